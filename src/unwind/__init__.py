@@ -1,0 +1,1 @@
+"""Unwind takes Kubernetes clusters, add-ons and resources apart."""

@@ -1,0 +1,1 @@
+"""API machinery: what it takes to talk to an API server."""

@@ -1,0 +1,214 @@
+"""One real cluster on this machine: an API server, a controller manager and, if asked for, nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import msgspec
+import yaml
+
+from unwind.api.resources import NAMESPACES, NODES, SERVICE_ACCOUNTS, Resource
+from unwind.kube import kubeconfig
+from unwind.kube.client import Client
+from unwind.kube.errors import AlreadyExistsError
+from unwind.kube.kubeconfig import Connection
+from unwind.local import auditing, components
+from unwind.local.certificates import Authority, KeyPair, new_key, private_pem, public_pem
+from unwind.local.ports import Port
+from unwind.local.processes import Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from unwind.kube.client import Object
+
+ADMIN = "admin"
+ALL_RIGHTS = ("system:masters",)
+_NODE_NAMES = ("node-1", "node-2")
+
+
+class Programs(msgspec.Struct, frozen=True, kw_only=True):
+    """The programs that a cluster is made of."""
+
+    api_server: Path
+    controller_manager: Path
+    nodes: NodePrograms | None = None
+
+
+class NodePrograms(msgspec.Struct, frozen=True, kw_only=True):
+    """What it takes for Pods to be scheduled and to run."""
+
+    scheduler: Path
+    kwok: Path
+    stages: Path
+
+
+class Cluster:
+    """A cluster with an authority, keys and a prefix in etcd of its own.
+
+    A request that goes to the wrong one fails at the handshake, as it would between two real clusters.
+    """
+
+    def __init__(
+        self, name: str, *, directory: Path, programs: Programs, changed: Callable[[], None] = lambda: None
+    ) -> None:
+        self.name = name
+        self.files = components.Files(directory)
+        self.audit = auditing.AuditLog(self.files.audit_log)
+        self.daemons: list[Daemon] = []
+        self._programs = programs
+        self._changed = changed
+        self._port = Port()
+        self._ports = [self._port]
+        self._authority = Authority(f"unwind-local-{name}")
+        self._stack = AsyncExitStack()
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """A client with all rights, open as long as the cluster is up."""
+        assert self._client, "the cluster is not up"  # noqa: S101 - a mistake in the calling program
+        return self._client
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The kubeconfig file of the administrator."""
+        return self.files.kubeconfig(ADMIN)
+
+    @property
+    def server(self) -> str:
+        return f"https://127.0.0.1:{self._port}"
+
+    @property
+    def api_server(self) -> Daemon:
+        """The API server, to be stopped and started by those who test what happens then."""
+        return self.daemons[0]
+
+    def connection(self, user: str, *, groups: Sequence[str] = ()) -> Connection:
+        """The way in for a user who has the rights that RBAC gives to this name and these groups."""
+        pair = self._authority.client(user, groups=groups)
+        return Connection(
+            server=self.server,
+            authority=self._authority.certificate,
+            certificate=pair.certificate,
+            key=pair.key,
+        )
+
+    def write_kubeconfig(self, user: str, *, groups: Sequence[str] = ()) -> Path:
+        """Make a kubeconfig file for a user; it lasts as long as the cluster."""
+        path = self.files.kubeconfig(user)
+        connection = self.connection(user, groups=groups)
+        _write(path, kubeconfig.document(connection, cluster=self.name, user=user).encode())
+        return path
+
+    async def start(self) -> None:
+        """Bring it up; return when Pods can be created in it."""
+        self.files.directory.mkdir(parents=True, mode=0o700)
+        self._write_certificates()
+        self.write_kubeconfig(ADMIN, groups=ALL_RIGHTS)
+        self._client = await self._stack.enter_async_context(Client(kubeconfig.load(self.kubeconfig)))
+        programs, files = self._programs, self.files
+        starting = [
+            self._daemon(
+                "kube-apiserver",
+                components.api_server(
+                    programs.api_server, files, prefix=f"/{self.name}", port=self._port.number
+                ),
+                ready=self._client.healthy,
+            ),
+            self._component("kube-controller-manager", programs.controller_manager, components.controller_manager),
+        ]
+        if programs.nodes:
+            starting.append(self._component("kube-scheduler", programs.nodes.scheduler, components.scheduler))
+        # The others wait for the API server by themselves, and starting takes each a second: side by side.
+        async with asyncio.TaskGroup() as group:
+            for daemon in starting:
+                group.create_task(daemon.start())
+        await self._until_there(SERVICE_ACCOUNTS, "default", namespace="default")
+        if programs.nodes:
+            await self._start_nodes(programs.nodes)
+
+    async def stop(self) -> None:
+        """End every program of it; its directory stays."""
+        for daemon in reversed(self.daemons):
+            await daemon.stop()
+        await self._stack.aclose()
+        for port in self._ports:
+            port.release()
+
+    async def create_namespace(self, name: str) -> None:
+        """Make a namespace that Pods can be created in; one that is there already will do."""
+        manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        try:
+            await self.client.create(NAMESPACES, manifest)
+        except AlreadyExistsError:
+            return
+        await self._until_there(SERVICE_ACCOUNTS, "default", namespace=name)
+
+    async def _until_there(self, resource: Resource, name: str, *, namespace: str | None = None) -> None:
+        async for event in self.client.watch(resource, namespace=namespace, name=name):
+            if event.type in ("ADDED", "MODIFIED"):
+                return
+
+    async def _start_nodes(self, programs: NodePrograms) -> None:
+        self.write_kubeconfig("kwok", groups=ALL_RIGHTS)
+        for name in _NODE_NAMES:
+            await self.client.create(NODES, components.node(name))
+        argv = components.kwok(programs.kwok, self.files, stages=programs.stages)
+        await self._daemon("kwok", argv, ready=self._nodes_ready).start()
+
+    async def _nodes_ready(self) -> bool:
+        return all(_node_ready(node) for node in await self.client.list(NODES))
+
+    def _component(
+        self, name: str, program: Path, argv: Callable[..., list[str]]
+    ) -> Daemon:
+        """A program that the API server knows as a user, and that serves its health on a port of its own."""
+        self.write_kubeconfig(f"system:{name}")
+        port = Port()
+        self._ports.append(port)
+        return self._daemon(
+            name,
+            argv(program, self.files, port=port.number),
+            ready=lambda: self.client.healthy(f"https://127.0.0.1:{port}/healthz"),
+        )
+
+    def _daemon(self, name: str, argv: list[str], *, ready: Callable[[], Awaitable[bool]]) -> Daemon:
+        daemon = Daemon(
+            name,
+            argv,
+            log=self.files.log(name),
+            ready=ready,
+            directory=self.files.directory.parent,
+            changed=self._changed,
+        )
+        self.daemons.append(daemon)
+        return daemon
+
+    def _write_certificates(self) -> None:
+        service_accounts = new_key()
+        aggregator = Authority(f"unwind-local-{self.name}-aggregator")
+        self._write_pair("ca", self._authority.pair)
+        self._write_pair("server", self._authority.server("kube-apiserver", hosts=components.HOSTS))
+        self._write_pair("aggregator-ca", aggregator.pair)
+        self._write_pair("aggregator", aggregator.client("front-proxy-client"))
+        _write(self.files.key("service-accounts"), private_pem(service_accounts))
+        _write(self.files.service_account_public_key, public_pem(service_accounts))
+        _write(self.files.audit_policy, yaml.dump(auditing.POLICY).encode())
+
+    def _write_pair(self, name: str, pair: KeyPair) -> None:
+        _write(self.files.certificate(name), pair.certificate)
+        _write(self.files.key(name), pair.key)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    path.chmod(0o600)
+
+
+def _node_ready(node: Object) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

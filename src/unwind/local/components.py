@@ -1,0 +1,180 @@
+"""How each program of a cluster is started: values in, flags out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api import resources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from unwind.kube.client import Object
+
+SERVICE_RANGE = "10.96.0.0/16"
+HOSTS = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.96.0.1")
+# A socket in the plane's directory, which is the programs' working directory: nobody else on the machine can
+# connect to it, and it takes no port. etcd insists on something that looks like host:port, and names the socket so.
+ETCD_URL = "unix://etcd.sock:0"
+ETCD_SOCKET = "etcd.sock:0"
+_ETCD_PEER_URL = "unix://peer.sock:0"
+
+
+class Files(msgspec.Struct, frozen=True):
+    """Where a cluster keeps its certificates, keys and logs."""
+
+    directory: Path
+
+    def kubeconfig(self, user: str) -> Path:
+        return self.directory / f"{user.removeprefix('system:')}.kubeconfig"
+
+    def certificate(self, name: str) -> Path:
+        return self.directory / f"{name}.crt"
+
+    def key(self, name: str) -> Path:
+        return self.directory / f"{name}.key"
+
+    def log(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
+
+    @property
+    def service_account_public_key(self) -> Path:
+        return self.directory / "service-accounts.pub"
+
+    @property
+    def audit_policy(self) -> Path:
+        return self.directory / "audit-policy.yaml"
+
+    @property
+    def audit_log(self) -> Path:
+        return self.directory / "audit.log"
+
+
+def etcd(program: Path, *, data: Path) -> list[str]:
+    return [
+        str(program),
+        f"--data-dir={data}",
+        # The data lives no longer than the plane: nothing is gained by waiting for the disk.
+        "--unsafe-no-fsync",
+        f"--listen-client-urls={ETCD_URL}",
+        f"--advertise-client-urls={ETCD_URL}",
+        f"--listen-peer-urls={_ETCD_PEER_URL}",
+        f"--initial-advertise-peer-urls={_ETCD_PEER_URL}",
+        f"--initial-cluster=default={_ETCD_PEER_URL}",
+        # One voter elects itself: the shorter it waits for others, the sooner it serves.
+        "--heartbeat-interval=10",
+        "--election-timeout=100",
+        "--log-level=warn",
+        "--quota-backend-bytes=8589934592",
+    ]
+
+
+def api_server(program: Path, files: Files, *, prefix: str, port: int) -> list[str]:
+    return _argv(
+        program,
+        {
+            "etcd-servers": ETCD_URL,
+            "etcd-prefix": prefix,
+            "bind-address": "127.0.0.1",
+            "advertise-address": "127.0.0.1",
+            # It would publish its address as Endpoints, where loopback is not allowed.
+            "endpoint-reconciler-type": "none",
+            "secure-port": port,
+            "permit-port-sharing": True,
+            "tls-cert-file": files.certificate("server"),
+            "tls-private-key-file": files.key("server"),
+            "client-ca-file": files.certificate("ca"),
+            "service-account-issuer": "https://kubernetes.default.svc",
+            "service-account-key-file": files.service_account_public_key,
+            "service-account-signing-key-file": files.key("service-accounts"),
+            "service-cluster-ip-range": SERVICE_RANGE,
+            "authorization-mode": "Node,RBAC",
+            # On top of those that are on by default, as installers of real clusters do.
+            "enable-admission-plugins": "NodeRestriction",
+            "allow-privileged": True,
+            "proxy-client-cert-file": files.certificate("aggregator"),
+            "proxy-client-key-file": files.key("aggregator"),
+            "requestheader-client-ca-file": files.certificate("aggregator-ca"),
+            "requestheader-allowed-names": "front-proxy-client",
+            "requestheader-username-headers": "X-Remote-User",
+            "requestheader-group-headers": "X-Remote-Group",
+            "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+            "audit-policy-file": files.audit_policy,
+            "audit-log-path": files.audit_log,
+        },
+    )
+
+
+def controller_manager(program: Path, files: Files, *, port: int) -> list[str]:
+    return _argv(
+        program,
+        _component(files, "system:kube-controller-manager", port)
+        | {
+            "use-service-account-credentials": True,
+            "service-account-private-key-file": files.key("service-accounts"),
+            "root-ca-file": files.certificate("ca"),
+            "cluster-signing-cert-file": files.certificate("ca"),
+            "cluster-signing-key-file": files.key("ca"),
+            "requestheader-client-ca-file": files.certificate("aggregator-ca"),
+            # Its default of 20 requests a second costs 4 s at every start, spent on its controllers' own accounts.
+            "kube-api-qps": 500,
+            "kube-api-burst": 1000,
+        },
+    )
+
+
+def scheduler(program: Path, files: Files, *, port: int) -> list[str]:
+    return _argv(program, _component(files, "system:kube-scheduler", port))
+
+
+def kwok(program: Path, files: Files, *, stages: Path) -> list[str]:
+    return _argv(
+        program,
+        {"kubeconfig": files.kubeconfig("kwok"), "manage-all-nodes": True}
+        | {"config": ",".join(str(stage) for stage in sorted(stages.rglob("*.yaml")))},
+    )
+
+
+def node(name: str) -> Object:
+    """A Node for KWOK to play."""
+    labels = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "topology.kubernetes.io/zone": "local",
+    }
+    return {
+        "apiVersion": resources.NODES.api_version,
+        "kind": resources.NODES.kind,
+        "metadata": {"name": name, "labels": labels},
+        "status": {"allocatable": _CAPACITY, "capacity": _CAPACITY},
+    }
+
+
+_CAPACITY = {"cpu": "32", "memory": "256Gi", "pods": "10000"}
+
+
+def _component(files: Files, user: str, port: int) -> dict[str, object]:
+    """What every component is told that the API server knows by name."""
+    config = files.kubeconfig(user)
+    return {
+        "kubeconfig": config,
+        "authentication-kubeconfig": config,
+        "authorization-kubeconfig": config,
+        "client-ca-file": files.certificate("ca"),
+        "bind-address": "127.0.0.1",
+        "secure-port": port,
+        "permit-port-sharing": True,
+        "tls-cert-file": files.certificate("server"),
+        "tls-private-key-file": files.key("server"),
+        "leader-elect": False,
+    }
+
+
+def _argv(program: Path, flags: dict[str, object]) -> list[str]:
+    def text(value: object) -> str:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    return [str(program), *(f"--{flag}={text(value)}" for flag, value in flags.items())]

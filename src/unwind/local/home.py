@@ -1,0 +1,193 @@
+"""The directory of a plane: who holds it, what is recorded in it, what becomes of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import time
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from unwind.errors import UnwindError
+from unwind.local.paths import state_dir
+from unwind.local.processes import ProcessId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plane consists of, as it was asked for."""
+
+    members: int = 0
+    nodes: bool = False
+    helm: bool = False
+    capi: bool = False
+    cloud: bool = False
+    cloud_delay: float = 3.0
+
+    @property
+    def parts(self) -> list[str]:
+        """The optional parts, by the names they are asked for with."""
+        return [part for part in ("nodes", "helm", "capi", "cloud") if getattr(self, part)]
+
+
+class RecordedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """One program of a plane. It has no process while it waits to be started again."""
+
+    name: str
+    cluster: str = ""
+    process: ProcessId | None
+    restarts: int
+    log: str
+
+
+class RecordedCluster(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    server: str
+    kubeconfig: str
+    audit_log: str
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plane tells others about itself."""
+
+    name: str
+    phase: str
+    shape: Shape
+    supervisor: ProcessId
+    since: float
+    ephemeral: bool = False
+    clusters: list[RecordedCluster] = []
+    processes: list[RecordedProcess] = []
+
+
+class Home:
+    """The directory of the plane with this name."""
+
+    def __init__(self, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise UnwindError(
+                f"{name!r} cannot be the name of a plane",
+                remedy="use up to 40 lower-case letters, digits and dashes, a letter or digit first and last",
+            )
+        self.name = name
+        self.directory = _planes() / name
+        self._record = self.directory / "plane.json"
+        self._held: int | None = None
+
+    @classmethod
+    def all(cls) -> Iterator[Self]:
+        """Every plane that has a directory, up or not."""
+        planes = _planes()
+        if planes.is_dir():
+            for entry in sorted(planes.iterdir()):
+                if entry.is_dir() and _NAME.fullmatch(entry.name):
+                    yield cls(entry.name)
+
+    def take(self) -> bool:
+        """Hold the directory, made if it is not there; False while another process holds it.
+
+        It is held until this process ends, however it ends, or the directory is removed.
+        """
+        while True:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path = self.directory / "lock"
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                continue  # removed between the two lines above
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            # Whoever held it before may have removed the directory while we opened the file: then this lock is on
+            # a file that nobody else will ever see.
+            if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+                self._held = descriptor
+                return True
+            os.close(descriptor)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process holds it now."""
+        try:
+            descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def read(self) -> Record | None:
+        """What the plane recorded last; None if nothing that can be read."""
+        try:
+            return msgspec.json.decode(self._record.read_bytes(), type=Record)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def write(self, record: Record) -> None:
+        fresh = self._record.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.encode(record))
+        fresh.replace(self._record)
+
+    def clear(self) -> None:
+        """Empty the directory, which we hold, of what a killed run left; end what still runs of it."""
+        record = self.read()
+        if record:
+            for recorded in record.processes:
+                end(recorded.process)
+        for entry in self.directory.iterdir():
+            if entry.name == "lock":
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+    def remove(self) -> None:
+        """Remove the directory, which we hold, and let go of it."""
+        self.clear()
+        # The lock goes last: until then, nobody else can begin to use the directory.
+        shutil.rmtree(self.directory)
+        self.release()
+
+    def release(self) -> None:
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
+
+def sweep() -> list[str]:
+    """Remove what killed test runs and other passing planes left behind; say which."""
+    swept = []
+    for home in Home.all():
+        record = home.read()
+        if record and record.ephemeral and not record.supervisor.alive and home.take():
+            home.remove()
+            swept.append(home.name)
+    return swept
+
+
+def end(process: ProcessId | None, *, within: float = 5.0) -> None:
+    """Kill exactly this process, if it still runs, and return when it is gone."""
+    if process and process.send(signal.SIGKILL):
+        deadline = time.monotonic() + within
+        while process.alive and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def _planes() -> Path:
+    return state_dir() / "local"

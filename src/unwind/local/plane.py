@@ -1,0 +1,190 @@
+"""A real control plane on this machine: etcd, a management cluster, members, and what was asked for beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from unwind.concurrency import side_by_side
+from unwind.errors import UnwindError
+from unwind.local import components
+
+from unwind.local.cluster import Cluster, NodePrograms, Programs
+from unwind.local.home import Home, Record, RecordedCluster, RecordedProcess, Shape, sweep
+from unwind.local.paths import require_room
+from unwind.local.processes import Daemon, ProcessId
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from pathlib import Path
+
+MANAGEMENT = "management"
+# etcd grows with use; a plane that runs out of disk half-way is worse than one that does not start.
+_ROOM = 512 * 2**20
+# An API server is busy with two cores while it starts: more at once only make all of them late.
+_STARTING_AT_ONCE = 2
+
+
+class Plane:
+    """The control plane and its members, while they run in this process's care.
+
+    Use it as an async context manager. Every program ends when this process does, however that happens.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        shape: Shape,
+        programs: Mapping[str, Path],
+        stages: Path | None = None,
+        ephemeral: bool = False,
+        announce: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.name = home.name
+        self.directory = home.directory
+        self.shape = shape
+        self.members: dict[str, Cluster] = {}
+        self._home = home
+        self._programs = programs
+        self._stages = stages
+        self._ephemeral = ephemeral
+        self._announce = announce
+        self._since = time.time()
+        self._phase = "Starting"
+        self._etcd: Daemon | None = None
+        self.management = self._cluster(MANAGEMENT)
+
+    async def start(self) -> None:
+        """Bring everything up; what was started is ended again if something fails."""
+        require_room(
+            self.directory, _ROOM, purpose="a control plane", remedy="free some, or set UNWIND_STATE_DIR to another disk"
+        )
+        self._save()
+        try:
+            await self._start_etcd()
+            names = [f"member-{number}" for number in range(1, self.shape.members + 1)]
+            await side_by_side(
+                [self._start_management(), *(self.add_member(name) for name in names)], limit=_STARTING_AT_ONCE
+            )
+        except BaseException:
+            await self.stop()
+            raise
+        self._phase = "Ready"
+        self._save()
+
+    async def stop(self) -> None:
+        """End every program, and remove every file."""
+        self._phase = "Stopping"
+        self._save()
+        async with asyncio.TaskGroup() as group:
+            for cluster in self.clusters():
+                group.create_task(cluster.stop())
+        if self._etcd:
+            await self._etcd.stop()
+        self._home.remove()
+
+    async def add_member(self, name: str | None = None) -> Cluster:
+        """Bring up one more member."""
+        name = name or _first_free(self.members)
+        member = self.members[name] = self._cluster(name)
+        await self._start_cluster(member)
+        return member
+
+    async def remove_member(self, name: str) -> None:
+        """End a member as a machine room would that lost power: nothing is taken apart in it."""
+        await self.members.pop(name).stop()
+        self._save()
+
+    def clusters(self) -> Iterator[Cluster]:
+        yield self.management
+        yield from self.members.values()
+
+    async def _start_etcd(self) -> None:
+        self._etcd = Daemon(
+            "etcd",
+            components.etcd(self._programs["etcd"], data=self.directory / "etcd"),
+            log=self.directory / "etcd.log",
+            ready=self._etcd_listens,
+            directory=self.directory,
+            changed=self._save,
+        )
+        await self._etcd.start()
+
+    async def _etcd_listens(self) -> bool:
+        # By way of a descriptor: the path of a socket may have 107 characters, that of a directory 4,096.
+        directory = os.open(self.directory, os.O_PATH)
+        try:
+            _, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{directory}/{components.ETCD_SOCKET}")
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        finally:
+            os.close(directory)
+        writer.close()
+        await writer.wait_closed()
+        return True
+
+    async def _start_management(self) -> None:
+        await self._start_cluster(self.management)
+
+    async def _start_cluster(self, cluster: Cluster) -> None:
+        began = time.monotonic()
+        await cluster.start()
+        self._save()
+        self._announce(f"{cluster.name} is up at {cluster.server} ({time.monotonic() - began:.1f} s)")
+
+    def _cluster(self, name: str) -> Cluster:
+        programs = Programs(
+            api_server=self._programs["kube-apiserver"],
+            controller_manager=self._programs["kube-controller-manager"],
+            nodes=self._node_programs(),
+        )
+        return Cluster(name, directory=self.directory / name, programs=programs, changed=self._save)
+
+    def _node_programs(self) -> NodePrograms | None:
+        if not self.shape.nodes:
+            return None
+        assert self._stages  # noqa: S101 - comes with the shape
+        return NodePrograms(
+            scheduler=self._programs["kube-scheduler"], kwok=self._programs["kwok"], stages=self._stages
+        )
+
+    def _save(self) -> None:
+        """Record what runs, so that others can see it, and end it should we be killed."""
+        own = ProcessId.of(os.getpid())
+        assert own  # noqa: S101 - we run
+        daemons = [("", self._etcd)] if self._etcd else []
+        daemons += [(cluster.name, daemon) for cluster in self.clusters() for daemon in cluster.daemons]
+        self._home.write(
+            Record(
+                name=self.name,
+                phase=self._phase,
+                shape=self.shape,
+                supervisor=own,
+                since=self._since,
+                ephemeral=self._ephemeral,
+                clusters=[
+                    RecordedCluster(
+                        name=cluster.name,
+                        server=cluster.server,
+                        kubeconfig=str(cluster.kubeconfig),
+                        audit_log=str(cluster.audit.path),
+                    )
+                    for cluster in self.clusters()
+                ],
+                processes=[
+                    RecordedProcess(
+                        name=daemon.name,
+                        cluster=cluster,
+                        process=daemon.process,
+                        restarts=daemon.restarts,
+                        log=str(daemon.log),
+                    )
+                    for cluster, daemon in daemons
+                ],
+            )
+        )

@@ -1,0 +1,227 @@
+"""Programs we start: they die with us, write to a file, and their end is an event."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.errors import UnwindError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+# Looked up before any fork: between fork and exec nothing may be imported or allocated that takes a lock.
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+_READY_POLL = 0.02
+_RESTART_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends; for use as `preexec_fn`.
+
+    It holds when the parent gets SIGKILL, which no handler of ours would see.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def end_with_parent(sign: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send this process, which is running already, a signal when its parent ends."""
+    _prctl(_PR_SET_PDEATHSIG, sign, 0, 0, 0)
+
+
+class ProcessId(msgspec.Struct, frozen=True):
+    """A process, told apart from a later one that got the same number."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """Say which process has this number now; None if none has."""
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123 - Path costs as much as the read
+                fields = stat.read().rpartition(b")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        state, started = fields[0], int(fields[19])
+        return None if state in (b"Z", b"X") else cls(pid=pid, started=started)
+
+    @property
+    def alive(self) -> bool:
+        return ProcessId.of(self.pid) == self
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that is its own: what several copies of one binary share is counted for each of them."""
+        try:
+            with open(f"/proc/{self.pid}/statm", "rb") as statm:  # noqa: PTH123
+                return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+        except (FileNotFoundError, ProcessLookupError, IndexError):
+            return 0
+
+    def send(self, sign: signal.Signals) -> bool:
+        """Signal exactly this process; False if it is gone."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return False
+        try:
+            # The descriptor pins the process, so the check cannot be outrun by a reused number.
+            if not self.alive:
+                return False
+            signal.pidfd_send_signal(fd, sign)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    async def ended(self) -> None:
+        """Return when it is gone. The process need not be our child."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            if self.alive:
+                gone = asyncio.Event()
+                loop = asyncio.get_running_loop()
+                loop.add_reader(fd, gone.set)
+                try:
+                    await gone.wait()
+                finally:
+                    loop.remove_reader(fd)
+        finally:
+            os.close(fd)
+
+
+class Daemon:
+    """One long-running program of the plane, started again with back-off when it ends by itself.
+
+    Must be started from a thread that lives as long as the program shall: the kernel ties the two together.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        ready: Callable[[], Awaitable[bool]],
+        directory: Path,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.argv = list(argv)
+        self.log = log
+        self.restarts = 0
+        self._ready = ready
+        self._directory = directory
+        self._changed = changed
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def process(self) -> ProcessId | None:
+        """The process that runs now."""
+        return ProcessId.of(self._popen.pid) if self._popen else None
+
+    async def start(self, *, within: float = 60.0) -> None:
+        """Start it and return when it is ready."""
+        self._spawn()
+        await self.until_ready(within=within)
+        self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.name}")
+
+    async def until_ready(self, *, within: float) -> None:
+        # Readiness is a question to another program that tells nobody: the one place where we poll.
+        deadline = time.monotonic() + within
+        while not await self._ready():
+            if self.process is None:
+                raise DiedEarlyError(self)
+            if time.monotonic() > deadline:
+                raise UnwindError(
+                    f"{self.name} was not ready after {within:.0f} s",
+                    remedy=f"its log is {self.log}, its last word: {self.last_words()}",
+                )
+            await asyncio.sleep(_READY_POLL)
+
+    async def stop(self, sign: signal.Signals = signal.SIGKILL) -> None:
+        """End it and return when it is gone.
+
+        By default at once: a plane that goes takes its data along, so there is nothing to finish.
+        """
+        if self._keeper:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+            self._keeper = None
+        if self._popen and self._popen.poll() is None:
+            self._popen.send_signal(sign)
+            await self._exit()
+        self._popen = None
+
+    def last_words(self) -> str:
+        """The last line of its log that says something."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(0, self.log.stat().st_size - 8192))
+                lines = log.read().decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return "(it wrote nothing)"
+        telling = [line for line in lines if line.startswith(("E", "F", "Error", "error", "panic", "{"))]
+        return next(reversed(telling or [line for line in lines if line.strip()]), "(it wrote nothing)").strip()
+
+    def _spawn(self) -> None:
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._directory,
+                # A session of its own: Ctrl-C on the terminal is for us, and we end the parts in order.
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - it only calls prctl, which takes no lock
+            )
+        self._changed()
+
+    async def _exit(self) -> None:
+        assert self._popen  # noqa: S101 - for the type checker
+        process = self.process
+        if process:
+            await process.ended()
+        self._popen.wait()  # gone already: this only collects the exit status
+
+    async def _keep(self) -> None:
+        while True:
+            began = time.monotonic()
+            await self._exit()
+            if time.monotonic() - began > 60:
+                self.restarts = 0
+            delay = _RESTART_DELAYS[min(self.restarts, len(_RESTART_DELAYS) - 1)]
+            self.restarts += 1
+            self._changed()
+            await asyncio.sleep(delay)
+            self._spawn()
+
+
+class DiedEarlyError(UnwindError):
+    """A program ended before it was ready."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.words = daemon.last_words()
+        super().__init__(
+            f"{daemon.name} ({daemon.argv[0]}) ended before it was ready",
+            remedy=f"its log is {daemon.log}, its last word: {self.words}",
+        )

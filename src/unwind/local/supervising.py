@@ -1,0 +1,186 @@
+"""The process that takes care of a plane after `unwind local up` has returned, and how others deal with it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.errors import UnwindError
+from unwind.local.home import Home, Shape
+from unwind.local.plane import Plane
+from unwind.local.processes import end_with_parent
+from unwind.local.programs import Toolbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.local.home import Record
+
+_STOPPING = 20.0
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What a supervisor is told to bring up."""
+
+    name: str
+    shape: Shape
+    toolbox: Toolbox
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a supervisor says while it does."""
+
+    progress: str = ""
+    failure: str = ""
+    ready: bool = False
+
+
+async def up(order: Order, *, announce: Callable[[str], None]) -> Record:
+    """Leave a supervisor behind that keeps the plane; return when the plane is ready."""
+    claim(Home(order.name), announce=announce).release()
+    supervisor = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "unwind.local.supervising",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert supervisor.stdin  # noqa: S101 - asked for above
+    assert supervisor.stdout  # noqa: S101
+    try:
+        supervisor.stdin.write(msgspec.json.encode(order))
+        supervisor.stdin.write_eof()
+        async for line in supervisor.stdout:
+            report = msgspec.json.decode(line, type=Report)
+            if report.progress:
+                announce(report.progress)
+            if report.failure:
+                raise UnwindError(report.failure)
+            if report.ready:
+                return existing(order.name)
+    except asyncio.CancelledError:
+        # Whoever asked for the plane has changed their mind: it must not come up behind their back.
+        with suppress(ProcessLookupError):
+            supervisor.terminate()
+        await supervisor.wait()
+        raise
+    raise UnwindError(f"the supervisor of plane {order.name!r} ended without a word", remedy="run it with --foreground")
+
+
+async def keep(
+    order: Order, *, announce: Callable[[str], None], ready: Callable[[Plane], None], until: asyncio.Event
+) -> None:
+    """Bring the plane up in this process and keep it until told to end."""
+    home = claim(Home(order.name), announce=announce)
+    plane = Plane(home, shape=order.shape, toolbox=order.toolbox, announce=announce)
+    starting = asyncio.create_task(plane.start())
+    stopping = asyncio.create_task(until.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()  # the plane takes back what it had started
+        with suppress(asyncio.CancelledError):
+            await starting
+        return
+    stopping.cancel()
+    starting.result()
+    ready(plane)
+    await until.wait()
+    await plane.stop()
+
+
+def claim(home: Home, *, announce: Callable[[str], None]) -> Home:
+    """Take the directory of a plane that is to come up, and clear away what a killed run left there."""
+    if not home.take():
+        record = home.read()
+        pid = f" (process {record.supervisor.pid})" if record else ""
+        raise UnwindError(
+            f"plane {home.name!r} is up already{pid}",
+            remedy=f"use it, take it down with `unwind local down --name {home.name}`, or choose another --name",
+        )
+    if home.read():
+        announce(f"cleared away what a killed run of plane {home.name!r} had left")
+    home.clear()
+    return home
+
+
+def existing(name: str) -> Record:
+    """What is recorded of a plane that is up."""
+    home = Home(name)
+    record = home.read() if home.in_use else None
+    if record is None:
+        others = [other.name for other in Home.all() if other.in_use]
+        known = f"; up are: {', '.join(others)}" if others else ""
+        raise UnwindError(f"no plane {name!r} is up{known}", remedy=f"`unwind local up --name {name}` starts one")
+    return record
+
+
+async def down(name: str) -> bool:
+    """Take a plane down, whatever state it is in; False if there was nothing of it."""
+    home = Home(name)
+    if not home.directory.exists():
+        return False
+    record = home.read()
+    if record and home.in_use:
+        record.supervisor.send(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(_STOPPING):
+                await record.supervisor.ended()
+        except TimeoutError:
+            # Its programs go with it: the kernel sees to that.
+            record.supervisor.send(signal.SIGKILL)
+            await record.supervisor.ended()
+    if not home.directory.exists():
+        return True
+    if not home.take():
+        raise UnwindError(f"plane {name!r} is held by a process that is not its supervisor", remedy="try again")
+    home.remove()
+    return True
+
+
+def until_signalled() -> asyncio.Event:
+    """An event that SIGINT and SIGTERM set."""
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sign, asked.set)
+    return asked
+
+
+def stay_with_parent() -> None:
+    """For a plane in the foreground: end, in good order, when whoever started us does."""
+    end_with_parent(signal.SIGTERM)
+
+
+def _main() -> None:
+    """Run as the supervisor: the order comes on standard input, reports go to standard output."""
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+
+    def report(**what: object) -> None:
+        with suppress(BrokenPipeError):  # whoever asked has gone; the plane comes up all the same
+            sys.stdout.buffer.write(msgspec.json.encode(Report(**what)) + b"\n")  # type: ignore[arg-type]
+            sys.stdout.buffer.flush()
+
+    async def supervise() -> None:
+        await keep(
+            order,
+            announce=lambda line: report(progress=line),
+            ready=lambda _: report(ready=True),
+            until=until_signalled(),
+        )
+
+    try:
+        asyncio.run(supervise())
+    except UnwindError as error:
+        report(failure=str(error))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    _main()

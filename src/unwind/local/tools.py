@@ -1,0 +1,241 @@
+"""The programs a control plane is made of, and where each is found."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from unwind.errors import UnwindError
+from unwind.local import golang
+from unwind.local.paths import cache_dir
+
+_MIB = 1 << 20
+_VERSION_PACKAGE = "k8s.io/component-base/version"
+
+
+class Module(msgspec.Struct, frozen=True, kw_only=True):
+    """One of our go.mod files: it pins a release and all that it is built from."""
+
+    name: str
+    source: str
+    """The Go module whose release it is."""
+    directory: Path
+    ldflags: str = "-s -w"
+    """For the linker; {version}, {major} and {minor} are the release's."""
+    sources_bytes: int = 0
+    """What downloading all of it takes."""
+    packages: int = 0
+    """How many packages there are to compile where nothing was compiled before."""
+
+    @property
+    def version(self) -> str:
+        return required_version((self.directory / "go.mod").read_text(), self.source)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """How its tools are built. Go's build cache and ours know a binary by them."""
+        major, minor = self.version.removeprefix("v").split(".")[:2]
+        stamped = self.ldflags.format(version=self.version, major=major, minor=minor)
+        return (*golang.FLAGS, "-ldflags", stamped)
+
+    @property
+    def shelf(self) -> Path:
+        """Where the cache keeps its binaries: another place for each set of sources, flags and platform."""
+        digest = hashlib.sha256()
+        for name in ("go.mod", "go.sum"):
+            digest.update((self.directory / name).read_bytes())
+        digest.update(repr((self.flags, sorted(golang.settings().items()))).encode())
+        return cache_dir() / "bin" / f"{self.name}-{self.version}-{digest.hexdigest()[:12]}"
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A program, and the files of its sources that it does not work without."""
+
+    name: str
+    module: Module
+    package: str
+    assets: tuple[str, ...] = ()
+    """Patterns, relative to the root of the module's sources. The names of the files are unique."""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that names a binary to use."""
+        return "UNWIND_" + self.name.upper().replace("-", "_")
+
+
+class Origin(StrEnum):
+    """Where a binary comes from."""
+
+    VARIABLE = "environment variable"
+    PATH = "PATH"
+    CACHE = "cache"
+    BUILT = "built now"
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A binary that can be run."""
+
+    name: str
+    path: Path
+    origin: Origin
+
+
+class Condition(StrEnum):
+    """What is known of something in the cache."""
+
+    WHOLE = "is whole"
+    ABSENT = "is not there"
+    UNRECORDED = "has no record of a finished build"
+    OTHER_SIZE = "has another size than when it was built"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Written beside a thing in the cache when it is complete: what has none is not."""
+
+    size: int
+    sha256: str
+
+
+def required_version(go_mod: str, source: str) -> str:
+    """The release of a module that a go.mod requires."""
+    line = re.search(rf"^(?:\s+|require\s+){re.escape(source)}\s+(\S+)", go_mod, re.MULTILINE)
+    if not line:
+        raise ValueError(f"no require line for {source}")
+    return line[1]
+
+
+def find(tool: Tool) -> Found | None:
+    """Look for a binary: environment variable, then PATH, then the cache. None if it has to be built."""
+    if named := os.environ.get(tool.variable):
+        path = Path(named).absolute()
+        if not _executable(path):
+            raise UnwindError(
+                f"{tool.variable} is {named}, which is not an executable file",
+                remedy="set it right, or unset it",
+            )
+        return Found(tool.name, path, Origin.VARIABLE)
+    if on_path := shutil.which(tool.name):
+        return Found(tool.name, Path(on_path).absolute(), Origin.PATH)
+    if condition(cached := binary_path(tool)) is Condition.WHOLE and _executable(cached):
+        return Found(tool.name, cached, Origin.CACHE)
+    return None
+
+
+def assets(tool: Tool) -> Path:
+    """The directory of a tool's own files, which `building.ensure` puts there."""
+    path = assets_path(tool)
+    if (state := condition(path)) is not Condition.WHOLE:
+        raise UnwindError(f"{path}, which {tool.name} needs, {state}", remedy="unwind local build")
+    return path
+
+
+def binary_path(tool: Tool) -> Path:
+    return tool.module.shelf / tool.name
+
+
+def assets_path(tool: Tool) -> Path:
+    return tool.module.shelf / f"{tool.name}.assets"
+
+
+def record_path(path: Path) -> Path:
+    """Where the record of a file or directory in the cache is."""
+    return path.with_name(f"{path.name}.json")
+
+
+def condition(path: Path) -> Condition:
+    """Say what is in the cache there. The sum is not taken again: a start would have to read half a gigabyte."""
+    if not path.exists():
+        return Condition.ABSENT
+    try:
+        record = msgspec.json.decode(record_path(path).read_bytes(), type=Record)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return Condition.UNRECORDED
+    return Condition.WHOLE if record.size == size_of(path) else Condition.OTHER_SIZE
+
+
+def contents(path: Path) -> list[Path]:
+    """The files that a thing in the cache consists of, in order."""
+    return sorted(path.iterdir()) if path.is_dir() else [path]
+
+
+def size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in contents(path))
+
+
+def _executable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _module(name: str, source: str, *, sources_mib: int, packages: int, ldflags: str = "-s -w") -> Module:
+    return Module(
+        name=name,
+        source=source,
+        directory=golang.MODULES / name,
+        ldflags=ldflags,
+        sources_bytes=sources_mib * _MIB,
+        packages=packages,
+    )
+
+
+# Sources and packages as measured on linux/amd64, for saying beforehand that the room will not do.
+KUBERNETES = _module(
+    "kubernetes",
+    "k8s.io/kubernetes",
+    sources_mib=1100,
+    packages=1700,
+    ldflags=(
+        f"-s -w -X {_VERSION_PACKAGE}.gitVersion={{version}}"
+        f" -X {_VERSION_PACKAGE}.gitMajor={{major}} -X {_VERSION_PACKAGE}.gitMinor={{minor}}"
+    ),
+)
+
+ETCD = Tool(
+    name="etcd",
+    module=_module("etcd", "go.etcd.io/etcd/server/v3", sources_mib=200, packages=600),
+    package="go.etcd.io/etcd/server/v3",
+)
+KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, KUBECTL = (
+    Tool(name=name, module=KUBERNETES, package=f"k8s.io/kubernetes/cmd/{name}")
+    for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+)
+KWOK = Tool(
+    name="kwok",
+    module=_module("kwok", "sigs.k8s.io/kwok", sources_mib=400, packages=1000),
+    package="sigs.k8s.io/kwok/cmd/kwok",
+    # The set of KWOK's own kustomize/stage/fast. Its heartbeat is a slow one: a Node stays ready through its
+    # Lease, which KWOK renews only with --node-lease-duration-seconds=40 (it does nothing about it by default).
+    assets=(
+        "kustomize/stage/node/fast/node-*.yaml",
+        "kustomize/stage/node/heartbeat-with-lease/node-*.yaml",
+        "kustomize/stage/pod/fast/pod-*.yaml",
+    ),
+)
+HELM = Tool(
+    name="helm",
+    module=_module("helm", "helm.sh/helm/v3", sources_mib=500, packages=1200),
+    package="helm.sh/helm/v3/cmd/helm",
+)
+CLUSTER_API_MANAGER = Tool(
+    name="cluster-api-manager",
+    module=_module("capi", "sigs.k8s.io/cluster-api", sources_mib=500, packages=1200),
+    package="sigs.k8s.io/cluster-api/core",
+    assets=("core/config/crd/bases/*.yaml",),
+)
+
+ALL = (
+    ETCD,
+    KUBE_APISERVER,
+    KUBE_CONTROLLER_MANAGER,
+    KUBE_SCHEDULER,
+    KUBECTL,
+    KWOK,
+    HELM,
+    CLUSTER_API_MANAGER,
+)
+BY_NAME = {tool.name: tool for tool in ALL}
