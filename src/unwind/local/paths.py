@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unwind.errors import UnwindError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _GIB = 1 << 30
 _MIB = 1 << 20
@@ -32,19 +36,27 @@ def require_room(directory: Path, bytes_needed: int, purpose: str, remedy: str) 
         )
 
 
+def require_room_for_each(needs: Mapping[Path, int], purpose: str, remedy: str) -> None:
+    """Raise if one of several directories has less room than it needs. Those on one disk share it."""
+    disks: dict[int, list[Path]] = {}
+    for directory in needs:
+        disks.setdefault(_existing(directory).stat().st_dev, []).append(directory)
+    for directories in disks.values():
+        require_room(directories[0], sum(needs[directory] for directory in directories), purpose, remedy)
+
+
 def free_bytes(directory: Path) -> int:
     """What this user may still write there."""
-    return shutil.disk_usage(existing(directory)).free
-
-
-def existing(directory: Path) -> Path:
-    """The directory itself, or the nearest one above it that exists."""
-    return next(path for path in (directory, *directory.parents) if path.is_dir())
+    return shutil.disk_usage(_existing(directory)).free
 
 
 def size(count: int) -> str:
     """Bytes, as a person reads them."""
     return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.0f} MiB"
+
+
+def _existing(directory: Path) -> Path:
+    return next(path for path in (directory, *directory.parents) if path.is_dir())
 
 
 def _directory(variable: str, *, xdg: str, fallback: str) -> Path:

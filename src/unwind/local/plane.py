@@ -10,17 +10,19 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from unwind.concurrency import side_by_side
-from unwind.errors import UnwindError
-from unwind.local import components
-
+from unwind.local import components, tools
+from unwind.local.cloud import Cloud
 from unwind.local.cluster import Cluster, NodePrograms, Programs
 from unwind.local.home import Home, Record, RecordedCluster, RecordedProcess, Shape, sweep
 from unwind.local.paths import require_room
 from unwind.local.processes import Daemon, ProcessId
+from unwind.local.toolbox import equip
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+
+    from unwind.local.building import Progress
+    from unwind.local.toolbox import Toolbox
 
 MANAGEMENT = "management"
 # etcd grows with use; a plane that runs out of disk half-way is worse than one that does not start.
@@ -40,8 +42,7 @@ class Plane:
         home: Home,
         *,
         shape: Shape,
-        programs: Mapping[str, Path],
-        stages: Path | None = None,
+        toolbox: Toolbox,
         ephemeral: bool = False,
         announce: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -49,27 +50,33 @@ class Plane:
         self.directory = home.directory
         self.shape = shape
         self.members: dict[str, Cluster] = {}
+        self.clouds: dict[str, Cloud] = {}
+        """The stand-in for a cloud that each cluster has, by the cluster's name."""
         self._home = home
-        self._programs = programs
-        self._stages = stages
+        self._toolbox = toolbox
         self._ephemeral = ephemeral
         self._announce = announce
         self._since = time.time()
         self._phase = "Starting"
         self._etcd: Daemon | None = None
+        self._background: list[asyncio.Task[None]] = []
         self.management = self._cluster(MANAGEMENT)
 
     async def start(self) -> None:
         """Bring everything up; what was started is ended again if something fails."""
-        require_room(
-            self.directory, _ROOM, purpose="a control plane", remedy="free some, or set UNWIND_STATE_DIR to another disk"
-        )
-        self._save()
         try:
+            require_room(
+                self.directory,
+                _ROOM,
+                purpose="for a control plane",
+                remedy="free some, or set UNWIND_STATE_DIR to a directory on another disk",
+            )
+            self._save()
             await self._start_etcd()
             names = [f"member-{number}" for number in range(1, self.shape.members + 1)]
             await side_by_side(
-                [self._start_management(), *(self.add_member(name) for name in names)], limit=_STARTING_AT_ONCE
+                [self._start_management(), *(self.add_member(name) for name in names)],
+                limit=_STARTING_AT_ONCE,
             )
         except BaseException:
             await self.stop()
@@ -81,6 +88,9 @@ class Plane:
         """End every program, and remove every file."""
         self._phase = "Stopping"
         self._save()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         async with asyncio.TaskGroup() as group:
             for cluster in self.clusters():
                 group.create_task(cluster.stop())
@@ -107,7 +117,7 @@ class Plane:
     async def _start_etcd(self) -> None:
         self._etcd = Daemon(
             "etcd",
-            components.etcd(self._programs["etcd"], data=self.directory / "etcd"),
+            components.etcd(self._toolbox.program(tools.ETCD), data=self.directory / "etcd"),
             log=self.directory / "etcd.log",
             ready=self._etcd_listens,
             directory=self.directory,
@@ -134,24 +144,38 @@ class Plane:
     async def _start_cluster(self, cluster: Cluster) -> None:
         began = time.monotonic()
         await cluster.start()
+        if self.shape.cloud:
+            cloud = self.clouds[cluster.name] = Cloud(delay=self.shape.cloud_delay, changed=self._save)
+            self._run(cloud.run(cluster), name=f"cloud of {cluster.name}")
         self._save()
         self._announce(f"{cluster.name} is up at {cluster.server} ({time.monotonic() - began:.1f} s)")
 
+    def _run(self, work: Coroutine[object, object, None], *, name: str) -> None:
+        """Have it done for as long as the plane is up. An error in it is ours, and told: it is not meant to end."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()):
+                self._announce(f"{name} ended: {error!r}")
+
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(ended)
+        self._background.append(task)
+
     def _cluster(self, name: str) -> Cluster:
+        box = self._toolbox
+        nodes = None
+        if self.shape.nodes:
+            nodes = NodePrograms(
+                scheduler=box.program(tools.KUBE_SCHEDULER),
+                kwok=box.program(tools.KWOK),
+                stages=box.assets_of(tools.KWOK),
+            )
         programs = Programs(
-            api_server=self._programs["kube-apiserver"],
-            controller_manager=self._programs["kube-controller-manager"],
-            nodes=self._node_programs(),
+            api_server=box.program(tools.KUBE_APISERVER),
+            controller_manager=box.program(tools.KUBE_CONTROLLER_MANAGER),
+            nodes=nodes,
         )
         return Cluster(name, directory=self.directory / name, programs=programs, changed=self._save)
-
-    def _node_programs(self) -> NodePrograms | None:
-        if not self.shape.nodes:
-            return None
-        assert self._stages  # noqa: S101 - comes with the shape
-        return NodePrograms(
-            scheduler=self._programs["kube-scheduler"], kwok=self._programs["kwok"], stages=self._stages
-        )
 
     def _save(self) -> None:
         """Record what runs, so that others can see it, and end it should we be killed."""
@@ -186,5 +210,37 @@ class Plane:
                     )
                     for cluster, daemon in daemons
                 ],
+                load_balancers=[
+                    f"{name}: {balancer.service} at {balancer.address}"
+                    for name, cloud in self.clouds.items()
+                    for balancer in cloud.load_balancers.values()
+                ],
             )
         )
+
+
+def _first_free(taken: dict[str, Cluster]) -> str:
+    return next(name for number in range(1, len(taken) + 2) if (name := f"member-{number}") not in taken)
+
+
+@asynccontextmanager
+async def running(
+    shape: Shape = Shape(),  # noqa: B008 - frozen
+    *,
+    progress: Progress | None = None,
+    announce: Callable[[str], None] = lambda _: None,
+) -> AsyncIterator[Plane]:
+    """A plane for the time of a `with` block, for programs and tests.
+
+    It needs no name, several can run at once, and what a killed one left is cleared away by the next.
+    """
+    toolbox = await equip(shape, progress)
+    for name in await asyncio.to_thread(sweep):
+        announce(f"cleared away what the killed plane {name!r} had left")
+    home = Home(f"passing-{uuid.uuid4().hex[:12]}").claim(announce=announce)
+    plane = Plane(home, shape=shape, toolbox=toolbox, ephemeral=True, announce=announce)
+    await plane.start()
+    try:
+        yield plane
+    finally:
+        await plane.stop()

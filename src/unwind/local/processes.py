@@ -138,12 +138,16 @@ class Daemon:
         return ProcessId.of(self._popen.pid) if self._popen else None
 
     async def start(self, *, within: float = 60.0) -> None:
-        """Start it and return when it is ready."""
+        """Start it and return when it is ready; if that fails, nothing of it runs."""
         self._spawn()
-        await self.until_ready(within=within)
+        try:
+            await self._until_ready(within=within)
+        except BaseException:
+            await self.stop()
+            raise
         self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.name}")
 
-    async def until_ready(self, *, within: float) -> None:
+    async def _until_ready(self, *, within: float) -> None:
         # Readiness is a question to another program that tells nobody: the one place where we poll.
         deadline = time.monotonic() + within
         while not await self._ready():

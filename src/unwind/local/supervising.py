@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -14,8 +15,7 @@ import msgspec
 from unwind.errors import UnwindError
 from unwind.local.home import Home, Shape
 from unwind.local.plane import Plane
-from unwind.local.processes import end_with_parent
-from unwind.local.programs import Toolbox
+from unwind.local.toolbox import Toolbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 async def up(order: Order, *, announce: Callable[[str], None]) -> Record:
     """Leave a supervisor behind that keeps the plane; return when the plane is ready."""
-    claim(Home(order.name), announce=announce).release()
+    Home(order.name).claim(announce=announce).release()
     supervisor = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -75,10 +75,14 @@ async def up(order: Order, *, announce: Callable[[str], None]) -> Record:
 
 
 async def keep(
-    order: Order, *, announce: Callable[[str], None], ready: Callable[[Plane], None], until: asyncio.Event
+    home: Home,
+    order: Order,
+    *,
+    announce: Callable[[str], None],
+    ready: Callable[[], None],
+    until: asyncio.Event,
 ) -> None:
-    """Bring the plane up in this process and keep it until told to end."""
-    home = claim(Home(order.name), announce=announce)
+    """Bring the plane up in this process, in a home that was claimed, and keep it until told to end."""
     plane = Plane(home, shape=order.shape, toolbox=order.toolbox, announce=announce)
     starting = asyncio.create_task(plane.start())
     stopping = asyncio.create_task(until.wait())
@@ -90,24 +94,9 @@ async def keep(
         return
     stopping.cancel()
     starting.result()
-    ready(plane)
+    ready()
     await until.wait()
     await plane.stop()
-
-
-def claim(home: Home, *, announce: Callable[[str], None]) -> Home:
-    """Take the directory of a plane that is to come up, and clear away what a killed run left there."""
-    if not home.take():
-        record = home.read()
-        pid = f" (process {record.supervisor.pid})" if record else ""
-        raise UnwindError(
-            f"plane {home.name!r} is up already{pid}",
-            remedy=f"use it, take it down with `unwind local down --name {home.name}`, or choose another --name",
-        )
-    if home.read():
-        announce(f"cleared away what a killed run of plane {home.name!r} had left")
-    home.clear()
-    return home
 
 
 def existing(name: str) -> Record:
@@ -153,11 +142,6 @@ def until_signalled() -> asyncio.Event:
     return asked
 
 
-def stay_with_parent() -> None:
-    """For a plane in the foreground: end, in good order, when whoever started us does."""
-    end_with_parent(signal.SIGTERM)
-
-
 def _main() -> None:
     """Run as the supervisor: the order comes on standard input, reports go to standard output."""
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
@@ -168,12 +152,14 @@ def _main() -> None:
             sys.stdout.buffer.flush()
 
     async def supervise() -> None:
-        await keep(
-            order,
-            announce=lambda line: report(progress=line),
-            ready=lambda _: report(ready=True),
-            until=until_signalled(),
-        )
+        home = Home(order.name).claim(announce=announce)
+        # From here on, what nobody expected goes to a file of the plane's.
+        with (home.directory / "supervisor.log").open("wb") as log:
+            os.dup2(log.fileno(), sys.stderr.fileno())
+        await keep(home, order, announce=announce, ready=lambda: report(ready=True), until=until_signalled())
+
+    def announce(line: str) -> None:
+        report(progress=line)
 
     try:
         asyncio.run(supervise())

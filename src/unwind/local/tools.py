@@ -29,9 +29,9 @@ class Module(msgspec.Struct, frozen=True, kw_only=True):
     ldflags: str = "-s -w"
     """For the linker; {version}, {major} and {minor} are the release's."""
     sources_bytes: int = 0
-    """What downloading all of it takes."""
+    """What its sources take, packed and unpacked."""
     packages: int = 0
-    """How many packages there are to compile where nothing was compiled before."""
+    """How many packages the largest of its tools consists of."""
 
     @property
     def version(self) -> str:
@@ -135,6 +135,11 @@ def assets(tool: Tool) -> Path:
     return path
 
 
+def lacks_assets(tool: Tool) -> bool:
+    """Whether it has to be given files of its own yet."""
+    return bool(tool.assets) and condition(assets_path(tool)) is not Condition.WHOLE
+
+
 def binary_path(tool: Tool) -> Path:
     return tool.module.shelf / tool.name
 
@@ -149,7 +154,7 @@ def record_path(path: Path) -> Path:
 
 
 def condition(path: Path) -> Condition:
-    """Say what is in the cache there. The sum is not taken again: a start would have to read half a gigabyte."""
+    """Say what is in the cache there. Sums are not taken again: each start would read half a gigabyte."""
     if not path.exists():
         return Condition.ABSENT
     try:
@@ -157,6 +162,24 @@ def condition(path: Path) -> Condition:
     except (FileNotFoundError, msgspec.DecodeError):
         return Condition.UNRECORDED
     return Condition.WHOLE if record.size == size_of(path) else Condition.OTHER_SIZE
+
+
+def shelve(made: Path, target: Path) -> None:
+    """Put what was made into the cache. Its record comes last: only with it does it count."""
+    digest = hashlib.sha256()
+    for file in contents(made):
+        with file.open("rb") as content:
+            os.fsync(content)
+            while chunk := content.read(1 << 20):
+                digest.update(chunk)
+    record = Record(size=size_of(made), sha256=digest.hexdigest())
+    record_path(target).unlink(missing_ok=True)
+    if target.is_dir():
+        shutil.rmtree(target)
+    made.replace(target)
+    draft = record_path(made)
+    draft.write_bytes(msgspec.json.encode(record))
+    draft.replace(record_path(target))
 
 
 def contents(path: Path) -> list[Path]:
@@ -187,8 +210,8 @@ def _module(name: str, source: str, *, sources_mib: int, packages: int, ldflags:
 KUBERNETES = _module(
     "kubernetes",
     "k8s.io/kubernetes",
-    sources_mib=1100,
-    packages=1700,
+    sources_mib=650,
+    packages=2400,
     ldflags=(
         f"-s -w -X {_VERSION_PACKAGE}.gitVersion={{version}}"
         f" -X {_VERSION_PACKAGE}.gitMajor={{major}} -X {_VERSION_PACKAGE}.gitMinor={{minor}}"
@@ -197,7 +220,7 @@ KUBERNETES = _module(
 
 ETCD = Tool(
     name="etcd",
-    module=_module("etcd", "go.etcd.io/etcd/server/v3", sources_mib=200, packages=600),
+    module=_module("etcd", "go.etcd.io/etcd/server/v3", sources_mib=350, packages=600),
     package="go.etcd.io/etcd/server/v3",
 )
 KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, KUBECTL = (
@@ -206,10 +229,10 @@ KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, KUBECTL = (
 )
 KWOK = Tool(
     name="kwok",
-    module=_module("kwok", "sigs.k8s.io/kwok", sources_mib=400, packages=1000),
+    module=_module("kwok", "sigs.k8s.io/kwok", sources_mib=370, packages=1000),
     package="sigs.k8s.io/kwok/cmd/kwok",
-    # The set of KWOK's own kustomize/stage/fast. Its heartbeat is a slow one: a Node stays ready through its
-    # Lease, which KWOK renews only with --node-lease-duration-seconds=40 (it does nothing about it by default).
+    # What KWOK's own kustomize/stage/fast consists of. This heartbeat comes every ten minutes: between two of
+    # them a Lease keeps the Node ready, and KWOK has none unless told --node-lease-duration-seconds=40.
     assets=(
         "kustomize/stage/node/fast/node-*.yaml",
         "kustomize/stage/node/heartbeat-with-lease/node-*.yaml",
@@ -218,12 +241,12 @@ KWOK = Tool(
 )
 HELM = Tool(
     name="helm",
-    module=_module("helm", "helm.sh/helm/v3", sources_mib=500, packages=1200),
+    module=_module("helm", "helm.sh/helm/v3", sources_mib=460, packages=1000),
     package="helm.sh/helm/v3/cmd/helm",
 )
 CLUSTER_API_MANAGER = Tool(
     name="cluster-api-manager",
-    module=_module("capi", "sigs.k8s.io/cluster-api", sources_mib=500, packages=1200),
+    module=_module("capi", "sigs.k8s.io/cluster-api", sources_mib=420, packages=1300),
     package="sigs.k8s.io/cluster-api/core",
     assets=("core/config/crd/bases/*.yaml",),
 )

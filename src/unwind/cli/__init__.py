@@ -1,0 +1,39 @@
+"""The command line: `unwind …`, which is also `kubectl unwind …`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from cyclopts import App
+
+from unwind.errors import UnwindError
+
+
+def app() -> App:
+    """The command line with all its commands; each is imported when it is called."""
+    called = Path(sys.argv[0]).name
+    unwind = App(
+        name="kubectl unwind" if called.startswith("kubectl") else "unwind",
+        help="Take Kubernetes clusters, add-ons and resources apart: in the right order, with nothing left behind.",
+        version=lambda: version("kube-unwind"),
+        version_flags=["--version"],
+        help_format="plaintext",
+    )
+    unwind.command("unwind.cli.local:local", name="local", help="A real control plane on this machine.")
+    return unwind
+
+
+def main() -> None:
+    """Run one command; what a person has to know is one line on standard error."""
+    # Told to end, a command does what it does on Ctrl-C: it takes back what it has begun.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        app()()
+    except UnwindError as error:
+        print(f"unwind: {error}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(141)  # whoever read our output has had enough, as `head` does

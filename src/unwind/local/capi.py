@@ -1,0 +1,209 @@
+"""Cluster API's real core manager on the management cluster, and Clusters whose workload clusters are members."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from unwind.concurrency import side_by_side
+from unwind.errors import UnwindError
+from unwind.local import stubs, tools
+from unwind.local.cluster import ALL_RIGHTS
+from unwind.local.ports import Port
+from unwind.local.processes import Daemon, DiedEarlyError
+from unwind.local.stubs import CLUSTER_CLASSES, CLUSTERS
+from unwind.local.waiting import until, until_absent, until_true
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from unwind.kube.client import Client, Object
+    from unwind.local.cluster import Cluster
+    from unwind.local.components import Files
+
+USER = "capi-manager"
+_INSTALLING_AT_ONCE = 4
+_ATTEMPTS = 3
+_STARTING = 60.0
+
+
+class ClusterApi:
+    """Cluster API on a management cluster: its kinds, the stub kinds with their class, and its manager.
+
+    Its conversion webhook is registered, its admission webhooks are not. Providers are not part of it:
+    unwind.local.provider plays them.
+    """
+
+    def __init__(
+        self,
+        management: Cluster,
+        *,
+        program: Path,
+        crds: Path,
+        rate_limited: bool = False,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`rate_limited`: reconcile each object at most once a second, as installations do; all takes 4 s then."""
+        self.daemon: Daemon | None = None
+        self._management = management
+        self._program = program
+        self._crds = crds
+        self._rate_limited = rate_limited
+        self._changed = changed
+        self._ports: list[Port] = []
+
+    async def start(self) -> None:
+        """Bring it up; return when it reconciles."""
+        definitions = await asyncio.to_thread(_read, self._crds)
+        self._management.write_kubeconfig(USER, groups=ALL_RIGHTS)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                await self._start(definitions)
+            except BaseException as error:
+                await self.stop()
+                # The port is ours on loopback, but the server for webhooks listens on every address there is.
+                taken = isinstance(error, DiedEarlyError) and "address already in use" in error.words
+                if not taken or attempt == _ATTEMPTS:
+                    raise
+            else:
+                return
+
+    async def stop(self) -> None:
+        """End the manager. What it manages stays."""
+        if self.daemon:
+            await self.daemon.stop()
+        for port in self._ports:
+            port.release()
+
+    async def _start(self, definitions: list[Object]) -> None:
+        client = self._management.client
+        health, webhooks = self._ports = [Port(), Port()]
+        conversion = self._conversion(webhooks)
+        convertible = [one | {"spec": one["spec"] | {"conversion": conversion}} for one in definitions]
+        await side_by_side(
+            (_install(client, one) for one in [*convertible, *stubs.custom_resource_definitions()]),
+            limit=_INSTALLING_AT_ONCE,
+        )
+        for resource, manifest in stubs.cluster_class():
+            await client.apply(resource, manifest)
+        self.daemon = self._manager(health=health, webhooks=webhooks)
+        await side_by_side([self._start_manager(self.daemon), self._restart_garbage_collection()], limit=2)
+
+    def _conversion(self, webhooks: Port) -> Object:
+        """Without it both versions are served, but a Cluster written as v1beta1 loses its references, for ever."""
+        authority = self._management.files.certificate("ca").read_bytes()
+        config = {"url": f"https://127.0.0.1:{webhooks}/convert", "caBundle": base64.b64encode(authority).decode()}
+        return {"strategy": "Webhook", "webhook": {"clientConfig": config, "conversionReviewVersions": ["v1"]}}
+
+    async def _start_manager(self, daemon: Daemon) -> None:
+        await daemon.start(within=_STARTING)
+        # Its own word for ready is that the server for webhooks listens, which is before any controller runs.
+        await until(
+            self._management.client,
+            CLUSTER_CLASSES,
+            stubs.CLASS,
+            _reconciled,
+            "reconciled",
+            namespace=stubs.CLASS_NAMESPACE,
+            within=_STARTING,
+        )
+
+    async def _restart_garbage_collection(self) -> None:
+        # It looks for new kinds when it starts and then every 30 s, and until it has found a kind, what objects of
+        # that kind own outlives them.
+        for daemon in self._management.daemons:
+            if daemon.name == "kube-controller-manager":
+                await daemon.stop()
+                await daemon.start()
+
+    def _manager(self, *, health: Port, webhooks: Port) -> Daemon:
+        management = self._management
+        return Daemon(
+            USER,
+            manager(
+                self._program,
+                management.files,
+                health=health.number,
+                webhooks=webhooks.number,
+                rate_limited=self._rate_limited,
+            ),
+            log=management.files.log(USER),
+            ready=lambda: management.client.healthy(f"http://127.0.0.1:{health}/readyz"),
+            directory=management.files.directory,
+            changed=self._changed,
+        )
+
+
+def manager(program: Path, files: Files, *, health: int, webhooks: int, rate_limited: bool) -> list[str]:
+    """How the manager is started."""
+    gates = {"ClusterTopology": True, "RuntimeSDK": True, "ReconcilerRateLimiting": rate_limited}
+    return [
+        str(program),
+        f"--kubeconfig={files.kubeconfig(USER)}",
+        f"--feature-gates={','.join(f'{gate}={str(on).lower()}' for gate, on in gates.items())}",
+        f"--health-addr=127.0.0.1:{health}",
+        "--diagnostics-address=0",  # off
+        # This one cannot be turned off, nor be told an address to listen on.
+        f"--webhook-port={webhooks}",
+        f"--webhook-cert-dir={files.directory}",
+        f"--webhook-cert-name={files.certificate('server').name}",
+        f"--webhook-key-name={files.key('server').name}",
+    ]
+
+
+async def create_cluster(
+    client: Client,
+    *,
+    name: str,
+    namespace: str,
+    member: str,
+    topology: bool = True,
+    labels: Mapping[str, str] | None = None,
+    version: str = "",
+    within: float = 60.0,
+) -> Object:
+    """Make a Cluster whose workload cluster is a member, by class or by hand; return it when it is Available."""
+    manifests = stubs.cluster_of_class if topology else stubs.cluster_by_hand
+    version = version or tools.KUBERNETES.version
+    for resource, manifest in manifests(name, namespace, member=member, version=version, labels=labels or {}):
+        await client.create(resource, manifest)
+    return await until_available(client, name=name, namespace=namespace, within=within)
+
+
+async def until_available(client: Client, *, name: str, namespace: str, within: float = 60.0) -> Object:
+    """Return a Cluster, whoever made it, as soon as its workload cluster can be used."""
+    return await until_true(client, CLUSTERS, name, "Available", namespace=namespace, within=within)
+
+
+async def delete_cluster(client: Client, *, name: str, namespace: str, within: float = 60.0) -> None:
+    """Delete the Cluster that has this name now; return when it is absent."""
+    cluster = await client.get(CLUSTERS, name, namespace=namespace)
+    await client.delete(CLUSTERS, name, uid=cluster["metadata"]["uid"], namespace=namespace)
+    await until_absent(client, CLUSTERS, name, namespace=namespace, within=within)
+
+
+def _reconciled(obj: Object | None) -> bool:
+    return obj is not None and obj.get("status", {}).get("observedGeneration") == obj["metadata"]["generation"]
+
+
+async def _install(client: Client, definition: Object) -> None:
+    """Have a kind served, and used once."""
+    await client.apply(CUSTOM_RESOURCE_DEFINITIONS, definition)
+    name, spec = definition["metadata"]["name"], definition["spec"]
+    await until_true(client, CUSTOM_RESOURCE_DEFINITIONS, name, "Established", within=_STARTING)
+    # The API server sets a kind up when it is first asked for it, and answers 429 meanwhile; each of the manager's
+    # controllers would wait a second for that (seen: 2.5 s until it reconciles, instead of 0.6 s).
+    version = next(version["name"] for version in spec["versions"] if version["storage"])
+    await client.list(Resource(spec["group"], version, spec["names"]["plural"], spec["names"]["kind"]))
+
+
+def _read(directory: Path) -> list[Any]:
+    paths = sorted(directory.glob("*.yaml"))
+    if not paths:
+        raise UnwindError(f"{directory} has none of Cluster API's kinds in it", remedy="unwind local build")
+    return [yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader) for path in paths]

@@ -1,0 +1,153 @@
+"""A stand-in for a cloud: it gives LoadBalancer Services an address, and takes its time to take it back.
+
+What runs in a real cluster is the service controller of a cloud provider; this does to a Service what that one does,
+in the same order: finalizer, load balancer, address; and on the way back load balancer, finalizer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.resources import SERVICES
+from unwind.kube.client import Client
+from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
+from unwind.local.cluster import ALL_RIGHTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.kube.client import Object
+    from unwind.local.cluster import Cluster
+
+CLEANUP_FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
+USER = "system:cloud-controller-manager"
+_RETRY = 0.2
+
+
+class Step(Enum):
+    """What a Service needs next."""
+
+    NOTHING = "nothing"
+    FINALIZER = "the cleanup finalizer"
+    ADDRESS = "a load balancer and its address"
+    RELEASE = "its load balancer gone, then its finalizer"
+
+
+class LoadBalancer(msgspec.Struct, frozen=True):
+    """It exists apart from the cluster, and costs money for as long as it does."""
+
+    service: str
+    address: str
+
+
+def next_step(service: Object) -> Step:
+    """What the cloud has to do for a Service as it is."""
+    metadata = service["metadata"]
+    wanted = service["spec"].get("type") == "LoadBalancer" and "deletionTimestamp" not in metadata
+    marked = CLEANUP_FINALIZER in metadata.get("finalizers", [])
+    if not wanted:
+        return Step.RELEASE if marked else Step.NOTHING
+    if not marked:
+        return Step.FINALIZER
+    return Step.NOTHING if service.get("status", {}).get("loadBalancer", {}).get("ingress") else Step.ADDRESS
+
+
+class Cloud:
+    """The load balancers of one cluster, by the uid of the Service each was made for."""
+
+    def __init__(self, *, delay: float, changed: Callable[[], None] = lambda: None) -> None:
+        self.delay = delay
+        self.load_balancers: dict[str, LoadBalancer] = {}
+        self._changed = changed
+        self._made = 0
+        self._releasing: set[str] = set()
+
+    async def run(self, cluster: Cluster) -> None:
+        """Look after the Services of a cluster until cancelled."""
+        connection = cluster.connection(USER, groups=ALL_RIGHTS)
+        async with Client(connection, user_agent="cloud-stand-in") as client, asyncio.TaskGroup() as group:
+            while True:
+                try:
+                    async for event in client.watch(SERVICES):
+                        if event.type in ("ADDED", "MODIFIED"):
+                            await self._advance(client, event.object, group)
+                except (ApiError, UnreachableError):
+                    pass  # away, or starting: what was missed comes with the next watch
+                await asyncio.sleep(_RETRY)
+
+    async def _advance(self, client: Client, service: Object, group: asyncio.TaskGroup) -> None:
+        step, uid = next_step(service), service["metadata"]["uid"]
+        if step is Step.FINALIZER:
+            await _set_finalizers(client, service, [*_finalizers(service), CLEANUP_FINALIZER])
+        elif step is Step.ADDRESS:
+            await _set_ingress(client, service, [{"ip": self._load_balancer(service).address}])
+        elif step is Step.RELEASE and uid not in self._releasing:
+            self._releasing.add(uid)
+            group.create_task(self._release(client, service), name=f"release {uid}")
+
+    def _load_balancer(self, service: Object) -> LoadBalancer:
+        metadata = service["metadata"]
+        if metadata["uid"] not in self.load_balancers:
+            self._made += 1
+            # Addresses that are reserved for documentation: none of them leads anywhere.
+            address = f"203.0.113.{self._made % 254 + 1}"
+            name = f"{metadata['namespace']}/{metadata['name']}"
+            self.load_balancers[metadata["uid"]] = LoadBalancer(service=name, address=address)
+            self._changed()
+        return self.load_balancers[metadata["uid"]]
+
+    async def _release(self, client: Client, service: Object) -> None:
+        metadata = service["metadata"]
+        await asyncio.sleep(self.delay)
+        self.load_balancers.pop(metadata["uid"], None)
+        self._changed()
+        while not await _unmark(client, metadata):  # noqa: ASYNC110 - nobody tells when a server is back
+            await asyncio.sleep(_RETRY)
+        self._releasing.discard(metadata["uid"])
+
+
+async def _unmark(client: Client, metadata: Object) -> bool:
+    """Take the address and the finalizer off a Service; False if that has to be tried again."""
+    try:
+        service = await client.get(SERVICES, metadata["name"], namespace=metadata["namespace"])
+        if service["metadata"]["uid"] != metadata["uid"]:
+            return True  # another one by now
+        if "deletionTimestamp" not in service["metadata"]:
+            service = await _set_ingress(client, service, None)
+        await _set_finalizers(client, service, [one for one in _finalizers(service) if one != CLEANUP_FINALIZER])
+    except NotFoundError:
+        return True
+    except (ApiError, UnreachableError):
+        return False
+    return True
+
+
+def _finalizers(service: Object) -> list[str]:
+    finalizers: list[str] = service["metadata"].get("finalizers", [])
+    return finalizers
+
+
+async def _set_finalizers(client: Client, service: Object, finalizers: list[str]) -> None:
+    # A merge patch writes the whole list: with the version it was read at, so that nobody's entry is lost.
+    patch = {"metadata": _identity(service) | {"finalizers": finalizers}}
+    await _patch(client, service, patch)
+
+
+async def _set_ingress(client: Client, service: Object, ingress: list[Object] | None) -> Object:
+    patch = {"metadata": _identity(service), "status": {"loadBalancer": {"ingress": ingress}}}
+    return await _patch(client, service, patch, subresource="status")
+
+
+def _identity(service: Object) -> Object:
+    return {key: service["metadata"][key] for key in ("uid", "resourceVersion")}
+
+
+async def _patch(client: Client, service: Object, patch: Object, *, subresource: str | None = None) -> Object:
+    metadata = service["metadata"]
+    return await client.patch(
+        SERVICES, metadata["name"], patch, namespace=metadata["namespace"], subresource=subresource
+    )

@@ -1,0 +1,201 @@
+"""What Cluster API works with here: kinds of infrastructure and control plane that stand for members, as values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unwind.kube.client import Object
+
+CLUSTERS = Resource("cluster.x-k8s.io", "v1beta2", "clusters", "Cluster")
+CLUSTER_CLASSES = Resource("cluster.x-k8s.io", "v1beta2", "clusterclasses", "ClusterClass")
+
+_INFRASTRUCTURE = "infrastructure.cluster.x-k8s.io"
+_CONTROL_PLANE = "controlplane.cluster.x-k8s.io"
+STUB_CLUSTERS = Resource(_INFRASTRUCTURE, "v1beta2", "stubclusters", "StubCluster")
+STUB_CLUSTER_TEMPLATES = Resource(_INFRASTRUCTURE, "v1beta2", "stubclustertemplates", "StubClusterTemplate")
+STUB_CONTROL_PLANES = Resource(_CONTROL_PLANE, "v1beta2", "stubcontrolplanes", "StubControlPlane")
+STUB_CONTROL_PLANE_TEMPLATES = Resource(
+    _CONTROL_PLANE, "v1beta2", "stubcontrolplanetemplates", "StubControlPlaneTemplate"
+)
+
+CLASS = "stub"
+# A Cluster in any namespace can name a class in this one, and one in this namespace need not say where it is.
+CLASS_NAMESPACE = "default"
+
+_TEXT: Object = {"type": "string"}
+_FLAG: Object = {"type": "boolean"}
+_NUMBER: Object = {"type": "integer", "format": "int32"}
+
+
+def custom_resource_definitions() -> list[Object]:
+    """The four kinds that a ClusterClass needs."""
+    endpoint = _object({"host": _TEXT, "port": _NUMBER})
+    infrastructure = {"member": _TEXT, "controlPlaneEndpoint": endpoint}
+    # The topology controller sets version and replicas; a field that is not in the schema is an error for it.
+    control_plane = {"member": _TEXT, "version": _TEXT, "replicas": _NUMBER}
+    return [
+        _definition(
+            STUB_CLUSTERS,
+            {
+                "spec": _object(infrastructure, required=["member"]),
+                "status": _object({"initialization": _object({"provisioned": _FLAG}), "conditions": _CONDITIONS}),
+            },
+        ),
+        _definition(STUB_CLUSTER_TEMPLATES, {"spec": _template(infrastructure)}),
+        _definition(
+            STUB_CONTROL_PLANES,
+            {
+                "spec": _object(control_plane, required=["member"]),
+                "status": _object(
+                    {
+                        "initialization": _object({"controlPlaneInitialized": _FLAG}),
+                        "externalManagedControlPlane": _FLAG,
+                        "versions": _list(_object({"version": _TEXT}, required=["version"]), key="version"),
+                        "conditions": _CONDITIONS,
+                    }
+                ),
+            },
+        ),
+        _definition(STUB_CONTROL_PLANE_TEMPLATES, {"spec": _template(control_plane)}),
+    ]
+
+
+def cluster_class() -> list[tuple[Resource, Object]]:
+    """The class, after the templates that it names; its one variable says which member a Cluster gets."""
+    templates = [STUB_CLUSTER_TEMPLATES, STUB_CONTROL_PLANE_TEMPLATES]
+    infrastructure, control_plane = ({"templateRef": _class_reference(template)} for template in templates)
+    spec = {
+        "infrastructure": infrastructure,
+        "controlPlane": control_plane,
+        "variables": [
+            {"name": "member", "required": True, "schema": {"openAPIV3Schema": {"type": "string", "minLength": 1}}}
+        ],
+        "patches": [{"name": "member", "definitions": [_member_patch(template) for template in templates]}],
+    }
+    return [
+        *((template, _named(template, CLASS, CLASS_NAMESPACE, {"template": {"spec": {}}})) for template in templates),
+        (CLUSTER_CLASSES, _named(CLUSTER_CLASSES, CLASS, CLASS_NAMESPACE, spec)),
+    ]
+
+
+def cluster_of_class(
+    name: str, namespace: str, *, member: str, version: str, labels: Mapping[str, str]
+) -> list[tuple[Resource, Object]]:
+    """A Cluster whose infrastructure and control plane Cluster API makes from the class."""
+    topology = {
+        "classRef": {"name": CLASS, "namespace": CLASS_NAMESPACE},
+        "version": version,
+        "variables": [{"name": "member", "value": member}],
+    }
+    return [(CLUSTERS, _named(CLUSTERS, name, namespace, {"topology": topology}, labels))]
+
+
+def cluster_by_hand(
+    name: str, namespace: str, *, member: str, version: str, labels: Mapping[str, str]
+) -> list[tuple[Resource, Object]]:
+    """A Cluster after the infrastructure and the control plane that it names.
+
+    In this order: Cluster API looks for what is missing only after 30 s.
+    """
+    references = {
+        "infrastructureRef": _reference(STUB_CLUSTERS, name),
+        "controlPlaneRef": _reference(STUB_CONTROL_PLANES, name),
+    }
+    return [
+        (STUB_CLUSTERS, _named(STUB_CLUSTERS, name, namespace, {"member": member})),
+        (STUB_CONTROL_PLANES, _named(STUB_CONTROL_PLANES, name, namespace, {"member": member, "version": version})),
+        (CLUSTERS, _named(CLUSTERS, name, namespace, references, labels)),
+    ]
+
+
+def _named(
+    resource: Resource, name: str, namespace: str, spec: Object, labels: Mapping[str, str] | None = None
+) -> Object:
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": name, "namespace": namespace, "labels": dict(labels or {})},
+        "spec": spec,
+    }
+
+
+def _reference(resource: Resource, name: str) -> Object:
+    return {"apiGroup": resource.group, "kind": resource.kind, "name": name}
+
+
+def _class_reference(resource: Resource) -> Object:
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "name": CLASS}
+
+
+def _member_patch(template: Resource) -> Object:
+    which = "infrastructureCluster" if template.group == _INFRASTRUCTURE else "controlPlane"
+    return {
+        "selector": {
+            "apiVersion": template.api_version,
+            "kind": template.kind,
+            "matchResources": {which: True},
+        },
+        "jsonPatches": [{"op": "add", "path": "/spec/template/spec/member", "valueFrom": {"variable": "member"}}],
+    }
+
+
+def _definition(resource: Resource, properties: Object) -> Object:
+    return {
+        "apiVersion": CUSTOM_RESOURCE_DEFINITIONS.api_version,
+        "kind": CUSTOM_RESOURCE_DEFINITIONS.kind,
+        "metadata": {
+            "name": f"{resource.plural}.{resource.group}",
+            # By this label Cluster API knows which of its contracts the kind fulfils, and in which version of it.
+            "labels": {"cluster.x-k8s.io/v1beta2": resource.version},
+        },
+        "spec": {
+            "group": resource.group,
+            "scope": "Namespaced",
+            "names": {"plural": resource.plural, "singular": resource.kind.lower(), "kind": resource.kind},
+            "versions": [
+                {
+                    "name": resource.version,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}} if "status" in properties else {},
+                    "schema": {"openAPIV3Schema": _object(properties)},
+                }
+            ],
+        },
+    }
+
+
+def _template(spec: Object) -> Object:
+    # Nothing is required: the member comes with the variable of each Cluster.
+    texts = {"type": "object", "additionalProperties": _TEXT}
+    metadata = _object({"labels": texts, "annotations": texts})
+    return _object({"template": _object({"metadata": metadata, "spec": _object(spec)})})
+
+
+def _object(properties: Object, *, required: list[str] | None = None) -> Object:
+    schema: Object = {"type": "object", "properties": properties}
+    return schema | {"required": required} if required else schema
+
+
+def _list(items: Object, *, key: str) -> Object:
+    return {
+        "type": "array",
+        "items": items,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": [key],
+    }
+
+
+_CONDITIONS = _list(
+    _object(
+        dict.fromkeys(("type", "status", "reason", "message"), _TEXT)
+        | {"lastTransitionTime": {"type": "string", "format": "date-time"}},
+        required=["type", "status"],
+    ),
+    key="type",
+)

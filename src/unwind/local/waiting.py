@@ -1,0 +1,101 @@
+"""Waiting for an object to be as it should, told by watch."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from unwind.errors import UnwindError
+from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Client, Object
+
+_RETRY = 0.2
+
+
+async def until_true(
+    client: Client, resource: Resource, name: str, condition: str, *, namespace: str | None = None, within: float = 60.0
+) -> Object:
+    """Return an object as soon as a condition of it is true."""
+    found = await until(
+        client, resource, name, lambda it: is_true(it, condition), condition, namespace=namespace, within=within
+    )
+    return found or {}
+
+
+async def until_absent(
+    client: Client, resource: Resource, name: str, *, namespace: str | None = None, within: float = 60.0
+) -> None:
+    """Return as soon as there is no object of that name."""
+    await until(client, resource, name, lambda it: it is None, "absent", namespace=namespace, within=within)
+
+
+async def until(
+    client: Client,
+    resource: Resource,
+    name: str,
+    state: Callable[[Object | None], bool],
+    called: str,
+    *,
+    namespace: str | None = None,
+    within: float = 60.0,
+) -> Object | None:
+    """Return an object as soon as it is in a state; where it never is, tell what its conditions say."""
+    last: Object | None = None
+    try:
+        async with asyncio.timeout(within), aclosing(_states(client, resource, name, namespace)) as states:
+            async for last in states:
+                if state(last):
+                    return last
+    except TimeoutError:
+        pass
+    where = f"{namespace}/{name}" if namespace else name
+    raise UnwindError(f"{resource.kind} {where} was not {called} after {within:.0f} s", remedy=account(last))
+
+
+def is_true(obj: Object | None, condition: str) -> bool:
+    """Whether it is there, and says so."""
+    return any(one["type"] == condition and one["status"] == "True" for one in _conditions(obj))
+
+
+def account(obj: Object | None) -> str:
+    """What an object's conditions say, on one line."""
+    if obj is None:
+        return "it does not exist"
+    told = [
+        f"{one['type']} is {one['status']} ({one.get('reason', '')}): {one['message']}"
+        for one in _conditions(obj)
+        if one.get("message")
+    ]
+    return " ".join("; ".join(told).split()) or "its conditions do not say why"
+
+
+def _conditions(obj: Object | None) -> list[Object]:
+    # A new CustomResourceDefinition has null there.
+    conditions: list[Object] | None = (obj or {}).get("status", {}).get("conditions")
+    return conditions or []
+
+
+async def _states(
+    client: Client, resource: Resource, name: str, namespace: str | None
+) -> AsyncGenerator[Object | None, None]:
+    """An object as it is now and after each change, None where it is absent; goes on when the server was away."""
+    while True:
+        try:
+            current = await client.get(resource, name, namespace=namespace)
+            yield current
+            since = current["metadata"]["resourceVersion"]
+            async for event in client.watch(resource, namespace=namespace, name=name, since=since):
+                if event.type not in ("ADDED", "MODIFIED", "DELETED"):
+                    break
+                yield None if event.type == "DELETED" else event.object
+        except NotFoundError:
+            yield None
+        except (ApiError, UnreachableError):
+            pass
+        await asyncio.sleep(_RETRY)

@@ -1,0 +1,1 @@
+"""For those who test against a real control plane."""

@@ -1,0 +1,54 @@
+"""Pytest fixtures on a real control plane: put `pytest_plugins = ["unwind.testing.plugin"]` into a conftest.py.
+
+Tests and fixtures share one event loop for the session, because the plane lives on it: set
+`asyncio_default_fixture_loop_scope` and `asyncio_default_test_loop_scope` to `session`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from unwind.api.resources import NAMESPACES
+from unwind.local.home import Shape
+from unwind.local.plane import running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.local.cluster import Cluster
+    from unwind.local.plane import Plane
+
+
+@pytest.fixture(scope="session")
+def plane_shape() -> Shape:
+    """What the plane consists of; override it in a conftest.py."""
+    return Shape(members=1)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def plane(plane_shape: Shape) -> AsyncIterator[Plane]:
+    """The one plane of this session."""
+    async with running(plane_shape, announce=print) as plane:
+        yield plane
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def namespace(plane: Plane) -> AsyncIterator[str]:
+    """A namespace of the management cluster for one test. It is deleted afterwards, which nobody waits for."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    await plane.management.create_namespace(name)
+    yield name
+    created = await plane.management.client.get(NAMESPACES, name)
+    await plane.management.client.delete(NAMESPACES, name, uid=created["metadata"]["uid"])
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def fresh_member(plane: Plane) -> AsyncIterator[Cluster]:
+    """A member that no other test has seen."""
+    member = await plane.add_member(f"fresh-{uuid.uuid4().hex[:8]}")
+    yield member
+    await plane.remove_member(member.name)

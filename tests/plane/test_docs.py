@@ -1,0 +1,38 @@
+"""What the documentation tells people to type works as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.plane.test_local_command import UNWIND, Shell
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def pages() -> list[Path]:
+    return [page for page in sorted(DOCS.glob("*.md")) if "```sh\n" in page.read_text()]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+def test_every_command_on_the_page_succeeds(page: Path, tmp_path: Path) -> None:
+    script = "\n".join(re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
+    shell = Shell(tmp_path / "state")
+    shell.env["PATH"] = f"{UNWIND.parent}:{shell.env['PATH']}"
+    try:
+        ran = subprocess.run(
+            ["bash", "-eux", "-o", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env=shell.env,
+            capture_output=True,
+            text=True,
+            timeout=170,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+    finally:
+        shell.run("local", "down", "--all")
+    assert shell.nothing_left()
