@@ -22,7 +22,7 @@ ROUNDS = 12
 def test_killed_at_any_moment_of_its_life_a_plane_leaves_no_process_and_the_next_one_comes_up(tmp_path: Path) -> None:
     shell = Shell(tmp_path / "state")
     seed = random.randrange(2**32)
-    chance = random.Random(seed)  # noqa: S311 - for moments, not for secrets
+    chance = random.Random(seed)
     for round_ in range(ROUNDS):
         moment = chance.uniform(0, 6)
         up = shell.start("local", "up", "--foreground", "--members", "1")

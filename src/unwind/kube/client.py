@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+import asyncio
+import random
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from urllib.parse import urlencode
 
-import aiohttp
 import msgspec
 
-from unwind.kube.errors import UnreachableError, error_of
+from unwind.api.resources import NAMESPACES
+from unwind.kube import absence
+from unwind.kube.errors import ApiError, UnreachableError, error_of
+from unwind.kube.transport import Answer, HttpTransport
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
     from types import TracebackType
 
     from unwind.api.resources import Resource
+    from unwind.kube.absence import Sighting
     from unwind.kube.kubeconfig import Connection
+    from unwind.kube.transport import Transport
 
 Object = dict[str, Any]
+Lines = list[bytes]
+Patch = Object | list[Object]
+T = TypeVar("T")
 
-_FIELD_MANAGER = "unwind"
-_CALL_TIMEOUT = 30.0
+FIELD_MANAGER = "unwind"
+PAGE = 500
+DEADLINE = 30.0
+# A watch sends a bookmark about once a minute: when nothing at all has come for longer, nobody is there any more.
+SILENCE = 100.0
+_JSON = {"Accept": "application/json"}
 _MERGE_PATCH = "application/merge-patch+json"
+_JSON_PATCH = "application/json-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
 
 
@@ -31,144 +48,321 @@ class Event(msgspec.Struct, frozen=True):
     object: Object
 
 
-class Client:
-    """Talks to one API server over pooled connections; use it as an async context manager."""
+class _ListMeta(msgspec.Struct, rename={"continue_": "continue", "resource_version": "resourceVersion"}):
+    resource_version: str = ""
+    continue_: str = ""
 
-    def __init__(self, connection: Connection, *, user_agent: str = "unwind") -> None:
+
+class Page(msgspec.Struct):
+    """A part of a list: its items as they came."""
+
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class Client:
+    """Talks to one API server over pooled connections; use it as an async context manager.
+
+    Every call ends: with an answer, an ApiError, or, when `deadline` seconds are over, an UnreachableError. A server
+    that asks for patience (429, or Retry-After) is given it within that time.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        user_agent: str = "unwind",
+        transport: Transport | None = None,
+        deadline: float = DEADLINE,
+        observe: Callable[[str, str, int, float], None] = lambda *_: None,
+    ) -> None:
+        """`observe` is told of each request: verb, resource, status (0 for none), seconds."""
         self.connection = connection
         self._user_agent = user_agent
-        self._session: aiohttp.ClientSession | None = None
+        self._transport = transport
+        self._deadline = deadline
+        self._observe = observe
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            self.connection.server,
-            connector=aiohttp.TCPConnector(ssl=self.connection.ssl_context(), limit=0),
-            headers={"User-Agent": self._user_agent, "Accept": "application/json"},
-        )
+        self._transport = self._transport or HttpTransport(self.connection, user_agent=self._user_agent)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._session:
-            await self._session.close()
+        if self._transport:
+            await self._transport.close()
 
-    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
-        return await self._call("GET", resource.path(name, namespace=namespace))
+    # Reading
 
-    async def list(self, resource: Resource, *, namespace: str | None = None, limit: int = 500) -> list[Object]:
+    @overload
+    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object: ...
+    @overload
+    async def get(self, resource: Resource, name: str, *, namespace: str | None = None, type: type[T]) -> T: ...
+    async def get(self, resource: Resource, name: str, *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002
+        body = await self._call("get", resource, "GET", resource.path(name, namespace=namespace))
+        return msgspec.json.decode(body, type=type)
+
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        limit: int = PAGE,
+    ) -> list[Object]:
         """Every object, read in pages."""
         items: list[Object] = []
-        token = ""
+        pages = self.pages(resource, namespace=namespace, labels=labels, fields=fields, limit=limit)
+        async with aclosing(pages):
+            async for page in pages:
+                items += [msgspec.json.decode(item) for item in page.items or []]
+        return items
+
+    async def pages(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        limit: int = PAGE,
+        accept: str = "application/json",
+    ) -> AsyncGenerator[Page, None]:
+        """A consistent list, part by part. Raises ExpiredError if it takes the reader too long."""
+        path, token = resource.path(namespace=namespace), ""
         while True:
-            page = await self._call(
-                "GET", resource.path(namespace=namespace), params={"limit": str(limit), "continue": token}
-            )
-            items += page["items"] or []
-            token = page["metadata"].get("continue", "")
+            query = {"limit": str(limit), "continue": token, "labelSelector": labels, "fieldSelector": fields}
+            body = await self._call("list", resource, "GET", path, query=query, headers={"Accept": accept})
+            page = msgspec.json.decode(body, type=Page)
+            yield page
+            token = page.metadata.continue_
             if not token:
-                return items
+                return
 
-    async def create(self, resource: Resource, body: Object) -> Object:
+    async def watch(
+        self, resource: Resource, *, namespace: str | None = None, name: str | None = None, since: str = ""
+    ) -> AsyncGenerator[Event, None]:
+        """What is there (as ADDED) and what happens to it, until the server ends the stream.
+
+        `since` a resourceVersion, only what has happened after it.
+        """
+        fields = f"metadata.name={name}" if name else ""
+        lines = self.watch_lines(resource, namespace=namespace, fields=fields, since=since)
+        async with aclosing(lines):
+            async for batch in lines:
+                for line in batch:
+                    yield msgspec.json.decode(line, type=Event)
+
+    async def watch_lines(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        fields: str = "",
+        since: str = "",
+        bookmarks: bool = False,
+        seconds: int = 0,
+        accept: str = "application/json",
+        silence: float = SILENCE,
+    ) -> AsyncGenerator[Lines, None]:
+        """The events of a watch as they come, undecoded and many at a time."""
+        query = {
+            "watch": "true",
+            "fieldSelector": fields,
+            "resourceVersion": since,
+            "allowWatchBookmarks": "true" if bookmarks else "",
+            "timeoutSeconds": str(seconds) if seconds else "",
+        }
+        target = _target(resource.path(namespace=namespace), query)
+        assert self._transport  # noqa: S101 - for the type checker
+        async with self._transport.stream(target, headers={"Accept": accept}, silence=silence) as answer:
+            if isinstance(answer, Answer):
+                raise error_of(answer.status, answer.body, request=f"watch {target}")
+            async for lines in answer:
+                yield lines
+
+    async def sighting(
+        self, resource: Resource, name: str, *, uid: str, namespace: str | None = None, cluster: str | None = None
+    ) -> Sighting:
+        """Look whether the object with this uid is still there.
+
+        `cluster` is the uid of the kube-system namespace where it was put: an absence counts only from there.
+        """
+        assert self._transport  # noqa: S101 - for the type checker
+        path = resource.path(name, namespace=namespace)
+        try:
+            answer = await self._transport.request("GET", path, headers=_JSON, within=self._deadline)
+            seen = absence.from_answer(answer.status, answer.body, resource=resource, name=name, uid=uid)
+            if seen.absent and cluster is not None:
+                seen = absence.on_cluster(seen, expected=cluster, found=await self.cluster_uid())
+        except (UnreachableError, ApiError) as error:
+            return absence.Sighting(absence.Presence.UNKNOWN, str(error))
+        return seen
+
+    async def cluster_uid(self) -> str:
+        """What the cluster is known by, whatever its address: the uid of its kube-system namespace."""
+        uid: str = (await self.get(NAMESPACES, "kube-system"))["metadata"]["uid"]
+        return uid
+
+    async def healthy(self, path: str = "/readyz") -> bool:
+        """Whether the server says that it is well; False also when it cannot be reached."""
+        assert self._transport  # noqa: S101 - for the type checker
+        if "://" in path:
+            server, _, rest = path.partition("://")
+            host, _, tail = rest.partition("/")
+            other = msgspec.structs.replace(self.connection, server=f"{server}://{host}", credential=None)
+            async with Client(other) as client:
+                return await client.healthy(f"/{tail}")
+        try:
+            answer = await self._transport.request("GET", path, headers=_JSON, within=2.0)
+        except UnreachableError:
+            return False
+        return answer.status == 200
+
+    # Writing
+
+    async def create(self, resource: Resource, body: Object, *, field_manager: str = FIELD_MANAGER) -> Object:
         path = resource.path(namespace=body["metadata"].get("namespace"))
-        return await self._call("POST", path, body=body, params={"fieldManager": _FIELD_MANAGER})
+        return await self._write("create", resource, "POST", path, body, query={"fieldManager": field_manager})
 
-    async def apply(self, resource: Resource, body: Object, *, subresource: str | None = None) -> Object:
-        """Server-side apply: set the fields of `body`, and own them."""
+    async def apply(
+        self,
+        resource: Resource,
+        body: Object,
+        *,
+        subresource: str | None = None,
+        field_manager: str = FIELD_MANAGER,
+        force: bool = True,
+        dry_run: bool = False,
+    ) -> Object:
+        """Server-side apply: set the fields of `body`, and own them.
+
+        It is no proof of ownership: over somebody else's object it succeeds as well. With `metadata.uid` in the
+        body, it touches only that object.
+        """
         metadata = body["metadata"]
-        return await self._call(
-            "PATCH",
-            resource.path(metadata["name"], namespace=metadata.get("namespace"), subresource=subresource),
-            body=body,
-            params={"fieldManager": _FIELD_MANAGER, "force": "true"},
-            content_type=_APPLY_PATCH,
-        )
+        path = resource.path(metadata["name"], namespace=metadata.get("namespace"), subresource=subresource)
+        query = {
+            "fieldManager": field_manager,
+            "force": "true" if force else "false",
+            "dryRun": "All" if dry_run else "",
+        }
+        return await self._write("apply", resource, "PATCH", path, body, query=query, content_type=_APPLY_PATCH)
 
     async def patch(
         self,
         resource: Resource,
         name: str,
-        patch: Object,
+        patch: Patch,
         *,
         namespace: str | None = None,
         subresource: str | None = None,
+        field_manager: str = FIELD_MANAGER,
     ) -> Object:
-        """Merge `patch` into the object; carry its resourceVersion to be refused if it changed meanwhile."""
-        return await self._call(
+        """Merge a patch into the object, or do the operations of a JSON patch if it is a list.
+
+        Carry the resourceVersion in it to be refused if the object changed meanwhile.
+        """
+        return await self._write(
+            "patch",
+            resource,
             "PATCH",
             resource.path(name, namespace=namespace, subresource=subresource),
-            body=patch,
-            params={"fieldManager": _FIELD_MANAGER},
-            content_type=_MERGE_PATCH,
+            patch,
+            query={"fieldManager": field_manager},
+            content_type=_JSON_PATCH if isinstance(patch, list) else _MERGE_PATCH,
         )
 
-    async def delete(self, resource: Resource, name: str, *, uid: str, namespace: str | None = None) -> Object:
-        """Ask for the deletion of exactly this object."""
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
-        return await self._call("DELETE", resource.path(name, namespace=namespace), body=options)
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        uid: str,
+        namespace: str | None = None,
+        propagation: str | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        """Ask for the deletion of exactly this object; raises ConflictError if its name belongs to another."""
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        if propagation:
+            options["propagationPolicy"] = propagation
+        if dry_run:
+            options["dryRun"] = ["All"]
+        path = resource.path(name, namespace=namespace)
+        return await self._write("delete", resource, "DELETE", path, options)
 
-    async def healthy(self, url: str = "/readyz") -> bool:
-        """Whether the server there says that it is well; False also when it cannot be reached."""
-        assert self._session  # noqa: S101 - for the type checker
-        try:
-            async with self._session.get(url, timeout=aiohttp.ClientTimeout(total=2)) as answer:
-                return answer.status == 200
-        except (aiohttp.ClientError, TimeoutError):
-            return False
+    async def raw(self, path: str, *, accept: str = "application/json") -> bytes:
+        """GET a path as it is: discovery, a table, a version."""
+        return await self._call("get", None, "GET", path, headers={"Accept": accept})
 
-    async def watch(
-        self, resource: Resource, *, namespace: str | None = None, name: str | None = None, since: str = ""
-    ) -> AsyncIterator[Event]:
-        """What is there (as ADDED) and what happens to it, until the server ends the stream.
-
-        With `since`, a resourceVersion: what has happened after it, and nothing of what was there already.
-        """
-        params = {"watch": "true"}
-        if since:
-            params["resourceVersion"] = since
-        if name:
-            params["fieldSelector"] = f"metadata.name={name}"
-        assert self._session  # noqa: S101 - for the type checker
-        path = resource.path(namespace=namespace)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CALL_TIMEOUT)
-        try:
-            # A Secret may hold 1 MB on one line.
-            async with self._session.get(path, params=params, timeout=timeout, read_bufsize=2**22) as answer:
-                if answer.status != 200:
-                    raise error_of(answer.status, await answer.read(), request=f"watch {path}")
-                async for line in answer.content:
-                    yield msgspec.json.decode(line, type=Event)
-        except (TimeoutError, aiohttp.ClientError) as error:
-            raise UnreachableError(
-                f"{self.connection.server} does not answer (watch {path}: {type(error).__name__} {error})"
-            ) from error
+    async def _write(
+        self,
+        verb: str,
+        resource: Resource,
+        method: str,
+        path: str,
+        body: Patch,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        answer = await self._call(
+            verb,
+            resource,
+            method,
+            path,
+            query=query,
+            body=msgspec.json.encode(body),
+            headers={**_JSON, "Content-Type": content_type},
+        )
+        decoded: Object = msgspec.json.decode(answer)
+        return decoded
 
     async def _call(
         self,
+        verb: str,
+        resource: Resource | None,
         method: str,
         path: str,
         *,
-        body: Object | None = None,
-        params: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
-    ) -> Object:
-        assert self._session  # noqa: S101 - for the type checker
-        request = f"{method} {path}"
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = _JSON,
+    ) -> bytes:
+        assert self._transport, "use the client as a context manager"  # noqa: S101 - a mistake in the caller
+        target = _target(path, query)
+        began = time.monotonic()
+        ends = began + self._deadline
+        status = 0
         try:
-            async with self._session.request(
-                method,
-                path,
-                params={key: value for key, value in (params or {}).items() if value},
-                data=None if body is None else msgspec.json.encode(body),
-                headers={} if body is None else {"Content-Type": content_type},
-                timeout=aiohttp.ClientTimeout(total=_CALL_TIMEOUT),
-            ) as answer:
-                payload = await answer.read()
-        except (TimeoutError, aiohttp.ClientError) as error:
-            raise UnreachableError(
-                f"{self.connection.server} does not answer ({request}: {type(error).__name__} {error})"
-            ) from error
-        if answer.status >= 300:
-            raise error_of(answer.status, payload, request=request)
-        decoded: Object = msgspec.json.decode(payload)
-        return decoded
+            while True:
+                remaining = max(0.001, ends - time.monotonic())
+                answer = await self._transport.request(method, target, body=body, headers=headers, within=remaining)
+                status = answer.status
+                if status < 300:
+                    return answer.body
+                patience = _patience(answer)
+                if patience is None or time.monotonic() + patience > ends:
+                    raise error_of(status, answer.body, request=f"{method} {path}")
+                await asyncio.sleep(patience)
+        finally:
+            self._observe(verb, resource.plural if resource else "", status, time.monotonic() - began)
+
+
+def _patience(answer: Answer) -> float | None:
+    """How long to wait before the same request once more; None if that would be of no use.
+
+    With 429 the server has not begun to work on it; with Retry-After it says itself that it may be sent again.
+    """
+    if answer.status != 429 and (answer.retry_after is None or answer.status < 500):
+        return None
+    # Everyone was told the same number: they must not all come back in the same moment.
+    return (answer.retry_after or 1.0) * random.uniform(0.8, 1.2)  # noqa: S311 - no secret in it
+
+
+def _target(path: str, query: Mapping[str, str] | None) -> str:
+    given = {key: value for key, value in (query or {}).items() if value}
+    return f"{path}?{urlencode(given)}" if given else path

@@ -7,12 +7,23 @@ import msgspec
 from unwind.errors import UnwindError
 
 
+class Details(msgspec.Struct, frozen=True):
+    """The object that a Status is about; `kind` is the resource's plural name."""
+
+    name: str = ""
+    group: str = ""
+    kind: str = ""
+    uid: str = ""
+
+
 class Status(msgspec.Struct, frozen=True):
     """The API server's own account of a failure."""
 
-    code: int
+    kind: str = ""
+    code: int = 0
     reason: str = ""
     message: str = ""
+    details: Details | None = None
 
 
 class ApiError(UnwindError):
@@ -20,7 +31,7 @@ class ApiError(UnwindError):
 
     def __init__(self, status: Status, *, request: str) -> None:
         self.status = status
-        super().__init__(f"{request}: {status.message or 'no message'} ({status.code} {status.reason})".rstrip())
+        super().__init__(f"{request}: {status.message or 'no message'} ({status.code} {status.reason}".rstrip() + ")")
 
     @property
     def code(self) -> int:
@@ -32,7 +43,7 @@ class ApiError(UnwindError):
 
 
 class NotFoundError(ApiError):
-    """There is no such object, in the words of the API server (404 with reason NotFound)."""
+    """There is no such object, in the words of the API server (404, reason NotFound)."""
 
 
 class ConflictError(ApiError):
@@ -43,6 +54,10 @@ class AlreadyExistsError(ApiError):
     """An object of that name is there already (409, reason AlreadyExists)."""
 
 
+class ExpiredError(ApiError):
+    """The version asked for is too old to go on from (410)."""
+
+
 class UnreachableError(UnwindError):
     """No answer came: nothing is known about what the server did."""
 
@@ -51,28 +66,28 @@ _BY_REASON: dict[str, type[ApiError]] = {
     "NotFound": NotFoundError,
     "Conflict": ConflictError,
     "AlreadyExists": AlreadyExistsError,
+    "Expired": ExpiredError,
+    "Gone": ExpiredError,
 }
 
 
-def error_of(code: int, body: bytes, *, request: str) -> ApiError:
-    """Make the error that an answer stands for.
-
-    A body that is not a Status (a proxy's page, the text for an unserved version) never becomes NotFoundError: it
-    says nothing about the object.
-    """
+def status_of(body: bytes) -> Status | None:
+    """The Status that a body is; None if it is something else, which then says nothing about any object."""
     try:
-        status = msgspec.json.decode(body, type=_WireStatus)
+        status = msgspec.json.decode(body, type=Status)
     except (msgspec.DecodeError, msgspec.ValidationError):
-        status = _WireStatus()
-    if status.kind != "Status":
-        text = body[:200].decode(errors="replace").strip()
-        return ApiError(Status(code=code, message=text), request=request)
-    return _BY_REASON.get(status.reason, ApiError)(
-        Status(code=code, reason=status.reason, message=status.message), request=request
-    )
+        return None
+    return status if status.kind == "Status" else None
 
 
-class _WireStatus(msgspec.Struct):
-    kind: str = ""
-    reason: str = ""
-    message: str = ""
+def error_of(code: int | None, body: bytes, *, request: str) -> ApiError:
+    """Make the error that an answer stands for; within a watch there is no code but the one in the Status.
+
+    A body that is not a Status (a proxy's page, the text for an unserved version) never becomes NotFoundError.
+    """
+    status = status_of(body)
+    if status is None:
+        text = " ".join(body[:200].decode(errors="replace").split())
+        return ApiError(Status(code=code or 0, message=text), request=request)
+    status = msgspec.structs.replace(status, code=code or status.code)
+    return _BY_REASON.get(status.reason, ApiError)(status, request=request)

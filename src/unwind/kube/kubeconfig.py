@@ -1,63 +1,156 @@
-"""Kubeconfig files: what a client needs to know of a cluster, and how to write it down."""
+"""Kubeconfig files, in all the forms that people have: where an API server is, and how to prove who we are."""
 
 from __future__ import annotations
 
 import base64
+import os
 import ssl
 import tempfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import yaml
 
 from unwind.errors import UnwindError
 
-if TYPE_CHECKING:
-    from pathlib import Path
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class Connection(msgspec.Struct, frozen=True):
-    """Where an API server is and how to prove who we are."""
+class Token(msgspec.Struct, frozen=True, tag=True):
+    """A bearer token that does not change."""
+
+    token: str
+
+
+class TokenFile(msgspec.Struct, frozen=True, tag=True):
+    """A bearer token in a file that somebody else renews."""
+
+    path: str
+
+
+class Basic(msgspec.Struct, frozen=True, tag=True):
+    """A user name and a password, for proxies that still ask for them."""
+
+    username: str
+    password: str
+
+
+class Exec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """A program that prints a credential."""
+
+    command: str
+    args: list[str] = []
+    env: dict[str, str] = {}
+    api_version: str
+    install_hint: str = ""
+    provide_cluster_info: bool = False
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a client needs to know of one API server."""
 
     server: str
-    authority: bytes
-    certificate: bytes
-    key: bytes
+    authority: bytes | None = None
+    """What the server's certificate is verified against; None for the authorities of this machine."""
+    certificate: bytes | None = None
+    key: bytes | None = None
+    credential: Token | TokenFile | Basic | Exec | None = None
+    insecure: bool = False
+    server_name: str | None = None
+    """The name the server's certificate is for, where it is not the address."""
+    proxy: str | None = None
+    namespace: str = "default"
+    impersonate: str | None = None
 
-    def ssl_context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cadata=self.authority.decode())
-        # The standard library takes a client certificate from a file only.
-        with tempfile.NamedTemporaryFile() as pem:
-            pem.write(self.certificate + b"\n" + self.key)
-            pem.flush()
-            context.load_cert_chain(pem.name)
+    def ssl_context(self, *, certificate: bytes | None = None, key: bytes | None = None) -> ssl.SSLContext:
+        """A context that verifies the server, and shows a client certificate (ours, or one a plugin gave)."""
+        certificate, key = certificate or self.certificate, key or self.key
+        try:
+            context = ssl.create_default_context(cadata=self.authority.decode() if self.authority else None)
+            if self.insecure:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            if certificate and key:
+                # The standard library takes a client certificate from a file only.
+                with tempfile.NamedTemporaryFile() as pem:
+                    pem.write(certificate + b"\n" + key)
+                    pem.flush()
+                    context.load_cert_chain(pem.name)
+        except (ssl.SSLError, ValueError) as error:
+            raise UnwindError(
+                f"the certificates for {self.server} cannot be used ({error})", remedy="check them in the kubeconfig"
+            ) from error
         return context
+
+
+def load(path: Path | None = None, *, context: str | None = None) -> Connection:
+    """Find out how to reach the cluster.
+
+    From the file given; else the files that KUBECONFIG names, of which the first to define a name wins; else the
+    service account of the Pod this runs in; else the user's own file.
+    """
+    named = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    home = Path.home() / ".kube" / "config"
+    if path:
+        paths = [path]
+    elif named:
+        paths = [part for part in named if part.exists()] or named
+    elif "KUBERNETES_SERVICE_HOST" in os.environ and (_SERVICE_ACCOUNT / "token").exists():
+        return in_cluster()
+    else:
+        paths = [home]
+    files = [(file, _read(file)) for file in paths]
+    return _connection(files, context=context)
+
+
+def parse(text: bytes, *, source: str) -> Connection:
+    """Read a kubeconfig that came from somewhere else, such as the Secret of a member cluster.
+
+    It may neither name files of this machine nor have us run a program: whoever can write such a Secret would
+    otherwise run what they like, as us.
+    """
+    return _connection([(None, _decode(text, source))], context=None, source=source)
+
+
+def in_cluster(directory: Path = _SERVICE_ACCOUNT) -> Connection:
+    """The way in for a Pod."""
+    try:
+        host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+        host = f"[{host}]" if ":" in host else host
+        namespace = directory / "namespace"
+        return Connection(
+            server=f"https://{host}:{port}",
+            authority=(directory / "ca.crt").read_bytes(),
+            credential=TokenFile(str(directory / "token")),
+            namespace=namespace.read_text().strip() if namespace.exists() else "default",
+        )
+    except (KeyError, OSError) as error:
+        raise UnwindError(
+            f"this is not a Pod with a service account ({error})", remedy="name a kubeconfig with --kubeconfig"
+        ) from error
 
 
 def document(connection: Connection, *, cluster: str, user: str) -> str:
     """The kubeconfig file, as text, with everything in it."""
+    given = {
+        "certificate-authority-data": connection.authority and _encode(connection.authority),
+        "insecure-skip-tls-verify": connection.insecure or None,
+        "tls-server-name": connection.server_name,
+        "proxy-url": connection.proxy,
+    }
+    proof = {
+        "client-certificate-data": connection.certificate and _encode(connection.certificate),
+        "client-key-data": connection.key and _encode(connection.key),
+        "token": connection.credential.token if isinstance(connection.credential, Token) else None,
+    }
     return yaml.dump(
         {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [
-                {
-                    "name": cluster,
-                    "cluster": {
-                        "server": connection.server,
-                        "certificate-authority-data": _encode(connection.authority),
-                    },
-                }
-            ],
-            "users": [
-                {
-                    "name": user,
-                    "user": {
-                        "client-certificate-data": _encode(connection.certificate),
-                        "client-key-data": _encode(connection.key),
-                    },
-                }
-            ],
+            "clusters": [{"name": cluster, "cluster": {"server": connection.server} | _present(given)}],
+            "users": [{"name": user, "user": _present(proof)}],
             "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": user}}],
             "current-context": cluster,
         },
@@ -66,32 +159,113 @@ def document(connection: Connection, *, cluster: str, user: str) -> str:
     )
 
 
-def load(path: Path) -> Connection:
-    """Read the current context of a kubeconfig file."""
-    try:
-        config: Any = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
-        context = _named(config, "contexts", config["current-context"])["context"]
-        cluster = _named(config, "clusters", context["cluster"])["cluster"]
-        user = _named(config, "users", context["user"])["user"]
-        return Connection(
-            server=cluster["server"],
-            authority=base64.b64decode(cluster["certificate-authority-data"]),
-            certificate=base64.b64decode(user["client-certificate-data"]),
-            key=base64.b64decode(user["client-key-data"]),
-        )
-    except (OSError, yaml.YAMLError, LookupError, TypeError, ValueError) as error:
-        raise UnwindError(
-            f"{path} is not a kubeconfig that can be used here ({type(error).__name__}: {error})",
-            remedy="`kubectl --kubeconfig FILE config view` shows what is in it",
-        ) from error
-
-
-def _named(config: dict[str, Any], section: str, name: str) -> dict[str, Any]:
-    for entry in config[section]:
-        if entry["name"] == name:
-            return dict(entry)
-    raise KeyError(f"{section} has no {name!r}")
+def _present(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _encode(data: bytes) -> str:
     return base64.b64encode(data).decode()
+
+
+_Files = Sequence[tuple[Path | None, dict[str, Any]]]
+_HOW_TO_SEE = "`kubectl config view` shows what is in it"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return _decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise UnwindError(
+            f"the kubeconfig {path} cannot be read ({error.strerror})",
+            remedy="name another with --kubeconfig or KUBECONFIG",
+        ) from error
+
+
+def _decode(text: bytes, source: str) -> dict[str, Any]:
+    try:
+        config = yaml.load(text, Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UnwindError(
+            f"{source} is not a kubeconfig ({' '.join(str(error).split())})", remedy=_HOW_TO_SEE
+        ) from error
+    if not isinstance(config, dict):
+        raise UnwindError(f"{source} is not a kubeconfig (no mapping in it)", remedy=_HOW_TO_SEE)
+    return config
+
+
+def _connection(files: _Files, *, context: str | None, source: str | None = None) -> Connection:
+    where = source or ", ".join(str(path) for path, _ in files)
+    wanted = context or next((name for _, config in files if (name := config.get("current-context"))), None)
+    if not wanted:
+        raise UnwindError(f"{where} has no current context", remedy="choose one with --context")
+    try:
+        _, chosen = _named(files, "contexts", "context", wanted)
+        at, cluster = _named(files, "clusters", "cluster", chosen.get("cluster", ""))
+        by, user = _named(files, "users", "user", chosen["user"]) if chosen.get("user") else (None, {})
+        return Connection(
+            server=str(cluster["server"]).rstrip("/"),
+            authority=_bytes(cluster, "certificate-authority", at),
+            certificate=_bytes(user, "client-certificate", by),
+            key=_bytes(user, "client-key", by),
+            credential=_credential(user, by),
+            insecure=bool(cluster.get("insecure-skip-tls-verify")),
+            server_name=cluster.get("tls-server-name"),
+            proxy=cluster.get("proxy-url"),
+            namespace=chosen.get("namespace") or "default",
+            impersonate=user.get("as"),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        told = str(error.args[0]) if isinstance(error, LookupError) and error.args else repr(error)
+        raise UnwindError(f"{where} cannot be used (context {wanted!r}: {told})", remedy=_HOW_TO_SEE) from error
+
+
+def _named(files: _Files, section: str, part: str, name: str) -> tuple[Path | None, dict[str, Any]]:
+    for path, config in files:
+        for entry in config.get(section) or []:
+            if entry["name"] == name:
+                return path, entry.get(part) or {}
+    raise LookupError(f"{section} has no {name!r}")
+
+
+def _bytes(fields: dict[str, Any], name: str, file: Path | None) -> bytes | None:
+    """What stands in the file itself wins over a file beside it, as with kubectl."""
+    if inline := fields.get(f"{name}-data"):
+        return base64.b64decode(inline, validate=True)
+    if beside := fields.get(name):
+        return _beside(file, beside, name).read_bytes()
+    return None
+
+
+def _beside(file: Path | None, named: str, field: str) -> Path:
+    if file is None:
+        raise ValueError(f"{field} names a file, which a kubeconfig from elsewhere may not")
+    path = file.absolute().parent / Path(named).expanduser()
+    if not path.is_file():
+        raise LookupError(f"{field} names {path}, which is not there")
+    return path
+
+
+def _credential(user: dict[str, Any], file: Path | None) -> Token | TokenFile | Basic | Exec | None:
+    if plugin := user.get("exec"):
+        if file is None:
+            raise ValueError("it names a program to run, which a kubeconfig from elsewhere may not")
+        command = plugin["command"]
+        if "/" in command:
+            command = str(file.absolute().parent / command)
+        return Exec(
+            command=command,
+            args=plugin.get("args") or [],
+            env={one["name"]: one["value"] for one in plugin.get("env") or []},
+            api_version=plugin["apiVersion"],
+            install_hint=plugin.get("installHint") or "",
+            provide_cluster_info=bool(plugin.get("provideClusterInfo")),
+        )
+    if named := user.get("tokenFile"):
+        return TokenFile(str(_beside(file, named, "tokenFile")))
+    if token := user.get("token"):
+        return Token(token)
+    if user.get("username"):
+        return Basic(username=user["username"], password=user.get("password") or "")
+    if provider := user.get("auth-provider"):
+        raise ValueError(f"auth-provider {provider.get('name')!r} is gone since Kubernetes 1.26: use its exec plugin")
+    return None

@@ -121,7 +121,7 @@ class _Run:
         self._go = go
         self._downloads = 0
 
-    async def go(self, *arguments: str, heard: Callable[[str], None] = lambda _: None) -> str:
+    async def go(self, *arguments: str, aim: str = "build", heard: Callable[[str], None] = lambda _: None) -> str:
         said: list[str] = []
         with self.log.open("a", buffering=1) as log:
             log.write(f"$ {self._go} {' '.join(arguments)}\n")
@@ -142,7 +142,7 @@ class _Run:
             )
         if ended.code:
             raise UnwindError(
-                f"{self.tool.name} could not be built, Go says: {golang.last_words(said)} (log: {self.log})",
+                f"cannot {aim} {self.tool.name}, Go says: {golang.last_words(said)} (log: {self.log})",
                 remedy=golang.hint(said),
             )
         return ended.output
@@ -187,8 +187,9 @@ async def _build(run: _Run) -> Found:
 async def _gather_assets(run: _Run) -> None:
     module, target = run.tool.module, tools.assets_path(run.tool)
     run.say_if_mending(target)
-    await run.go("mod", "download", "-json", module.source)
-    answer = await run.go("list", "-m", "-mod=readonly", "-f", "{{.Dir}}", module.source)
+    aim = "fetch the files of"
+    await run.go("mod", "download", module.source, aim=aim)
+    answer = await run.go("list", "-m", "-mod=readonly", "-f", "{{.Dir}}", module.source, aim=aim)
     await _to_the_end(_copy_assets, run.tool, Path(answer.strip()), run.scratch / target.name)
     await _to_the_end(tools.shelve, run.scratch / target.name, target)
 

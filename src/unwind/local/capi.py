@@ -91,20 +91,12 @@ class ClusterApi:
         )
         for resource, manifest in stubs.cluster_class():
             await client.apply(resource, manifest)
+        await self._restart_garbage_collection()
         self.daemon = self._manager(health=health, webhooks=webhooks)
-        await side_by_side([self._start_manager(self.daemon), self._restart_garbage_collection()], limit=2)
-
-    def _conversion(self, webhooks: Port) -> Object:
-        """Without it both versions are served, but a Cluster written as v1beta1 loses its references, for ever."""
-        authority = self._management.files.certificate("ca").read_bytes()
-        config = {"url": f"https://127.0.0.1:{webhooks}/convert", "caBundle": base64.b64encode(authority).decode()}
-        return {"strategy": "Webhook", "webhook": {"clientConfig": config, "conversionReviewVersions": ["v1"]}}
-
-    async def _start_manager(self, daemon: Daemon) -> None:
-        await daemon.start(within=_STARTING)
+        await self.daemon.start(within=_STARTING)
         # Its own word for ready is that the server for webhooks listens, which is before any controller runs.
         await until(
-            self._management.client,
+            client,
             CLUSTER_CLASSES,
             stubs.CLASS,
             _reconciled,
@@ -112,6 +104,12 @@ class ClusterApi:
             namespace=stubs.CLASS_NAMESPACE,
             within=_STARTING,
         )
+
+    def _conversion(self, webhooks: Port) -> Object:
+        """Without it both versions are served, but a Cluster written as v1beta1 loses its references, for ever."""
+        authority = self._management.files.certificate("ca").read_bytes()
+        config = {"url": f"https://127.0.0.1:{webhooks}/convert", "caBundle": base64.b64encode(authority).decode()}
+        return {"strategy": "Webhook", "webhook": {"clientConfig": config, "conversionReviewVersions": ["v1"]}}
 
     async def _restart_garbage_collection(self) -> None:
         # It looks for new kinds when it starts and then every 30 s, and until it has found a kind, what objects of

@@ -10,13 +10,13 @@ import msgspec
 import yaml
 
 from unwind.api.resources import NAMESPACES, NODES, SERVICE_ACCOUNTS, Resource
+from unwind.certificates import Authority, KeyPair, new_key, private_pem, public_pem
 from unwind.concurrency import side_by_side
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError
 from unwind.kube.kubeconfig import Connection
 from unwind.local import auditing, components
-from unwind.local.certificates import Authority, KeyPair, new_key, private_pem, public_pem
 from unwind.local.ports import Port
 from unwind.local.processes import Daemon
 

@@ -55,7 +55,7 @@ async def until(
     except TimeoutError:
         pass
     where = f"{namespace}/{name}" if namespace else name
-    raise UnwindError(f"{resource.kind} {where} was not {called} after {within:.0f} s", remedy=account(last))
+    raise UnwindError(f"{resource.kind} {where} was not {called} after {within:.0f} s", remedy=account(last, called))
 
 
 def is_true(obj: Object | None, condition: str) -> bool:
@@ -63,16 +63,18 @@ def is_true(obj: Object | None, condition: str) -> bool:
     return any(one["type"] == condition and one["status"] == "True" for one in _conditions(obj))
 
 
-def account(obj: Object | None) -> str:
-    """What an object's conditions say, on one line."""
+def account(obj: Object | None, condition: str = "") -> str:
+    """What an object says of a condition, or else of everything, on one line."""
     if obj is None:
         return "it does not exist"
-    told = [
-        f"{one['type']} is {one['status']} ({one.get('reason', '')}): {one['message']}"
+    told = {
+        one["type"]: f"{one['type']} is {one['status']} ({one.get('reason', '')}): {one['message']}"
         for one in _conditions(obj)
         if one.get("message")
-    ]
-    return " ".join("; ".join(told).split()) or "its conditions do not say why"
+    }
+    # A condition that sums others up has their messages in it, as a list of several lines.
+    words = told.get(condition) or "; ".join(told.values())
+    return " ".join(words.split()) or "its conditions do not say why"
 
 
 def _conditions(obj: Object | None) -> list[Object]:

@@ -144,7 +144,7 @@ class Workshop:
         return found
 
     async def until_so_many_run(self, count: int) -> None:
-        while len(self.running()) != count:  # noqa: ASYNC110 - nobody tells of processes that are not our children
+        while len(self.running()) != count:  # nobody tells of processes that are not our children
             await asyncio.sleep(0.02)
 
     def scratch(self) -> list[Path]:
@@ -203,6 +203,7 @@ async def test_what_is_missing_is_built_and_runs(shop: Workshop) -> None:
     assert shop.runs().startswith("tiny v1.2.3 ")
     assert [event[0] for event in told.events] == ["building", "building", "built"]
     assert told.all("building") == [("unwind-tiny", 0, 1), ("unwind-tiny", 1, 1)]
+    assert shop.lock.read_text() == ""
 
 
 async def test_the_second_time_nothing_is_built(shop: Workshop) -> None:
@@ -381,7 +382,7 @@ async def test_a_failed_build_is_one_line_that_names_the_tool_the_reason_and_the
         await ensure([shop.tool])
     line = str(caught.value)
     log = shop.module.shelf / "unwind-tiny.log"
-    assert line.startswith("unwind-tiny could not be built, Go says: ")
+    assert line.startswith("cannot build unwind-tiny, Go says: ")
     assert "main.go:3:15: undefined: missing" in line
     assert str(log) in line
     assert "\n" not in line
@@ -487,6 +488,26 @@ async def test_a_proxy_that_cannot_be_reached_is_told_with_what_to_do(
     assert "connection refused" in caught.value.what
     assert "set GOPROXY" in caught.value.remedy
     assert "\n" not in str(caught.value)
+
+
+async def test_assets_come_from_the_proxy_where_the_binary_was_on_the_path(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Proxied(shop, monkeypatch)
+    shutil.copy("/bin/true", shop.here / "bin" / "unwind-tiny")
+    tool = Tool(
+        name="unwind-tiny",
+        module=msgspec.structs.replace(shop.module, source="example.com/dep"),
+        package="example.com/tiny",
+        assets=("*.go",),
+    )
+    proxy = os.environ["GOPROXY"]
+    monkeypatch.setenv("GOPROXY", "http://127.0.0.1:1")
+    with pytest.raises(UnwindError, match=r"cannot fetch the files of unwind-tiny.* connection refused"):
+        await ensure([tool])
+    monkeypatch.setenv("GOPROXY", proxy)
+    await ensure([tool])
+    assert [file.name for file in tools.assets(tool).iterdir()] == ["dep.go"]
 
 
 async def test_without_room_nothing_is_built_and_the_error_says_what_to_do(

@@ -1,10 +1,10 @@
-"""The certificates of a cluster: an authority of its own, and what it signs."""
+"""Certificates: an authority of one's own, and what it signs. Clusters have one, and so has the HTTPS listener."""
 
 from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 from cryptography import x509
@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_LIFETIME = dt.timedelta(days=365)
+LIFETIME = dt.timedelta(days=365)
 _CLOCK_SKEW = dt.timedelta(hours=1)
 
 
@@ -27,28 +27,43 @@ class KeyPair(msgspec.Struct, frozen=True):
 
 
 class Authority:
-    """A certificate authority that lives as long as this value."""
+    """A certificate authority: a new one, or one that was kept (`Authority.kept`)."""
 
-    def __init__(self, name: str) -> None:
-        self._key = new_key()
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self._certificate = (
-            _builder(subject=self._name, issuer=self._name, key=self._key)
+    def __init__(self, name: str, *, lifetime: dt.timedelta = LIFETIME, now: dt.datetime | None = None) -> None:
+        key = new_key()
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = (
+            _builder(subject=subject, issuer=subject, key=key, lifetime=lifetime, now=now)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_key_usage(signs_certificates=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
         )
-        self.pair = KeyPair(certificate=_pem(self._certificate), key=private_pem(self._key))
+        self._key, self._name = key, subject
+        self.pair = KeyPair(certificate=_pem(certificate), key=private_pem(key))
+
+    @classmethod
+    def kept(cls, pair: KeyPair) -> Self:
+        """The authority that this certificate and key are of. Raises ValueError if they are of none."""
+        key = serialization.load_pem_private_key(pair.key, password=None)
+        certificate = x509.load_pem_x509_certificate(pair.certificate)
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise ValueError("the authority's key does not belong to its certificate")
+        authority = cls.__new__(cls)
+        authority._key, authority._name = key, certificate.subject  # noqa: SLF001 - of its own class
+        authority.pair = pair
+        return authority
 
     @property
     def certificate(self) -> bytes:
         """What clients verify against."""
         return self.pair.certificate
 
-    def server(self, name: str, *, hosts: Sequence[str]) -> KeyPair:
+    def server(
+        self, name: str, *, hosts: Sequence[str], lifetime: dt.timedelta = LIFETIME, now: dt.datetime | None = None
+    ) -> KeyPair:
         """Sign a certificate for a server that is called by these names and addresses."""
-        return self._sign(name, usage=ExtendedKeyUsageOID.SERVER_AUTH, hosts=hosts)
+        return self._sign(name, usage=ExtendedKeyUsageOID.SERVER_AUTH, hosts=hosts, lifetime=lifetime, now=now)
 
     def client(self, user: str, *, groups: Sequence[str] = ()) -> KeyPair:
         """Sign a certificate that Kubernetes takes as this user in these groups."""
@@ -61,6 +76,8 @@ class Authority:
         usage: x509.ObjectIdentifier,
         hosts: Sequence[str] = (),
         groups: Sequence[str] = (),
+        lifetime: dt.timedelta = LIFETIME,
+        now: dt.datetime | None = None,
     ) -> KeyPair:
         key = new_key()
         subject = x509.Name(
@@ -68,7 +85,7 @@ class Authority:
             + [x509.NameAttribute(NameOID.COMMON_NAME, name)]
         )
         builder = (
-            _builder(subject=subject, issuer=self._name, key=key)
+            _builder(subject=subject, issuer=self._name, key=key, lifetime=lifetime, now=now)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
@@ -100,8 +117,15 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _builder(*, subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.UTC)
+def _builder(
+    *,
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    lifetime: dt.timedelta,
+    now: dt.datetime | None,
+) -> x509.CertificateBuilder:
+    now = now or dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -109,7 +133,7 @@ def _builder(*, subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePriv
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + _LIFETIME)
+        .not_valid_after(now + lifetime)
     )
 
 

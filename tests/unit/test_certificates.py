@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unwind.local.certificates import Authority, KeyPair
+from unwind.certificates import Authority, KeyPair
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,184 @@
+"""Cluster API: `cluster.x-k8s.io` v1beta1 and v1beta2, and `runtime.cluster.x-k8s.io`.
+
+These CRDs are never ours. One struct reads both versions of a Cluster: each field is where either has it, and the
+properties say what is meant.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from unwind.api import names
+from unwind.api.fields import Model, Word, doc
+from unwind.api.meta import Condition, LabelSelector, ObjectMeta
+from unwind.api.resources import Resource
+
+CLUSTERS = Resource("cluster.x-k8s.io", "v1beta2", "clusters", "Cluster")
+CLUSTERS_V1BETA1 = Resource("cluster.x-k8s.io", "v1beta1", "clusters", "Cluster")
+EXTENSION_CONFIGS = Resource(
+    "runtime.cluster.x-k8s.io", "v1beta2", "extensionconfigs", "ExtensionConfig", namespaced=False
+)
+EXTENSION_CONFIGS_V1ALPHA1 = Resource(
+    "runtime.cluster.x-k8s.io", "v1alpha1", "extensionconfigs", "ExtensionConfig", namespaced=False
+)
+KUBECONFIG_SECRET_TYPE = "cluster.x-k8s.io/secret"  # noqa: S105 - the type of a Secret
+KUBECONFIG_SECRET_KEY = "value"  # noqa: S105 - the key in a Secret
+
+
+class ClassRef(Model, frozen=True, kw_only=True):
+    """The ClusterClass, as v1beta2 names it."""
+
+    name: str = ""
+    namespace: str = ""
+
+
+class Topology(Model, frozen=True, kw_only=True):
+    """What a ClusterClass makes the cluster of."""
+
+    class_: str = msgspec.field(default="", name="class")
+    class_namespace: str = ""
+    class_ref: ClassRef = ClassRef()
+    version: str = ""
+
+
+class Component(Model, frozen=True, kw_only=True):
+    """The infrastructure or the control plane of a cluster."""
+
+    api_version: str = ""
+    api_group: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    @property
+    def group(self) -> str:
+        return self.api_group or self.api_version.partition("/")[0]
+
+
+class Endpoint(Model, frozen=True, kw_only=True):
+    """Where the API server of a cluster is."""
+
+    host: str = ""
+    port: int = 0
+
+
+class ClusterSpec(Model, frozen=True, kw_only=True):
+    """What a Cluster shall be."""
+
+    paused: bool = False
+    topology: Topology | None = None
+    control_plane_endpoint: Endpoint = Endpoint()
+    control_plane_ref: Component | None = None
+    infrastructure_ref: Component | None = None
+
+
+class Initialization(Model, frozen=True, kw_only=True):
+    """How far a cluster has come (v1beta2)."""
+
+    infrastructure_provisioned: bool = False
+    control_plane_initialized: bool = False
+
+
+class ClusterStatus(Model, frozen=True, kw_only=True):
+    """What a Cluster is. Cluster API takes it out of what it sends to a hook."""
+
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+    infrastructure_ready: bool = False
+    control_plane_ready: bool = False
+    initialization: Initialization = Initialization()
+
+
+class Cluster(Model, frozen=True, kw_only=True):
+    """A workload cluster."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ClusterSpec = ClusterSpec()
+    status: ClusterStatus = ClusterStatus()
+
+    @property
+    def class_name(self) -> str:
+        """The ClusterClass; empty for a cluster without one, about which Cluster API asks no hook."""
+        topology = self.spec.topology or Topology()
+        return topology.class_ref.name or topology.class_
+
+    @property
+    def paused(self) -> bool:
+        return self.spec.paused or names.PAUSED_ANNOTATION in self.metadata.annotations
+
+    @property
+    def reachable_once(self) -> bool:
+        """Whether its control plane has ever answered: before that, nothing can have been put on it."""
+        status = self.status
+        return status.initialization.control_plane_initialized or status.control_plane_ready
+
+    @property
+    def kubeconfig_secret(self) -> str:
+        return f"{self.metadata.name}-kubeconfig"
+
+
+class FailurePolicy(Word):
+    """What Cluster API makes of an extension that does not answer."""
+
+    FAIL = "Fail"
+    IGNORE = "Ignore"
+
+
+class ServiceReference(Model, frozen=True, kw_only=True):
+    """A Service that an extension is behind."""
+
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+    port: int = 443
+
+
+class ClientConfig(Model, frozen=True, kw_only=True):
+    """How an extension is called."""
+
+    url: str = ""
+    service: ServiceReference | None = None
+    ca_bundle: str = ""
+    """As in JSON: base64 of PEM."""
+
+
+class ExtensionConfigSpec(Model, frozen=True, kw_only=True):
+    """Which extension is called about which clusters."""
+
+    client_config: ClientConfig = ClientConfig()
+    namespace_selector: LabelSelector | None = None
+    """None matches nothing, unless Cluster API's defaulting made it `{}`, which matches every namespace."""
+    settings: dict[str, str] = {}
+
+
+class RequestHook(Model, frozen=True, kw_only=True):
+    """The hook that a handler is for."""
+
+    api_version: str = ""
+    hook: str = ""
+
+
+class ExtensionHandler(Model, frozen=True, kw_only=True):
+    """A handler that Cluster API discovered."""
+
+    name: str = ""
+    request_hook: RequestHook = RequestHook()
+    timeout_seconds: int = 10
+    failure_policy: Annotated[str, doc("See FailurePolicy.")] = FailurePolicy.FAIL.value
+
+
+class ExtensionConfigStatus(Model, frozen=True, kw_only=True):
+    """What Cluster API knows of an extension."""
+
+    handlers: tuple[ExtensionHandler, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
+class ExtensionConfig(Model, frozen=True, kw_only=True):
+    """A Runtime Extension, registered."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ExtensionConfigSpec = ExtensionConfigSpec()
+    status: ExtensionConfigStatus = ExtensionConfigStatus()

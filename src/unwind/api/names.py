@@ -1,0 +1,149 @@
+"""Every label, annotation, finalizer, field manager, condition and reason: each once, with what it is for."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+PREFIX = "unwind.dev/"
+"""What is ours begins with it. Uninstalling goes by it, so nothing else may."""
+
+# Who writes. Field managers are our own, also on kinds that others defined.
+FIELD_MANAGER = "unwind"
+INSTALL_FIELD_MANAGER = "unwind-install"
+
+# The mark of what `unwind install` put there. Only what carries it is changed or deleted by uninstall.
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGED_BY_UNWIND = "unwind"
+NAME_LABEL = "app.kubernetes.io/name"
+ADOPTED_FIELDS_ANNOTATION = "unwind.dev/adopted-fields"
+"""On a CRD that somebody else installed: the fields that `unwind install --adopt-crds` added to it."""
+
+# The mark of what was deployed. It carries the owner's uid, because a name may be taken again by another.
+OWNER_LABEL = "unwind.dev/owner"
+
+# What people say with annotations.
+DEADLINE_ANNOTATION = "unwind.dev/deadline"
+"""On a cluster: how long its teardown may take, counted from deletionTimestamp (30m)."""
+ON_DEADLINE_ANNOTATION = "unwind.dev/on-deadline"
+"""On a cluster: what happens then. See OnDeadline."""
+FORCE_RELEASE_ANNOTATION = "unwind.dev/force-release"
+"""On a cluster: let it go now; the value is the reason, and goes into the ledger with who set it."""
+TAKE_ALONG_ANNOTATION = "unwind.dev/take-along"
+"""On a profile, "true": its namespaces and CRDs go even if something foreign is in them. The plan lists what."""
+DELETE_POLICY_ANNOTATION = "unwind.dev/delete-policy"
+"""On a resource or a namespace: manage, skip or detach-on-delete."""
+REMOVE_STRATEGY_ANNOTATION = "unwind.dev/remove-strategy"
+"""On a Karmada Cluster whose API server does not know spec.removeStrategy: the same."""
+DEPENDS_ON_ANNOTATION = "unwind.dev/depends-on"
+"""On a Work: the names of Works that it needs, separated by commas."""
+
+# What Unwind remembers on objects.
+DELETION_BEHAVIOR_ANNOTATION = "unwind.dev/cluster-deletion-behavior"
+"""On a ClusterSummary: the behaviour its profile had, in case the field disappears from the served schema."""
+MEMO_ANNOTATION = "unwind.dev/memo"
+"""On an object that is deleted in several steps: what must not be done twice."""
+
+
+class Finalizer(StrEnum):
+    """Ours. Each says what is still to be done before the object may go."""
+
+    PROFILE = "unwind.dev/profile"
+    """ClusterProfile, Profile: its add-ons are withdrawn."""
+    SUMMARY = "unwind.dev/summary"
+    """ClusterSummary: what it put on its cluster is removed or released."""
+    INVENTORY = "unwind.dev/inventory"
+    """Inventory: it is the only account of what was deployed."""
+    CREDENTIALS = "unwind.dev/credentials"
+    """A member's kubeconfig Secret: credentials have to outlast what needs them."""
+    MEMBER = "unwind.dev/member"
+    """Karmada Cluster: its Works are done with as its removeStrategy says."""
+    WORK = "unwind.dev/work"
+    """Work: its objects are seen absent, or released."""
+    EXTERNAL = "unwind.dev/external"
+    """A resource with an external end: that end is gone."""
+
+
+# Of Cluster API.
+CLUSTER_NAME_LABEL = "cluster.x-k8s.io/cluster-name"
+PAUSED_ANNOTATION = "cluster.x-k8s.io/paused"
+OK_TO_DELETE_ANNOTATION = "runtime.cluster.x-k8s.io/ok-to-delete"
+"""Set by Cluster API once every BeforeClusterDelete hook let go; set by hand, it skips them."""
+INJECT_CA_ANNOTATION = "runtime.cluster.x-k8s.io/inject-ca-from-secret"
+"""On an ExtensionConfig, namespace/name: its caBundle is the ca.crt of that Secret."""
+
+# Of Sveltos: on what it deployed, and on its own kinds.
+SVELTOS_REASON_LABEL = "projectsveltos.io/reason"
+SVELTOS_REFERENCE_ANNOTATION = "projectsveltos.io/reference-"
+"""Followed by kind, name, namespace or tier."""
+SVELTOS_OWNER_ANNOTATION = "projectsveltos.io/owner-"
+"""Followed by kind, name or tier."""
+SVELTOS_HASH_ANNOTATION = "projectsveltos.io/hash"
+SVELTOS_CLUSTER_PROFILE_FINALIZER = "clusterprofilefinalizer.projectsveltos.io"
+SVELTOS_PROFILE_FINALIZER = "profilefinalizer.projectsveltos.io"
+SVELTOS_SUMMARY_FINALIZER = "clustersummaryfinalizer.projectsveltos.io"
+
+# Of Karmada: on what a Work deployed, and on its own kinds.
+KARMADA_MANAGED_LABEL = "karmada.io/managed"
+KARMADA_WORK_NAME_ANNOTATION = "work.karmada.io/name"
+KARMADA_WORK_NAMESPACE_ANNOTATION = "work.karmada.io/namespace"
+KARMADA_CLUSTER_FINALIZER = "karmada.io/cluster-controller"
+KARMADA_WORK_FINALIZER = "karmada.io/execution-controller"
+KARMADA_NOT_READY_TAINT = "cluster.karmada.io/not-ready"
+KARMADA_EXECUTION_NAMESPACE = "karmada-es-"
+"""Followed by the cluster's name: where its Works are."""
+
+# Of OpenKruise and of Azure Service Operator.
+DELETE_PROTECTION_LABEL = "policy.kruise.io/delete-protection"
+RECONCILE_POLICY_ANNOTATION = "serviceoperator.azure.com/reconcile-policy"
+AZURE_FINALIZER = "serviceoperator.azure.com/finalizer"
+
+
+class ConditionType(StrEnum):
+    """What is said in status.conditions."""
+
+    READY = "Ready"
+    PLANNED = "Planned"
+    """Teardown: the plan is made and written down."""
+    COMPLETE = "Complete"
+    """Teardown: everything that had to be removed was seen to be absent."""
+    BLOCKED = "Blocked"
+    """Something is waited for; the message says for what, since when, and who must act."""
+    UNKNOWN_VALUE = "UnknownValue"
+    """A policy, a label or a behaviour says a word that is not known: nothing is deleted because of it."""
+    FIELD_NOT_SERVED = "FieldNotServed"
+    """The API server does not know a field that Unwind goes by; the stricter known value holds."""
+    CYCLE_BROKEN = "CycleBroken"
+    """Teardown: steps depend on each other in a circle, and go in one wave."""
+    GATE_NOT_AVAILABLE = "GateNotAvailable"
+    """Teardown: the target cannot be held; Cluster API asks no hook about a Cluster without ClusterClass."""
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    UNREACHABLE = "MemberUnreachable"
+    UNJOINING = "Unjoining"
+    """Karmada Cluster: from the proposal."""
+    UNJOIN_FAILED = "UnjoinFailed"
+    """Karmada Cluster: from the proposal."""
+    APPLIED = "Applied"
+    """Work: its manifests are on the member."""
+
+
+class Reason(StrEnum):
+    """Why a condition is as it is."""
+
+    UNJOIN_CLUSTER = "UnjoinCluster"
+    """Of Unjoining: from the proposal."""
+    NO_CLUSTER_CLASS = "NoClusterClass"
+    TARGET_GONE = "TargetGone"
+    """The target vanished before everything was verified."""
+    FORCED = "Forced"
+    """A person let it go."""
+    DEADLINE = "Deadline"
+    """The deadline passed, and on-deadline is Release."""
+    KEPT_BY_POLICY = "KeptByPolicy"
+    NOT_OURS = "NotOurs"
+    """Somebody else's object stands where ours should be."""
+    FOREIGN_CONTENT = "ForeignContent"
+    """A Namespace or CRD that holds what is not ours."""
+    UNKNOWN_VALUE = "UnknownValue"
+    UNREACHABLE = "Unreachable"
+    GAVE_UP = "GaveUp"
+    """Best effort was made, and its time is over."""

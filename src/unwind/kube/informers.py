@@ -1,0 +1,206 @@
+"""Informers: a cache that follows the server, without a gap and without telling anything twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import msgspec
+
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
+from unwind.clock import SYSTEM
+from unwind.kube.cache import Cache, Change
+from unwind.kube.client import SILENCE
+from unwind.kube.errors import ApiError, ExpiredError, UnreachableError, error_of
+from unwind.kube.queue import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping
+
+    from unwind.clock import Clock
+    from unwind.kube.client import Client, Object
+    from unwind.kube.views import Key, View
+
+T = TypeVar("T")
+
+# The server ends a watch after a while of our choosing, so that not all of them come back at once.
+_WATCH_SECONDS = (240, 480)
+_RETRY = Backoff(first=0.2, limit=30.0)
+# While a kind is not served, its CRD is watched; this is how long that is relied upon.
+_UNSERVED = 60.0
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _Bookmark(msgspec.Struct):
+    metadata: _Version
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+_event = msgspec.json.Decoder(_Event).decode
+_bookmark = msgspec.json.Decoder(_Bookmark).decode
+
+
+class Informer(Generic[T]):
+    """Keeps a cache of one resource and tells handlers what changes in it.
+
+    Handlers are called in the order of the events, at once, and must not wait: they put keys into a queue.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        view: View[T],
+        *,
+        namespace: str | None = None,
+        indexes: Mapping[str, Callable[[T], Iterable[Hashable]]] | None = None,
+        silence: float = SILENCE,
+        clock: Clock = SYSTEM,
+        troubled: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        """`troubled` is told of every failure to follow the server; the informer goes on by itself."""
+        self.view = view
+        self.cache: Cache[T] = Cache(view.stamp, indexes=indexes)
+        self._client = client
+        self._namespace = namespace
+        self._silence = silence
+        self._clock = clock
+        self._troubled = troubled
+        self._handlers: list[Callable[[Change[T]], None]] = []
+        self._version = ""
+        self._synced = asyncio.Event()
+        self._failures = 0
+        self._heard = float("-inf")
+        self._chance = random.Random()  # noqa: S311 - no secret in it
+
+    @property
+    def synced(self) -> bool:
+        """Whether the cache holds all that was there at some moment, and follows from it.
+
+        It is not while the kind is not served: then the cache is what was last known, and nothing to build a yes on.
+        """
+        return self._synced.is_set()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the server was heard of last; infinite if never."""
+        return self._clock.monotonic() - self._heard
+
+    async def until_synced(self) -> None:
+        await self._synced.wait()
+
+    def subscribe(self, handler: Callable[[Change[T]], None]) -> None:
+        """Have it told of every change from now on, and first of what is there already."""
+        for key in list(self.cache.keys()):
+            handler(Change(key, None, self.cache.get(key)))
+        self._handlers.append(handler)
+
+    async def run(self) -> None:
+        """Follow the server until cancelled."""
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except ExpiredError:
+                # What happened since is forgotten there: the list says what came of it.
+                self._version = ""
+            except (ApiError, UnreachableError) as error:
+                await self._recover(error)
+
+    async def _list(self) -> None:
+        client, view = self._client, self.view
+        seen: dict[Key, None] = {}
+        version = ""
+        pages = client.pages(view.resource, namespace=self._namespace, accept=view.accept_list)
+        async with aclosing(pages):
+            async for page in pages:
+                version = page.metadata.resource_version
+                for item in page.items or ():
+                    obj = view.decode(item)
+                    seen[view.stamp(obj).key] = None
+                    self._tell(self.cache.put(obj))
+        # A consistent list without it says that it is gone (DESIGN, rule 1).
+        for key in [key for key in self.cache.keys() if key not in seen]:  # noqa: SIM118 - a cache is no dict
+            self._tell(self.cache.drop(key))
+        self._version = version
+        self._heard = self._clock.monotonic()
+        self._failures = 0
+        self._synced.set()
+
+    async def _watch(self) -> None:
+        view = self.view
+        batches = self._client.watch_lines(
+            view.resource,
+            namespace=self._namespace,
+            since=self._version,
+            bookmarks=True,
+            seconds=self._chance.randint(*_WATCH_SECONDS),
+            accept=view.accept_watch,
+            silence=self._silence,
+        )
+        async with aclosing(batches):
+            async for lines in batches:
+                self._heard = self._clock.monotonic()
+                self._failures = 0
+                for line in lines:
+                    self._take(_event(line))
+
+    def _take(self, event: _Event) -> None:
+        view = self.view
+        if event.type == "BOOKMARK":
+            self._version = _bookmark(event.object).metadata.resource_version
+            return
+        if event.type == "ERROR":
+            raise error_of(None, bytes(event.object), request=f"watch {view.resource.plural}")
+        obj = view.decode(event.object)
+        stamp = view.stamp(obj)
+        if event.type == "DELETED":
+            self._tell(self.cache.drop(stamp.key, uid=stamp.uid))
+        else:
+            self._tell(self.cache.put(obj))
+        self._version = stamp.version
+
+    def _tell(self, changes: list[Change[T]]) -> None:
+        for change in changes:
+            for handler in self._handlers:
+                handler(change)
+
+    async def _recover(self, error: ApiError | UnreachableError) -> None:
+        self._troubled(error)
+        self._failures += 1
+        if isinstance(error, ApiError) and error.code == 404:
+            self._synced.clear()
+            self._version = ""
+            await self._until_served()
+        elif isinstance(error, ApiError) and error.code not in (429, 500, 502, 503):
+            # It does not take our version (it may be newer than all it has): begin anew.
+            self._version = ""
+        await self._clock.sleep(_RETRY.after(self._failures, self._chance))
+
+    async def _until_served(self) -> None:
+        """Wait for the kind's CRD. Who has none (an aggregated API) is asked again after a while."""
+        resource = self.view.resource
+        try:
+            async with asyncio.timeout(_UNSERVED):
+                events = self._client.watch(CUSTOM_RESOURCE_DEFINITIONS, name=f"{resource.plural}.{resource.group}")
+                async with aclosing(events):
+                    async for event in events:
+                        if event.type != "DELETED" and _serves(event.object, resource.version):
+                            return
+        except (TimeoutError, ApiError, UnreachableError):
+            return  # the list is tried again, whatever the reason was
+
+
+def _serves(definition: Object, version: str) -> bool:
+    conditions = definition.get("status", {}).get("conditions") or []
+    established = any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+    return established and any(one["name"] == version and one["served"] for one in definition["spec"]["versions"])

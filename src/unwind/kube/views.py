@@ -1,0 +1,146 @@
+"""How objects are read into a cache: typed, raw, or their metadata only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from unwind.api.resources import Resource
+
+T = TypeVar("T")
+
+_JSON = "application/json"
+_PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
+
+
+class Key(NamedTuple):
+    """Where an object is, in one cluster and resource. The namespace is empty for what has none."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Stamp(NamedTuple):
+    """Which object it is, and in which state."""
+
+    key: Key
+    uid: str
+    version: str
+
+
+class OwnerReference(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """One owner of an object."""
+
+    kind: str
+    name: str
+    uid: str
+    api_version: str = ""
+    controller: bool = False
+    block_owner_deletion: bool = False
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    """What is kept of an object whose content does not matter."""
+
+    name: str
+    uid: str
+    resource_version: str
+    namespace: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+
+
+class RawObject(msgspec.Struct, frozen=True, gc=False):
+    """An object as it came over the wire."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    body: bytes
+
+    def decode(self) -> dict[str, Any]:
+        decoded: dict[str, Any] = msgspec.json.decode(self.body)
+        return decoded
+
+
+class View(msgspec.Struct, Generic[T], frozen=True):
+    """How the objects of one resource are asked for, decoded and told apart."""
+
+    resource: Resource
+    decode: Callable[[msgspec.Raw], T]
+    stamp: Callable[[T], Stamp]
+    accept_list: str = _JSON
+    accept_watch: str = _JSON
+
+
+class _Head(msgspec.Struct, rename="camel"):
+    name: str
+    uid: str
+    resource_version: str
+    namespace: str = ""
+
+
+class _Headed(msgspec.Struct):
+    metadata: _Head
+
+
+class _Partial(msgspec.Struct):
+    metadata: Metadata
+
+
+class HasMetadata(Protocol):
+    """A typed object."""
+
+    @property
+    def metadata(self) -> Any: ...
+
+
+_headed = msgspec.json.Decoder(_Headed).decode
+_partial = msgspec.json.Decoder(_Partial).decode
+
+
+def raw(resource: Resource) -> View[RawObject]:
+    """Objects kept as bytes: the least memory for content that is seldom looked at."""
+
+    def decode(body: msgspec.Raw) -> RawObject:
+        head = _headed(body).metadata
+        # A copy: what came is a slice of a page, and would keep all of it.
+        return RawObject(sys.intern(head.namespace), head.name, head.uid, head.resource_version, bytes(body))
+
+    def stamp(obj: RawObject) -> Stamp:
+        return Stamp(Key(obj.namespace, obj.name), obj.uid, obj.version)
+
+    return View(resource, decode, stamp)
+
+
+def metadata(resource: Resource) -> View[Metadata]:
+    """Only what every object has: the server leaves the rest out."""
+
+    def decode(body: msgspec.Raw) -> Metadata:
+        return _partial(body).metadata
+
+    def stamp(obj: Metadata) -> Stamp:
+        return Stamp(Key(sys.intern(obj.namespace), obj.name), obj.uid, obj.resource_version)
+
+    return View(resource, decode, stamp, accept_list=_PARTIAL.format("List"), accept_watch=_PARTIAL.format(""))
+
+
+def typed(resource: Resource, type_: type[T]) -> View[T]:
+    """Objects as values of a model, which has a `metadata` with name, namespace, uid and resource_version."""
+    decode = msgspec.json.Decoder(type_).decode
+
+    def stamp(obj: Any) -> Stamp:
+        head = obj.metadata
+        return Stamp(Key(sys.intern(head.namespace or ""), head.name), head.uid, head.resource_version)
+
+    return View(resource, decode, stamp)

@@ -1,0 +1,260 @@
+"""Informers follow a real API server through everything that happens to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from tests.plane.test_plane import delete, manifest
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, Resource
+from unwind.kube import views
+from unwind.kube.client import Client
+from unwind.kube.informers import Informer
+from unwind.kube.views import Key
+from unwind.local import components
+from unwind.testing.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from unwind.kube.cache import Change
+    from unwind.local.cluster import Cluster
+    from unwind.local.plane import Plane
+
+
+class Head(msgspec.Struct, rename="camel"):
+    name: str
+    uid: str
+    resource_version: str
+    namespace: str = ""
+    labels: dict[str, str] = {}
+
+
+class ConfigMap(msgspec.Struct):
+    metadata: Head
+    data: dict[str, str] = {}
+
+
+class Log:
+    """What a handler was told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def __call__(self, change: Change[Any]) -> None:
+        kind = "added" if change.old is None else "deleted" if change.new is None else "changed"
+        self.told.append((kind, change.key.name))
+
+
+@asynccontextmanager
+async def following(informer: Informer[Any]) -> AsyncIterator[Log]:
+    log = Log()
+    informer.subscribe(log)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(informer.run())
+        async with asyncio.timeout(30):
+            await informer.until_synced()
+        yield log
+        task.cancel()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(40):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def through_proxy(cluster: Cluster) -> AsyncIterator[tuple[Client, Proxy]]:
+    async with Proxy(cluster.server) as proxy:
+        direct = cluster.connection("admin", groups=("system:masters",))
+        async with Client(msgspec.structs.replace(direct, server=proxy.url)) as client:
+            yield client, proxy
+
+
+async def create(cluster: Cluster, name: str, namespace: str, **data: str) -> None:
+    await cluster.client.create(CONFIG_MAPS, manifest(CONFIG_MAPS, name, namespace, data=data))
+
+
+async def change(cluster: Cluster, name: str, namespace: str, value: str) -> None:
+    await cluster.client.patch(CONFIG_MAPS, name, {"data": {"key": value}}, namespace=namespace)
+
+
+@pytest.mark.parametrize("view", [views.raw, views.metadata])
+async def test_what_is_there_and_what_changes_is_told_once_and_in_order(
+    plane: Plane, namespace: str, view: Callable[[Resource], Any]
+) -> None:
+    cluster = plane.management
+    await create(cluster, "first", namespace)
+    informer = Informer(cluster.client, view(CONFIG_MAPS), namespace=namespace)
+    async with following(informer) as log:
+        await until(lambda: Key(namespace, "kube-root-ca.crt") in informer.cache)
+        await create(cluster, "second", namespace)
+        await change(cluster, "second", namespace, "1")
+        await delete(cluster, CONFIG_MAPS, "first", namespace)
+        await until(lambda: len(informer.cache) == 2)
+    told = [entry for entry in log.told if entry[1] != "kube-root-ca.crt"]
+    assert told == [("added", "first"), ("added", "second"), ("changed", "second"), ("deleted", "first")]
+
+
+async def test_a_typed_informer_has_values_and_indexes(plane: Plane, namespace: str) -> None:
+    cluster = plane.management
+    informer = Informer(
+        cluster.client,
+        views.typed(CONFIG_MAPS, ConfigMap),
+        namespace=namespace,
+        indexes={"colour": lambda it: [it.data["colour"]] if "colour" in it.data else []},
+    )
+    async with following(informer):
+        for name, colour in (("a", "red"), ("b", "blue"), ("c", "red")):
+            await create(cluster, name, namespace, colour=colour)
+        await until(lambda: informer.cache.count("colour", "red") == 2)
+        await cluster.client.patch(CONFIG_MAPS, "a", {"data": {"colour": "blue"}}, namespace=namespace)
+        await until(lambda: informer.cache.count("colour", "red") == 1)
+        assert [it.metadata.name for it in informer.cache.by("colour", "red")] == ["c"]
+        assert {it.metadata.name for it in informer.cache.by("colour", "blue")} == {"a", "b"}
+
+
+async def test_a_list_in_many_pages_is_whole(plane: Plane, namespace: str) -> None:
+    cluster = plane.management
+    async with asyncio.TaskGroup() as group:
+        for number in range(1100):
+            group.create_task(create(cluster, f"many-{number}", namespace))
+    informer = Informer(cluster.client, views.metadata(CONFIG_MAPS), namespace=namespace)
+    async with following(informer) as log:
+        assert len(informer.cache) >= 1100
+        assert len(log.told) == len(set(log.told))
+
+
+async def test_a_connection_that_breaks_loses_and_doubles_nothing(plane: Plane, namespace: str) -> None:
+    cluster = plane.management
+    async with through_proxy(cluster) as (client, proxy):
+        informer = Informer(client, views.raw(CONFIG_MAPS), namespace=namespace)
+        async with following(informer) as log:
+            await create(cluster, "before", namespace)
+            await until(lambda: Key(namespace, "before") in informer.cache)
+            proxy.close()
+            await create(cluster, "during", namespace)
+            await delete(cluster, CONFIG_MAPS, "before", namespace)
+            proxy.reopen()
+            await create(cluster, "after", namespace)
+            await until(lambda: Key(namespace, "after") in informer.cache)
+    told = [entry for entry in log.told if entry[1] != "kube-root-ca.crt"]
+    assert told == [("added", "before"), ("added", "during"), ("deleted", "before"), ("added", "after")]
+
+
+async def test_a_watch_that_goes_silent_is_noticed(plane: Plane, namespace: str) -> None:
+    cluster = plane.management
+    async with through_proxy(cluster) as (client, proxy):
+        informer = Informer(client, views.raw(CONFIG_MAPS), namespace=namespace, silence=1.0)
+        async with following(informer):
+            await create(cluster, "before", namespace)
+            await until(lambda: Key(namespace, "before") in informer.cache)
+            silent = proxy.accepted
+            proxy.hold()
+            await create(cluster, "unheard", namespace)
+            await until(lambda: proxy.accepted > silent)
+            assert Key(namespace, "unheard") not in informer.cache
+            proxy.cut()
+            proxy.resume()
+            await until(lambda: Key(namespace, "unheard") in informer.cache)
+
+
+async def test_an_api_server_killed_and_restarted_loses_and_doubles_nothing(fresh_member: Cluster) -> None:
+    cluster = fresh_member
+    await cluster.create_namespace("here")
+    informer = Informer(cluster.client, views.raw(CONFIG_MAPS), namespace="here")
+    async with following(informer) as log:
+        await create(cluster, "before", "here")
+        await until(lambda: Key("here", "before") in informer.cache)
+        await cluster.api_server.stop()
+        await cluster.api_server.start()
+        await create(cluster, "after", "here")
+        await until(lambda: Key("here", "after") in informer.cache)
+    told = [entry for entry in log.told if entry[1] != "kube-root-ca.crt"]
+    assert told == [("added", "before"), ("added", "after")]
+
+
+async def test_what_happened_before_a_compaction_is_learned_from_the_list(plane: Plane, fresh_member: Cluster) -> None:
+    cluster = fresh_member
+    await cluster.create_namespace("here")
+    for name in ("same", "changed", "gone", "replaced"):
+        await create(cluster, name, "here")
+    async with through_proxy(cluster) as (client, proxy):
+        informer = Informer(client, views.raw(CONFIG_MAPS), namespace="here")
+        async with following(informer) as log:
+            await until(lambda: len(informer.cache) == 5)
+            proxy.close()
+            log.told.clear()
+            await change(cluster, "changed", "here", "1")
+            await delete(cluster, CONFIG_MAPS, "gone", "here")
+            await delete(cluster, CONFIG_MAPS, "replaced", "here")
+            await create(cluster, "replaced", "here")
+            await create(cluster, "new", "here")
+            await compact(plane.directory)
+            # The API server remembers recent events by itself; only a new one has to ask etcd, which has forgotten.
+            await cluster.api_server.stop()
+            await cluster.api_server.start()
+            proxy.reopen()
+            await until(lambda: Key("here", "new") in informer.cache and Key("here", "gone") not in informer.cache)
+    assert sorted(log.told) == [
+        ("added", "new"),
+        ("added", "replaced"),
+        ("changed", "changed"),
+        ("deleted", "gone"),
+        ("deleted", "replaced"),
+    ]
+    assert log.told.index(("deleted", "replaced")) < log.told.index(("added", "replaced"))
+
+
+async def test_a_kind_that_is_not_installed_yet_is_waited_for(plane: Plane, namespace: str) -> None:
+    cluster, group = plane.management, f"{namespace}.example.com"
+    widgets = Resource(group, "v1", "widgets", "Widget")
+    informer = Informer(cluster.client, views.raw(widgets))
+    async with asyncio.TaskGroup() as tasks:
+        following_it = tasks.create_task(informer.run())
+        await asyncio.sleep(0.3)
+        assert not informer.synced
+        await cluster.client.create(CUSTOM_RESOURCE_DEFINITIONS, definition(widgets))
+        async with asyncio.timeout(30):
+            await informer.until_synced()
+        await cluster.client.create(widgets, manifest(widgets, "one", namespace))
+        await until(lambda: Key(namespace, "one") in informer.cache)
+        following_it.cancel()
+
+
+def definition(resource: Resource) -> Any:
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": CUSTOM_RESOURCE_DEFINITIONS.api_version,
+        "kind": CUSTOM_RESOURCE_DEFINITIONS.kind,
+        "metadata": {"name": f"{resource.plural}.{resource.group}"},
+        "spec": {
+            "group": resource.group,
+            "scope": "Namespaced",
+            "names": {"plural": resource.plural, "kind": resource.kind, "singular": resource.kind.lower()},
+            "versions": [{"name": resource.version, "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+async def compact(plane: Path) -> None:
+    """Have etcd forget everything but the present."""
+    directory = os.open(plane, os.O_PATH)
+    try:
+        connector = aiohttp.UnixConnector(f"/proc/self/fd/{directory}/{components.ETCD_SOCKET}")
+        async with aiohttp.ClientSession(connector=connector) as session:
+            async with session.post("http://etcd/v3/kv/range", json={"key": "Lw=="}) as answer:
+                revision = (await answer.json())["header"]["revision"]
+            compaction = {"revision": revision, "physical": True}
+            async with session.post("http://etcd/v3/kv/compaction", json=compaction) as answer:
+                assert answer.status == 200
+    finally:
+        os.close(directory)
