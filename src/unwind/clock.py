@@ -41,7 +41,9 @@ class SystemClock:
         return dt.datetime.now(dt.UTC)
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        # Goes on while the machine sleeps, which the plain monotonic clock of Linux does not: a Lease that ran out
+        # during that sleep must be seen to have run out.
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         return asyncio.get_running_loop().call_later(seconds, callback)

@@ -150,7 +150,7 @@ class ExtensionConfigSpec(Model, frozen=True, kw_only=True):
     client_config: ClientConfig = ClientConfig()
     namespace_selector: LabelSelector | None = None
     """None matches nothing, unless Cluster API's defaulting made it `{}`, which matches every namespace."""
-    settings: dict[str, str] = {}
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class RequestHook(Model, frozen=True, kw_only=True):

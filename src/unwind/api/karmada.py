@@ -89,7 +89,9 @@ class Cluster(Model, frozen=True, kw_only=True):
     """A member cluster."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: Annotated[ClusterSpec, doc("How it is reached, and what happens when it leaves.", required=True)] = ClusterSpec()
+    spec: Annotated[ClusterSpec, doc("How it is reached, and what happens when it leaves.", required=True)] = (
+        ClusterSpec()
+    )
     status: Annotated[ClusterStatus, doc("How it is.")] = ClusterStatus()
 
     @property
@@ -139,7 +141,7 @@ class ManifestStatus(Model, frozen=True, kw_only=True):
     """How one of the objects is."""
 
     identifier: Annotated[Identifier, doc("Which one.", required=True)] = Identifier()
-    status: Annotated[dict[str, Any], doc("Its own status.")] = {}
+    status: Annotated[dict[str, Any], doc("Its own status.")] = msgspec.field(default_factory=dict)
     health: Annotated[str, doc("How it is.", choice=Health)] = ""
 
 

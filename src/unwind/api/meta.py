@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from unwind.api.fields import ATOMIC, Model, doc
-from unwind.api.resources import Resource
+
+if TYPE_CHECKING:
+    from unwind.api.resources import Resource
 
 
 class OwnerReference(Model, frozen=True, kw_only=True):
@@ -33,8 +35,8 @@ class ObjectMeta(Model, frozen=True, kw_only=True):
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
     finalizers: tuple[str, ...] = ()
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
     owner_references: tuple[OwnerReference, ...] = ()
 
     @property
@@ -101,7 +103,9 @@ class SelectorRequirement(Model, frozen=True, kw_only=True):
 class LabelSelector(Model, frozen=True, kw_only=True):
     """A choice of objects by their labels."""
 
-    match_labels: Annotated[dict[str, str], doc("Labels that an object must have.")] = {}
+    match_labels: Annotated[dict[str, str], doc("Labels that an object must have.")] = msgspec.field(
+        default_factory=dict
+    )
     match_expressions: Annotated[
         tuple[SelectorRequirement, ...], doc("What else its labels must satisfy.", **ATOMIC)
     ] = ()

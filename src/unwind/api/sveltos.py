@@ -87,7 +87,9 @@ class ClusterType(Word):
 
 
 _TIER = doc("Who wins where two want the same object: the lower number.", minimum=1, default=100)
-_DEPLOYMENT_TYPE = doc("Remote (the member) or Local (the management cluster).", choice=DeploymentType, default="Remote")
+_DEPLOYMENT_TYPE = doc(
+    "Remote (the member) or Local (the management cluster).", choice=DeploymentType, default="Remote"
+)
 
 
 class PolicyRef(Model, frozen=True, kw_only=True):
@@ -127,14 +129,14 @@ class HelmChart(Model, frozen=True, kw_only=True):
     )
     values: Annotated[str, doc("Values, as YAML; may be a template.")] = ""
     values_from: Annotated[tuple[ValuesFrom, ...], doc("More values.", **ATOMIC)] = ()
-    options: Annotated[dict[str, Any], doc("What is passed on to Helm.")] = {}
+    options: Annotated[dict[str, Any], doc("What is passed on to Helm.")] = msgspec.field(default_factory=dict)
 
 
 class KustomizationRef(PolicyRef, frozen=True, kw_only=True):
     """A source of kustomizations."""
 
     target_namespace: Annotated[str, doc("The namespace that everything is put into.")] = ""
-    values: Annotated[dict[str, str], doc("Values.")] = {}
+    values: Annotated[dict[str, str], doc("Values.")] = msgspec.field(default_factory=dict)
     values_from: Annotated[tuple[ValuesFrom, ...], doc("More values.", **ATOMIC)] = ()
 
 
@@ -164,7 +166,8 @@ class ProfileSpec(Model, frozen=True, kw_only=True):
     continue_on_conflict: Annotated[bool, doc("Go on with the others where one is somebody else's.")] = False
     continue_on_error: Annotated[bool, doc("Go on with the others where one fails.")] = False
     max_update: Annotated[
-        int | str | None, doc("How many clusters at once: a number or a share (30%).", pattern="^((100|[0-9]{1,2})%|[0-9]+)$")
+        int | str | None,
+        doc("How many clusters at once: a number or a share (30%).", pattern="^((100|[0-9]{1,2})%|[0-9]+)$"),
     ] = None
     stop_matching_behavior: Annotated[
         str | None,
@@ -197,7 +200,9 @@ class ProfileSpec(Model, frozen=True, kw_only=True):
     policy_refs: Annotated[tuple[PolicyRef, ...], doc("Manifests.", **ATOMIC)] = ()
     helm_charts: Annotated[tuple[HelmChart, ...], doc("Helm charts.", **ATOMIC)] = ()
     kustomization_refs: Annotated[tuple[KustomizationRef, ...], doc("Kustomizations.", **ATOMIC)] = ()
-    template_resource_refs: Annotated[tuple[TemplateResourceRef, ...], doc("Objects that templates use.", **ATOMIC)] = ()
+    template_resource_refs: Annotated[
+        tuple[TemplateResourceRef, ...], doc("Objects that templates use.", **ATOMIC)
+    ] = ()
     pre_deploy_checks: Annotated[tuple[_RAW, ...], doc("What is checked before deploying.", **ATOMIC)] = ()
     validate_healths: Annotated[tuple[_RAW, ...], doc("What is checked after deploying.", **ATOMIC)] = ()
     pre_delete_checks: Annotated[tuple[_RAW, ...], doc("What is checked before removing.", **ATOMIC)] = ()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
-    from unwind.kube.views import Key, View
+    from unwind.kube.views import Key, Stamp, View
 
 T = TypeVar("T")
 
@@ -97,6 +97,13 @@ class Informer(Generic[T]):
     async def until_synced(self) -> None:
         await self._synced.wait()
 
+    def take(self, obj: T) -> None:
+        """Put in what a write of our own has answered, so that the next one need not wait for the watch."""
+        # Only if the watch has not got as far: otherwise it has told of this, and maybe of what came after, such as
+        # the object's deletion.
+        if self._version and int(self.view.stamp(obj).version) > int(self._version):
+            self._tell(self.cache.put(obj))
+
     def subscribe(self, handler: Callable[[Change[T]], None]) -> None:
         """Have it told of every change from now on, and first of what is there already."""
         for key in list(self.cache.keys()):
@@ -165,9 +172,17 @@ class Informer(Generic[T]):
         stamp = view.stamp(obj)
         if event.type == "DELETED":
             self._tell(self.cache.drop(stamp.key, uid=stamp.uid))
-        else:
+        elif not self._taken(stamp):
             self._tell(self.cache.put(obj))
         self._version = stamp.version
+
+    def _taken(self, stamp: Stamp) -> bool:
+        """Whether a later state of this object is here already, because we wrote it."""
+        held = self.cache.get(stamp.key)
+        if held is None:
+            return False
+        _, uid, version = self.view.stamp(held)
+        return uid == stamp.uid and int(version) > int(stamp.version)
 
     def _tell(self, changes: list[Change[T]]) -> None:
         for change in changes:

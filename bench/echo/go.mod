@@ -1,0 +1,3 @@
+module unwind.dev/bench/echo
+
+go 1.22

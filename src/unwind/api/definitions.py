@@ -1,0 +1,220 @@
+"""The CRDs: every kind that Unwind brings along, as the API server wants it defined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from unwind.api import karmada, names, sveltos, sveltos_status, unwind
+from unwind.api.fields import rule
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from unwind.api.schemas import root_schema
+
+CATEGORY = "unwind"
+"""`kubectl get unwind` shows all of them."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of `kubectl get`."""
+
+    name: str
+    path: str
+    type: str = "string"
+    wide: bool = False
+
+
+AGE = Column("Age", ".metadata.creationTimestamp", "date")
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind, and what its CRD says beyond the schema."""
+
+    resource: Resource
+    model: type[msgspec.Struct]
+    singular: str
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = (CATEGORY,)
+    columns: tuple[Column, ...] = (AGE,)
+    rules: tuple[dict[str, Any], ...] = ()
+    status: bool = True
+    foreign: bool = True
+    """Another system's kind: its users' YAML has to work unchanged, so no field of theirs is pruned."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.resource.plural}.{self.resource.group}"
+
+    def custom_resource_definition(self) -> dict[str, Any]:
+        resource = self.resource
+        schema = root_schema(self.model, keep_unknown=self.foreign, rules=list(self.rules))
+        version: dict[str, Any] = {
+            "name": resource.version,
+            "served": True,
+            "storage": True,
+            "schema": {"openAPIV3Schema": schema},
+            "additionalPrinterColumns": [_printed(column) for column in self.columns],
+        }
+        if self.status:
+            version["subresources"] = {"status": {}}
+        names_: dict[str, Any] = {
+            "kind": resource.kind,
+            "listKind": f"{resource.kind}List",
+            "plural": resource.plural,
+            "singular": self.singular,
+            "categories": list(self.categories),
+        }
+        if self.short_names:
+            names_["shortNames"] = list(self.short_names)
+        return {
+            "apiVersion": CUSTOM_RESOURCE_DEFINITIONS.api_version,
+            "kind": CUSTOM_RESOURCE_DEFINITIONS.kind,
+            "metadata": {"name": self.name, "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND}},
+            "spec": {
+                "group": resource.group,
+                "names": names_,
+                "scope": "Namespaced" if resource.namespaced else "Cluster",
+                "versions": [version],
+            },
+        }
+
+
+def _printed(column: Column) -> dict[str, Any]:
+    printed = {"name": column.name, "type": column.type, "jsonPath": column.path}
+    return {**printed, "priority": 1} if column.wide else printed
+
+
+# A profile that needs itself would wait for ever. Only what is new is refused: an object that has it already must
+# still be able to lose its finalizers.
+_NOT_ITSELF = rule(
+    "!has(self.spec) || !has(self.spec.dependsOn) || !(self.metadata.name in self.spec.dependsOn) || "
+    "(oldSelf.hasValue() && has(oldSelf.value().spec) && has(oldSelf.value().spec.dependsOn) && "
+    "self.spec.dependsOn == oldSelf.value().spec.dependsOn)",
+    "dependsOn names the profile itself",
+    fieldPath=".spec.dependsOn",
+    optionalOldSelf=True,
+)
+_PROFILE_COLUMNS = (
+    Column("On-Cluster-Deletion", ".spec.clusterDeletionBehavior"),
+    Column("On-Stop-Matching", ".spec.stopMatchingBehavior", wide=True),
+    Column("Sync", ".spec.syncMode"),
+    Column("Needs", ".spec.dependsOn"),
+    Column("Tier", ".spec.tier", "integer", wide=True),
+    AGE,
+)
+
+
+def _feature(feature: str) -> str:
+    return f'.status.featureSummaries[?(@.featureID=="{feature}")].status'
+
+
+DEFINITIONS: tuple[Definition, ...] = (
+    Definition(
+        resource=sveltos.CLUSTER_PROFILES,
+        model=sveltos.ClusterProfile,
+        singular="clusterprofile",
+        columns=_PROFILE_COLUMNS,
+        rules=(_NOT_ITSELF,),
+    ),
+    Definition(
+        resource=sveltos.PROFILES,
+        model=sveltos.Profile,
+        singular="profile",
+        columns=_PROFILE_COLUMNS,
+        rules=(_NOT_ITSELF,),
+    ),
+    Definition(
+        resource=sveltos.CLUSTER_SUMMARIES,
+        model=sveltos.ClusterSummary,
+        singular="clustersummary",
+        columns=(
+            Column("Cluster", ".spec.clusterName"),
+            Column("Resources", _feature("Resources")),
+            Column("Helm", _feature("Helm")),
+            Column("Kustomize", _feature("Kustomize"), wide=True),
+            Column("On-Cluster-Deletion", ".spec.clusterProfileSpec.clusterDeletionBehavior", wide=True),
+            Column("Waits-For", ".status.dependencies", wide=True),
+            AGE,
+        ),
+    ),
+    Definition(
+        resource=sveltos.CLUSTER_CONFIGURATIONS,
+        model=sveltos_status.ClusterConfiguration,
+        singular="clusterconfiguration",
+    ),
+    Definition(
+        resource=sveltos.SVELTOS_CLUSTERS,
+        model=sveltos.SveltosCluster,
+        singular="sveltoscluster",
+        columns=(
+            Column("Ready", ".status.ready", "boolean"),
+            Column("Version", ".status.version"),
+            Column("Connection", ".status.connectionStatus", wide=True),
+            AGE,
+        ),
+    ),
+    Definition(
+        resource=karmada.CLUSTERS,
+        model=karmada.Cluster,
+        singular="cluster",
+        columns=(
+            Column("Version", ".status.kubernetesVersion"),
+            Column("Mode", ".spec.syncMode"),
+            Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+            Column("On-Unjoin", ".spec.removeStrategy"),
+            Column("Unjoining", '.status.conditions[?(@.type=="Unjoining")].status', wide=True),
+            AGE,
+        ),
+    ),
+    Definition(
+        resource=karmada.WORKS,
+        model=karmada.Work,
+        singular="work",
+        short_names=("wk",),
+        categories=("karmada-io", CATEGORY),
+        columns=(
+            Column("Workload-Kind", ".spec.workload.manifests[*].kind"),
+            Column("Applied", '.status.conditions[?(@.type=="Applied")].status'),
+            AGE,
+        ),
+    ),
+    Definition(
+        resource=unwind.TEARDOWNS,
+        model=unwind.Teardown,
+        singular="teardown",
+        short_names=("td",),
+        foreign=False,
+        columns=(
+            Column("Target", ".spec.title"),
+            Column("Phase", ".status.phase"),
+            Column("Wave", ".status.wave"),
+            Column("Removed", ".status.removed"),
+            Column("Blocked-By", ".status.blockedBy"),
+            Column("Left", ".status.left", "integer", wide=True),
+            Column("Deadline", ".spec.deadline", wide=True),
+            Column("Cause", ".spec.cause", wide=True),
+            AGE,
+        ),
+    ),
+    Definition(
+        resource=unwind.INVENTORIES,
+        model=unwind.Inventory,
+        singular="inventory",
+        short_names=("inv",),
+        foreign=False,
+        status=False,
+        columns=(
+            Column("Owner-Kind", ".spec.owner.kind"),
+            Column("Owner", ".spec.owner.name"),
+            Column("Member", ".spec.member.object.name"),
+            Column("Chunk", ".spec.chunk", "integer"),
+            Column("Sealed-For", ".spec.sealedFor"),
+            AGE,
+        ),
+    ),
+)
+
+
+def groups() -> list[str]:
+    """The API groups of the kinds that Unwind brings along."""
+    return sorted({definition.resource.group for definition in DEFINITIONS})

@@ -1,0 +1,1 @@
+"""What `unwind install` puts into a cluster, and how it is taken back."""

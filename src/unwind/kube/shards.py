@@ -1,0 +1,258 @@
+"""Shards: who looks after which clusters, decided by Leases.
+
+There is a fixed set of shards, each with a Lease, spread evenly over the replicas that are alive. A replica makes
+itself known by a Lease of its own. Leases cannot rule out two owners at once (DESIGN, rule 6): an owner therefore stops
+acting well before its Lease runs out, and what it does is harmless if it comes too late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.resources import Resource
+from unwind.clock import SYSTEM
+from unwind.concurrency import side_by_side
+from unwind.kube import views
+from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
+from unwind.kube.informers import Informer
+from unwind.kube.views import Key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from unwind.clock import Clock
+    from unwind.kube.client import Client, Object
+
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+SHARDS = 16
+_SHARD = "unwind-shard-"
+_REPLICA = "unwind-replica-"
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """How long a Lease lasts, how often it is renewed, and after how long without that its owner stops acting."""
+
+    lasts: float = 15.0
+    renew: float = 3.0
+    acts: float = 10.0
+
+
+class _Head(msgspec.Struct, rename="camel"):
+    name: str
+    uid: str
+    resource_version: str
+    namespace: str = ""
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    holder_identity: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(msgspec.Struct):
+    """A Lease, as far as it matters here."""
+
+    metadata: _Head
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+def spread(replicas: Iterable[str], *, shards: int) -> dict[int, str]:
+    """Who should have which shard: as evenly as can be, and the same for everyone who knows the same replicas."""
+    ordered = sorted(set(replicas))
+    return {shard: ordered[shard % len(ordered)] for shard in range(shards)} if ordered else {}
+
+
+def shard_of(key: str, *, shards: int) -> int:
+    """The shard that looks after a key. The same in every process and release."""
+    return zlib.crc32(key.encode()) % shards
+
+
+class Shards:
+    """This replica's part of the shards."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        identity: str,
+        shards: int = SHARDS,
+        timing: Timing = Timing(),  # noqa: B008 - frozen
+        clock: Clock = SYSTEM,
+        changed: Callable[[], None] = lambda: None,
+        troubled: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        """`changed` is told whenever this replica has gained or lost a shard."""
+        self.identity = identity
+        self.shards = shards
+        self._client = client
+        self._namespace = namespace
+        self._timing = timing
+        self._clock = clock
+        self._changed = changed
+        self._troubled = troubled
+        self._held: dict[int, float] = {}
+        """The shards that are ours, and when the last renewal that succeeded was sent."""
+        self._leases = Informer(client, views.typed(LEASES, Lease), namespace=namespace, clock=clock)
+        self._observed: dict[str, tuple[str, float]] = {}
+        """When each Lease was last seen to have been renewed, by our own clock: others' may be wrong."""
+        self._wake = asyncio.Event()
+        self._leases.subscribe(lambda _: self._wake.set())
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """The shards that this replica may act for, now."""
+        return frozenset(shard for shard in self._held if self._may_act(shard))
+
+    def owns(self, key: str) -> bool:
+        """Whether this replica may act for a key, now; to be asked again before every act."""
+        return self._may_act(shard_of(key, shards=self.shards))
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica does what only one may do."""
+        return self._may_act(0)
+
+    async def run(self) -> None:
+        """Take part until cancelled; then let go of everything, so that others need not wait."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._leases.run())
+                await self._leases.until_synced()
+                while True:
+                    await self._round()
+                    await self._pause()
+        finally:
+            held = list(self._held)
+            self._held.clear()
+            await asyncio.shield(self._leave(held))
+
+    def _may_act(self, shard: int) -> bool:
+        renewed = self._held.get(shard)
+        return renewed is not None and self._clock.monotonic() - renewed < self._timing.acts
+
+    async def _pause(self) -> None:
+        """Until something changes among the Leases, or it is time to renew."""
+        timer = self._clock.call_later(self._timing.renew, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+        self._wake.clear()
+
+    async def _round(self) -> None:
+        before = frozenset(self._held)
+        self._observe()
+        wanted = {
+            shard for shard, replica in spread(self._alive(), shards=self.shards).items() if replica == self.identity
+        }
+        try:
+            # No write may take so long that the others run out behind it.
+            async with asyncio.timeout(self._timing.renew):
+                if self._due(_REPLICA + self.identity):
+                    await self._write(_REPLICA + self.identity, self._lease(_REPLICA + self.identity))
+                await side_by_side(
+                    (self._settle(shard, wanted=shard in wanted) for shard in range(self.shards)), limit=self.shards
+                )
+        except (TimeoutError, ApiError, UnreachableError) as error:
+            # Whatever could not be renewed runs out by itself.
+            self._troubled(error)
+        for shard in [shard for shard in self._held if not self._may_act(shard)]:
+            del self._held[shard]
+        if frozenset(self._held) != before:
+            self._changed()
+
+    async def _settle(self, shard: int, *, wanted: bool) -> None:
+        name = _name(shard)
+        lease = self._lease(name)
+        ours = lease is not None and lease.spec.holder_identity == self.identity
+        if ours and wanted:
+            if self._due(name) or shard not in self._held:
+                await self._hold(shard, lease)
+        elif ours:
+            # First we stop, then we say so.
+            self._held.pop(shard, None)
+            await self._write(name, lease, holder="")
+        else:
+            self._held.pop(shard, None)
+            if wanted and (lease is None or self._free(lease)):
+                await self._hold(shard, lease)
+
+    async def _hold(self, shard: int, lease: Lease | None) -> None:
+        sent = self._clock.monotonic()
+        if await self._write(_name(shard), lease):
+            self._held[shard] = sent
+        else:
+            self._held.pop(shard, None)
+
+    async def _write(self, name: str, lease: Lease | None, *, holder: str | None = None) -> bool:
+        """Write a Lease as it should be now; False if somebody else was faster."""
+        sent = self._clock.monotonic()
+        holder = self.identity if holder is None else holder
+        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec: Object = {"holderIdentity": holder, "renewTime": now, "leaseDurationSeconds": round(self._timing.lasts)}
+        try:
+            if lease is None:
+                body = {"apiVersion": LEASES.api_version, "kind": LEASES.kind}
+                metadata = {"name": name, "namespace": self._namespace}
+                written = await self._client.create(LEASES, body | {"metadata": metadata, "spec": spec})
+            else:
+                if lease.spec.holder_identity != holder:
+                    spec |= {"acquireTime": now, "leaseTransitions": (lease.spec.lease_transitions or 0) + 1}
+                metadata = {"resourceVersion": lease.metadata.resource_version}
+                written = await self._client.patch(
+                    LEASES, name, {"metadata": metadata, "spec": spec}, namespace=self._namespace
+                )
+        except (AlreadyExistsError, ConflictError, NotFoundError):
+            return False
+        # Known at once, not only when the watch tells it: the next write needs its version.
+        self._leases.take(msgspec.convert(written, Lease))
+        self._observed[name] = (now, sent)
+        return True
+
+    async def _leave(self, held: Sequence[int]) -> None:
+        try:
+            for shard in held:
+                if lease := self._lease(_name(shard)):
+                    await self._write(_name(shard), lease, holder="")
+            if own := self._lease(_REPLICA + self.identity):
+                await self._client.delete(LEASES, own.metadata.name, uid=own.metadata.uid, namespace=self._namespace)
+        except (ApiError, UnreachableError) as error:
+            self._troubled(error)  # then they run out
+
+    def _lease(self, name: str) -> Lease | None:
+        return self._leases.cache.get(Key(self._namespace, name))
+
+    def _observe(self) -> None:
+        now = self._clock.monotonic()
+        for lease in self._leases.cache:
+            name, renewed = lease.metadata.name, lease.spec.renew_time or ""
+            if self._observed.get(name, ("", 0.0))[0] != renewed:
+                self._observed[name] = (renewed, now)
+
+    def _fresh(self, name: str) -> bool:
+        return name in self._observed and self._clock.monotonic() - self._observed[name][1] < self._timing.lasts
+
+    def _due(self, name: str) -> bool:
+        return (
+            name not in self._observed
+            or self._lease(name) is None
+            or self._clock.monotonic() - self._observed[name][1] >= self._timing.renew * 0.9
+        )
+
+    def _free(self, lease: Lease) -> bool:
+        return not lease.spec.holder_identity or not self._fresh(lease.metadata.name)
+
+    def _alive(self) -> set[str]:
+        names = (lease.metadata.name for lease in self._leases.cache)
+        others = {name.removeprefix(_REPLICA) for name in names if name.startswith(_REPLICA) and self._fresh(name)}
+        return others | {self.identity}
+
+
+def _name(shard: int) -> str:
+    return f"{_SHARD}{shard:02}"

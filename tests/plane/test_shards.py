@@ -1,0 +1,135 @@
+"""Shards on real Leases: spread over the replicas, re-spread when one joins, leaves, dies or falls asleep."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from tests.plane.test_informers import through_proxy, until
+from unwind.api.resources import CONFIG_MAPS
+from unwind.kube.shards import LEASES, SHARDS, Shards, Timing, shard_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.kube.client import Client
+    from unwind.local.plane import Plane
+
+QUICK = Timing(lasts=2.0, renew=0.3, acts=1.3)
+
+
+@asynccontextmanager
+async def replica(client: Client, namespace: str, identity: str) -> AsyncIterator[Shards]:
+    shards = Shards(client, namespace=namespace, identity=identity, timing=QUICK)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(shards.run())
+        yield shards
+        task.cancel()
+
+
+def owners(*replicas: Shards) -> Counter[int]:
+    """How many replicas there are for each shard."""
+    return Counter(shard for one in replicas for shard in one.owned)
+
+
+async def test_one_replica_has_every_shard_and_leads(plane: Plane, namespace: str) -> None:
+    async with replica(plane.management.client, namespace, "a") as a:
+        await until(lambda: len(a.owned) == 16)
+        assert a.leads
+        assert a.owns("any-cluster")
+
+
+async def test_replicas_that_join_and_leave_share_the_shards_and_none_has_two_owners(
+    plane: Plane, namespace: str
+) -> None:
+    client = plane.management.client
+    async with replica(client, namespace, "a") as a:
+        await until(lambda: len(a.owned) == 16)
+        async with replica(client, namespace, "b") as b:
+            async with asyncio.timeout(30):
+                while len(b.owned) < 8:
+                    assert max(owners(a, b).values(), default=0) <= 1
+                    await asyncio.sleep(0.002)
+            assert (len(a.owned), len(b.owned)) == (8, 8)
+        # It let go when it left: nobody has to wait until its Leases run out.
+        await until(lambda: len(a.owned) == 16)
+    leases = await client.list(LEASES, namespace=namespace)
+    assert {lease["spec"]["holderIdentity"] for lease in leases} == {""}, "nobody holds anything any more"
+    assert not [lease for lease in leases if "replica" in lease["metadata"]["name"]]
+
+
+async def test_a_replica_that_cannot_reach_the_server_stops_acting_before_another_takes_over(
+    plane: Plane, namespace: str
+) -> None:
+    async with through_proxy(plane.management) as (client, proxy), replica(client, namespace, "a") as a:
+        await until(lambda: len(a.owned) == 16)
+        async with replica(plane.management.client, namespace, "b") as b:
+            await until(lambda: len(b.owned) == 8)
+            proxy.hold()
+            async with asyncio.timeout(30):
+                while len(b.owned) < 16:
+                    assert max(owners(a, b).values(), default=0) <= 1
+                    await asyncio.sleep(0.002)
+            assert not a.owned
+            proxy.cut()
+            proxy.resume()
+            await until(lambda: len(a.owned) == 8 and len(b.owned) == 8)
+
+
+ACTING = """
+import asyncio, sys, pathlib
+from unwind.api.resources import CONFIG_MAPS
+from unwind.kube import kubeconfig
+from unwind.kube.client import Client
+from unwind.kube.shards import Shards, Timing
+
+async def main(config, namespace, identity, key):
+    async with Client(kubeconfig.load(pathlib.Path(config))) as client, asyncio.TaskGroup() as group:
+        shards = Shards(client, namespace=namespace, identity=identity,
+                        timing=Timing(lasts=2.0, renew=0.3, acts=1.3))
+        group.create_task(shards.run())
+        for number in range(100000):
+            if shards.owns(key):
+                metadata = {"generateName": f"{identity}-", "namespace": namespace}
+                await client.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+                print("acted", flush=True)
+            await asyncio.sleep(0.01)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_an_owner_that_was_stopped_and_wakes_up_late_does_not_act(plane: Plane, namespace: str) -> None:
+    cluster = plane.management
+    config = str(cluster.write_kubeconfig("sleeper", groups=("system:masters",)))
+    # With two replicas the odd shards are b's: what a loses of them in its sleep, it does not get back.
+    key = next(f"cluster-{number}" for number in range(99) if shard_of(f"cluster-{number}", shards=SHARDS) % 2)
+    sleeper = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ACTING, config, namespace, "a", key, stdout=subprocess.PIPE
+    )
+    assert sleeper.stdout
+
+    def acts() -> int:
+        return len(list(cluster.audit.entries(verbs=("create",), user="sleeper", resource=CONFIG_MAPS.plural)))
+
+    try:
+        async with asyncio.timeout(30):
+            await sleeper.stdout.readline()
+        sleeper.send_signal(signal.SIGSTOP)
+        async with replica(cluster.client, namespace, "b") as b:
+            await until(lambda: b.owns(key))
+            before = acts()
+            assert before
+            sleeper.send_signal(signal.SIGCONT)
+            # It is awake, and knows where it is, when it has its own half again.
+            await until(lambda: len(b.owned) == SHARDS // 2)
+            assert b.owns(key)
+            assert acts() == before
+    finally:
+        sleeper.kill()
+        await sleeper.wait()
