@@ -1,0 +1,103 @@
+"""Everything that `unwind install` applies, as plain values, in the order in which it is applied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from unwind.api import names
+from unwind.api.definitions import DEFINITIONS
+from unwind.api.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    NAMESPACES,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    Resource,
+)
+from unwind.errors import UnwindError
+from unwind.installing.contributions import REGISTER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unwind.api.rights import Contribution, Setting
+
+Object = dict[str, Any]
+
+MARK = {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND}
+MANAGER = "unwind"
+"""What the manager's ServiceAccount, roles and bindings are called."""
+
+
+def manifests(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
+    """All of it: what is there has to stand before what comes after it."""
+    _check(setting)
+    others = [manifest for contribution in register for manifest in contribution.manifests(setting)]
+    return [marked(manifest) for manifest in (namespace(setting), *crds(), *_rights(setting, register), *others)]
+
+
+def namespace(setting: Setting) -> Object:
+    return _object(NAMESPACES, setting.namespace)
+
+
+def crds(group: str | None = None) -> list[Object]:
+    """The CRDs, of one group or of all."""
+    return [
+        definition.custom_resource_definition()
+        for definition in DEFINITIONS
+        if group is None or definition.resource.group == group
+    ]
+
+
+def marked(manifest: Object) -> Object:
+    metadata = manifest["metadata"]
+    return {**manifest, "metadata": {**metadata, "labels": {**metadata.get("labels", {}), **MARK}}}
+
+
+def is_ours(obj: Object) -> bool:
+    """Whether `unwind install` put it there."""
+    labels: dict[str, str] = obj["metadata"].get("labels") or {}
+    return labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY_UNWIND
+
+
+def _rights(setting: Setting, register: Sequence[Contribution]) -> list[Object]:
+    everywhere = [right.rule() for contribution in register for right in contribution.everywhere]
+    at_home = [right.rule() for contribution in register for right in contribution.at_home]
+    subject = {"kind": SERVICE_ACCOUNTS.kind, "name": MANAGER, "namespace": setting.namespace}
+    # The whole cluster knows one manager a namespace.
+    wide = f"{MANAGER}:{setting.namespace}"
+    home = setting.namespace
+    return [
+        _object(SERVICE_ACCOUNTS, MANAGER, namespace=home),
+        {**_object(CLUSTER_ROLES, wide), "rules": everywhere},
+        {**_object(CLUSTER_ROLE_BINDINGS, wide), "roleRef": _role(CLUSTER_ROLES, wide), "subjects": [subject]},
+        {**_object(ROLES, MANAGER, namespace=home), "rules": at_home},
+        {
+            **_object(ROLE_BINDINGS, MANAGER, namespace=home),
+            "roleRef": _role(ROLES, MANAGER),
+            "subjects": [subject],
+        },
+    ]
+
+
+def _role(resource: Resource, name: str) -> Object:
+    return {"apiGroup": resource.group, "kind": resource.kind, "name": name}
+
+
+def _object(resource: Resource, name: str, *, namespace: str | None = None) -> Object:
+    metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+
+
+def _check(setting: Setting) -> None:
+    if setting.url is None:
+        return
+    try:
+        parts = urlsplit(setting.url)
+        fine = parts.scheme == "https" and bool(parts.hostname) and (parts.port or 443) > 0
+    except ValueError:
+        fine = False
+    if not fine or parts.query or parts.fragment or parts.username:
+        raise UnwindError(f"--url {setting.url} is not an address", remedy="write https://HOST:PORT")

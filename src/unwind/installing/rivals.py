@@ -1,0 +1,178 @@
+"""Controllers of other systems that would work against Unwind: how they are recognized, and whether they live."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.resources import DEPLOYMENTS, LEASES, STATEFUL_SETS, Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from unwind.kube.client import Client
+
+Object = dict[str, Any]
+
+
+class Rival(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that works on the same objects, and what it is known by in its makers' own manifests."""
+
+    name: str
+    namespace: str = ""
+    workload: str = ""
+    """What its Deployment or StatefulSet is called in `namespace`."""
+    labels: Mapping[str, tuple[str, ...]] = {}
+    """A label that its workloads carry in any namespace, with its values."""
+    images: tuple[str, ...] = ()
+    """How the repositories of its images end: a registry of one's own keeps the last parts of the path."""
+    leases: str = ""
+    """A pattern for its Leases in `namespace`. What runs elsewhere, and only holds a Lease here, is seen by it."""
+    coexists: bool = False
+    """It may go on: only what it does is worth a warning."""
+    note: str = ""
+
+
+RIVALS: tuple[Rival, ...] = (
+    # Sveltos elects no leader, so there is no Lease. Its shards have names and arguments of their own, the same labels.
+    Rival(
+        name="Sveltos' addon-controller",
+        namespace="projectsveltos",
+        workload="addon-controller",
+        labels={"control-plane": ("addon-controller",)},
+        images=("projectsveltos/addon-controller",),
+    ),
+    Rival(
+        name="Sveltos' sveltoscluster-manager",
+        namespace="projectsveltos",
+        workload="sc-manager",
+        labels={"control-plane": ("sc-manager",)},
+        images=("projectsveltos/sveltoscluster-manager",),
+    ),
+    # It brings addon-controllers up by itself when a cluster gets a shard.
+    Rival(
+        name="Sveltos' shard-controller",
+        namespace="projectsveltos",
+        workload="shard-controller",
+        labels={"control-plane": ("shard-controller",)},
+        images=("projectsveltos/shard-controller",),
+    ),
+    # It runs in the host cluster and works on Karmada's own API server: in one there is its Deployment, in the other
+    # only its Lease. The chart, the operator and karmadactl label it differently.
+    Rival(
+        name="Karmada's controller-manager",
+        namespace="karmada-system",
+        workload="karmada-controller-manager",
+        labels={
+            "app": ("karmada-controller-manager",),
+            "app.kubernetes.io/name": ("karmada-controller-manager",),
+        },
+        images=("karmada/karmada-controller-manager",),
+        leases="karmada-controller-manager",
+    ),
+    # Runs in members that pull, and executes their Works. In the member itself it is nobody's rival.
+    Rival(name="Karmada's agent", namespace="karmada-system", leases="karmada-agent-*"),
+    Rival(
+        name="OpenKruise",
+        namespace="kruise-system",
+        workload="kruise-controller-manager",
+        images=("openkruise/kruise-manager",),
+        coexists=True,
+        note="its deletion protection goes on beside ours",
+    ),
+    Rival(
+        name="Azure Service Operator",
+        namespace="azureserviceoperator-system",
+        workload="azureserviceoperator-controller-manager",
+        labels={"app": ("azure-service-operator-v2",)},
+        images=("k8s/azureserviceoperator",),
+        coexists=True,
+        note="Unwind deletes no Azure resource that it looks after",
+    ),
+)
+
+
+class Alive(msgspec.Struct, frozen=True):
+    """A rival that was found, and what to do about it."""
+
+    rival: Rival
+    found: str
+    remedy: str
+
+
+async def find(client: Client, *, now: datetime) -> list[Alive]:
+    """The rivals that are alive in this cluster."""
+    seen: list[Alive] = []
+    for resource in (DEPLOYMENTS, STATEFUL_SETS):
+        seen += in_workloads(resource, await client.list(resource))
+    return seen + in_leases(await client.list(LEASES), now=now)
+
+
+def in_workloads(resource: Resource, workloads: Iterable[Object]) -> list[Alive]:
+    """Those that run in this cluster, or are about to."""
+    seen = []
+    for workload in workloads:
+        rival = next((rival for rival in RIVALS if _belongs(workload, rival)), None)
+        # One that does not run yet may run in the next moment: what counts is whether it is meant to.
+        wanted = workload.get("spec", {}).get("replicas", 1)
+        status = workload.get("status", {})
+        if rival is None or not (wanted or status.get("replicas", 0)):
+            continue
+        namespace, name = workload["metadata"]["namespace"], workload["metadata"]["name"]
+        kind = resource.kind.lower()
+        seen.append(
+            Alive(
+                rival,
+                f"{resource.kind} {namespace}/{name}, {status.get('availableReplicas', 0)} of {wanted} available",
+                f"kubectl -n {namespace} scale {kind} {name} --replicas=0",
+            )
+        )
+    return seen
+
+
+def in_leases(leases: Iterable[Object], *, now: datetime) -> list[Alive]:
+    """Those that hold a Lease here, wherever they run."""
+    seen = []
+    for lease in leases:
+        namespace, name = lease["metadata"]["namespace"], lease["metadata"]["name"]
+        for rival in RIVALS:
+            if rival.leases and namespace == rival.namespace and fnmatchcase(name, rival.leases) and held(lease, now=now):
+                holder = lease["spec"]["holderIdentity"]
+                seen.append(
+                    Alive(rival, f"Lease {namespace}/{name}, held by {holder}", f"stop {holder}, and wait for its Lease to end")
+                )
+    return seen
+
+
+def held(lease: Object, *, now: datetime) -> bool:
+    """Whether somebody holds it who has renewed it in time. One that does not say when is held."""
+    spec = lease.get("spec") or {}
+    if not spec.get("holderIdentity"):
+        return False
+    if not spec.get("renewTime"):
+        return True
+    lasts = timedelta(seconds=spec.get("leaseDurationSeconds") or 15)
+    # Twice: the clock of the holder need not agree with ours.
+    return bool(datetime.fromisoformat(spec["renewTime"]) + 2 * lasts > now)
+
+
+def _belongs(workload: Object, rival: Rival) -> bool:
+    metadata = workload["metadata"]
+    if rival.workload and (metadata["namespace"], metadata["name"]) == (rival.namespace, rival.workload):
+        return True
+    labels = metadata.get("labels") or {}
+    if any(labels.get(label) in values for label, values in rival.labels.items()):
+        return True
+    containers = workload.get("spec", {}).get("template", {}).get("spec", {}).get("containers") or []
+    return any(_from_image(container.get("image", ""), image) for container in containers for image in rival.images)
+
+
+def _from_image(image: str, repository: str) -> bool:
+    """Whether the image is of this repository, at any registry, with any tag or digest."""
+    path = image.partition("@")[0]
+    head, slash, last = path.rpartition("/")
+    path = f"{head}{slash}{last.partition(':')[0]}"
+    return path == repository or path.endswith(f"/{repository}")
