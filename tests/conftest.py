@@ -11,4 +11,4 @@ pytest_plugins = ["unwind.testing.plugin"]
 
 @pytest.fixture(scope="session")
 def plane_shape() -> Shape:
-    return Shape(members=1, nodes=True, cloud=True, cloud_delay=0.5)
+    return Shape(members=1, nodes=True, capi=True, cloud=True, cloud_delay=0.5)

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from unwind.errors import UnwindError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Coroutine, Iterable
 
 
-async def side_by_side(work: Iterable[Awaitable[object]], *, limit: int) -> None:
+async def side_by_side(work: Iterable[Coroutine[object, object, object]], *, limit: int) -> None:
     """Do all of it, at most `limit` at a time; the first failure ends the rest and is raised as it is."""
     bound = asyncio.Semaphore(limit)
+    work = list(work)
 
-    async def bounded(one: Awaitable[object]) -> None:
+    async def bounded(one: Coroutine[object, object, object]) -> None:
         async with bound:
             await one
 
@@ -25,6 +26,9 @@ async def side_by_side(work: Iterable[Awaitable[object]], *, limit: int) -> None
                 group.create_task(bounded(one))
     except* UnwindError as failures:
         raise _first(failures) from None
+    finally:
+        for one in work:
+            one.close()  # what was never begun; on all others it does nothing
 
 
 def _first(failures: BaseExceptionGroup[UnwindError]) -> UnwindError:

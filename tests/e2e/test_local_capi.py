@@ -6,32 +6,26 @@ import asyncio
 import base64
 import time
 import uuid
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from unwind.api.resources import NAMESPACES, SECRETS, Resource
 from unwind.errors import UnwindError
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
-from unwind.local import tools
-from unwind.local.capi import ClusterApi, create_cluster, delete_cluster, until_available
+from unwind.local.capi import create_cluster, delete_cluster, until_available
 from unwind.local.cluster import Cluster
-from unwind.local.home import Home, Shape
-from unwind.local.plane import Plane
 from unwind.local.provider import Provider
 from unwind.local.stubs import CLASS, CLUSTERS, STUB_CLUSTERS, STUB_CONTROL_PLANES
-from unwind.local.toolbox import Toolbox
 from unwind.local.waiting import account, until, until_absent, until_true
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from unwind.kube.client import Object
+    from unwind.local.plane import Plane
 
 NAMESPACE = "default"
 OLD_CLUSTERS = Resource("cluster.x-k8s.io", "v1beta1", "clusters", "Cluster")
@@ -49,33 +43,9 @@ class Setup(msgspec.Struct):
         return self.management.client
 
 
-@asynccontextmanager
-async def plane_with_cluster_api() -> AsyncIterator[Setup]:
-    """To be replaced by the shared fixture, once planes have Cluster API."""
-    binaries = Path("bins")
-    crds = Path("modules/sigs.k8s.io/cluster-api@v1.14.2/core/config/crd/bases")
-    toolbox = Toolbox(programs={tool.name: str(binaries / tool.name) for tool in tools.ALL}, assets={})
-    home = Home(f"capi-{uuid.uuid4().hex[:8]}").claim(announce=print)
-    plane = Plane(home, shape=Shape(members=1), toolbox=toolbox, ephemeral=True, announce=print)
-    await plane.start()
-    members = dict(plane.members)
-    provider = Provider(members.get)
-    cluster_api = ClusterApi(plane.management, program=binaries / "capi", crds=crds)
-    providing = asyncio.create_task(provider.run(plane.management))
-    try:
-        await cluster_api.start()
-        yield Setup(plane.management, members, provider)
-    finally:
-        providing.cancel()
-        await asyncio.gather(providing, return_exceptions=True)
-        await cluster_api.stop()
-        await plane.stop()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def setup() -> AsyncIterator[Setup]:
-    async with plane_with_cluster_api() as setup:
-        yield setup
+@pytest.fixture
+def setup(plane: Plane) -> Setup:
+    return Setup(plane.management, plane.members, plane.provider)
 
 
 @pytest.fixture
@@ -147,14 +117,17 @@ async def create_for_unknown(setup: Setup, name: str, *, member: str) -> None:
     await until(setup.client, CLUSTERS, name, noticed, "told", namespace=NAMESPACE)
 
 
-async def test_a_cluster_that_names_an_unknown_member_says_so_until_there_is_one(setup: Setup, name: str) -> None:
+async def test_a_cluster_that_names_an_unknown_member_says_so_until_there_is_one(
+    plane: Plane, setup: Setup, name: str
+) -> None:
     await create_for_unknown(setup, name, member="late")
     with pytest.raises(UnwindError, match="InfrastructureReady: this plane has no member 'late'") as told:
         await until_available(setup.client, name=name, namespace=NAMESPACE, within=1)
     assert "\n" not in str(told.value)
-    setup.members["late"] = setup.members["member-1"]
-    setup.provider.look_again()
+    await plane.add_member("late")
     await until_available(setup.client, name=name, namespace=NAMESPACE)
+    await delete_cluster(setup.client, name=name, namespace=NAMESPACE)
+    await plane.remove_member("late")
 
 
 async def test_a_cluster_that_names_an_unknown_member_can_be_deleted(setup: Setup, name: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 READ = ("get", "list", "watch")
+HOME = "unwind-system"
+"""The namespace of Unwind itself, if nobody says otherwise."""
 
 
 class Right(msgspec.Struct, frozen=True):
@@ -31,7 +33,7 @@ class Right(msgspec.Struct, frozen=True):
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Where and how Unwind is installed."""
 
-    namespace: str = "unwind-system"
+    namespace: str = HOME
     url: str | None = None
     """Where the manager listens, if it runs outside the cluster; webhooks and extensions are registered by it."""
 

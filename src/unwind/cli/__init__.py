@@ -22,6 +22,9 @@ def app() -> App:
         version_flags=["--version"],
         help_format="plaintext",
     )
+    unwind.command("unwind.cli.install:install", name="install", help="Put Unwind into a cluster.")
+    unwind.command("unwind.cli.uninstall:uninstall", name="uninstall", help="Take Unwind out of a cluster.")
+    unwind.command("unwind.cli.crds:crds", name="crds", help="Print the kinds that Unwind brings along.")
     unwind.command("unwind.cli.local:local", name="local", help="A real control plane on this machine.")
     return unwind
 

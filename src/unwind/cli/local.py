@@ -14,9 +14,13 @@ from rich.table import Table
 from unwind.cli import console
 from unwind.cli.building import BuildProgress
 from unwind.errors import UnwindError
+from unwind.kube import kubeconfig as kubeconfigs
+from unwind.kube.client import Client
 from unwind.local import building, supervising, tools
-from unwind.local.home import Home, Record, Shape
+from unwind.local.capi import create_cluster
+from unwind.local.home import Home, Record, RecordedCluster, Shape
 from unwind.local.paths import cache_dir, size
+from unwind.local.plane import MANAGEMENT
 from unwind.local.processes import end_with_parent
 from unwind.local.toolbox import equip
 
@@ -117,12 +121,38 @@ def kubeconfig(
     path: Annotated[bool, Parameter(negative="", help="Print where the file is, instead of what is in it.")] = False,
 ) -> None:
     """Print the kubeconfig of a cluster: `export KUBECONFIG=$(unwind local kubeconfig --path)`."""
-    clusters = {cluster.name: cluster for cluster in supervising.existing(name).clusters}
-    wanted = member or "management"
+    clusters = _clusters(supervising.existing(name))
+    wanted = member or MANAGEMENT
     if wanted not in clusters:
         raise UnwindError(f"plane {name!r} has no {wanted!r}", remedy=f"it has {', '.join(sorted(clusters))}")
     file = Path(clusters[wanted].kubeconfig)
     sys.stdout.write(f"{file}\n" if path else file.read_text())
+
+
+@local.command
+async def cluster(
+    cluster_name: Annotated[str, Parameter(name="CLUSTER", help="What to call it.")],
+    /,
+    *,
+    name: Name = "default",
+    member: Annotated[str, Parameter(help="The member that is its workload cluster.")] = "member-1",
+    namespace: Annotated[str, Parameter(name=["--namespace", "-n"], help="Where to put it.")] = "default",
+    by_hand: Annotated[
+        bool, Parameter(negative="", help="Without a ClusterClass: Cluster API calls no hooks for such a Cluster.")
+    ] = False,
+) -> None:
+    """Make a Cluster of Cluster API, whose workload cluster is a member; return when it is Available."""
+    record = supervising.existing(name)
+    if not record.shape.capi:
+        raise UnwindError(f"plane {name!r} has no Cluster API", remedy="bring one up with `--with capi`")
+    clusters = _clusters(record)
+    if member not in clusters or member == MANAGEMENT:
+        raise UnwindError(f"plane {name!r} has no member {member!r}", remedy="`unwind local status` lists them")
+    config = kubeconfigs.load(Path(clusters[MANAGEMENT].kubeconfig))
+    with console.err.status(f"Making Cluster {cluster_name!r}"):
+        async with Client(config) as client:
+            await create_cluster(client, name=cluster_name, namespace=namespace, member=member, topology=not by_hand)
+    console.out.print(f"Cluster {namespace}/{cluster_name} is Available; its workload cluster is {member}.")
 
 
 @local.command
@@ -154,6 +184,10 @@ def show_up(record: Record) -> None:
     if record.shape.members:
         console.out.print(f"  unwind local kubeconfig{name} --member member-1")
     console.out.print(f"  unwind local status\n  unwind local down{name}")
+
+
+def _clusters(record: Record) -> dict[str, RecordedCluster]:
+    return {cluster.name: cluster for cluster in record.clusters}
 
 
 def _announce(line: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api import names
+from unwind.api.schemas import PRESERVE
 from unwind.errors import UnwindError
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class Addition(msgspec.Struct, frozen=True):
 def additions(theirs: Object, ours: Object, *, at: Path = ()) -> Iterator[Addition]:
     """The fields that are in our schema and not in theirs."""
     known, wanted = theirs.get("properties"), ours.get("properties")
-    # Where they list no properties, theirs is a map or takes anything: a property would narrow it.
-    if known and wanted:
+    # Where they list no properties, or keep what is not listed, something else may stand there already.
+    if known and wanted and not theirs.get(PRESERVE):
         for name, schema in wanted.items():
             path = (*at, "properties", name)
             if name not in known:
@@ -86,7 +87,11 @@ def adoption(theirs: Object, ours: Object) -> tuple[list[str], list[Object]]:
     if not metadata.get("annotations"):
         patch.append({"op": "add", "path": "/metadata/annotations", "value": {}})
     patch.append(
-        {"op": "add", "path": _pointer("/metadata/annotations", names.ADOPTED_FIELDS_ANNOTATION), "value": ",".join(noted)}
+        {
+            "op": "add",
+            "path": _pointer("/metadata/annotations", names.ADOPTED_FIELDS_ANNOTATION),
+            "value": ",".join(noted),
+        }
     )
     patch += [{"op": "add", "path": _pointer(base, *addition.path), "value": addition.schema} for addition in added]
     return fields, patch

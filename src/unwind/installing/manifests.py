@@ -92,12 +92,15 @@ def _object(resource: Resource, name: str, *, namespace: str | None = None) -> O
 
 
 def _check(setting: Setting) -> None:
-    if setting.url is None:
-        return
-    try:
-        parts = urlsplit(setting.url)
-        fine = parts.scheme == "https" and bool(parts.hostname) and (parts.port or 443) > 0
-    except ValueError:
-        fine = False
-    if not fine or parts.query or parts.fragment or parts.username:
+    if setting.url is not None and not _is_address(setting.url):
         raise UnwindError(f"--url {setting.url} is not an address", remedy="write https://HOST:PORT")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return False
+    plain = not (parts.query or parts.fragment or parts.username)
+    return parts.scheme == "https" and bool(host) and port != 0 and plain

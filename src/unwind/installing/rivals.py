@@ -11,7 +11,7 @@ import msgspec
 from unwind.api.resources import DEPLOYMENTS, LEASES, STATEFUL_SETS, Resource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from unwind.kube.client import Client
 
@@ -25,7 +25,7 @@ class Rival(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     workload: str = ""
     """What its Deployment or StatefulSet is called in `namespace`."""
-    labels: Mapping[str, tuple[str, ...]] = {}
+    labels: dict[str, tuple[str, ...]] = {}
     """A label that its workloads carry in any namespace, with its values."""
     images: tuple[str, ...] = ()
     """How the repositories of its images end: a registry of one's own keeps the last parts of the path."""
@@ -139,10 +139,19 @@ def in_leases(leases: Iterable[Object], *, now: datetime) -> list[Alive]:
     for lease in leases:
         namespace, name = lease["metadata"]["namespace"], lease["metadata"]["name"]
         for rival in RIVALS:
-            if rival.leases and namespace == rival.namespace and fnmatchcase(name, rival.leases) and held(lease, now=now):
+            if (
+                rival.leases
+                and namespace == rival.namespace
+                and fnmatchcase(name, rival.leases)
+                and held(lease, now=now)
+            ):
                 holder = lease["spec"]["holderIdentity"]
                 seen.append(
-                    Alive(rival, f"Lease {namespace}/{name}, held by {holder}", f"stop {holder}, and wait for its Lease to end")
+                    Alive(
+                        rival,
+                        f"Lease {namespace}/{name}, held by {holder}",
+                        f"stop {holder}, and wait for its Lease to end",
+                    )
                 )
     return seen
 

@@ -209,12 +209,6 @@ class Client:
     async def healthy(self, path: str = "/readyz") -> bool:
         """Whether the server says that it is well; False also when it cannot be reached."""
         assert self._transport  # noqa: S101 - for the type checker
-        if "://" in path:
-            server, _, rest = path.partition("://")
-            host, _, tail = rest.partition("/")
-            other = msgspec.structs.replace(self.connection, server=f"{server}://{host}", credential=None)
-            async with Client(other) as client:
-                return await client.healthy(f"/{tail}")
         try:
             answer = await self._transport.request("GET", path, headers=_JSON, within=2.0)
         except UnreachableError:

@@ -64,7 +64,7 @@ class HttpTransport:
         self.connection = connection
         self._credentials = Credentials(connection)
         self._bound = asyncio.Semaphore(_IN_FLIGHT)
-        self._contexts: dict[bytes | None, ssl.SSLContext] = {None: connection.ssl_context()}
+        self._contexts: dict[bytes | None, ssl.SSLContext] = {}
         self._base_headers = {"User-Agent": user_agent}
         if connection.impersonate:
             self._base_headers["Impersonate-User"] = connection.impersonate
@@ -73,6 +73,7 @@ class HttpTransport:
             read_bufsize=1 << 17,
         )
         self._proxy = _proxy(connection)
+        self._secure = connection.server.startswith("https:")
 
     async def close(self) -> None:
         await self._session.close()
@@ -130,7 +131,7 @@ class HttpTransport:
             URL(self.connection.server + target, encoded=True),
             data=body,
             headers={**self._base_headers, **headers, **shown},
-            ssl=self._context(proof),
+            ssl=self._context(proof) if self._secure else False,
             server_hostname=self.connection.server_name,
             proxy=self._proxy,
             # An API server never redirects; whoever does is something else, and gets no credentials from us.
@@ -140,11 +141,9 @@ class HttpTransport:
 
     def _context(self, proof: Proof) -> ssl.SSLContext:
         if proof.certificate not in self._contexts:
-            # A plugin gave another certificate: what was shown before is of no use any more.
-            self._contexts = {
-                None: self._contexts[None],
-                proof.certificate: self.connection.ssl_context(certificate=proof.certificate, key=proof.key),
-            }
+            # A plugin may give another certificate one day: what was shown before is of no use then.
+            context = self.connection.ssl_context(certificate=proof.certificate, key=proof.key)
+            self._contexts = {proof.certificate: context}
         return self._contexts[proof.certificate]
 
     def _unreachable(self, request: str, error: BaseException) -> UnreachableError:

@@ -13,6 +13,7 @@ from unwind.concurrency import side_by_side
 from unwind.errors import UnwindError
 from unwind.local import stubs, tools
 from unwind.local.cluster import ALL_RIGHTS
+from unwind.local.health import well
 from unwind.local.ports import Port
 from unwind.local.processes import Daemon, DiedEarlyError
 from unwind.local.stubs import CLUSTER_CLASSES, CLUSTERS
@@ -131,7 +132,7 @@ class ClusterApi:
                 rate_limited=self._rate_limited,
             ),
             log=management.files.log(USER),
-            ready=lambda: management.client.healthy(f"http://127.0.0.1:{health}/readyz"),
+            ready=lambda: well(f"http://127.0.0.1:{health}/readyz"),
             directory=management.files.directory,
             changed=self._changed,
         )

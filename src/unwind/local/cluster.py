@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError
 from unwind.kube.kubeconfig import Connection
 from unwind.local import auditing, components
+from unwind.local.health import well
 from unwind.local.ports import Port
 from unwind.local.processes import Daemon
 
@@ -148,9 +149,10 @@ class Cluster:
         await self._until_there(SERVICE_ACCOUNTS, "default", namespace=name)
 
     async def _until_there(self, resource: Resource, name: str, *, namespace: str | None = None) -> None:
-        async for event in self.client.watch(resource, namespace=namespace, name=name):
-            if event.type in ("ADDED", "MODIFIED"):
-                return
+        async with aclosing(self.client.watch(resource, namespace=namespace, name=name)) as events:
+            async for event in events:
+                if event.type in ("ADDED", "MODIFIED"):
+                    return
 
     async def _start_nodes(self, programs: NodePrograms) -> None:
         self.write_kubeconfig("kwok", groups=ALL_RIGHTS)
@@ -170,7 +172,7 @@ class Cluster:
         return self._daemon(
             name,
             argv(program, self.files, port=port.number),
-            ready=lambda: self.client.healthy(f"https://127.0.0.1:{port}/healthz"),
+            ready=lambda: well(f"https://127.0.0.1:{port}/healthz", authority=self._authority.certificate),
         )
 
     def _daemon(self, name: str, argv: list[str], *, ready: Callable[[], Awaitable[bool]]) -> Daemon:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from unwind.concurrency import side_by_side
 from unwind.local import components, tools
+from unwind.local.capi import ClusterApi
 from unwind.local.cloud import Cloud
 from unwind.local.cluster import Cluster, NodePrograms, Programs
 from unwind.local.home import Home, Record, RecordedCluster, RecordedProcess, Shape, sweep
 from unwind.local.paths import require_room
 from unwind.local.processes import Daemon, ProcessId
+from unwind.local.provider import Provider
 from unwind.local.toolbox import equip
 
 if TYPE_CHECKING:
@@ -60,6 +62,9 @@ class Plane:
         self._phase = "Starting"
         self._etcd: Daemon | None = None
         self._background: list[asyncio.Task[None]] = []
+        self.cluster_api: ClusterApi | None = None
+        self._up: set[str] = set()
+        self.provider = Provider(lambda name: self.members.get(name) if name in self._up else None)
         self.management = self._cluster(MANAGEMENT)
 
     async def start(self) -> None:
@@ -91,6 +96,8 @@ class Plane:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        if self.cluster_api:
+            await self.cluster_api.stop()
         async with asyncio.TaskGroup() as group:
             for cluster in self.clusters():
                 group.create_task(cluster.stop())
@@ -103,10 +110,14 @@ class Plane:
         name = name or _first_free(self.members)
         member = self.members[name] = self._cluster(name)
         await self._start_cluster(member)
+        self._up.add(name)
+        self.provider.look_again()
         return member
 
     async def remove_member(self, name: str) -> None:
         """End a member as a machine room would that lost power: nothing is taken apart in it."""
+        self._up.discard(name)
+        self.provider.look_again()
         await self.members.pop(name).stop()
         self._save()
 
@@ -140,6 +151,15 @@ class Plane:
 
     async def _start_management(self) -> None:
         await self._start_cluster(self.management)
+        if self.shape.capi:
+            began = time.monotonic()
+            box, tool = self._toolbox, tools.CLUSTER_API_MANAGER
+            self.cluster_api = ClusterApi(
+                self.management, program=box.program(tool), crds=box.assets_of(tool), changed=self._save
+            )
+            await self.cluster_api.start()
+            self._run(self.provider.run(self.management), name="stand-in for Cluster API's providers")
+            self._announce(f"Cluster API {tool.module.version} is up ({time.monotonic() - began:.1f} s)")
 
     async def _start_cluster(self, cluster: Cluster) -> None:
         began = time.monotonic()
@@ -183,6 +203,8 @@ class Plane:
         assert own  # noqa: S101 - we run
         daemons = [("", self._etcd)] if self._etcd else []
         daemons += [(cluster.name, daemon) for cluster in self.clusters() for daemon in cluster.daemons]
+        if self.cluster_api and self.cluster_api.daemon:
+            daemons.append((MANAGEMENT, self.cluster_api.daemon))
         self._home.write(
             Record(
                 name=self.name,

@@ -117,6 +117,7 @@ class Provider:
     """Looks after every StubCluster and StubControlPlane of a management cluster."""
 
     def __init__(self, member: Callable[[str], Cluster | None], *, delay: float = 0.0) -> None:
+        """`member` gives the member of a name, once it is up: Cluster API that finds nobody there waits for 30 s."""
         self.delay = delay
         """How long infrastructure takes to go, in seconds."""
         self._member = member

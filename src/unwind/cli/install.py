@@ -1,0 +1,59 @@
+"""`unwind install`: put Unwind into a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from unwind.api.rights import HOME, Setting
+from unwind.cli import console, documents
+from unwind.installing import install as installing
+from unwind.installing.manifests import manifests
+from unwind.kube import kubeconfig as kubeconfigs
+from unwind.kube.client import Client
+
+Kubeconfig = Annotated[
+    Path | None, Parameter(help="The kubeconfig file; otherwise KUBECONFIG, ~/.kube/config, or the Pod's own.")
+]
+Context = Annotated[str | None, Parameter(help="The context in it, instead of the current one.")]
+Namespace = Annotated[str, Parameter(help="The namespace of Unwind itself.")]
+
+
+async def install(
+    *,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = HOME,
+    url: Annotated[
+        str | None,
+        Parameter(help="https://HOST:PORT of a manager that runs outside the cluster; it is called there."),
+    ] = None,
+    adopt_crds: Annotated[
+        bool, Parameter(negative="", help="Add the fields that are missing to CRDs that something else installed.")
+    ] = False,
+    dry_run: Annotated[bool, Parameter(negative="", help="Print what would be applied; no cluster is asked.")] = False,
+    output: Annotated[documents.Format | None, Parameter(name=["--output", "-o"], help="How to print it.")] = None,
+) -> None:
+    """Put namespace, CRDs and rights into a cluster, or bring them up to date.
+
+    It refuses where another system's own controller is alive, and leaves alone what something else installed.
+    """
+    setting = Setting(namespace=namespace, url=url)
+    if dry_run:
+        documents.show(manifests(setting), output or "yaml")
+        return
+    async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-install") as client:
+        done = await installing.install(client, setting, adopt_crds=adopt_crds, announce=console.err.print, warn=_warn)
+    if output:
+        documents.show([msgspec.to_builtins(one) for one in done], output)
+        return
+    counts = Counter(one.result.value for one in done)
+    console.out.print(", ".join(f"{word} {count}" for word, count in counts.items()))
+
+
+def _warn(line: str) -> None:
+    console.err.print(f"[yellow]warning:[/yellow] {line}")

@@ -1,0 +1,43 @@
+"""Feature gates: what can be switched on and off when a process starts (`--feature-gates K=V,…`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.errors import UnwindError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Feature(msgspec.Struct, frozen=True):
+    """Something that can be switched."""
+
+    name: str
+    default: bool
+    what: str
+    """One line: what is different when it is on."""
+
+
+# Whoever adds a feature that can be switched names it here.
+FEATURES: tuple[Feature, ...] = ()
+
+_TRUTHS = {"true": True, "false": False}
+
+
+def parse(text: str, *, known: Iterable[Feature] = FEATURES) -> dict[str, bool]:
+    """What is on and what is off, for every feature there is. Raises UnwindError for one there is not."""
+    features = {feature.name: feature.default for feature in known}
+    for part in (part.strip() for part in text.split(",")):
+        if not part:
+            continue
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name not in features:
+            there_are = f"there are {', '.join(sorted(features))}" if features else "this version has none"
+            raise UnwindError(f"there is no feature gate {name!r}", remedy=there_are)
+        if value.lower() not in _TRUTHS:
+            raise UnwindError(f"feature gate {name} is {value!r}", remedy=f"write {name}=true or {name}=false")
+        features[name] = _TRUTHS[value.lower()]
+    return features

@@ -1,0 +1,233 @@
+"""`unwind install`, carried out: looks first, refuses or goes ahead, and changes nothing that is not ours."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api import names
+from unwind.api.definitions import DEFINITIONS
+from unwind.api.resources import (
+    API_SERVICES,
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NAMESPACES,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Resource,
+)
+from unwind.errors import UnwindError
+from unwind.installing import adopting, rivals
+from unwind.installing.manifests import is_ours, manifests
+from unwind.kube.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.api.rights import Setting
+    from unwind.kube.client import Client
+
+Object = dict[str, Any]
+
+_RESOURCES = {
+    (resource.api_version, resource.kind): resource
+    for resource in (
+        NAMESPACES,
+        CUSTOM_RESOURCE_DEFINITIONS,
+        SERVICE_ACCOUNTS,
+        SERVICES,
+        CLUSTER_ROLES,
+        CLUSTER_ROLE_BINDINGS,
+        ROLES,
+        ROLE_BINDINGS,
+    )
+}
+_ESTABLISHED_WITHIN = 60.0
+
+
+class Result(StrEnum):
+    """What became of one object."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    ADOPTED = "adopted"
+    """Fields were added to a CRD of somebody else's."""
+    LEFT_ALONE = "left alone"
+    """It is not ours, and it will do as it is."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What became of one object, for people and programs."""
+
+    kind: str
+    name: str
+    result: Result
+    note: str = ""
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """A manifest, and what stands in its place."""
+
+    resource: Resource
+    manifest: Object
+    existing: Object | None
+
+    @property
+    def name(self) -> str:
+        return called(self.manifest)
+
+    @property
+    def foreign(self) -> bool:
+        return self.existing is not None and not is_ours(self.existing)
+
+
+def resource_of(manifest: Object) -> Resource:
+    return _RESOURCES[manifest["apiVersion"], manifest["kind"]]
+
+
+def called(obj: Object) -> str:
+    metadata = obj["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else metadata["name"]
+
+
+async def install(
+    client: Client,
+    setting: Setting,
+    *,
+    adopt_crds: bool = False,
+    announce: Callable[[str], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> list[Done]:
+    """Put everything there that is missing, and bring up to date what is ours. Nothing is touched if it refuses."""
+    await _refuse_rivals(client, warn)
+    found = [await _look(client, manifest) for manifest in manifests(setting)]
+    elsewhere = await _served_elsewhere(client)
+    _refuse_foreign([one for one in found if one.name not in elsewhere], adopt_crds=adopt_crds)
+
+    done = []
+    for one in found:
+        if one.name in elsewhere:
+            result = Done(one.resource.kind, one.name, Result.LEFT_ALONE, elsewhere[one.name])
+        elif one.foreign and one.resource == CUSTOM_RESOURCE_DEFINITIONS:
+            result = await _adopt(client, one)
+        elif one.foreign:
+            result = Done(one.resource.kind, one.name, Result.LEFT_ALONE, "it was there before, and stays on uninstall")
+        else:
+            result = await _apply(client, one)
+        done.append(result)
+        note = f" ({result.note})" if result.note else ""
+        announce(f"{result.kind} {result.name} {result.result}{note}")
+    await _until_established(
+        client, [one.name for one in done if one.kind == CUSTOM_RESOURCE_DEFINITIONS.kind], elsewhere
+    )
+    return done
+
+
+async def _refuse_rivals(client: Client, warn: Callable[[str], None]) -> None:
+    alive = await rivals.find(client, now=datetime.now(UTC))
+    for one in alive:
+        if one.rival.coexists:
+            warn(f"{one.rival.name} runs here ({one.found}): {one.rival.note}")
+    against = [one for one in alive if not one.rival.coexists]
+    if against:
+        raise UnwindError(
+            "; ".join(f"{one.rival.name} runs here ({one.found})" for one in against)
+            + ": two controllers would work against each other",
+            remedy="stop it first: " + "; ".join(one.remedy for one in against),
+        )
+
+
+async def _look(client: Client, manifest: Object) -> _Found:
+    resource, metadata = resource_of(manifest), manifest["metadata"]
+    try:
+        existing = await client.get(resource, metadata["name"], namespace=metadata.get("namespace"))
+    except NotFoundError:
+        return _Found(resource, manifest, None)
+    if existing["metadata"].get("deletionTimestamp"):
+        raise UnwindError(
+            f"{resource.kind} {called(manifest)} is being deleted",
+            remedy="wait until it is gone, and install again",
+        )
+    return _Found(resource, manifest, existing)
+
+
+async def _served_elsewhere(client: Client) -> dict[str, str]:
+    """The CRDs whose kinds are served by an API server of somebody else's: a CRD beside it would never be asked."""
+    services = {service["metadata"]["name"]: service for service in await client.list(API_SERVICES)}
+    elsewhere = {}
+    for definition in DEFINITIONS:
+        service = services.get(f"{definition.resource.version}.{definition.resource.group}", {})
+        target = service.get("spec", {}).get("service")
+        if target:
+            elsewhere[definition.name] = f"it is served by {target['namespace']}/{target['name']}"
+    return elsewhere
+
+
+def _refuse_foreign(found: list[_Found], *, adopt_crds: bool) -> None:
+    foreign = [one for one in found if one.foreign and one.resource != NAMESPACES]
+    crds = [one.name for one in foreign if one.resource == CUSTOM_RESOURCE_DEFINITIONS]
+    others = [f"{one.resource.kind} {one.name}" for one in foreign if one.resource != CUSTOM_RESOURCE_DEFINITIONS]
+    if others:
+        raise UnwindError(
+            f"somebody else's objects stand where ours should be: {', '.join(others)}",
+            remedy="choose another --namespace, or delete them",
+        )
+    if crds and not adopt_crds:
+        raise UnwindError(
+            f"these CRDs were installed by something else: {', '.join(crds)}",
+            remedy="--adopt-crds adds the fields that they lack and changes nothing else",
+        )
+
+
+async def _apply(client: Client, one: _Found) -> Done:
+    applied = await client.apply(one.resource, one.manifest, field_manager=names.INSTALL_FIELD_MANAGER)
+    if one.existing is None:
+        result = Result.CREATED
+    elif one.existing["metadata"]["resourceVersion"] == applied["metadata"]["resourceVersion"]:
+        result = Result.UNCHANGED
+    else:
+        result = Result.CHANGED
+    return Done(one.resource.kind, one.name, result)
+
+
+async def _adopt(client: Client, one: _Found) -> Done:
+    assert one.existing  # noqa: S101 - for the type checker
+    fields, patch = adopting.adoption(one.existing, one.manifest)
+    if not fields:
+        return Done(one.resource.kind, one.name, Result.UNCHANGED, "it has every field")
+    await client.patch(one.resource, one.manifest["metadata"]["name"], patch, field_manager=names.INSTALL_FIELD_MANAGER)
+    return Done(one.resource.kind, one.name, Result.ADOPTED, f"added {', '.join(fields)}")
+
+
+async def _until_established(client: Client, crds: list[str], elsewhere: dict[str, str]) -> None:
+    """Wait until the kinds are served: who installs wants to use them."""
+    for name in crds:
+        if name in elsewhere:
+            continue
+        try:
+            async with (
+                asyncio.timeout(_ESTABLISHED_WITHIN),
+                aclosing(client.watch(CUSTOM_RESOURCE_DEFINITIONS, name=name)) as events,
+            ):
+                async for event in events:
+                    if established(event.object):
+                        break
+        except TimeoutError:
+            raise UnwindError(
+                f"the CRD {name} is not served after {_ESTABLISHED_WITHIN:.0f} s",
+                remedy=f"`kubectl describe crd {name}` says why",
+            ) from None
+
+
+def established(crd: Object) -> bool:
+    conditions = crd.get("status", {}).get("conditions") or []
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)

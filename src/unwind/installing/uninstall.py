@@ -1,0 +1,286 @@
+"""`unwind uninstall`, carried out: takes back what carries our mark, by uid, and stops at anything it does not know."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api import names
+from unwind.api.meta import ObjectMeta
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, LEASES, NAMESPACES, Resource
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
+from unwind.errors import UnwindError
+from unwind.installing import kinds, rivals
+from unwind.installing.install import called, resource_of
+from unwind.installing.manifests import is_ours, manifests
+from unwind.kube.errors import ConflictError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.api.rights import Setting
+    from unwind.installing.kinds import Kind
+    from unwind.kube.client import Client
+
+Object = dict[str, Any]
+
+_GONE_WITHIN = 120.0
+_LEASE_PREFIX = "unwind-"
+# What the API server and its controllers put into every namespace, and what only tells of other objects.
+_ALWAYS_THERE = {("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")}
+_TELLING = {EVENTS.plural, "endpoints", "endpointslices"}
+
+
+class Crd(msgspec.Struct, frozen=True):
+    """One of our CRDs, and how many objects there are of it."""
+
+    name: str
+    uid: str
+    objects: int
+
+
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
+    """What is there of Unwind, before anything is done about it."""
+
+    crds: tuple[Crd, ...]
+    adopted: dict[str, str]
+    """CRDs of somebody else's, and the fields that we added to them."""
+    bearers: tuple[tuple[Resource, ObjectMeta], ...]
+    """Objects that carry a finalizer of ours."""
+    objects: tuple[Object, ...]
+    """What else install has put there, in the order in which it goes."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What was taken back, and what is left on purpose, each with its reason."""
+
+    deleted: tuple[str, ...]
+    released: int
+    kept: tuple[str, ...]
+
+
+async def survey(client: Client, setting: Setting) -> Survey:
+    """Look at everything; refuses while something of it is in use."""
+    crds = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
+    await _refuse_running_teardowns(client, crds)
+    await _refuse_running_manager(client, setting)
+    served = await kinds.served(client)
+    return Survey(
+        crds=tuple([await _count(client, crd) for crd in crds if is_ours(crd)]),
+        adopted={crd["metadata"]["name"]: fields for crd in crds if not is_ours(crd) and (fields := _adopted(crd))},
+        bearers=tuple([bearer for kind in served for bearer in await _bearers(client, kind)]),
+        objects=tuple([obj for manifest in reversed(manifests(setting)) if (obj := await _ours(client, manifest))]),
+    )
+
+
+async def uninstall(
+    client: Client,
+    setting: Setting,
+    seen: Survey,
+    *,
+    delete_crds: bool = False,
+    announce: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """Take it back. CRDs of which objects are left stay, unless told otherwise: they are somebody's data."""
+    kept = [
+        f"the fields that were added to {name} ({fields}): without them, the API server would drop their values"
+        for name, fields in seen.adopted.items()
+    ]
+    for resource, metadata in seen.bearers:
+        await _release(client, resource, metadata)
+        announce(f"{resource.kind} {_title(metadata)} is let go")
+
+    deleted: list[str] = []
+    for crd in seen.crds:
+        left = await _count(client, await client.get(CUSTOM_RESOURCE_DEFINITIONS, crd.name))
+        if left.objects and not delete_crds:
+            kept.append(f"CustomResourceDefinition {crd.name}, because there {_are(left.objects)} of it")
+            continue
+        await _delete(client, CUSTOM_RESOURCE_DEFINITIONS, crd.name, crd.uid)
+        deleted.append(f"CustomResourceDefinition {crd.name}")
+        announce(f"{deleted[-1]} deleted" + (f", with {_objects(left.objects)}" if left.objects else ""))
+
+    for obj in seen.objects:
+        resource, metadata = resource_of(obj), obj["metadata"]
+        if resource == NAMESPACES:
+            reason = await _in_use(client, metadata["name"])
+            if reason:
+                kept.append(f"Namespace {metadata['name']}, because of what is in it: {reason}")
+                continue
+        await _delete(client, resource, metadata["name"], metadata["uid"], namespace=metadata.get("namespace"))
+        deleted.append(f"{resource.kind} {called(obj)}")
+        announce(f"{deleted[-1]} deleted")
+    return Outcome(deleted=tuple(deleted), released=len(seen.bearers), kept=tuple(kept))
+
+
+async def _refuse_running_teardowns(client: Client, crds: list[Object]) -> None:
+    name = f"{TEARDOWNS.plural}.{TEARDOWNS.group}"
+    if not any(crd["metadata"]["name"] == name for crd in crds):
+        return
+    teardowns = [msgspec.convert(obj, Teardown) for obj in await client.list(TEARDOWNS)]
+    running = [teardown for teardown in teardowns if not teardown.finished]
+    if running:
+        listed = ", ".join(
+            f"{teardown.metadata.name} ({teardown.spec.title}, {teardown.status.phase or 'Pending'})"
+            for teardown in running
+        )
+        raise UnwindError(
+            f"not finished: {listed}",
+            remedy="wait for it, or release its target, and uninstall again",
+        )
+
+
+async def _refuse_running_manager(client: Client, setting: Setting) -> None:
+    """A manager that runs would put back what is taken away."""
+    leases = await client.list(LEASES, namespace=setting.namespace)
+    alive = {
+        lease["spec"]["holderIdentity"]
+        for lease in leases
+        if lease["metadata"]["name"].startswith(_LEASE_PREFIX) and rivals.held(lease, now=datetime.now(UTC))
+    }
+    if alive:
+        raise UnwindError(
+            f"a manager is running ({', '.join(sorted(alive))})",
+            remedy="stop it, wait until its Leases have run out (30 s), and uninstall again",
+        )
+
+
+async def _count(client: Client, crd: Object) -> Crd:
+    spec, metadata = crd["spec"], crd["metadata"]
+    version = next((version["name"] for version in spec["versions"] if version["served"]), None)
+    if version is None:
+        raise UnwindError(
+            f"the CRD {metadata['name']} serves no version, so it is not known what there is of it",
+            remedy="let it serve one, and uninstall again",
+        )
+    resource = Resource(
+        spec["group"],
+        version,
+        spec["names"]["plural"],
+        spec["names"]["kind"],
+        namespaced=spec["scope"] == "Namespaced",
+    )
+    objects = 0
+    async with aclosing(kinds.metadata(client, resource)) as found:
+        async for _ in found:
+            objects += 1
+    return Crd(metadata["name"], metadata["uid"], objects)
+
+
+def _adopted(crd: Object) -> str:
+    annotations: dict[str, str] = crd["metadata"].get("annotations") or {}
+    return annotations.get(names.ADOPTED_FIELDS_ANNOTATION, "")
+
+
+async def _bearers(client: Client, kind: Kind) -> list[tuple[Resource, ObjectMeta]]:
+    if not kind.verbs >= {"list", "patch"}:
+        return []
+    async with aclosing(kinds.metadata(client, kind.resource)) as found:
+        return [(kind.resource, metadata) async for metadata in found if _our_finalizers(metadata.finalizers)]
+
+
+def _our_finalizers(finalizers: tuple[str, ...]) -> list[str]:
+    return [finalizer for finalizer in finalizers if finalizer.startswith(names.PREFIX)]
+
+
+async def _ours(client: Client, manifest: Object) -> Object | None:
+    """What stands in a manifest's place, if it is ours. CRDs are looked at by themselves."""
+    resource, metadata = resource_of(manifest), manifest["metadata"]
+    if resource == CUSTOM_RESOURCE_DEFINITIONS:
+        return None
+    try:
+        existing = await client.get(resource, metadata["name"], namespace=metadata.get("namespace"))
+    except NotFoundError:
+        return None
+    # The API server leaves these out of what it sends for some kinds.
+    return {**existing, "apiVersion": resource.api_version, "kind": resource.kind} if is_ours(existing) else None
+
+
+async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> None:
+    """Take our finalizers off one object, and no others."""
+    namespace = metadata.namespace or None
+    while True:
+        others = [finalizer for finalizer in metadata.finalizers if not finalizer.startswith(names.PREFIX)]
+        # With the uid, because its name may belong to another by now; with the version, because the list is sent whole.
+        patch = {
+            "metadata": {
+                "uid": metadata.uid,
+                "resourceVersion": metadata.resource_version,
+                "finalizers": others or None,
+            }
+        }
+        try:
+            await client.patch(
+                resource, metadata.name, patch, namespace=namespace, field_manager=names.INSTALL_FIELD_MANAGER
+            )
+        except NotFoundError:
+            return
+        except ConflictError:
+            try:
+                again = await client.get(resource, metadata.name, namespace=namespace)
+            except NotFoundError:
+                return
+            metadata = msgspec.convert(again["metadata"], ObjectMeta)
+            if not _our_finalizers(metadata.finalizers):
+                return
+        else:
+            return
+
+
+async def _in_use(client: Client, namespace: str) -> str:
+    """What is in our namespace that is not ours, or is somebody's data; empty if nothing is."""
+    there: list[str] = []
+    for kind in await kinds.served(client):
+        resource = kind.resource
+        if not resource.namespaced or "list" not in kind.verbs or resource.plural in _TELLING:
+            continue
+        async with aclosing(kinds.metadata(client, resource, namespace=namespace)) as found:
+            there += [f"{resource.kind} {one.name}" async for one in found if _counts(resource, one)]
+    shown = ", ".join(there[:5])
+    return f"{shown} and {len(there) - 5} more" if len(there) > 5 else shown
+
+
+def _counts(resource: Resource, metadata: ObjectMeta) -> bool:
+    if (resource.plural, metadata.name) in _ALWAYS_THERE:
+        return False
+    if (resource.group, resource.plural) == (INVENTORIES.group, INVENTORIES.plural):
+        return True
+    if resource.plural == LEASES.plural and metadata.name.startswith(_LEASE_PREFIX):
+        return False
+    # What belongs to another object goes with it, and that one is asked about by itself.
+    return not metadata.owner_references and metadata.labels.get(names.MANAGED_BY_LABEL) != names.MANAGED_BY_UNWIND
+
+
+async def _delete(client: Client, resource: Resource, name: str, uid: str, *, namespace: str | None = None) -> None:
+    """Delete exactly this object, and see it absent."""
+    try:
+        await client.delete(resource, name, uid=uid, namespace=namespace)
+    except (NotFoundError, ConflictError):
+        # Gone already, or its name belongs to another by now, which is none of our business.
+        return
+    try:
+        async with asyncio.timeout(_GONE_WITHIN):
+            # Looked for and not watched for: a watch that begins after the end shows nothing of it.
+            while not (await client.sighting(resource, name, uid=uid, namespace=namespace)).absent:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise UnwindError(
+            f"{resource.kind} {name} is still there after {_GONE_WITHIN:.0f} s",
+            remedy=f"`kubectl get {resource.plural} {name} -o yaml` shows the finalizers or conditions that hold it",
+        ) from None
+
+
+def _title(metadata: ObjectMeta) -> str:
+    return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+
+
+def _objects(count: int) -> str:
+    return "1 object" if count == 1 else f"{count} objects"
+
+
+def _are(count: int) -> str:
+    return "is 1 object" if count == 1 else f"are {count} objects"

@@ -1,0 +1,74 @@
+"""The log: readable on a terminal, a JSON object a line elsewhere.
+
+    log = logs.get(__name__)
+    log.info("step done", cluster="default/prod-7", teardown=uid, step="ClusterSummary/ingress")
+
+What a line is about stands under fixed keys, the same in every module, so that one search finds all of a teardown:
+`cluster`, `teardown`, `step`, `object` (Kind/namespace/name) and `uid`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal, TextIO, cast
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+Format = Literal["auto", "json", "console"]
+KEYS = ("cluster", "teardown", "step", "object", "uid")
+
+
+def get(name: str) -> FilteringBoundLogger:
+    """The log of a module."""
+    return cast("FilteringBoundLogger", structlog.get_logger(name, logger=name))
+
+
+def setup(form: Format = "auto", *, stream: TextIO | None = None, level: int = logging.INFO) -> None:
+    """Have everything that is logged, ours and libraries', written to the stream (standard error) in one form."""
+    stream = stream or sys.stderr
+    readable = form == "console" or (form == "auto" and stream.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        _source,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    ending: list[Processor] = (
+        [structlog.dev.ConsoleRenderer(colors=stream.isatty(), timestamp_key="time", sort_keys=False)]
+        if readable
+        else [structlog.processors.dict_tracebacks, _ordered, structlog.processors.JSONRenderer(default=str)]
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ending],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+
+
+def _source(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Name the module, for libraries that log in the standard way."""
+    if "logger" not in event and (record := event.get("_record")):
+        event["logger"] = record.name
+    return event
+
+
+def _ordered(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """What is read first comes first."""
+    first = ("time", "level", "event", *KEYS)
+    return {key: event[key] for key in first if key in event} | {
+        key: value for key, value in event.items() if key not in first
+    }

@@ -1,0 +1,1 @@
+"""The HTTPS listener, certificates and their rotation, metrics, health, readiness."""
