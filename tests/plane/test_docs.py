@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plane.test_local_command import UNWIND, Shell
+from tests.plane.test_local_command import Shell
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -21,7 +21,6 @@ def pages() -> list[Path]:
 def test_every_command_on_the_page_succeeds(page: Path, tmp_path: Path) -> None:
     script = "\n".join(re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
     shell = Shell(tmp_path / "state")
-    shell.env["PATH"] = f"{UNWIND.parent}:{shell.env['PATH']}"
     try:
         ran = subprocess.run(
             ["bash", "-eux", "-o", "pipefail", "-c", script],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from unwind.local import tools
 from unwind.local.processes import ProcessId
 
 if TYPE_CHECKING:
@@ -27,9 +29,14 @@ class Shell:
 
     def __init__(self, state: Path) -> None:
         self.state = state
-        self.env = os.environ | {"UNWIND_STATE_DIR": str(state), "NO_COLOR": "1"}
+        kubectl = tools.find(tools.KUBECTL)
+        assert kubectl, "make setup has it built where it is not on the PATH"
+        path = f"{UNWIND.parent}:{os.environ['PATH']}:{kubectl.path.parent}"
+        self.env = os.environ | {"UNWIND_STATE_DIR": str(state), "NO_COLOR": "1", "PATH": path}
 
     def run(self, *arguments: str, program: str | Path = UNWIND) -> subprocess.CompletedProcess[str]:
+        # Looked up here: the PATH that counts is that of the command, not ours.
+        program = shutil.which(program, path=self.env["PATH"]) or program
         return subprocess.run(
             [program, *arguments], env=self.env, capture_output=True, text=True, timeout=120, check=False
         )
@@ -243,7 +250,6 @@ def test_a_plane_is_not_started_on_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_the_command_is_also_a_plugin_of_kubectl(shell: Shell) -> None:
-    shell.env["PATH"] = f"{UNWIND.parent}:{shell.env['PATH']}"
     assert "Usage: kubectl unwind" in shell.run("unwind", "--help", program="kubectl").stdout
 
 

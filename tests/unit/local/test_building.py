@@ -10,7 +10,7 @@ import sys
 import threading
 import zipfile
 from collections import namedtuple
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -119,6 +119,7 @@ class Workshop:
         self.with_assets = msgspec.structs.replace(self.tool, assets=("*.yaml",))
         self.binary = tools.binary_path(self.tool)
         self.lock = self.module.shelf / "lock"
+        self.processes: list[asyncio.subprocess.Process] = []
 
     def builds(self) -> int:
         asked = self.here / "asked"
@@ -154,7 +155,7 @@ class Workshop:
         return subprocess.run([self.binary], capture_output=True, text=True, check=True).stderr
 
     async def process(self) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
             PROCESS,
@@ -162,10 +163,12 @@ class Workshop:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        self.processes.append(process)
+        return process
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+async def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Workshop]:
     go = golang.find_go()
     monkeypatch.setenv("UNWIND_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("UNWIND_UNWIND_TINY", raising=False)
@@ -176,8 +179,14 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
     monkeypatch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
     shop = Workshop(tmp_path)
     yield shop
+    # Of a test that failed: builders first, so that none goes on when its Go is ended.
+    for process in shop.processes:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
     for pid in shop.running():
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @asynccontextmanager

@@ -1,0 +1,141 @@
+"""Events on objects: what Unwind did and why, where `kubectl describe` shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from unwind.api.resources import Resource
+from unwind.clock import SYSTEM
+from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
+
+if TYPE_CHECKING:
+    from unwind.clock import Clock
+    from unwind.kube.client import Client, Object
+
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
+REPORTER = "unwind.dev/unwind"
+# The API server's own bound for the text.
+_NOTE = 1024
+# The same words within this time are one event that happened several times.
+_SERIES = 600.0
+_REMEMBERED = 4096
+_PENDING = 1000
+
+
+class Regarding(msgspec.Struct, frozen=True):
+    """The object that something happened to."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    namespace: str = ""
+
+
+class _What(msgspec.Struct, frozen=True):
+    regarding: Regarding
+    reason: str
+    note: str
+    type: str
+    action: str
+
+
+class _Series(msgspec.Struct):
+    name: str
+    began: float
+    count: int = 1
+
+
+class Recorder:
+    """Writes Events behind the back of whoever reports them: reporting never waits and never fails.
+
+    When the server is slower than we report, the oldest reports go: they are a courtesy, the state is in conditions.
+    """
+
+    def __init__(self, client: Client, *, instance: str, clock: Clock = SYSTEM) -> None:
+        self._client = client
+        self._instance = instance
+        self._clock = clock
+        self._pending: OrderedDict[_What, int] = OrderedDict()
+        self._series: OrderedDict[_What, _Series] = OrderedDict()
+        self._wake = asyncio.Event()
+        self.dropped = 0
+
+    def report(
+        self,
+        regarding: Regarding,
+        reason: str,
+        note: str,
+        *,
+        action: str,
+        type: Literal["Normal", "Warning"] = "Normal",  # noqa: A002 - the field's name
+    ) -> None:
+        """Say what happened: a reason in one word, a note for people, the action that was taken."""
+        what = _What(regarding, reason, note[:_NOTE], type, action)
+        self._pending[what] = self._pending.get(what, 0) + 1
+        if len(self._pending) > _PENDING:
+            self._pending.popitem(last=False)
+            self.dropped += 1
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write what is reported, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending:
+                what, times = self._pending.popitem(last=False)
+                try:
+                    await self._write(what, times)
+                except (ApiError, UnreachableError):
+                    # A namespace that is going takes no Events, and a server that is away none either.
+                    self.dropped += 1
+
+    async def _write(self, what: _What, times: int) -> None:
+        now = self._clock.monotonic()
+        series = self._series.get(what)
+        if series and now - series.began < _SERIES:
+            series.count += times
+            patch = {"series": {"count": series.count, "lastObservedTime": self._now()}}
+            try:
+                await self._client.patch(EVENTS, series.name, patch, namespace=_home(what.regarding))
+            except NotFoundError:
+                pass  # it was old enough to be cleared away: a new one is written below
+            else:
+                return
+        body = self._event(what)
+        await self._client.create(EVENTS, body)
+        self._series[what] = _Series(name=body["metadata"]["name"], began=now, count=times)
+        while len(self._series) > _REMEMBERED:
+            self._series.popitem(last=False)
+
+    def _event(self, what: _What) -> Object:
+        it = what.regarding
+        regarding = {"apiVersion": it.api_version, "kind": it.kind, "name": it.name, "uid": it.uid}
+        return {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            # Names may be as long as those of objects: what is appended must fit.
+            "metadata": {"name": f"{it.name[:236]}.{uuid.uuid4().hex[:16]}", "namespace": _home(it)},
+            "eventTime": self._now(),
+            "regarding": regarding | ({"namespace": it.namespace} if it.namespace else {}),
+            "reason": what.reason,
+            "action": what.action,
+            "note": what.note,
+            "type": what.type,
+            "reportingController": REPORTER,
+            "reportingInstance": self._instance,
+        }
+
+    def _now(self) -> str:
+        return self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _home(regarding: Regarding) -> str:
+    """Events about what has no namespace are kept in this one."""
+    return regarding.namespace or "default"

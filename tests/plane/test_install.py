@@ -1,0 +1,375 @@
+"""`unwind install` and `unwind uninstall` as a person calls them, on clusters of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import yaml
+
+from unwind.api import names, sveltos, unwind
+from unwind.api.definitions import DEFINITIONS
+from unwind.api.resources import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEPLOYMENTS,
+    LEASES,
+    NAMESPACES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    Resource,
+)
+from unwind.api.rights import Setting
+from unwind.installing.install import called, established, resource_of
+from unwind.installing.manifests import manifests
+from unwind.kube.client import Client
+from unwind.kube.errors import ApiError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.kube.client import Object
+    from unwind.local.cluster import Cluster
+
+UNWIND = Path(sys.executable).with_name("unwind")
+HOME = "unwind-system"
+
+
+class Told:
+    """What a command said, and how it ended."""
+
+    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+
+    @property
+    def refusal(self) -> str:
+        """The one line of a command that refused."""
+        assert self.code == 1, self.out + self.err
+        [line] = [line for line in self.err.splitlines() if not line.startswith("warning:")]
+        assert line.startswith("unwind: ")
+        return line
+
+    @property
+    def counts(self) -> dict[str, int]:
+        assert self.code == 0, self.err
+        last = self.out.splitlines()[-1]
+        return {word: int(count) for word, _, count in (part.rpartition(" ") for part in last.split(", "))}
+
+
+async def run(*arguments: str, kubeconfig: Path) -> Told:
+    env = os.environ | {"NO_COLOR": "1", "KUBECONFIG": str(kubeconfig)}
+    return Told(
+        await asyncio.to_thread(
+            subprocess.run, [UNWIND, *arguments], env=env, capture_output=True, text=True, timeout=120, check=False
+        )
+    )
+
+
+async def command(cluster: Cluster, *arguments: str) -> Told:
+    return await run(*arguments, kubeconfig=cluster.kubeconfig)
+
+
+def body(resource: Resource, name: str, namespace: str | None = None, **fields: Any) -> Object:
+    metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **fields}
+
+
+def deployment(namespace: str, name: str, image: str = "registry.example/app") -> Object:
+    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "main", "image": image}]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template}
+    return body(DEPLOYMENTS, name, namespace, spec=spec)
+
+
+async def versions(cluster: Cluster) -> dict[str, str]:
+    """The resourceVersion of everything that install has put there."""
+    return {
+        f"{manifest['kind']} {called(manifest)}": (
+            await cluster.client.get(
+                resource_of(manifest), manifest["metadata"]["name"], namespace=manifest["metadata"].get("namespace")
+            )
+        )["metadata"]["resourceVersion"]
+        for manifest in manifests(Setting())
+    }
+
+
+async def until(cluster: Cluster, resource: Resource, name: str, holds: Callable[[Object], bool], **where: str) -> None:
+    async with asyncio.timeout(30):
+        while not holds(await cluster.client.get(resource, name, **where)):
+            await asyncio.sleep(0.05)
+
+
+async def absent(cluster: Cluster, resource: Resource, name: str, **where: str) -> bool:
+    try:
+        await cluster.client.get(resource, name, **where)
+    except NotFoundError:
+        return True
+    return False
+
+
+async def test_install_waits_for_rivals_to_stop_and_changes_nothing_the_second_time(fresh_member: Cluster) -> None:
+    client = fresh_member.client
+    for namespace in ("projectsveltos", "karmada-system", "kruise-system"):
+        await fresh_member.create_namespace(namespace)
+    await client.create(DEPLOYMENTS, deployment("projectsveltos", "addon-controller"))
+    await client.create(DEPLOYMENTS, deployment("kruise-system", "kruise-controller-manager"))
+    available = {"namespace": "projectsveltos"}
+    await until(
+        fresh_member,
+        DEPLOYMENTS,
+        "addon-controller",
+        lambda it: it["status"].get("availableReplicas") == 1,
+        **available,
+    )
+    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    lease = {"holderIdentity": "host_1", "renewTime": now, "leaseDurationSeconds": 3600}
+    await client.create(LEASES, body(LEASES, "karmada-controller-manager", "karmada-system", spec=lease))
+
+    refusal = (await command(fresh_member, "install")).refusal
+    assert "Sveltos' addon-controller runs here (Deployment projectsveltos/addon-controller, 1 of 1 avail" in refusal
+    assert "kubectl -n projectsveltos scale deployment addon-controller --replicas=0" in refusal
+    assert "Karmada's controller-manager runs here (Lease karmada-system/karmada-controller-manager" in refusal
+    assert await client.list(CUSTOM_RESOURCE_DEFINITIONS) == [], "it looks before it touches anything"
+    assert await absent(fresh_member, NAMESPACES, HOME)
+
+    await client.patch(DEPLOYMENTS, "addon-controller", {"spec": {"replicas": 0}}, namespace="projectsveltos")
+    await until(fresh_member, DEPLOYMENTS, "addon-controller", lambda it: not it["status"].get("replicas"), **available)
+    spec = {"spec": {"holderIdentity": ""}}
+    await client.patch(LEASES, "karmada-controller-manager", spec, namespace="karmada-system")
+
+    first = await command(fresh_member, "install")
+    assert first.counts == {"created": len(manifests(Setting()))}
+    assert "warning: OpenKruise runs here" in first.err
+    crds = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
+    assert {crd["metadata"]["name"] for crd in crds} == {definition.name for definition in DEFINITIONS}
+    assert all(established(crd) for crd in crds), "who has installed wants to use it"
+
+    before = await versions(fresh_member)
+    second = await command(fresh_member, "install", "-o", "json")
+    results = {one["result"] for one in msgspec.json.decode(second.out)["items"]}
+    assert results == {"unchanged"}
+    assert await versions(fresh_member) == before
+
+    await _check_rights(fresh_member)
+    await _check_that_somebody_elses_service_account_is_not_taken_over(fresh_member)
+
+
+async def _check_rights(cluster: Cluster) -> None:
+    manager = cluster.connection(f"system:serviceaccount:{HOME}:unwind")
+    async with Client(manager) as client:
+        await client.list(unwind.TEARDOWNS)
+        await client.list(unwind.INVENTORIES, namespace=HOME)
+        await client.list(SECRETS, namespace=HOME)
+        await client.list(CUSTOM_RESOURCE_DEFINITIONS)
+        await client.cluster_uid()
+        for resource, namespace in ((SECRETS, "default"), (CONFIG_MAPS, HOME), (unwind.INVENTORIES, "default")):
+            with pytest.raises(ApiError) as refusal:
+                await client.list(resource, namespace=namespace)
+            assert refusal.value.code == 403
+
+
+async def _check_that_somebody_elses_service_account_is_not_taken_over(cluster: Cluster) -> None:
+    await cluster.create_namespace("shared")
+    await cluster.client.create(SERVICE_ACCOUNTS, body(SERVICE_ACCOUNTS, "unwind", "shared"))
+    refusal = (await command(cluster, "install", "--namespace", "shared")).refusal
+    assert "somebody else's objects stand where ours should be: ServiceAccount shared/unwind" in refusal
+    taken = await cluster.client.get(SERVICE_ACCOUNTS, "unwind", namespace="shared")
+    assert "labels" not in taken["metadata"]
+
+
+# A release of Sveltos: two versions, a rule, an annotation and columns of its own, and not the field of the proposal.
+FOREIGN = yaml.safe_load("""
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: clusterprofiles.config.projectsveltos.io
+  annotations: {controller-gen.kubebuilder.io/version: v0.21.0}
+spec:
+  group: config.projectsveltos.io
+  names: {kind: ClusterProfile, listKind: ClusterProfileList, plural: clusterprofiles, singular: clusterprofile}
+  scope: Cluster
+  conversion: {strategy: None}
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: false
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+  - name: v1beta1
+    served: true
+    storage: true
+    subresources: {status: {}}
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          apiVersion: {type: string}
+          kind: {type: string}
+          metadata: {type: object}
+          spec:
+            type: object
+            properties:
+              tier: {type: integer, format: int32, default: 50, minimum: 1}
+              stopMatchingBehavior: {type: string, enum: [WithdrawPolicies, LeavePolicies], default: WithdrawPolicies}
+              policyRefs:
+                type: array
+                items: {type: object, required: [name], properties: {name: {type: string}}}
+              options: {type: object, additionalProperties: {type: string}}
+            x-kubernetes-validations: [{rule: "self.tier < 1000", message: "theirs"}]
+          status: {type: object, properties: {matchingClusters: {type: array, items: {type: object}}}}
+""")
+
+
+async def test_a_crd_of_somebody_elses_is_left_alone_and_adopting_only_adds_to_it(fresh_member: Cluster) -> None:
+    client, name = fresh_member.client, FOREIGN["metadata"]["name"]
+    profiles = sveltos.CLUSTER_PROFILES
+    await client.create(CUSTOM_RESOURCE_DEFINITIONS, FOREIGN)
+    await until(fresh_member, CUSTOM_RESOURCE_DEFINITIONS, name, established)
+    await client.create(profiles, body(profiles, "old", spec={"tier": 7, "policyRefs": [{"name": "a"}]}))
+    await fresh_member.create_namespace(HOME)
+    theirs = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
+
+    refusal = (await command(fresh_member, "install")).refusal
+    assert name in refusal
+    assert "--adopt-crds" in refusal
+    assert len(await client.list(CUSTOM_RESOURCE_DEFINITIONS)) == 1, "it looks before it touches anything"
+
+    told = await command(fresh_member, "install", "--adopt-crds")
+    assert told.counts == {"left alone": 1, "adopted": 1, "created": len(manifests(Setting())) - 2}
+    adopted = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
+    _check_only_added(theirs, adopted)
+
+    before = adopted["metadata"]["resourceVersion"]
+    assert (await command(fresh_member, "install", "--adopt-crds")).counts["unchanged"] == len(manifests(Setting())) - 1
+    adopted = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
+    assert adopted["metadata"]["resourceVersion"] == before
+
+    strict = body(profiles, "strict", spec={"clusterDeletionBehavior": "EnforceRemovePolicies"})
+    await _until_kept(client, profiles, strict)
+    with pytest.raises(ApiError, match="Unsupported value"):
+        await client.create(profiles, body(profiles, "bad", spec={"clusterDeletionBehavior": "Typo"}))
+
+    gone = await command(fresh_member, "uninstall", "--yes")
+    assert gone.counts["kept"] == 1, "the namespace was there before, and no CRD of ours has objects"
+    assert f"kept the fields that were added to {name}" in gone.out
+    kept = await client.get(profiles, "strict", type=sveltos.ClusterProfile)
+    assert kept.spec.deletion is sveltos.ClusterDeletionBehavior.ENFORCE
+    assert [crd["metadata"]["name"] for crd in await client.list(CUSTOM_RESOURCE_DEFINITIONS)] == [name]
+    assert not await absent(fresh_member, NAMESPACES, HOME)
+
+
+def _check_only_added(theirs: Object, adopted: Object) -> None:
+    old, new = (crd["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"] for crd in (theirs, adopted))
+    spec = new["spec"]["properties"]
+    assert spec["clusterDeletionBehavior"]["default"] == "RemovePolicies"
+    assert "tier" in spec["policyRefs"]["items"]["properties"]
+    fields = adopted["metadata"]["annotations"].pop(names.ADOPTED_FIELDS_ANNOTATION).split(",")
+    assert {"spec.clusterDeletionBehavior", "spec.policyRefs[].tier", "status.conditions"} <= set(fields)
+
+    # Without what was noted as added, it is what it was.
+    for field in fields:
+        node = adopted["spec"]["versions"][1]["schema"]["openAPIV3Schema"]
+        *parents, last = field.split(".")
+        for part in parents:
+            node = node["properties"][part.removesuffix("[]")]
+            node = node["items"] if part.endswith("[]") else node
+        del node["properties"][last]
+    assert new == old
+    assert adopted["spec"] == theirs["spec"]
+    assert adopted["metadata"]["annotations"] == theirs["metadata"]["annotations"]
+    assert adopted["metadata"].get("labels") is None
+
+
+async def _until_kept(client: Client, resource: Resource, wanted: Object) -> None:
+    """A changed CRD is heeded a moment after it is written."""
+    async with asyncio.timeout(30):
+        while True:
+            applied = await client.apply(resource, wanted)
+            if "clusterDeletionBehavior" in applied["spec"]:
+                return
+            await asyncio.sleep(0.05)
+
+
+def teardown(phase: str) -> Object:
+    target = {"kind": "Cluster", "namespace": "default", "name": "prod-7", "uid": "u-1"}
+    spec = {"title": "Cluster default/prod-7", "target": target, "cause": "ClusterDeleted"}
+    return body(unwind.TEARDOWNS, "u-1", spec=spec, status={"phase": phase})
+
+
+async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_nothing(fresh_member: Cluster) -> None:
+    client = fresh_member.client
+    assert (await command(fresh_member, "install", "--url", "https://127.0.0.1:9443")).code == 0
+    assert (await command(fresh_member, "install")).counts["created"] == 1, "now with the Service"
+
+    await client.create(unwind.TEARDOWNS, teardown("Removing"))
+    refusal = (await command(fresh_member, "uninstall", "--yes")).refusal
+    assert "not finished: u-1 (Cluster default/prod-7, Pending)" in refusal
+    await client.patch(unwind.TEARDOWNS, "u-1", {"status": {"phase": "Complete"}}, subresource="status")
+
+    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    lease = {"holderIdentity": "replica-a", "renewTime": now, "leaseDurationSeconds": 3600}
+    await client.create(LEASES, body(LEASES, "unwind-shard-00", HOME, spec=lease))
+    assert "a manager is running (replica-a)" in (await command(fresh_member, "uninstall", "--yes")).refusal
+    await client.patch(LEASES, "unwind-shard-00", {"spec": {"holderIdentity": ""}}, namespace=HOME)
+    assert "say --yes" in (await command(fresh_member, "uninstall")).refusal
+
+    # An object that waits for us, one that waits for somebody else as well, and what was deployed.
+    held = body(CONFIG_MAPS, "held", "default")
+    held["metadata"]["finalizers"] = ["unwind.dev/external"]
+    uid = (await client.create(CONFIG_MAPS, held))["metadata"]["uid"]
+    await client.delete(CONFIG_MAPS, "held", namespace="default", uid=uid)
+    both = body(SECRETS, "both", "default")
+    both["metadata"]["finalizers"] = ["example.io/theirs", "unwind.dev/credentials"]
+    await client.create(SECRETS, both)
+    spec = {
+        "owner": {"kind": "ClusterSummary", "name": "s"},
+        "member": {"object": {"kind": "Cluster", "name": "prod-7"}, "systemUid": "u-3"},
+    }
+    inventory = body(unwind.INVENTORIES, "i", HOME, spec=spec)
+    inventory["metadata"]["finalizers"] = [names.Finalizer.INVENTORY.value]
+    await client.create(unwind.INVENTORIES, inventory)
+
+    first = await command(fresh_member, "uninstall", "--yes")
+    assert first.counts == {"deleted": len(manifests(Setting())) - 3, "let go": 3, "kept": 3}
+    assert "kept CustomResourceDefinition teardowns.unwind.dev, because there is 1 object of it" in first.out
+    assert f"kept Namespace {HOME}, because of what is in it: Inventory i" in first.out
+    assert await absent(fresh_member, CONFIG_MAPS, "held", namespace="default")
+    released = await client.get(SECRETS, "both", namespace="default")
+    assert released["metadata"]["finalizers"] == ["example.io/theirs"]
+    assert "finalizers" not in (await client.get(unwind.INVENTORIES, "i", namespace=HOME))["metadata"]
+
+    # Somebody put something of theirs into our namespace: it stays, until they take it out.
+    await client.create(CONFIG_MAPS, body(CONFIG_MAPS, "theirs", HOME))
+    second = await command(fresh_member, "uninstall", "--yes", "--delete-crds")
+    assert second.counts == {"deleted": 2, "let go": 0, "kept": 1}
+    assert "CustomResourceDefinition teardowns.unwind.dev deleted, with 1 object" in second.err
+    assert f"kept Namespace {HOME}, because of what is in it: ConfigMap theirs" in second.out
+    theirs = await client.get(CONFIG_MAPS, "theirs", namespace=HOME)
+    await client.delete(CONFIG_MAPS, "theirs", namespace=HOME, uid=theirs["metadata"]["uid"])
+
+    assert (await command(fresh_member, "uninstall", "--yes")).counts == {"deleted": 1, "let go": 0, "kept": 0}
+    for manifest in manifests(Setting()):
+        metadata = manifest["metadata"]
+        where = {"namespace": metadata["namespace"]} if "namespace" in metadata else {}
+        assert await absent(fresh_member, resource_of(manifest), metadata["name"], **where)
+    assert (await command(fresh_member, "uninstall", "--yes")).out == "Nothing of Unwind is here.\n"
+
+
+async def test_without_a_cluster_manifests_are_printed_and_the_rest_is_one_line(tmp_path: Path) -> None:
+    nowhere = tmp_path / "kubeconfig"
+    printed = await run("install", "--dry-run", "-o", "yaml", "--namespace", "mine", kubeconfig=nowhere)
+    assert list(yaml.safe_load_all(printed.out)) == manifests(Setting(namespace="mine"))
+    listed = await run("install", "--dry-run", "-o", "json", kubeconfig=nowhere)
+    assert msgspec.json.decode(listed.out)["items"] == manifests(Setting())
+
+    group = await run("crds", "--group", "unwind.dev", kubeconfig=nowhere)
+    assert [crd["spec"]["names"]["kind"] for crd in yaml.safe_load_all(group.out)] == ["Teardown", "Inventory"]
+    assert "it knows cluster.karmada.io" in (await run("crds", "--group", "x", kubeconfig=nowhere)).refusal
+    for name in ("install", "uninstall"):
+        assert str(nowhere) in (await run(name, kubeconfig=nowhere)).refusal
+    assert "write https://HOST:PORT" in (await run("install", "--dry-run", "--url", "x", kubeconfig=nowhere)).refusal

@@ -1,0 +1,79 @@
+"""What is installed, as values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unwind.api import names
+from unwind.api.rights import Contribution, Right, Setting
+from unwind.errors import UnwindError
+from unwind.installing.install import resource_of
+from unwind.installing.manifests import is_ours, manifests
+
+
+def of_kind(kind: str, setting: Setting = Setting(), **more: Any) -> list[dict[str, Any]]:  # noqa: B008 - frozen
+    return [one for one in manifests(setting, **more) if one["kind"] == kind]
+
+
+def test_everything_carries_our_mark_and_can_be_applied() -> None:
+    for manifest in manifests(Setting()):
+        assert is_ours(manifest)
+        resource = resource_of(manifest)
+        assert bool(manifest["metadata"].get("namespace")) is (resource.namespaced)
+
+
+def test_the_namespace_comes_first_and_everything_of_ours_is_in_it() -> None:
+    whole = manifests(Setting(namespace="elsewhere"))
+    assert whole[0]["kind"] == "Namespace"
+    assert whole[0]["metadata"]["name"] == "elsewhere"
+    assert {one["metadata"]["namespace"] for one in whole if "namespace" in one["metadata"]} == {"elsewhere"}
+    [binding] = of_kind("ClusterRoleBinding", Setting(namespace="elsewhere"))
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "unwind", "namespace": "elsewhere"}]
+
+
+def test_two_installations_do_not_share_their_cluster_wide_rights() -> None:
+    one, other = (of_kind("ClusterRole", Setting(namespace=name))[0]["metadata"]["name"] for name in ("a", "b"))
+    assert one != other
+
+
+def test_the_manager_has_no_right_to_everything_and_may_read_secrets_at_home_only() -> None:
+    [everywhere], [at_home] = of_kind("ClusterRole"), of_kind("Role")
+    for rule in everywhere["rules"] + at_home["rules"]:
+        assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+    assert not [rule for rule in everywhere["rules"] if "secrets" in rule["resources"]]
+    assert [rule for rule in at_home["rules"] if "secrets" in rule["resources"]]
+
+
+def test_a_part_that_registers_gets_its_rights_and_its_objects() -> None:
+    def objects(setting: Setting) -> list[dict[str, Any]]:
+        metadata = {"name": "extra", "namespace": setting.namespace, "labels": {"own": "label"}}
+        return [{"apiVersion": "v1", "kind": "Service", "metadata": metadata}]
+
+    part = Contribution(
+        name="part",
+        everywhere=(Right("example.io", ("things",), ("get",), ("one",)),),
+        at_home=(Right("", ("configmaps",), ("list",)),),
+        manifests=objects,
+    )
+    [role], [home], [service] = (of_kind(kind, register=[part]) for kind in ("ClusterRole", "Role", "Service"))
+    assert role["rules"] == [
+        {"apiGroups": ["example.io"], "resources": ["things"], "verbs": ["get"], "resourceNames": ["one"]}
+    ]
+    assert home["rules"] == [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}]
+    assert service["metadata"]["labels"] == {"own": "label", names.MANAGED_BY_LABEL: "unwind"}
+
+
+def test_a_manager_outside_the_cluster_needs_no_service() -> None:
+    assert len(of_kind("Service")) == 1
+    assert of_kind("Service", Setting(url="https://10.0.0.1:9443")) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://host:1", "host:9443", "https://", "https://host:0", "https://host:x", "https://[::1", "https://h/?a=b"],
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(UnwindError, match="is not an address"):
+        manifests(Setting(url=url))
