@@ -221,6 +221,13 @@ class Client:
         path = resource.path(namespace=body["metadata"].get("namespace"))
         return await self._write("create", resource, "POST", path, body, query={"fieldManager": field_manager})
 
+    async def post(
+        self, resource: Resource, name: str, subresource: str, body: Object, *, namespace: str | None = None
+    ) -> Object:
+        """Create a subresource of an object: a token, an eviction."""
+        path = resource.path(name, namespace=namespace, subresource=subresource)
+        return await self._write("create", resource, "POST", path, body)
+
     async def apply(
         self,
         resource: Resource,

@@ -49,7 +49,7 @@ class Queue(Generic[K]):
         per_group: int = 8,
         backoff: Backoff = Backoff(),  # noqa: B008 - frozen
         clock: Clock = SYSTEM,
-        failed: Callable[[K, Exception], None] = lambda *_: None,
+        failed: Callable[[K, Exception], object] = lambda *_: None,
         chance: random.Random | None = None,
     ) -> None:
         """`reconcile` returns after how many seconds the key wants to be looked at again, or None."""

@@ -1,0 +1,121 @@
+"""What a server serves: any kind by its name, found out from the server itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.resources import Resource
+from unwind.errors import UnwindError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from unwind.kube.client import Client
+
+_AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A resource as the server describes it."""
+
+    resource: Resource
+    verbs: frozenset[str]
+    short_names: tuple[str, ...] = ()
+    singular: str = ""
+    fresh: bool = True
+    """False if the server behind an aggregated API does not answer: what is said of it may be old, or missing."""
+
+
+class _Scope(msgspec.Struct):
+    kind: str = ""
+
+
+class _Resource(msgspec.Struct, rename="camel"):
+    resource: str
+    response_kind: _Scope = msgspec.field(default_factory=_Scope)
+    scope: str = ""
+    singular_resource: str = ""
+    verbs: list[str] = []
+    short_names: list[str] = []
+
+
+class _Version(msgspec.Struct):
+    version: str
+    resources: list[_Resource] = []
+    freshness: str = "Current"
+
+
+class _Name(msgspec.Struct):
+    name: str = ""
+
+
+class _Group(msgspec.Struct):
+    metadata: _Name = msgspec.field(default_factory=_Name)
+    versions: list[_Version] = []
+
+
+class _Groups(msgspec.Struct):
+    items: list[_Group]
+
+
+class Discovery:
+    """The kinds of one server, read when first asked for and again when something is not among them."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._kinds: list[Kind] = []
+        self._reading = asyncio.Lock()
+
+    async def kinds(self, *, anew: bool = False) -> list[Kind]:
+        """Everything that is served, in the server's order of preference."""
+        known = self._kinds
+        async with self._reading:
+            # Whoever waited for somebody else's reading has it now.
+            if not self._kinds or (anew and self._kinds is known):
+                bodies = [await self._client.raw(path, accept=_AGGREGATED) for path in ("/api", "/apis")]
+                self._kinds = list(_kinds(bodies))
+        return self._kinds
+
+    async def resource(self, kind: str, *, group: str = "", version: str | None = None) -> Resource:
+        """The resource of a kind, in a version or in the one that the server prefers."""
+        for anew in (False, True):
+            for one in await self.kinds(anew=anew):
+                it = one.resource
+                if (it.kind, it.group) == (kind, group) and version in (None, it.version):
+                    return it
+        name = f"{group}/{version}" if version and group else version or group or "v1"
+        raise UnwindError(f"this cluster serves no {kind} of {name}", remedy="is its CRD installed?")
+
+    async def named(self, name: str) -> Resource:
+        """The resource that a person means: `deploy`, `deployments.apps`, `ClusterProfile`."""
+        plural, _, group = name.lower().partition(".")
+        for anew in (False, True):
+            for one in await self.kinds(anew=anew):
+                it = one.resource
+                names = {it.plural, it.kind.lower(), one.singular, *one.short_names}
+                if plural in names and (not group or it.group == group or it.group.startswith(f"{group}.")):
+                    return it
+        raise UnwindError(f"this cluster knows no {name!r}", remedy="`kubectl api-resources` lists what it knows")
+
+
+def _kinds(bodies: Iterable[bytes]) -> Iterator[Kind]:
+    for body in bodies:
+        for group in msgspec.json.decode(body, type=_Groups).items:
+            for version in group.versions:
+                for one in version.resources:
+                    yield Kind(
+                        resource=Resource(
+                            group.metadata.name,
+                            version.version,
+                            one.resource,
+                            one.response_kind.kind,
+                            namespaced=one.scope == "Namespaced",
+                        ),
+                        verbs=frozenset(one.verbs),
+                        short_names=tuple(one.short_names),
+                        singular=one.singular_resource,
+                        fresh=version.freshness == "Current",
+                    )

@@ -1,0 +1,269 @@
+"""The client on the real API server, and on servers that have a bad day."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import uuid
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+import yaml
+
+from tests.plane.test_informers import definition, through_proxy
+from tests.plane.test_plane import delete, manifest
+from unwind.api.resources import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    SERVICE_ACCOUNTS,
+    Resource,
+)
+from unwind.errors import UnwindError
+from unwind.kube import kubeconfig
+from unwind.kube.absence import Presence
+from unwind.kube.client import Client
+from unwind.kube.discovery import Discovery
+from unwind.kube.errors import ApiError, ConflictError, UnreachableError
+from unwind.kube.kubeconfig import Connection
+from unwind.kube.queue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from unwind.local.cluster import Cluster
+    from unwind.local.plane import Plane
+
+
+async def token_for(cluster: Cluster, namespace: str) -> str:
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
+    answer = await cluster.client.post(SERVICE_ACCOUNTS, "default", "token", request, namespace=namespace)
+    token: str = answer["status"]["token"]
+    return token
+
+
+async def who(client: Client) -> str:
+    """The user that the server takes us for: everyone may ask, and a refusal names them."""
+    with pytest.raises(ApiError) as refusal:
+        await client.list(NAMESPACES)
+    assert refusal.value.code == 403
+    return str(refusal.value)
+
+
+async def test_a_token_a_token_file_and_a_plugin_all_get_in(plane: Plane, namespace: str, tmp_path: Path) -> None:
+    cluster = plane.management
+    token = await token_for(cluster, namespace)
+    (tmp_path / "token").write_text(token)
+    plugin = tmp_path / "plugin"
+    credential = {"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": {"token": token}}
+    plugin.write_text(f"#!/bin/sh\necho '{msgspec.json.encode(credential).decode()}'\n")
+    plugin.chmod(0o755)
+    authority = base64.b64encode(cluster.files.certificate("ca").read_bytes()).decode()
+    users = {
+        "token": {"token": token},
+        "file": {"tokenFile": "token"},
+        "plugin": {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin"}},
+    }
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": cluster.server, "certificate-authority-data": authority}}],
+        "users": [{"name": name, "user": user} for name, user in users.items()],
+        "contexts": [{"name": name, "context": {"cluster": "c", "user": name}} for name in users],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    for name in users:
+        async with Client(kubeconfig.load(tmp_path / "config", context=name)) as client:
+            assert f"system:serviceaccount:{namespace}:default" in await who(client)
+
+
+async def test_a_rotated_token_file_is_picked_up_when_the_old_token_is_refused(
+    plane: Plane, namespace: str, tmp_path: Path
+) -> None:
+    cluster = plane.management
+    file = tmp_path / "token"
+    file.write_text("no-longer-valid")
+    connection = Connection(
+        server=cluster.server,
+        authority=cluster.files.certificate("ca").read_bytes(),
+        credential=kubeconfig.TokenFile(str(file)),
+    )
+    async with Client(connection) as client:
+        with pytest.raises(ApiError) as refusal:
+            await client.list(NAMESPACES)
+        assert refusal.value.code == 401
+        file.write_text(await token_for(cluster, namespace))
+        assert "system:serviceaccount" in await who(client)
+
+
+async def test_a_server_of_another_name_is_verified_by_the_name_it_should_have(plane: Plane) -> None:
+    direct = plane.management.connection("admin", groups=("system:masters",))
+    by_name = msgspec.structs.replace(direct, server_name="kubernetes.default")
+    async with Client(by_name) as client:
+        await client.list(NAMESPACES)
+    async with Client(msgspec.structs.replace(direct, server_name="somebody.else")) as client:
+        with pytest.raises(UnreachableError, match=r"not to be trusted.*tls-server-name"):
+            await client.list(NAMESPACES)
+
+
+async def test_gone_is_only_what_the_server_says_is_gone_by_name(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    here = await client.cluster_uid()
+    created = await client.create(CONFIG_MAPS, manifest(CONFIG_MAPS, "it", namespace))
+    uid = created["metadata"]["uid"]
+    there = await client.sighting(CONFIG_MAPS, "it", uid=uid, namespace=namespace, cluster=here)
+    assert there.presence is Presence.PRESENT
+
+    unserved = Resource("apps", "v1beta1", "deployments", "Deployment")
+    seen = await client.sighting(unserved, "it", uid=uid, namespace=namespace)
+    assert seen.presence is Presence.UNKNOWN, "an unserved version says nothing"
+
+    await delete(plane.management, CONFIG_MAPS, "it", namespace)
+    gone = await client.sighting(CONFIG_MAPS, "it", uid=uid, namespace=namespace, cluster=here)
+    assert gone.presence is Presence.ABSENT
+    elsewhere = await client.sighting(CONFIG_MAPS, "it", uid=uid, namespace=namespace, cluster=str(uuid.uuid4()))
+    assert elsewhere.presence is Presence.UNKNOWN
+    assert "another cluster answers" in elsewhere.why
+
+    await client.create(CONFIG_MAPS, manifest(CONFIG_MAPS, "it", namespace))
+    replaced = await client.sighting(CONFIG_MAPS, "it", uid=uid, namespace=namespace, cluster=here)
+    assert replaced.presence is Presence.ABSENT
+    assert "another object" in replaced.why
+
+
+async def test_gone_is_told_of_kinds_in_groups_and_of_custom_ones_as_well(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    widgets = Resource(f"{namespace}.example.com", "v1", "widgets", "Widget")
+    seen = await client.sighting(widgets, "it", uid="1", namespace=namespace)
+    assert seen.presence is Presence.UNKNOWN, "the kind is not there yet"
+    await client.create(CUSTOM_RESOURCE_DEFINITIONS, definition(widgets))
+    async with asyncio.timeout(20):
+        while (seen := await client.sighting(widgets, "it", uid="1", namespace=namespace)).presence is Presence.UNKNOWN:
+            await asyncio.sleep(0.05)
+    assert seen.presence is Presence.ABSENT
+    assert (await client.sighting(DEPLOYMENTS, "it", uid="1", namespace=namespace)).absent
+
+
+async def test_an_apply_for_an_object_that_is_gone_does_not_bring_it_back(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    created = await client.create(CONFIG_MAPS, manifest(CONFIG_MAPS, "it", namespace))
+    await delete(plane.management, CONFIG_MAPS, "it", namespace)
+    late = manifest(CONFIG_MAPS, "it", namespace, data={"a": "b"})
+    late["metadata"]["uid"] = created["metadata"]["uid"]
+    with pytest.raises(ConflictError):
+        await client.apply(CONFIG_MAPS, late)
+
+
+async def test_any_kind_is_found_by_discovery_also_one_that_came_later(plane: Plane, namespace: str) -> None:
+    discovery = Discovery(plane.management.client)
+    assert await discovery.resource("Deployment", group="apps") == DEPLOYMENTS
+    assert await discovery.named("deploy") == DEPLOYMENTS
+    assert await discovery.named("ConfigMap") == CONFIG_MAPS
+    assert await discovery.named("ns") == NAMESPACES
+    with pytest.raises(UnwindError, match="knows no 'unicorns'"):
+        await discovery.named("unicorns")
+    gadgets = Resource(f"{namespace}.example.com", "v1", "gadgets", "Gadget")
+    await plane.management.client.create(CUSTOM_RESOURCE_DEFINITIONS, definition(gadgets))
+    found: Resource | None = None
+    async with asyncio.timeout(20):
+        while found is None:
+            with suppress(UnwindError):
+                found = await discovery.resource("Gadget", group=gadgets.group)
+            await asyncio.sleep(0.05)
+    assert found == gadgets
+
+
+async def test_a_server_that_never_answers_is_given_up_and_keeps_nobody_else_waiting(
+    plane: Plane, namespace: str
+) -> None:
+    """One cluster accepts connections and says nothing; the work for another goes on meanwhile."""
+    well = plane.management.client
+    async with through_proxy(plane.members["member-1"]) as (_, proxy):
+        proxy.hold()
+        direct = plane.members["member-1"].connection("admin")
+        async with Client(msgspec.structs.replace(direct, server=proxy.url), deadline=2.0) as hanging:
+            done: list[str] = []
+            failed: dict[str, Exception] = {}
+
+            async def reconcile(key: str) -> None:
+                await (hanging if key.startswith("hung/") else well).list(CONFIG_MAPS, namespace=namespace)
+                done.append(key)
+
+            queue: Queue[str] = Queue(
+                reconcile,
+                group=lambda key: key.split("/")[0],
+                per_group=2,
+                failed=failed.setdefault,
+            )
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(queue.run())
+                for number in range(20):
+                    queue.add(f"hung/{number}")
+                    queue.add(f"well/{number}")
+                async with asyncio.timeout(30):
+                    while len(done) < 20 or not failed:
+                        await asyncio.sleep(0.01)
+                running.cancel()
+            assert {key.split("/")[0] for key in done} == {"well"}
+            assert isinstance(next(iter(failed.values())), UnreachableError)
+
+
+@asynccontextmanager
+async def answering(*answers: bytes) -> AsyncIterator[tuple[Client, list[str]]]:
+    """A server on a real socket that gives these answers, one after another."""
+    asked: list[str] = []
+    left = list(answers)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                request = (await reader.readuntil(b"\r\n\r\n")).decode()
+                asked.append(request.split("\r\n")[0])
+                writer.write(left.pop(0))
+        except (asyncio.IncompleteReadError, ConnectionError, IndexError):
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        async with Client(Connection(server=address), deadline=5.0) as client:
+            yield client, asked
+    finally:
+        server.close()
+
+
+def answer(status: str, body: bytes = b"{}", **headers: str) -> bytes:
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{lines}\r\n".encode() + body
+
+
+async def test_a_server_that_asks_for_patience_is_given_it() -> None:
+    busy = answer("429 Too Many Requests", Retry_After="0.1")
+    down = answer("503 Service Unavailable", Retry_After="0.1")
+    async with answering(busy, down, answer("200 OK", b'{"metadata": {"uid": "1"}}')) as (client, asked):
+        assert await client.cluster_uid() == "1"
+        assert len(asked) == 3
+
+
+async def test_a_server_that_asks_for_more_patience_than_there_is_time_gets_an_error() -> None:
+    async with answering(answer("429 Too Many Requests", Retry_After="60")) as (client, _):
+        with pytest.raises(ApiError) as error:
+            await client.cluster_uid()
+        assert error.value.code == 429
+
+
+async def test_an_error_without_a_word_about_later_is_not_tried_again() -> None:
+    async with answering(answer("500 Internal Server Error", b"oh")) as (client, asked):
+        with pytest.raises(ApiError, match="oh"):
+            await client.cluster_uid()
+        assert len(asked) == 1
+
+
+async def test_a_redirect_is_not_followed_because_it_would_take_the_credentials_along() -> None:
+    async with answering(answer("302 Found", Location="http://127.0.0.1:1/")) as (client, asked):
+        with pytest.raises(ApiError) as error:
+            await client.cluster_uid()
+        assert error.value.code == 302
+        assert len(asked) == 1
