@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import uuid
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from unwind.api.resources import (
 from unwind.kube.client import Client, Object
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 from unwind.kube.kubeconfig import Connection
+from unwind.local import waiting
 from unwind.local.cloud import CLEANUP_FINALIZER
 
 if TYPE_CHECKING:
@@ -57,20 +57,15 @@ def deployment(name: str, namespace: str) -> Object:
 async def until(
     cluster: Cluster, resource: Resource, name: str, namespace: str | None, holds: Callable[[Object], bool]
 ) -> Object:
-    async for event in cluster.client.watch(resource, namespace=namespace, name=name):
-        if event.type != "DELETED" and holds(event.object):
-            return event.object
-    raise AssertionError("the watch ended")
+    found = await waiting.until(
+        cluster.client, resource, name, lambda it: it is not None and holds(it), "as expected", namespace=namespace
+    )
+    assert found
+    return found
 
 
 async def until_gone(cluster: Cluster, resource: Resource, name: str, namespace: str | None = None) -> None:
-    for _ in range(600):
-        try:
-            await cluster.client.get(resource, name, namespace=namespace)
-        except NotFoundError:
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"{name} is still there")
+    await waiting.until_absent(cluster.client, resource, name, namespace=namespace)
 
 
 async def delete(cluster: Cluster, resource: Resource, name: str, namespace: str | None = None) -> str:
