@@ -63,10 +63,11 @@ async def up(
     with BuildProgress() as progress:
         toolbox = await equip(shape, progress)
     order = supervising.Order(name=name, shape=shape, toolbox=toolbox)
-    with console.err.status(f"Starting plane {name!r}"):
-        if not foreground:
-            show_up(await supervising.up(order, announce=_announce))
-            return
+    if not foreground:
+        with console.err.status(f"Starting plane {name!r}"):
+            record = await supervising.up(order, announce=_announce)
+        show_up(record)
+        return
     end_with_parent(signal.SIGTERM)
     home = Home(name).claim(announce=_announce)
     await supervising.keep(

@@ -9,9 +9,7 @@ import asyncio
 import fcntl
 import os
 import shutil
-import signal
 import tempfile
-import threading
 import time
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -81,10 +79,9 @@ async def ensure(wanted: Iterable[Tool], progress: Progress | None = None) -> di
             lacking.setdefault(tool.module, []).append(tool)
     if lacking:
         try:
-            with _cancelled_by_sigterm():
-                go = await asyncio.to_thread(golang.find_go)
-                for module, tools_of_it in lacking.items():
-                    found |= await _ensure_module(module, tools_of_it, go=go, progress=progress)
+            go = await asyncio.to_thread(golang.find_go)
+            for module, tools_of_it in lacking.items():
+                found |= await _ensure_module(module, tools_of_it, go=go, progress=progress)
         except OSError as error:
             where = error.filename or cache_dir()
             raise UnwindError(f"cannot build into {where}: {error.strerror}", remedy=_MAKE_ROOM) from error
@@ -267,27 +264,3 @@ def _scratch(shelf: Path) -> Iterator[Path]:
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-@contextmanager
-def _cancelled_by_sigterm() -> Iterator[None]:
-    """Clean up before a SIGTERM that nobody else handles ends this process."""
-    task = asyncio.current_task()
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not task or not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    came = threading.Event()
-
-    def cancel() -> None:
-        came.set()
-        task.cancel()
-
-    loop.add_signal_handler(signal.SIGTERM, cancel)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
-        if came.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
