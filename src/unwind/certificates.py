@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LIFETIME = dt.timedelta(days=365)
-_CLOCK_SKEW = dt.timedelta(hours=1)
+CLOCK_SKEW = dt.timedelta(hours=1)
 
 
 class KeyPair(msgspec.Struct, frozen=True):
@@ -24,6 +24,12 @@ class KeyPair(msgspec.Struct, frozen=True):
 
     certificate: bytes
     key: bytes
+
+    def check(self) -> None:
+        """Raises ValueError if they are not PEM or do not belong together."""
+        key = serialization.load_pem_private_key(self.key, password=None)
+        if key.public_key() != x509.load_pem_x509_certificate(self.certificate).public_key():
+            raise ValueError("the key does not belong to the certificate")
 
 
 class Authority:
@@ -40,15 +46,16 @@ class Authority:
             .sign(key, hashes.SHA256())
         )
         self._key, self._name = key, subject
-        self.pair = KeyPair(certificate=_pem(certificate), key=private_pem(key))
+        self.pair = KeyPair(certificate=certificate_pem(certificate), key=private_pem(key))
 
     @classmethod
     def kept(cls, pair: KeyPair) -> Self:
         """The authority that this certificate and key are of. Raises ValueError if they are of none."""
+        pair.check()
         key = serialization.load_pem_private_key(pair.key, password=None)
         certificate = x509.load_pem_x509_certificate(pair.certificate)
-        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-            raise ValueError("the authority's key does not belong to its certificate")
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError("the key of the authority is of a kind that is not ours")  # noqa: TRY004 - a bad value
         authority = cls.__new__(cls)
         authority._key, authority._name = key, certificate.subject  # noqa: SLF001 - of its own class
         authority.pair = pair
@@ -96,7 +103,7 @@ class Authority:
             builder = builder.add_extension(
                 x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False
             )
-        return KeyPair(certificate=_pem(builder.sign(self._key, hashes.SHA256())), key=private_pem(key))
+        return KeyPair(certificate=certificate_pem(builder.sign(self._key, hashes.SHA256())), key=private_pem(key))
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -113,7 +120,7 @@ def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def certificate_pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
@@ -132,7 +139,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + lifetime)
     )
 

@@ -25,12 +25,13 @@ async def side_by_side(work: Iterable[Coroutine[object, object, object]], *, lim
             for one in work:
                 group.create_task(bounded(one))
     except* UnwindError as failures:
-        raise _first(failures) from None
+        raise first_failure(failures) from None
     finally:
         for one in work:
             one.close()  # what was never begun; on all others it does nothing
 
 
-def _first(failures: BaseExceptionGroup[UnwindError]) -> UnwindError:
+def first_failure(failures: BaseExceptionGroup[UnwindError]) -> UnwindError:
+    """The one to tell, of several that happened side by side."""
     inner = failures.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+    return first_failure(inner) if isinstance(inner, BaseExceptionGroup) else inner

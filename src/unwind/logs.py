@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal, TextIO, cast
+from typing import TYPE_CHECKING, Literal, TextIO, cast
 
 import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 Format = Literal["auto", "json", "console"]
 KEYS = ("cluster", "teardown", "step", "object", "uid")
@@ -22,7 +24,7 @@ KEYS = ("cluster", "teardown", "step", "object", "uid")
 
 def get(name: str) -> FilteringBoundLogger:
     """The log of a module."""
-    return cast("FilteringBoundLogger", structlog.get_logger(name, logger=name))
+    return cast("FilteringBoundLogger", structlog.get_logger(name))
 
 
 def setup(form: Format = "auto", *, stream: TextIO | None = None, level: int = logging.INFO) -> None:
@@ -32,7 +34,7 @@ def setup(form: Format = "auto", *, stream: TextIO | None = None, level: int = l
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
-        _source,
+        structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
         structlog.processors.StackInfoRenderer(),
     ]
@@ -57,13 +59,6 @@ def setup(form: Format = "auto", *, stream: TextIO | None = None, level: int = l
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-
-
-def _source(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Name the module, for libraries that log in the standard way."""
-    if "logger" not in event and (record := event.get("_record")):
-        event["logger"] = record.name
-    return event
 
 
 def _ordered(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

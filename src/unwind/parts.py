@@ -1,15 +1,33 @@
-"""What a running process is made of."""
+"""What a running process is made of, and how later parts of Unwind get into it.
+
+A room that has something to run or to answer has a function `contribute(surroundings) -> Share`, and is entered in
+`unwind.serving.running.CONTRIBUTORS`.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from unwind.api.resources import Resource
+from unwind.routes import Route
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from unwind.kube.client import Client
+    from unwind.kube.metrics import Metrics
 
 
 class Part(Protocol):
     """Something that runs as long as the process does: a controller, a certificate that is kept fresh.
 
-    It starts when `run` is called and stops when that is cancelled. If `run` raises, the process ends: whoever started
-    it starts it again, and all state is in the API server (DESIGN, rule 6). What can be waited out is waited out inside.
+    It starts when `run` is called and stops when that is cancelled. What can be waited out, it waits out itself. If
+    `run` raises, the process ends: whoever started it starts it again, and all state is in the API server (DESIGN,
+    rule 6).
     """
 
     @property
@@ -22,3 +40,57 @@ class Part(Protocol):
 
     async def run(self) -> None:
         """Do the work, until cancelled."""
+
+
+class Role(StrEnum):
+    """What a process does; by default, both."""
+
+    CONTROLLERS = "controllers"
+    SERVING = "serving"
+
+
+class Trusting(msgspec.Struct, frozen=True):
+    """An object through which the API server, or Cluster API, calls us: its caBundle is kept current.
+
+    Webhook configurations, CRDs with a conversion webhook, APIServices and ExtensionConfigs are known.
+    """
+
+    resource: Resource
+    name: str
+
+
+class Surroundings:
+    """What a part of this process can use."""
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        namespace: str,
+        roles: Sequence[Role],
+        features: Mapping[str, bool],
+        registry: CollectorRegistry,
+        metrics: Metrics,
+    ) -> None:
+        self.client = client
+        """The management cluster."""
+        self.namespace = namespace
+        """Unwind's own."""
+        self.roles = roles
+        self.features = features
+        self.registry = registry
+        self.metrics = metrics
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What one room adds to the process. Parts run, and routes answer, where the process has the role for it."""
+
+    controllers: tuple[Part, ...] = ()
+    """Run with the role `controllers`."""
+    servants: tuple[Part, ...] = ()
+    """Run with the role `serving`: what the routes need, such as caches."""
+    routes: tuple[Route, ...] = ()
+    trusting: tuple[Trusting, ...] = ()
+
+
+Contributor = Callable[[Surroundings], Share]

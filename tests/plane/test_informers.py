@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
 import msgspec
 import pytest
 
 from tests.plane.test_plane import delete, manifest
+from unwind.api.meta import ObjectMeta
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, Resource
 from unwind.kube import views
 from unwind.kube.client import Client
@@ -29,16 +30,8 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 
-class Head(msgspec.Struct, rename="camel"):
-    name: str
-    uid: str
-    resource_version: str
-    namespace: str = ""
-    labels: dict[str, str] = {}
-
-
 class ConfigMap(msgspec.Struct):
-    metadata: Head
+    metadata: ObjectMeta
     data: dict[str, str] = {}
 
 
@@ -120,6 +113,26 @@ async def test_a_typed_informer_has_values_and_indexes(plane: Plane, namespace: 
         await until(lambda: informer.cache.count("colour", "red") == 1)
         assert [it.metadata.name for it in informer.cache.by("colour", "red")] == ["c"]
         assert {it.metadata.name for it in informer.cache.by("colour", "blue")} == {"a", "b"}
+
+
+async def test_an_object_that_cannot_be_read_is_named_and_stops_nobody(plane: Plane, namespace: str) -> None:
+    class Strict(msgspec.Struct):
+        metadata: ObjectMeta
+        data: dict[str, Literal["good"]] = {}
+
+    cluster = plane.management
+    informer = Informer(cluster.client, views.typed(CONFIG_MAPS, Strict), namespace=namespace)
+    await create(cluster, "from-the-start", namespace, key="bad")
+    async with following(informer):
+        await create(cluster, "turning", namespace, key="good")
+        await until(lambda: Key(namespace, "turning") in informer.cache)
+        await change(cluster, "turning", namespace, "bad")
+        await until(lambda: Key(namespace, "turning") in informer.broken)
+        assert Key(namespace, "turning") in informer.cache, "it is not gone"
+        assert Key(namespace, "from-the-start") in informer.broken
+        await change(cluster, "turning", namespace, "good")
+        await delete(cluster, CONFIG_MAPS, "from-the-start", namespace)
+        await until(lambda: not {Key(namespace, "turning"), Key(namespace, "from-the-start")} & set(informer.broken))
 
 
 async def test_a_list_in_many_pages_is_whole(plane: Plane, namespace: str) -> None:

@@ -17,6 +17,7 @@ import yaml
 from unwind.api import names, sveltos, unwind
 from unwind.api.definitions import DEFINITIONS
 from unwind.api.resources import (
+    API_SERVICES,
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     DEPLOYMENTS,
@@ -27,8 +28,8 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.api.rights import Setting
-from unwind.installing.install import called, established, resource_of
-from unwind.installing.manifests import manifests
+from unwind.installing.install import established
+from unwind.installing.manifests import called, manifests, resource_of
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, NotFoundError
 
@@ -65,11 +66,10 @@ class Told:
 
 async def run(*arguments: str, kubeconfig: Path) -> Told:
     env = os.environ | {"NO_COLOR": "1", "KUBECONFIG": str(kubeconfig)}
-    return Told(
-        await asyncio.to_thread(
-            subprocess.run, [UNWIND, *arguments], env=env, capture_output=True, text=True, timeout=120, check=False
-        )
+    done = await asyncio.to_thread(
+        lambda: subprocess.run([UNWIND, *arguments], env=env, capture_output=True, text=True, timeout=120, check=False)
     )
+    return Told(done)
 
 
 async def command(cluster: Cluster, *arguments: str) -> Told:
@@ -96,6 +96,7 @@ async def versions(cluster: Cluster) -> dict[str, str]:
             )
         )["metadata"]["resourceVersion"]
         for manifest in manifests(Setting())
+        if called(manifest) != "clusters.cluster.karmada.io"
     }
 
 
@@ -130,6 +131,12 @@ async def test_install_waits_for_rivals_to_stop_and_changes_nothing_the_second_t
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     lease = {"holderIdentity": "host_1", "renewTime": now, "leaseDurationSeconds": 3600}
     await client.create(LEASES, body(LEASES, "karmada-controller-manager", "karmada-system", spec=lease))
+    # Karmada serves its Clusters from an API server of its own, which does not answer here.
+    service = {"namespace": "karmada-system", "name": "karmada-aggregated-apiserver"}
+    priorities = {"groupPriorityMinimum": 2000, "versionPriority": 10}
+    spec = {"group": "cluster.karmada.io", "version": "v1alpha1", "service": service, **priorities}
+    spec["insecureSkipTLSVerify"] = True
+    await client.create(API_SERVICES, body(API_SERVICES, "v1alpha1.cluster.karmada.io", spec=spec))
 
     refusal = (await command(fresh_member, "install")).refusal
     assert "Sveltos' addon-controller runs here (Deployment projectsveltos/addon-controller, 1 of 1 avail" in refusal
@@ -140,24 +147,31 @@ async def test_install_waits_for_rivals_to_stop_and_changes_nothing_the_second_t
 
     await client.patch(DEPLOYMENTS, "addon-controller", {"spec": {"replicas": 0}}, namespace="projectsveltos")
     await until(fresh_member, DEPLOYMENTS, "addon-controller", lambda it: not it["status"].get("replicas"), **available)
-    spec = {"spec": {"holderIdentity": ""}}
-    await client.patch(LEASES, "karmada-controller-manager", spec, namespace="karmada-system")
+    free = {"spec": {"holderIdentity": ""}}
+    await client.patch(LEASES, "karmada-controller-manager", free, namespace="karmada-system")
 
     first = await command(fresh_member, "install")
-    assert first.counts == {"created": len(manifests(Setting()))}
+    assert first.counts == {"created": len(manifests(Setting())) - 1, "left alone": 1}
+    elsewhere = "clusters.cluster.karmada.io"
+    assert f"{elsewhere} left alone (it is served by karmada-system/karmada-aggregated-apiserver)" in first.err
     assert "warning: OpenKruise runs here" in first.err
     crds = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
-    assert {crd["metadata"]["name"] for crd in crds} == {definition.name for definition in DEFINITIONS}
+    assert {crd["metadata"]["name"] for crd in crds} == {definition.name for definition in DEFINITIONS} - {elsewhere}
     assert all(established(crd) for crd in crds), "who has installed wants to use it"
 
     before = await versions(fresh_member)
     second = await command(fresh_member, "install", "-o", "json")
     results = {one["result"] for one in msgspec.json.decode(second.out)["items"]}
-    assert results == {"unchanged"}
+    assert results == {"unchanged", "left alone"}
     assert await versions(fresh_member) == before
 
     await _check_rights(fresh_member)
     await _check_that_somebody_elses_service_account_is_not_taken_over(fresh_member)
+
+    # What does not answer may hold objects that wait for us: then it is not known whether all would be let go.
+    refusal = (await command(fresh_member, "uninstall", "--yes")).refusal
+    assert "v1alpha1.cluster.karmada.io does not answer" in refusal
+    assert await versions(fresh_member) == before
 
 
 async def _check_rights(cluster: Cluster) -> None:

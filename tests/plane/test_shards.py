@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from tests.plane.test_informers import through_proxy, until
-from unwind.api.resources import CONFIG_MAPS
-from unwind.kube.shards import LEASES, SHARDS, Shards, Timing, shard_of
+from unwind.api.resources import CONFIG_MAPS, LEASES
+from unwind.kube.shards import SHARDS, Shards, Timing, shard_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -83,7 +83,7 @@ async def test_a_replica_that_cannot_reach_the_server_stops_acting_before_anothe
 
 ACTING = """
 import asyncio, sys, pathlib
-from unwind.api.resources import CONFIG_MAPS
+from unwind.api.resources import CONFIG_MAPS, LEASES
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.shards import Shards, Timing

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from unwind.api.resources import Resource
+
 READ = ("get", "list", "watch")
 HOME = "unwind-system"
 """The namespace of Unwind itself, if nobody says otherwise."""
@@ -50,5 +52,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     """Rights in the whole cluster."""
     at_home: tuple[Right, ...] = ()
     """Rights in Unwind's own namespace only."""
+    kinds: tuple[Resource, ...] = ()
+    """The kinds of its manifests."""
     manifests: Callable[[Setting], list[dict[str, Any]]] = nothing_else
     """Objects beside the rights: a Service, webhooks, an ExtensionConfig."""

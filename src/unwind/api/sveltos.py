@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from unwind.api.fields import ATOMIC, Model, Unknown, Word, doc
+from unwind.api.fields import ATOMIC, Model, Unknown, Word, doc, listed
 from unwind.api.meta import LabelSelector, ObjectMeta, Reference
 from unwind.api.resources import Resource
 from unwind.api.sveltos_status import ClusterSummaryStatus, ProfileStatus
@@ -201,7 +201,7 @@ class ProfileSpec(Model, frozen=True, kw_only=True):
     helm_charts: Annotated[tuple[HelmChart, ...], doc("Helm charts.", **ATOMIC)] = ()
     kustomization_refs: Annotated[tuple[KustomizationRef, ...], doc("Kustomizations.", **ATOMIC)] = ()
     template_resource_refs: Annotated[
-        tuple[TemplateResourceRef, ...], doc("Objects that templates use.", **ATOMIC)
+        tuple[TemplateResourceRef, ...], doc("Objects that templates use.", **listed("identifier"))
     ] = ()
     pre_deploy_checks: Annotated[tuple[_RAW, ...], doc("What is checked before deploying.", **ATOMIC)] = ()
     validate_healths: Annotated[tuple[_RAW, ...], doc("What is checked after deploying.", **ATOMIC)] = ()

@@ -257,10 +257,13 @@ class InventorySpec(Model, frozen=True, kw_only=True):
 
     owner: Annotated[ObjectRef, doc("What put it there: a ClusterSummary, a Work.", required=True)] = ObjectRef()
     member: Annotated[MemberRef, doc("Where it was put.", required=True)] = MemberRef()
-    chunk: Annotated[int, doc("Which of the owner's chunks this is.", minimum=0)] = 0
+    chunk: Annotated[int, doc("Which of the owner's chunks this is.", minimum=0, default=0)] = 0
     sealed_for: Annotated[
         str,
-        doc("The Teardown that removes it. Nothing is added any more, so that nobody deploys while it is removed."),
+        doc(
+            "The Teardown that removes it. Nothing is added any more, so that nobody deploys while it is removed.",
+            minLength=1,
+        ),
     ] = ""
     entries: Annotated[
         dict[str, Entry],

@@ -47,7 +47,7 @@ async def install(
         documents.show(manifests(setting), output or "yaml")
         return
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-install") as client:
-        done = await installing.install(client, setting, adopt_crds=adopt_crds, announce=console.err.print, warn=_warn)
+        done = await installing.install(client, setting, adopt_crds=adopt_crds, announce=_announce, warn=_warn)
     if output:
         documents.show([msgspec.to_builtins(one) for one in done], output)
         return
@@ -55,5 +55,10 @@ async def install(
     console.out.print(", ".join(f"{word} {count}" for word, count in counts.items()))
 
 
+def _announce(line: str) -> None:
+    # Names of fields have brackets, which are no markup.
+    console.err.print(line, markup=False)
+
+
 def _warn(line: str) -> None:
-    console.err.print(f"[yellow]warning:[/yellow] {line}")
+    console.err.print(f"warning: {line}", style="yellow", markup=False)

@@ -38,12 +38,14 @@ async def uninstall(
             return
         if not yes:
             _confirm(seen, delete_crds=delete_crds)
-        outcome = await uninstalling.uninstall(
-            client, setting, seen, delete_crds=delete_crds, announce=console.err.print
-        )
+        outcome = await uninstalling.uninstall(client, setting, seen, delete_crds=delete_crds, announce=_announce)
     for one in outcome.kept:
-        console.out.print(f"kept {one}")
+        console.out.print(f"kept {one}", markup=False)
     console.out.print(f"deleted {len(outcome.deleted)}, let go {outcome.released}, kept {len(outcome.kept)}")
+
+
+def _announce(line: str) -> None:
+    console.err.print(line, markup=False)
 
 
 def _confirm(seen: uninstalling.Survey, *, delete_crds: bool) -> None:

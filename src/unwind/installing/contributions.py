@@ -46,14 +46,14 @@ MACHINERY = Contribution(
         Right("coordination.k8s.io", ("leases",), ("list",)),
         # Which cluster this is: the uid of kube-system.
         Right("", ("namespaces",), ("get",), ("kube-system",)),
-        Right("", ("events",), ("create", "patch")),
         Right("events.k8s.io", ("events",), ("create", "patch")),
     ),
     at_home=(
-        Right("coordination.k8s.io", ("leases",), (*READ, "create", "update", "patch", "delete")),
+        Right("coordination.k8s.io", ("leases",), (*READ, "create", "patch", "delete")),
         # The authority that signs our serving certificates is shared by the replicas in a Secret.
-        Right("", ("secrets",), (*READ, "create", "update", "patch")),
+        Right("", ("secrets",), (*READ, "create", "patch")),
     ),
+    kinds=(SERVICES,),
     manifests=_service,
 )
 RECORDS = Contribution(

@@ -12,21 +12,10 @@ import msgspec
 
 from unwind.api import names
 from unwind.api.definitions import DEFINITIONS
-from unwind.api.resources import (
-    API_SERVICES,
-    CLUSTER_ROLE_BINDINGS,
-    CLUSTER_ROLES,
-    CUSTOM_RESOURCE_DEFINITIONS,
-    NAMESPACES,
-    ROLE_BINDINGS,
-    ROLES,
-    SERVICE_ACCOUNTS,
-    SERVICES,
-    Resource,
-)
+from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
 from unwind.errors import UnwindError
 from unwind.installing import adopting, rivals
-from unwind.installing.manifests import is_ours, manifests
+from unwind.installing.manifests import called, is_ours, manifests, resource_of
 from unwind.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -37,19 +26,6 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-_RESOURCES = {
-    (resource.api_version, resource.kind): resource
-    for resource in (
-        NAMESPACES,
-        CUSTOM_RESOURCE_DEFINITIONS,
-        SERVICE_ACCOUNTS,
-        SERVICES,
-        CLUSTER_ROLES,
-        CLUSTER_ROLE_BINDINGS,
-        ROLES,
-        ROLE_BINDINGS,
-    )
-}
 _ESTABLISHED_WITHIN = 60.0
 
 
@@ -88,15 +64,6 @@ class _Found(msgspec.Struct, frozen=True):
     @property
     def foreign(self) -> bool:
         return self.existing is not None and not is_ours(self.existing)
-
-
-def resource_of(manifest: Object) -> Resource:
-    return _RESOURCES[manifest["apiVersion"], manifest["kind"]]
-
-
-def called(obj: Object) -> str:
-    metadata = obj["metadata"]
-    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else metadata["name"]
 
 
 async def install(

@@ -7,54 +7,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.meta import ObjectMeta
-from unwind.api.resources import Resource
 from unwind.errors import UnwindError
+from unwind.kube.discovery import Discovery, Kind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from unwind.api.resources import Resource
     from unwind.kube.client import Client
 
-_DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 # An API server of somebody else's may not know the short form.
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-
-
-class Kind(msgspec.Struct, frozen=True):
-    """A kind that is served, and what may be asked of it."""
-
-    resource: Resource
-    verbs: frozenset[str]
-
-
-class _ResponseKind(msgspec.Struct, frozen=True):
-    kind: str = ""
-
-
-class _Resource(msgspec.Struct, rename="camel"):
-    resource: str
-    scope: str = ""
-    verbs: frozenset[str] = frozenset()
-    response_kind: _ResponseKind = _ResponseKind()
-
-
-class _Version(msgspec.Struct):
-    version: str
-    resources: list[_Resource] = []
-    freshness: str = ""
-
-
-class _Name(msgspec.Struct, frozen=True):
-    name: str = ""
-
-
-class _Group(msgspec.Struct):
-    metadata: _Name = _Name()
-    versions: list[_Version] = []
-
-
-class _Discovery(msgspec.Struct):
-    items: list[_Group] = []
 
 
 class _Partial(msgspec.Struct):
@@ -63,29 +26,16 @@ class _Partial(msgspec.Struct):
 
 async def served(client: Client) -> list[Kind]:
     """Each kind once, in the version that the server prefers."""
+    discovery = Discovery(client)
+    for silent in await discovery.silent():
+        # What is behind it may carry our finalizers as well: not to know is not to find nothing.
+        raise UnwindError(
+            f"{silent} does not answer, so it is not known what is in it",
+            remedy=f"`kubectl get apiservice {silent}` says why",
+        )
     found: dict[tuple[str, str], Kind] = {}
-    for path in ("/api", "/apis"):
-        answer = msgspec.json.decode(await client.raw(path, accept=_DISCOVERY), type=_Discovery)
-        for group in answer.items:
-            for version in group.versions:
-                if version.freshness == "Stale":
-                    # What is behind it may carry our finalizers as well: not to know is not to find nothing.
-                    raise UnwindError(
-                        f"{group.metadata.name}/{version.version} does not answer, so it is not known what is in it",
-                        remedy=f"`kubectl get apiservice {version.version}.{group.metadata.name}` says why",
-                    )
-                for one in version.resources:
-                    kind = Kind(
-                        Resource(
-                            group.metadata.name,
-                            version.version,
-                            one.resource,
-                            one.response_kind.kind,
-                            namespaced=one.scope == "Namespaced",
-                        ),
-                        one.verbs,
-                    )
-                    found.setdefault((group.metadata.name, one.resource), kind)
+    for kind in await discovery.kinds():
+        found.setdefault((kind.resource.group, kind.resource.plural), kind)
     return list(found.values())
 
 

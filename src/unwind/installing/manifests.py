@@ -10,6 +10,7 @@ from unwind.api.definitions import DEFINITIONS
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
+    CUSTOM_RESOURCE_DEFINITIONS,
     NAMESPACES,
     ROLE_BINDINGS,
     ROLES,
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 MARK = {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND}
+_KINDS = (
+    NAMESPACES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    SERVICE_ACCOUNTS,
+    CLUSTER_ROLES,
+    CLUSTER_ROLE_BINDINGS,
+    ROLES,
+    ROLE_BINDINGS,
+)
 MANAGER = "unwind"
 """What the manager's ServiceAccount, roles and bindings are called."""
 
@@ -60,6 +70,18 @@ def is_ours(obj: Object) -> bool:
     """Whether `unwind install` put it there."""
     labels: dict[str, str] = obj["metadata"].get("labels") or {}
     return labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY_UNWIND
+
+
+def resource_of(manifest: Object) -> Resource:
+    """The kind of a manifest."""
+    known = [*_KINDS, *(kind for contribution in REGISTER for kind in contribution.kinds)]
+    return next(kind for kind in known if (kind.api_version, kind.kind) == (manifest["apiVersion"], manifest["kind"]))
+
+
+def called(obj: Object) -> str:
+    """An object's name, with its namespace if it has one."""
+    metadata = obj["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else metadata["name"]
 
 
 def _rights(setting: Setting, register: Sequence[Contribution]) -> list[Object]:

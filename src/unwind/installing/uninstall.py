@@ -15,16 +15,15 @@ from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, LEASES, NA
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
 from unwind.errors import UnwindError
 from unwind.installing import kinds, rivals
-from unwind.installing.install import called, resource_of
-from unwind.installing.manifests import is_ours, manifests
+from unwind.installing.manifests import called, is_ours, manifests, resource_of
 from unwind.kube.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.api.rights import Setting
-    from unwind.installing.kinds import Kind
     from unwind.kube.client import Client
+    from unwind.kube.discovery import Kind
 
 Object = dict[str, Any]
 

@@ -25,8 +25,6 @@ class Kind(msgspec.Struct, frozen=True):
     verbs: frozenset[str]
     short_names: tuple[str, ...] = ()
     singular: str = ""
-    fresh: bool = True
-    """False if the server behind an aggregated API does not answer: what is said of it may be old, or missing."""
 
 
 class _Scope(msgspec.Struct):
@@ -67,6 +65,7 @@ class Discovery:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._kinds: list[Kind] = []
+        self._silent: list[str] = []
         self._reading = asyncio.Lock()
 
     async def kinds(self, *, anew: bool = False) -> list[Kind]:
@@ -76,8 +75,15 @@ class Discovery:
             # Whoever waited for somebody else's reading has it now.
             if not self._kinds or (anew and self._kinds is known):
                 bodies = [await self._client.raw(path, accept=_AGGREGATED) for path in ("/api", "/apis")]
-                self._kinds = list(_kinds(bodies))
+                groups = [group for body in bodies for group in msgspec.json.decode(body, type=_Groups).items]
+                self._kinds = list(_kinds(groups))
+                self._silent = list(_silent(groups))
         return self._kinds
+
+    async def silent(self) -> list[str]:
+        """The versions whose servers do not answer, as `version.group`: what they hold is not known."""
+        await self.kinds()
+        return self._silent
 
     async def resource(self, kind: str, *, group: str = "", version: str | None = None) -> Resource:
         """The resource of a kind, in a version or in the one that the server prefers."""
@@ -101,21 +107,26 @@ class Discovery:
         raise UnwindError(f"this cluster knows no {name!r}", remedy="`kubectl api-resources` lists what it knows")
 
 
-def _kinds(bodies: Iterable[bytes]) -> Iterator[Kind]:
-    for body in bodies:
-        for group in msgspec.json.decode(body, type=_Groups).items:
-            for version in group.versions:
-                for one in version.resources:
-                    yield Kind(
-                        resource=Resource(
-                            group.metadata.name,
-                            version.version,
-                            one.resource,
-                            one.response_kind.kind,
-                            namespaced=one.scope == "Namespaced",
-                        ),
-                        verbs=frozenset(one.verbs),
-                        short_names=tuple(one.short_names),
-                        singular=one.singular_resource,
-                        fresh=version.freshness == "Current",
-                    )
+def _kinds(groups: Iterable[_Group]) -> Iterator[Kind]:
+    for group in groups:
+        for version in group.versions:
+            for one in version.resources:
+                yield Kind(
+                    resource=Resource(
+                        group.metadata.name,
+                        version.version,
+                        one.resource,
+                        one.response_kind.kind,
+                        namespaced=one.scope == "Namespaced",
+                    ),
+                    verbs=frozenset(one.verbs),
+                    short_names=tuple(one.short_names),
+                    singular=one.singular_resource,
+                )
+
+
+def _silent(groups: Iterable[_Group]) -> Iterator[str]:
+    for group in groups:
+        for version in group.versions:
+            if version.freshness == "Stale":
+                yield f"{version.version}.{group.metadata.name}"

@@ -11,17 +11,19 @@ import msgspec
 
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.clock import SYSTEM
+from unwind.kube import views
 from unwind.kube.cache import Cache, Change
 from unwind.kube.client import SILENCE
 from unwind.kube.errors import ApiError, ExpiredError, UnreachableError, error_of
 from unwind.kube.queue import Backoff
+from unwind.kube.views import Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
-    from unwind.kube.views import Key, Stamp, View
+    from unwind.kube.views import Key, View
 
 T = TypeVar("T")
 
@@ -74,6 +76,9 @@ class Informer(Generic[T]):
         self._silence = silence
         self._clock = clock
         self._troubled = troubled
+        self.broken: dict[Key, str] = {}
+        """Objects that cannot be read, and why. The cache has the last state of them that could: whoever decides by
+        it must not take one of these for gone, nor for what it was."""
         self._handlers: list[Callable[[Change[T]], None]] = []
         self._version = ""
         self._synced = asyncio.Event()
@@ -132,12 +137,16 @@ class Informer(Generic[T]):
             async for page in pages:
                 version = page.metadata.resource_version
                 for item in page.items or ():
-                    obj = view.decode(item)
-                    seen[view.stamp(obj).key] = None
-                    self._tell(self.cache.put(obj))
+                    obj = self._decode(item)
+                    if isinstance(obj, Stamp):
+                        seen[obj.key] = None
+                    else:
+                        seen[view.stamp(obj).key] = None
+                        self._tell(self.cache.put(obj))
         # A consistent list without it says that it is gone (DESIGN, rule 1).
         for key in [key for key in self.cache.keys() if key not in seen]:  # noqa: SIM118 - a cache is no dict
             self._tell(self.cache.drop(key))
+        self.broken = {key: why for key, why in self.broken.items() if key in seen}
         self._version = version
         self._heard = self._clock.monotonic()
         self._failures = 0
@@ -168,13 +177,28 @@ class Informer(Generic[T]):
             return
         if event.type == "ERROR":
             raise error_of(None, bytes(event.object), request=f"watch {view.resource.plural}")
-        obj = view.decode(event.object)
-        stamp = view.stamp(obj)
+        obj = self._decode(event.object)
+        stamp = obj if isinstance(obj, Stamp) else view.stamp(obj)
         if event.type == "DELETED":
+            self.broken.pop(stamp.key, None)
             self._tell(self.cache.drop(stamp.key, uid=stamp.uid))
-        elif not self._taken(stamp):
+        elif not isinstance(obj, Stamp) and not self._taken(stamp):
             self._tell(self.cache.put(obj))
         self._version = stamp.version
+
+    def _decode(self, body: msgspec.Raw) -> T | Stamp:
+        """The object; or only which one it is, if the rest of it cannot be read. One bad object stops nobody."""
+        try:
+            obj = self.view.decode(body)
+        except msgspec.ValidationError as error:
+            stamp = views.stamp_of(body)
+            if stamp.key not in self.broken:
+                self._troubled(error)
+            self.broken[stamp.key] = str(error)
+            return stamp
+        if self.broken:
+            self.broken.pop(self.view.stamp(obj).key, None)
+        return obj
 
     def _taken(self, stamp: Stamp) -> bool:
         """Whether a later state of this object is here already, because we wrote it."""

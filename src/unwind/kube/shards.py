@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api.resources import Resource
+from unwind.api.meta import ObjectMeta
+from unwind.api.resources import LEASES
 from unwind.clock import SYSTEM
 from unwind.concurrency import side_by_side
 from unwind.kube import views
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
 
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 SHARDS = 16
 _SHARD = "unwind-shard-"
 _REPLICA = "unwind-replica-"
@@ -41,13 +41,6 @@ class Timing(msgspec.Struct, frozen=True):
     acts: float = 10.0
 
 
-class _Head(msgspec.Struct, rename="camel"):
-    name: str
-    uid: str
-    resource_version: str
-    namespace: str = ""
-
-
 class _Spec(msgspec.Struct, rename="camel"):
     holder_identity: str | None = None
     renew_time: str | None = None
@@ -57,7 +50,7 @@ class _Spec(msgspec.Struct, rename="camel"):
 class Lease(msgspec.Struct):
     """A Lease, as far as it matters here."""
 
-    metadata: _Head
+    metadata: ObjectMeta
     spec: _Spec = msgspec.field(default_factory=_Spec)
 
 

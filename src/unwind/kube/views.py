@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from unwind.api.meta import OwnerReference
 from unwind.api.resources import Resource
 
 T = TypeVar("T")
@@ -34,19 +35,11 @@ class Stamp(NamedTuple):
     version: str
 
 
-class OwnerReference(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """One owner of an object."""
-
-    kind: str
-    name: str
-    uid: str
-    api_version: str = ""
-    controller: bool = False
-    block_owner_deletion: bool = False
-
-
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    """What is kept of an object whose content does not matter."""
+    """What is kept of an object whose content does not matter.
+
+    Less than ObjectMeta has, and None where that has an empty dict: there may be a hundred thousand of these.
+    """
 
     name: str
     uid: str
@@ -107,6 +100,12 @@ class HasMetadata(Protocol):
 
 _headed = msgspec.json.Decoder(_Headed).decode
 _partial = msgspec.json.Decoder(_Partial).decode
+
+
+def stamp_of(body: msgspec.Raw) -> Stamp:
+    """Which object it is, read from nothing but its metadata."""
+    head = _headed(body).metadata
+    return Stamp(Key(sys.intern(head.namespace), head.name), head.uid, head.resource_version)
 
 
 def raw(resource: Resource) -> View[RawObject]:

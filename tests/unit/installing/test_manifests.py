@@ -9,8 +9,7 @@ import pytest
 from unwind.api import names
 from unwind.api.rights import Contribution, Right, Setting
 from unwind.errors import UnwindError
-from unwind.installing.install import resource_of
-from unwind.installing.manifests import is_ours, manifests
+from unwind.installing.manifests import is_ours, manifests, resource_of
 
 
 def of_kind(kind: str, setting: Setting = Setting(), **more: Any) -> list[dict[str, Any]]:  # noqa: B008 - frozen

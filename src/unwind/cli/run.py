@@ -1,0 +1,120 @@
+"""`unwind run`: the manager."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Annotated
+
+import uvloop
+from cyclopts import Parameter
+
+from unwind import features, logs
+from unwind.api import durations
+from unwind.api.fields import Unknown
+from unwind.api.rights import HOME
+from unwind.errors import UnwindError
+from unwind.parts import Role
+from unwind.serving import addresses, running
+from unwind.serving.running import Options
+
+File = Path | None
+
+
+def run(
+    *,
+    kubeconfig: Annotated[
+        File,
+        Parameter(
+            env_var="UNWIND_KUBECONFIG",
+            help="The kubeconfig file; otherwise KUBECONFIG, ~/.kube/config, or the Pod's own.",
+        ),
+    ] = None,
+    context: Annotated[
+        str | None, Parameter(env_var="UNWIND_CONTEXT", help="The context in it, instead of the current one.")
+    ] = None,
+    namespace: Annotated[str, Parameter(env_var="UNWIND_NAMESPACE", help="The namespace of Unwind itself.")] = HOME,
+    listen: Annotated[
+        str, Parameter(env_var="UNWIND_LISTEN", help="Where webhooks and hooks are answered, over HTTPS.")
+    ] = "0.0.0.0:9443",
+    metrics_listen: Annotated[
+        str, Parameter(env_var="UNWIND_METRICS_LISTEN", help="Where /healthz, /readyz and /metrics are.")
+    ] = "0.0.0.0:8080",
+    roles: Annotated[
+        str, Parameter(env_var="UNWIND_ROLES", help="What this process does: controllers, serving, or both.")
+    ] = "controllers,serving",
+    feature_gates: Annotated[
+        str, Parameter(env_var="UNWIND_FEATURE_GATES", help="What is switched on or off: K=true,K=false.")
+    ] = "",
+    tls_cert: Annotated[
+        File,
+        Parameter(
+            env_var="UNWIND_TLS_CERT",
+            help="The serving certificate, read again when it changes. Without it, Unwind makes and renews its own.",
+        ),
+    ] = None,
+    tls_key: Annotated[File, Parameter(env_var="UNWIND_TLS_KEY", help="Its key.")] = None,
+    tls_hosts: Annotated[
+        str,
+        Parameter(
+            env_var="UNWIND_TLS_HOSTS",
+            help="Names and addresses, separated by commas, that our own certificate is for besides the Service's.",
+        ),
+    ] = "",
+    client_ca: Annotated[
+        File,
+        Parameter(env_var="UNWIND_CLIENT_CA", help="Only callers with a certificate from this authority get in."),
+    ] = None,
+    log_format: Annotated[
+        logs.Format,
+        Parameter(env_var="UNWIND_LOG_FORMAT", help="console is for people, json for machines; auto is by the output."),
+    ] = "auto",
+    shutdown_grace: Annotated[
+        str, Parameter(env_var="UNWIND_SHUTDOWN_GRACE", help="How long requests under way may take after SIGTERM.")
+    ] = "20s",
+) -> None:
+    """Run Unwind: all controllers and the server for webhooks and hooks, until SIGTERM."""
+    if (tls_cert is None) != (tls_key is None):
+        raise UnwindError("a certificate and its key belong together", remedy="give both --tls-cert and --tls-key")
+    options = Options(
+        kubeconfig=kubeconfig,
+        context=context,
+        namespace=namespace,
+        listen=addresses.parse(listen, option="--listen"),
+        metrics_listen=addresses.parse(metrics_listen, option="--metrics-listen"),
+        roles=_roles(roles),
+        features=features.parse(feature_gates),
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        hosts=tuple(_words(tls_hosts)),
+        client_ca=client_ca,
+        shutdown_grace=_seconds(shutdown_grace, option="--shutdown-grace"),
+    )
+    logs.setup(log_format)
+    _allow_many_files()
+    uvloop.run(running.run(options))
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.replace(" ", "").split(",") if word]
+
+
+def _roles(text: str) -> tuple[Role, ...]:
+    known = {role.value: role for role in Role}
+    unknown = [word for word in _words(text) if word not in known]
+    if unknown or not _words(text):
+        raise UnwindError(f"--roles does not know {', '.join(unknown) or 'nothing'}", remedy=f"use {','.join(known)}")
+    return tuple(dict.fromkeys(known[word] for word in _words(text)))
+
+
+def _seconds(text: str, *, option: str) -> float:
+    span = durations.parse(text)
+    if isinstance(span, Unknown):
+        raise UnwindError(f"{option} is {text!r}", remedy="write a span such as 20s or 1m30s")
+    return span.total_seconds()
+
+
+def _allow_many_files() -> None:
+    """Every watch and every caller is an open file, and the usual soft limit of 1,024 is for programs with select()."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,420 @@
+"""One HTTP/1.1 connection: requests are read, bounded, handed to their route, and answered in order.
+
+It is written on httptools directly, not on an ASGI server, because that is where the time went: see bench/serving.py.
+There is no timer for a request or a connection either. Each says until when it may go on as it does (`until`), and the
+listener looks at all of them ten times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from enum import Enum, auto
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+import httptools
+
+from unwind import logs
+from unwind.api import durations
+from unwind.api.fields import Unknown
+from unwind.routes import Request, Response, Route, sentence
+from unwind.serving.answers import AGAIN, BUSY, LATE, UNEXPECTED, UNREADY, head
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from unwind.serving.listener import Listener
+
+log = logs.get(__name__)
+
+# A refused caller may still be sending: to close at once would reset the connection and lose the answer on its way.
+_LINGER_SECONDS = 1.0
+_LINGER_BYTES = 16 << 20
+_PIPELINED = 16
+# Bodies up to this size are not accounted for: connections bound them well enough.
+_SMALL = 64 << 10
+
+
+class State(Enum):
+    """What a connection is waiting for."""
+
+    IDLE = auto()
+    READING = auto()
+    QUEUED = auto()
+    """For its turn."""
+    WORKING = auto()
+    LINGERING = auto()
+    """For a caller that was refused to stop sending."""
+
+
+# The members of an enum are looked up in its class each time, which shows when it is done ten times a request.
+_IDLE, _READING, _QUEUED, _WORKING, _LINGERING = State
+
+
+class Exchange:
+    """A request whose headers have come and, once it is out, its answer."""
+
+    __slots__ = ("answered", "began", "body", "headers", "held", "keep_alive", "method", "query", "route", "until")
+
+    def __init__(
+        self,
+        *,
+        began: float,
+        method: str,
+        query: bytes,
+        headers: dict[bytes, bytes],
+        route: Route | None,
+        until: float,
+        keep_alive: bool,
+    ) -> None:
+        self.began = began
+        self.method = method
+        self.query = query
+        self.headers = headers
+        self.route = route
+        self.until = until
+        self.keep_alive = keep_alive
+        self.body: bytes | bytearray = b""
+        self.held = 0
+        """How much of the body is accounted for."""
+        self.answered = False
+
+
+class Connection(asyncio.Protocol):
+    """The protocol of one connection."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._limits = listener.limits
+        self.began = 0.0
+        """The last request, or the connection if there was none."""
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        # Called for each header of each request: a method of our own costs more than all that is done with them.
+        self.on_header = self._headers.__setitem__
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]
+        self._peer = ""
+        self._reading: Exchange | None = None
+        self._current: Exchange | None = None
+        self._pipeline: deque[Exchange] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._awaited: Coroutine[Any, Any, Response] | None = None
+        self._in_head = False
+        self._head_bytes = 0
+        self._linger_bytes = 0
+        self._congested = False
+        self._paused = False
+        self._last = False
+        self.state = State.IDLE
+        self.until = 0.0
+        """When it has gone on long enough in this state."""
+
+    # What the transport tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer[0]) if peer else ""
+        self.began = time.monotonic()
+        self.until = self.began + self._limits.head_seconds
+        self._listener.opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._listener.lost(self)
+        self._abandon()
+
+    def data_received(self, data: bytes) -> None:
+        if self.state is _LINGERING:
+            self._linger_bytes += len(data)
+            if self._linger_bytes > _LINGER_BYTES:
+                self._transport.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # another protocol was offered: the request is answered in this one, and what follows is not read
+        except httptools.HttpParserError:
+            self._refuse(sentence(400, "This is not an HTTP/1.1 request."))
+        else:
+            if self._in_head:
+                # The parser keeps an unfinished header to itself, so what has come in counts, not what it has told.
+                self._head_bytes += len(data)
+                if self._head_bytes > self._limits.head_bytes:
+                    self._refuse(sentence(431, "The headers are too long."))
+
+    def pause_writing(self) -> None:
+        """The caller does not read its answers: it gets no further ones until it does."""
+        self._congested = True
+        self._pause()
+
+    def resume_writing(self) -> None:
+        self._congested = False
+        self._go_on()
+
+    # What the parser tells
+
+    def on_message_begin(self) -> None:
+        self.began = began = time.monotonic()
+        self._url = b""
+        self._in_head = True
+        self._head_bytes = 0
+        self._headers.clear()
+        if self.state is _IDLE:
+            self.state = _READING
+            self.until = began + self._limits.head_seconds
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self.state is _LINGERING:
+            return
+        headers = self._headers.copy()
+        path, _, query = self._url.partition(b"?")
+        route = self._listener.routes.get(path)
+        until = self.began + _seconds(query, route.timeout if route else 0.0, self._limits.longest)
+        self._reading = Exchange(
+            began=self.began,
+            method=self._parser.get_method().decode("latin-1"),
+            query=query,
+            headers=headers,
+            route=route,
+            until=until,
+            keep_alive=self._parser.should_keep_alive() and not self._parser.should_upgrade(),
+        )
+        if self.state is _READING:
+            self.until = until
+            if b"Expect" in headers or b"expect" in headers:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, piece: bytes) -> None:
+        exchange = self._reading
+        if exchange is None:
+            return  # refused already
+        length = len(exchange.body) + len(piece)
+        limit = exchange.route.body_limit if exchange.route else self._limits.head_bytes
+        if length > limit:
+            self._refuse(sentence(413, f"The body is too long: {limit} bytes are allowed."))
+        elif length > _SMALL and not self._hold(exchange, length):
+            self._refuse(BUSY)
+        elif not exchange.body:
+            exchange.body = piece
+        else:
+            # Pieces may be as small as a byte: a list of them would be many times the size of the body.
+            if isinstance(exchange.body, bytes):
+                exchange.body = bytearray(exchange.body)
+            exchange.body += piece
+
+    def on_message_complete(self) -> None:
+        exchange, self._reading = self._reading, None
+        if exchange is None:
+            return  # refused already
+        if self._current is None and not self._congested:
+            self._take_on(exchange)
+        elif len(self._pipeline) < _PIPELINED:
+            self._pipeline.append(exchange)
+            self._pause()
+        else:
+            self._refuse(sentence(429, "Too many requests on one connection wait for their answers.", headers=AGAIN))
+
+    # Requests, one at a time
+
+    def _take_on(self, exchange: Exchange) -> None:
+        self._current = exchange
+        route = exchange.route
+        if route is None:
+            self._answer(exchange, sentence(404, "There is nothing at this path."))
+        elif exchange.method not in route.methods:
+            allowed = ", ".join(route.methods)
+            refusal = sentence(405, f"Only {allowed} is answered here.", headers=(("allow", allowed),))
+            self._answer(exchange, refusal)
+        elif not route.ready():
+            self._answer(exchange, UNREADY)
+        else:
+            answer = self._ask(exchange, route)
+            if isinstance(answer, Response):
+                self._answer(exchange, answer)
+                return
+            self._awaited = answer
+            if self._listener.admit(self):
+                self.start()
+            else:
+                self.state = _QUEUED
+                self.until = min(exchange.until, time.monotonic() + self._limits.patience)
+
+    def _ask(self, exchange: Exchange, route: Route) -> Response | Coroutine[Any, Any, Response]:
+        body = exchange.body
+        request = Request(
+            method=exchange.method,
+            path=route.path,
+            query=exchange.query.decode("latin-1"),
+            headers=exchange.headers,
+            peer=self._peer,
+            ends=exchange.until,
+        )
+        try:
+            return route.handler(body if isinstance(body, bytes) else bytes(body), request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
+            return _unexpected(route, error)
+
+    def start(self) -> None:
+        """It is this connection's turn: the listener has made room for its request."""
+        exchange, handler = self._current, self._awaited
+        assert exchange and exchange.route and handler  # noqa: PT018, S101 - for the type checker
+        self.state = _WORKING
+        self.until = exchange.until
+        self._task = self._listener.loop.create_task(self._work(exchange, exchange.route, handler))
+
+    async def _work(self, exchange: Exchange, route: Route, handler: Coroutine[Any, Any, Response]) -> None:
+        self._awaited = None
+        try:
+            answer = await handler
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
+            answer = _unexpected(route, error)
+        finally:
+            self._listener.release()
+        # A callback on the task would cost one more turn of the loop, which is a fifth of the whole request.
+        if not exchange.answered:
+            self._task = None
+            self._answer(exchange, answer)
+
+    def _answer(self, exchange: Exchange, response: Response) -> None:
+        """Write the answer; the connection is then free for the next request."""
+        exchange.answered = True
+        self._current = None
+        if exchange.held:
+            self._hold(exchange, 0)
+        listener, route, now = self._listener, exchange.route, time.monotonic()
+        listener.requests.observe(listener.name, route.name if route else "", response.status, now - exchange.began)
+        keep = exchange.keep_alive and not self._last
+        start = head(response, listener.date, keep=keep)
+        self._transport.write(start + response.body if exchange.method != "HEAD" else start)
+        if not keep:
+            self.state = _LINGERING
+            self.until = now + self._limits.longest
+            self._transport.close()
+            return
+        self.state = _IDLE
+        self.until = now + self._limits.idle_seconds
+        if self._reading or self._in_head:
+            self.state = _READING
+            self.until = self._reading.until if self._reading else now + self._limits.head_seconds
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take the next request that has come already, and read on when there is none."""
+        if not (self._pipeline or self._paused) or self._congested or self._current or self._transport.is_closing():
+            return
+        if self._pipeline:
+            self._take_on(self._pipeline.popleft())
+        if self._paused and not self._pipeline:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _hold(self, exchange: Exchange, length: int) -> bool:
+        """Account for a body that has grown to this length, or is let go."""
+        if not self._listener.hold(length - exchange.held):
+            return False
+        exchange.held = length
+        return True
+
+    # Ends, good and bad
+
+    def overdue(self) -> None:
+        """The time is over for what this connection is doing."""
+        exchange = self._current
+        if self.state is _QUEUED and exchange and exchange.route:
+            self._give_up("there was no room")
+            self._answer(exchange, exchange.route.busy or BUSY)
+        elif self.state is _WORKING and exchange and exchange.route:
+            exchange.answered = True
+            self._give_up("the time for an answer is over")
+            self._answer(exchange, exchange.route.late or LATE)
+        elif self.state is _READING:
+            self._refuse(sentence(408, "The request did not come in time."))
+        elif self.state is _LINGERING:
+            self._transport.abort()
+        else:
+            self.state = _LINGERING
+            self.until = time.monotonic() + _LINGER_SECONDS
+            self._transport.close()
+
+    def finish(self) -> None:
+        """Answer what is under way, if anything, and then close."""
+        self._last = True
+        if self.state is _IDLE:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once, whatever is under way."""
+        self._transport.abort()
+
+    def _refuse(self, response: Response) -> None:
+        """Answer something that is not read to its end, and listen no longer."""
+        exchange, now = self._reading, time.monotonic()
+        route = exchange.route if exchange else None
+        self._listener.requests.observe(
+            self._listener.name, route.name if route else "", response.status, now - self.began
+        )
+        self._abandon()
+        self._transport.write(head(response, self._listener.date, keep=False) + response.body)
+        # It is closed when the caller has closed, or has had time to read what was written.
+        self.state = _LINGERING
+        self.until = now + _LINGER_SECONDS
+        if self._paused:
+            self._transport.resume_reading()
+
+    def _abandon(self) -> None:
+        """Nobody waits for the answers any more."""
+        self._give_up("the caller has gone")
+        for exchange in (self._reading, self._current, *self._pipeline):
+            if exchange:
+                exchange.answered = True
+                self._hold(exchange, 0)
+        self._reading = self._current = None
+        self._pipeline.clear()
+
+    def _give_up(self, why: str) -> None:
+        """End the handler, wherever it is: in the queue, about to begin, or at work."""
+        handler, self._awaited = self._awaited, None
+        task, self._task = self._task, None
+        if task:
+            task.cancel(why)
+        if handler:
+            # A task that is cancelled before it begins never does, and so gives nothing back itself.
+            handler.close()
+            if task:
+                self._listener.release()
+            else:
+                self._listener.leave_queue(self)
+
+
+def _unexpected(route: Route, error: BaseException) -> Response:
+    """The log gets to know what it was, the caller does not."""
+    log.error("a handler failed", route=route.name, exc_info=error)
+    return UNEXPECTED
+
+
+@lru_cache(maxsize=256)
+def _seconds(query: bytes, default: float, longest: float) -> float:
+    """How long an answer may take: a little less than the caller waits, so that it is there before that is over.
+
+    The API server and Cluster API both say how long they wait.
+    """
+    waits = default
+    for part in query.split(b"&"):
+        name, _, value = part.partition(b"=")
+        if name == b"timeout":
+            asked = durations.parse(value.decode("latin-1"))
+            waits = default if isinstance(asked, Unknown) else asked.total_seconds() or default
+    waits = min(waits, longest)
+    return waits - min(1.0, max(0.2, 0.1 * waits))

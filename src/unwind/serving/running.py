@@ -1,0 +1,244 @@
+"""`unwind run`: one process with everything in it, from the first socket to the last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from prometheus_client import Gauge
+
+from unwind import logs
+from unwind.api.rights import HOME
+from unwind.certificates import KeyPair
+from unwind.concurrency import first_failure
+from unwind.errors import UnwindError
+from unwind.installing import rivals
+from unwind.installing.contributions import SERVICE
+from unwind.kube import kubeconfig
+from unwind.kube.client import Client
+from unwind.kube.metrics import Metrics
+from unwind.metrics import new_registry
+from unwind.parts import Role, Surroundings
+from unwind.serving import addresses, files, health
+from unwind.serving.addresses import Address
+from unwind.serving.bundles import Bundles
+from unwind.serving.files import Files, Watched
+from unwind.serving.limits import Limits
+from unwind.serving.listener import Listener
+from unwind.serving.requests import Requests
+from unwind.serving.secret import SharedCertificate
+from unwind.serving.tls import Tls
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Coroutine, Sequence
+
+    from prometheus_client import CollectorRegistry
+
+    from unwind.parts import Contributor, Part, Trusting
+
+log = logs.get(__name__)
+
+# Whoever has something to run or to answer is entered here.
+CONTRIBUTORS: tuple[Contributor, ...] = ()
+
+# Probes and scrapes are few; whoever else finds this port gets little of it.
+_METRICS_LIMITS = Limits(connections=64, under_way=8, idle_seconds=60.0)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process is told when it starts."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str = HOME
+    listen: Address = Address("0.0.0.0", 9443)  # noqa: S104 - webhooks are called from elsewhere
+    metrics_listen: Address = Address("0.0.0.0", 8080)  # noqa: S104 - and so are probes
+    roles: tuple[Role, ...] = tuple(Role)
+    features: dict[str, bool] = {}
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    hosts: tuple[str, ...] = ()
+    client_ca: Path | None = None
+    shutdown_grace: float = 20.0
+
+
+async def run(options: Options, *, contributors: Sequence[Contributor] = CONTRIBUTORS) -> None:
+    """Run until told to stop by a signal. Raises UnwindError for what a person has to put right."""
+    stopping = _Stopping()
+    try:
+        async with AsyncExitStack() as stack:
+            process = _Process(options, stack)
+            if await _unless(stopping.asked, process.start(contributors)):
+                await process.work(stopping)
+    except* UnwindError as failures:
+        raise first_failure(failures) from None
+    log.info("stopped")
+
+
+class _Stopping:
+    """Told to stop by SIGTERM or SIGINT; told twice, at once."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.now = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._signalled)
+
+    def _signalled(self) -> None:
+        (self.now if self.asked.is_set() else self.asked).set()
+
+
+class _Process:
+    def __init__(self, options: Options, stack: AsyncExitStack) -> None:
+        self._options = options
+        self._stack = stack
+        self._registry = new_registry()
+        self._requests = Requests()
+        self._registry.register(self._requests)
+        self._readiness = health.Readiness()
+        self._parts: list[Part] = []
+        self._https: Listener | None = None
+
+    async def start(self, contributors: Sequence[Contributor]) -> None:
+        """Listen. Nothing is logged before all that a person could have got wrong was found to be right."""
+        options = self._options
+        connection = await asyncio.to_thread(kubeconfig.load, options.kubeconfig, context=options.context)
+        serves, controls = Role.SERVING in options.roles, Role.CONTROLLERS in options.roles
+        probed = self._take(options.metrics_listen, "--metrics-listen")
+        called = self._take(options.listen, "--listen") if serves else None
+
+        observed = Metrics(self._registry)
+        client = await self._stack.enter_async_context(
+            Client(connection, user_agent="unwind-manager", observe=observed.called)
+        )
+        version = msgspec.json.decode(await client.raw("/version"), type=_Version)
+        if controls:
+            await _refuse_rivals(client)
+        surroundings = Surroundings(
+            client=client,
+            namespace=options.namespace,
+            roles=options.roles,
+            features=options.features,
+            registry=self._registry,
+            metrics=observed,
+        )
+        shares = [contribute(surroundings) for contribute in contributors]
+        self._parts += [part for share in shares for part in share.controllers] if controls else []
+        self._parts += [part for share in shares for part in share.servants] if serves else []
+        tls = await self._secure(client, [one for share in shares for one in share.trusting]) if serves else None
+
+        log.info("started", server=connection.server, version=version.git_version, roles=",".join(options.roles))
+        self._readiness.add(self._parts)
+        probes = health.routes(self._readiness, self._registry)
+        await self._open(Listener("metrics", probes, limits=_METRICS_LIMITS, requests=self._requests), probed)
+        if called is not None:
+            routes = [route for share in shares for route in share.routes]
+            self._https = Listener("https", routes, tls=tls, requests=self._requests)
+            await self._open(self._https, called)
+        self._readiness.started = True
+
+    async def work(self, stopping: _Stopping) -> None:
+        """Run all parts until a signal comes; then answer what is under way, and only then stop them."""
+        grace = self._options.shutdown_grace
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part.run(), name=part.name) for part in self._parts]
+            await stopping.asked.wait()
+            self._readiness.stopping = True
+            log.info("stopping", grace=grace)
+            if self._https and not await _unless(stopping.now, self._https.close(grace=grace)):
+                self._https.abort()
+            for task in tasks:
+                task.cancel()
+
+    async def _secure(self, client: Client, trusting: Sequence[Trusting]) -> Tls:
+        """Find the certificate to show, and see to it that it stays fresh."""
+        callers, watched = None, []
+        if path := self._options.client_ca:
+            [callers] = await asyncio.to_thread(files.read, [path], option="--client-ca")
+            watched.append(Watched("--client-ca", (path,), lambda contents: tls.admit(contents[0])))
+        if self._options.tls_cert and self._options.tls_key:
+            paths = (self._options.tls_cert, self._options.tls_key)
+            pair = KeyPair(*await asyncio.to_thread(files.read, paths, option="--tls-cert and --tls-key"))
+            watched.append(Watched("--tls-cert and --tls-key", paths, lambda contents: tls.show(KeyPair(*contents))))
+        else:
+            bundles = Bundles(client, trusting)
+            shared = SharedCertificate(client, namespace=self._options.namespace, hosts=_hosts(self._options))
+            pair, bundle = await shared.obtain()
+            bundles.use(bundle)
+
+            async def use(pair: KeyPair, bundle: bytes) -> None:
+                bundles.use(bundle)
+                await tls.show(pair)
+
+            shared.then(use)
+            self._parts += [shared, bundles]
+        try:
+            tls = await asyncio.to_thread(Tls, pair, callers=callers)
+        except ValueError as error:
+            raise UnwindError(
+                f"HTTPS cannot be served: {error}", remedy="check --tls-cert, --tls-key and --client-ca"
+            ) from error
+        if watched:
+            self._parts.append(Files(watched))
+        _show_expiry(self._registry, tls)
+        return tls
+
+    def _take(self, address: Address, option: str) -> socket.socket:
+        listening = addresses.listen(address, option=option)
+        self._stack.callback(listening.close)
+        return listening
+
+    async def _open(self, listener: Listener, listening: socket.socket) -> None:
+        await listener.open(listening)
+        self._requests.watch(listener)
+        self._stack.push_async_callback(listener.close, grace=0.5)
+        log.info("listening", listener=listener.name, address=str(addresses.of(listening)))
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    git_version: str = ""
+
+
+async def _refuse_rivals(client: Client) -> None:
+    against = [one for one in await rivals.find(client, now=datetime.now(UTC)) if not one.rival.coexists]
+    if against:
+        told = ", ".join(f"{one.rival.name} ({one.found})" for one in against)
+        raise UnwindError(
+            f"another system's controller is alive and would work against this one: {told}", remedy=against[0].remedy
+        )
+
+
+async def _unless(told: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work, unless told otherwise before it is done; whether it was."""
+    async with asyncio.TaskGroup() as group:
+        doing = group.create_task(work)
+        waiting = group.create_task(told.wait())
+        await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        done = doing.done()
+        doing.cancel()
+        waiting.cancel()
+    return done
+
+
+def _hosts(options: Options) -> list[str]:
+    """What callers call us by: the Service, this machine, and what was said."""
+    service = f"{SERVICE}.{options.namespace}.svc"
+    named = [options.listen.host] if not options.listen.everywhere else []
+    return [service, f"{service}.cluster.local", "localhost", "127.0.0.1", "::1", *named, *options.hosts]
+
+
+def _show_expiry(registry: CollectorRegistry, tls: Tls) -> None:
+    def ends() -> float:
+        return tls.ends.timestamp()
+
+    Gauge(
+        "unwind_serving_certificate_expiry_timestamp_seconds",
+        "When the certificate that is shown ends.",
+        registry=registry,
+    ).set_function(ends)

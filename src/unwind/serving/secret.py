@@ -1,0 +1,211 @@
+"""Certificates made and renewed by Unwind itself, in a Secret that all replicas share.
+
+It holds the serving certificate with its key (`tls.crt`, `tls.key`), what callers verify against (`ca.crt`, where
+Cluster API's inject-ca-from-secret looks for it too) and the key of the authority (`ca.key`). That one lies beside the
+others because it is worth no more than they are: whoever can read `tls.key` can already answer in our name.
+
+Replicas do not talk to each other. Each looks when something is due and writes it by compare-and-swap; the one that
+comes too late takes what the other has written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from unwind import logs
+from unwind.api import names
+from unwind.api.resources import SECRETS
+from unwind.certificates import KeyPair
+from unwind.clock import SYSTEM
+from unwind.errors import UnwindError
+from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from unwind.serving.following import backoff, follow
+from unwind.serving.renewing import Kept, Terms, next_look, renewed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from unwind.clock import Clock
+    from unwind.kube.client import Client, Object
+
+log = logs.get(__name__)
+
+NAME = "unwind-serving-cert"
+# So that a clock that was set, or a machine that slept, delays a renewal by a day at most.
+_LONGEST_WAIT = 86400.0
+
+
+class SharedCertificate:
+    """The certificate in the Secret: made if there is none, renewed in time, followed when others change it.
+
+    A Secret without our label belongs to somebody else (cert-manager, say): it is used and never written.
+    """
+
+    name = "certificate"
+    ready = True
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        hosts: Sequence[str],
+        terms: Terms = Terms(),  # noqa: B008 - frozen
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._hosts = hosts
+        self._terms = terms
+        self._clock = clock
+        self._shown: tuple[KeyPair, bytes] | None = None
+        self._kept: Kept | None = None
+        self._use: Callable[[KeyPair, bytes], Awaitable[None]] | None = None
+
+    async def obtain(self) -> tuple[KeyPair, bytes]:
+        """The certificate to start with, and what callers verify it against. Raises UnwindError."""
+        self._shown = _readable(await self._settle(await self._read()))
+        if self._shown is None:
+            raise UnwindError(
+                f"Secret {self._namespace}/{NAME} is not ours and has no certificate in it",
+                remedy=f"delete it, and it is made anew, or put tls.crt, tls.key and ca.crt into it ({_about_label()})",
+            )
+        return self._shown
+
+    def then(self, use: Callable[[KeyPair, bytes], Awaitable[None]]) -> None:
+        """Have this called with every certificate that follows the first one. It raises ValueError if it is bad."""
+        self._use = use
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._wait()) as due:
+                    secrets = follow(self._client, SECRETS, NAME, namespace=self._namespace)
+                    async with aclosing(secrets):
+                        async for found in secrets:
+                            await self._take(found)
+                            failures = 0
+                            due.reschedule(asyncio.get_running_loop().time() + self._wait())
+            except TimeoutError:
+                pass  # something is due: looking at it again from the start renews it
+            except UnwindError as error:
+                failures += 1
+                log.warning("the certificate cannot be looked after for now", object=self._about, why=str(error))
+                await backoff(failures)
+
+    async def _take(self, found: Object | None) -> None:
+        now = _readable(await self._settle(found))
+        if now is None:
+            log.warning("no certificate in it, the old one is kept", object=self._about)
+        elif now != self._shown:
+            try:
+                if self._use:
+                    await self._use(*now)
+            except ValueError as error:
+                log.warning(
+                    "a certificate that cannot be used, the old one is kept", object=self._about, why=str(error)
+                )
+            else:
+                self._shown = now
+                log.info("a new certificate is used", object=self._about)
+
+    async def _settle(self, found: Object | None) -> Object:
+        """The Secret, once nothing in it is due any more."""
+        while True:
+            if found is not None and not _ours(found):
+                self._kept = None
+                return found
+            # One that was deleted is put back as it was: nobody has to learn of another authority.
+            kept = _kept(found) if found is not None else self._kept
+            wanted = renewed(kept, hosts=self._hosts, terms=self._terms, now=self._clock.now())
+            if found is not None and wanted == kept:
+                self._kept = kept
+                return found
+            try:
+                found = await self._write(found, wanted)
+            except (AlreadyExistsError, ConflictError):
+                found = await self._read()  # another replica was faster
+
+    async def _read(self) -> Object | None:
+        try:
+            return await self._client.get(SECRETS, NAME, namespace=self._namespace)
+        except NotFoundError:
+            return None
+
+    async def _write(self, found: Object | None, kept: Kept) -> Object:
+        data = {
+            "tls.crt": kept.server.certificate,
+            "tls.key": kept.server.key,
+            "ca.crt": kept.bundle,
+            "ca.key": kept.authority.key,
+        }
+        encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+        log.info("a certificate was made" if found is None else "a certificate was renewed", object=self._about)
+        if found is not None:
+            patch = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "data": encoded}
+            return await self._client.patch(SECRETS, NAME, patch, namespace=self._namespace)
+        metadata = {
+            "name": NAME,
+            "namespace": self._namespace,
+            "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND},
+        }
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "kubernetes.io/tls"}
+        try:
+            return await self._client.create(SECRETS, {**secret, "data": encoded})
+        except NotFoundError as error:
+            raise UnwindError(
+                f"there is no namespace {self._namespace!r} for the certificate of this manager",
+                remedy="run `unwind install`, or choose another one with --namespace",
+            ) from error
+
+    def _wait(self) -> float:
+        """Seconds until something is due."""
+        if self._kept is None:
+            return _LONGEST_WAIT
+        when = next_look(self._kept, hosts=self._hosts, terms=self._terms)
+        return min(_LONGEST_WAIT, max(0.0, (when - self._clock.now()).total_seconds()))
+
+    @property
+    def _about(self) -> str:
+        return f"Secret/{self._namespace}/{NAME}"
+
+
+def _about_label() -> str:
+    return f"ours has the label {names.MANAGED_BY_LABEL}={names.MANAGED_BY_UNWIND}"
+
+
+def _ours(secret: Object) -> bool:
+    labels = secret["metadata"].get("labels") or {}
+    return bool(labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY_UNWIND)
+
+
+def _field(secret: Object, key: str) -> bytes:
+    try:
+        return base64.b64decode((secret.get("data") or {}).get(key) or "", validate=True)
+    except binascii.Error:
+        return b""
+
+
+def _readable(secret: Object) -> tuple[KeyPair, bytes] | None:
+    pair = KeyPair(certificate=_field(secret, "tls.crt"), key=_field(secret, "tls.key"))
+    try:
+        pair.check()
+    except ValueError:
+        return None
+    return pair, _field(secret, "ca.crt")
+
+
+def _kept(secret: Object) -> Kept:
+    bundle = _field(secret, "ca.crt")
+    end = b"-----END CERTIFICATE-----\n"
+    newest, found, _ = bundle.partition(end)
+    return Kept(
+        server=KeyPair(certificate=_field(secret, "tls.crt"), key=_field(secret, "tls.key")),
+        authority=KeyPair(certificate=newest + found, key=_field(secret, "ca.key")),
+        bundle=bundle,
+    )
