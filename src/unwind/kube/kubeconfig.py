@@ -89,7 +89,7 @@ def load(path: Path | None = None, *, context: str | None = None) -> Connection:
     """Find out how to reach the cluster.
 
     From the file given; else the files that KUBECONFIG names, of which the first to define a name wins; else the
-    service account of the Pod this runs in; else the user's own file.
+    user's own file; else the service account of the Pod this runs in.
     """
     named = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     home = Path.home() / ".kube" / "config"
@@ -97,7 +97,7 @@ def load(path: Path | None = None, *, context: str | None = None) -> Connection:
         paths = [path]
     elif named:
         paths = [part for part in named if part.exists()] or named
-    elif "KUBERNETES_SERVICE_HOST" in os.environ and (_SERVICE_ACCOUNT / "token").exists():
+    elif not home.exists() and "KUBERNETES_SERVICE_HOST" in os.environ and (_SERVICE_ACCOUNT / "token").exists():
         return in_cluster()
     else:
         paths = [home]
