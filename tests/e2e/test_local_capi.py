@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1
 from unwind.api.resources import NAMESPACES, SECRETS, Resource
 from unwind.errors import UnwindError
 from unwind.kube import kubeconfig
@@ -18,7 +19,7 @@ from unwind.kube.client import Client
 from unwind.local.capi import create_cluster, delete_cluster, until_available
 from unwind.local.cluster import Cluster
 from unwind.local.provider import Provider
-from unwind.local.stubs import CLASS, CLUSTERS, STUB_CLUSTERS, STUB_CONTROL_PLANES
+from unwind.local.stubs import CLASS, STUB_CLUSTERS, STUB_CONTROL_PLANES
 from unwind.local.waiting import account, until, until_absent, until_true
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 NAMESPACE = "default"
-OLD_CLUSTERS = Resource("cluster.x-k8s.io", "v1beta1", "clusters", "Cluster")
 
 
 class Setup(msgspec.Struct):
@@ -158,14 +158,14 @@ async def test_infrastructure_takes_the_time_to_go_that_was_set(setup: Setup, na
 async def test_a_cluster_written_in_the_older_version_works_as_well(setup: Setup, name: str) -> None:
     topology = {"class": CLASS, "version": "v1.36.0", "variables": [{"name": "member", "value": "member-1"}]}
     manifest = {
-        "apiVersion": OLD_CLUSTERS.api_version,
-        "kind": OLD_CLUSTERS.kind,
+        "apiVersion": CLUSTERS_V1BETA1.api_version,
+        "kind": CLUSTERS_V1BETA1.kind,
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"topology": topology},
     }
-    await setup.client.create(OLD_CLUSTERS, manifest)
+    await setup.client.create(CLUSTERS_V1BETA1, manifest)
     await until_available(setup.client, name=name, namespace=NAMESPACE)
-    old = await setup.client.get(OLD_CLUSTERS, name, namespace=NAMESPACE)
+    old = await setup.client.get(CLUSTERS_V1BETA1, name, namespace=NAMESPACE)
     assert old["spec"]["infrastructureRef"]["apiVersion"] == STUB_CLUSTERS.api_version
     await delete_cluster(setup.client, name=name, namespace=NAMESPACE)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from unwind.api.capi import CLUSTERS
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from unwind.concurrency import side_by_side
 from unwind.errors import UnwindError
@@ -16,7 +17,7 @@ from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.health import well
 from unwind.local.ports import Port
 from unwind.local.processes import Daemon, DiedEarlyError
-from unwind.local.stubs import CLUSTER_CLASSES, CLUSTERS
+from unwind.local.stubs import CLUSTER_CLASSES
 from unwind.local.waiting import until, until_absent, until_true
 
 if TYPE_CHECKING:

@@ -14,11 +14,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from unwind.api.capi import CLUSTERS
 from unwind.api.resources import SECRETS, Resource
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 from unwind.local.cluster import ALL_RIGHTS
-from unwind.local.stubs import CLUSTERS, STUB_CLUSTERS, STUB_CONTROL_PLANES
+from unwind.local.stubs import STUB_CLUSTERS, STUB_CONTROL_PLANES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

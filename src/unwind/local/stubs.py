@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from unwind.kube.client import Object
 
-CLUSTERS = Resource("cluster.x-k8s.io", "v1beta2", "clusters", "Cluster")
 CLUSTER_CLASSES = Resource("cluster.x-k8s.io", "v1beta2", "clusterclasses", "ClusterClass")
 
 _INFRASTRUCTURE = "infrastructure.cluster.x-k8s.io"
