@@ -187,7 +187,7 @@ class Webhook:
         answer = {
             "apiVersion": "admission.k8s.io/v1",
             "kind": "AdmissionReview",
-            "response": {"uid": uid, "allowed": allowed, "status": {"message": "not this one"}},
+            "response": {"uid": uid, "allowed": allowed, "status": {"code": 403, "message": "not this one"}},
         }
         # Every other answer ends its connection, so that there are always new ones.
         headers = (("connection", "close"),) if self.asked % 2 else ()
@@ -295,7 +295,7 @@ async def test_no_call_of_the_api_server_fails_while_the_authority_and_the_certi
     async with webhook.open(replica):
         assert webhook.tls.pair == old.server
         # From here on both are due: the authority at once, the certificate as soon as the new authority may sign.
-        replica._clock = Ahead(days=10)
+        replica._clock = Ahead(days=10)  # type: ignore[assignment]
 
         async def call(number: int) -> None:
             nonlocal calls

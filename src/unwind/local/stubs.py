@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unwind.api.capi import CLUSTERS
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 
 if TYPE_CHECKING:

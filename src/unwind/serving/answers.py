@@ -16,7 +16,9 @@ AGAIN = (("retry-after", "1"),)
 # spread over time instead of failing.
 BUSY = sentence(429, "Too much is going on here: try again in a second.", headers=AGAIN)
 # No Retry-After here, for the same reason: what to do without us is the failurePolicy's to decide, and at once.
-UNREADY = sentence(503, "This process does not know the cluster yet: its caches are being filled.")
+from unwind.routes import Response as _R
+UNREADY = _R(b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"it does not know the cluster yet","reason":"ServiceUnavailable","code":503}', 503)
+OLD = sentence(503, "This process does not know the cluster yet: its caches are being filled.")
 LATE = sentence(504, "There was no answer in time.")
 UNEXPECTED = sentence(500, "Something unexpected happened; the log of this process says what.")
 

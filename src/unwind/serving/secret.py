@@ -37,6 +37,7 @@ log = logs.get(__name__)
 NAME = "unwind-serving-cert"
 # So that a clock that was set, or a machine that slept, delays a renewal by a day at most.
 _LONGEST_WAIT = 86400.0
+_SHORTEST_WAIT = 1.0
 
 
 class SharedCertificate:
@@ -84,6 +85,8 @@ class SharedCertificate:
         failures = 0
         while True:
             try:
+                # Outside the time limit: what is due is done, however long the server takes.
+                await self._take(await self._read())
                 async with asyncio.timeout(self._wait()) as due:
                     secrets = follow(self._client, SECRETS, NAME, namespace=self._namespace)
                     async with aclosing(secrets):
@@ -92,7 +95,7 @@ class SharedCertificate:
                             failures = 0
                             due.reschedule(asyncio.get_running_loop().time() + self._wait())
             except TimeoutError:
-                pass  # something is due: looking at it again from the start renews it
+                pass  # something is due
             except UnwindError as error:
                 failures += 1
                 log.warning("the certificate cannot be looked after for now", object=self._about, why=str(error))
@@ -168,7 +171,7 @@ class SharedCertificate:
         if self._kept is None:
             return _LONGEST_WAIT
         when = next_look(self._kept, hosts=self._hosts, terms=self._terms)
-        return min(_LONGEST_WAIT, max(0.0, (when - self._clock.now()).total_seconds()))
+        return min(_LONGEST_WAIT, max(_SHORTEST_WAIT, (when - self._clock.now()).total_seconds()))
 
     @property
     def _about(self) -> str:
