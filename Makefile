@@ -49,6 +49,8 @@ soak: setup ## The long fault and fuzz runs
 
 bench: setup ## The benchmarks: ratios against limits measured in the same run
 	@$(BIN)/python -m bench.plane
+	@$(BIN)/python -m bench.machinery
+	@$(BIN)/python -m bench.serving
 
 lock: ## Pin the dependencies anew, with hashes and without any address (needs uv)
 	@uv pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt

@@ -16,6 +16,17 @@ JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 # The API server accepts objects of 3 MiB, and a review of an update carries the old and the new one.
 BODY_LIMIT = 7 << 20
+_REASONS = {
+    400: "BadRequest",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    408: "Timeout",
+    413: "RequestEntityTooLarge",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,9 +62,23 @@ class Response(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def sentence(status: int, text: str, *, headers: tuple[tuple[str, str], ...] = ()) -> Response:
-    """An answer for a person: what is wrong, in words."""
-    return Response(f"{text}\n".encode(), status, TEXT, headers)
+def sentence(status: int, text: str) -> Response:
+    """An answer in words."""
+    return Response(f"{text}\n".encode(), status, TEXT)
+
+
+def refusal(status: int, text: str, *, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """What is wrong, in words and in the form in which the API server passes them on to whoever asked it."""
+    told = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": text,
+        "reason": _REASONS.get(status, ""),
+        "code": status,
+    }
+    return Response(msgspec.json.encode(told), status, JSON, headers)
 
 
 Handler = Callable[[bytes, Request], Response | Coroutine[Any, Any, Response]]

@@ -6,7 +6,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from unwind.routes import sentence
+from unwind.routes import refusal
 
 if TYPE_CHECKING:
     from unwind.routes import Response
@@ -14,13 +14,11 @@ if TYPE_CHECKING:
 AGAIN = (("retry-after", "1"),)
 # The API server's client repeats a request that was answered with Retry-After, within the webhook's timeout: load is
 # spread over time instead of failing.
-BUSY = sentence(429, "Too much is going on here: try again in a second.", headers=AGAIN)
+BUSY = refusal(429, "Too much is going on here: try again in a second.", headers=AGAIN)
 # No Retry-After here, for the same reason: what to do without us is the failurePolicy's to decide, and at once.
-from unwind.routes import Response as _R
-UNREADY = _R(b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"it does not know the cluster yet","reason":"ServiceUnavailable","code":503}', 503)
-OLD = sentence(503, "This process does not know the cluster yet: its caches are being filled.")
-LATE = sentence(504, "There was no answer in time.")
-UNEXPECTED = sentence(500, "Something unexpected happened; the log of this process says what.")
+UNREADY = refusal(503, "This process does not know the cluster yet: its caches are being filled.")
+LATE = refusal(504, "There was no answer in time.")
+UNEXPECTED = refusal(500, "Something unexpected happened; the log of this process says what.")
 
 
 def head(response: Response, date: bytes, *, keep: bool) -> bytes:

@@ -11,20 +11,19 @@ import asyncio
 import time
 from collections import deque
 from enum import Enum, auto
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 
 from unwind import logs
-from unwind.api import durations
-from unwind.api.fields import Unknown
-from unwind.routes import Request, Response, Route, sentence
+from unwind.routes import Request, Response, refusal
 from unwind.serving.answers import AGAIN, BUSY, LATE, UNEXPECTED, UNREADY, head
+from unwind.serving.exchange import Exchange, seconds_for
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from unwind.routes import Route
     from unwind.serving.listener import Listener
 
 log = logs.get(__name__)
@@ -51,35 +50,6 @@ class State(Enum):
 
 # The members of an enum are looked up in its class each time, which shows when it is done ten times a request.
 _IDLE, _READING, _QUEUED, _WORKING, _LINGERING = State
-
-
-class Exchange:
-    """A request whose headers have come and, once it is out, its answer."""
-
-    __slots__ = ("answered", "began", "body", "headers", "held", "keep_alive", "method", "query", "route", "until")
-
-    def __init__(
-        self,
-        *,
-        began: float,
-        method: str,
-        query: bytes,
-        headers: dict[bytes, bytes],
-        route: Route | None,
-        until: float,
-        keep_alive: bool,
-    ) -> None:
-        self.began = began
-        self.method = method
-        self.query = query
-        self.headers = headers
-        self.route = route
-        self.until = until
-        self.keep_alive = keep_alive
-        self.body: bytes | bytearray = b""
-        self.held = 0
-        """How much of the body is accounted for."""
-        self.answered = False
 
 
 class Connection(asyncio.Protocol):
@@ -137,13 +107,13 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             pass  # another protocol was offered: the request is answered in this one, and what follows is not read
         except httptools.HttpParserError:
-            self._refuse(sentence(400, "This is not an HTTP/1.1 request."))
+            self._refuse(refusal(400, "This is not an HTTP/1.1 request."))
         else:
             if self._in_head:
                 # The parser keeps an unfinished header to itself, so what has come in counts, not what it has told.
                 self._head_bytes += len(data)
                 if self._head_bytes > self._limits.head_bytes:
-                    self._refuse(sentence(431, "The headers are too long."))
+                    self._refuse(refusal(431, "The headers are too long."))
 
     def pause_writing(self) -> None:
         """The caller does not read its answers: it gets no further ones until it does."""
@@ -176,7 +146,7 @@ class Connection(asyncio.Protocol):
         headers = self._headers.copy()
         path, _, query = self._url.partition(b"?")
         route = self._listener.routes.get(path)
-        until = self.began + _seconds(query, route.timeout if route else 0.0, self._limits.longest)
+        until = self.began + seconds_for(query, route.timeout if route else 0.0, self._limits.longest)
         self._reading = Exchange(
             began=self.began,
             method=self._parser.get_method().decode("latin-1"),
@@ -198,7 +168,7 @@ class Connection(asyncio.Protocol):
         length = len(exchange.body) + len(piece)
         limit = exchange.route.body_limit if exchange.route else self._limits.head_bytes
         if length > limit:
-            self._refuse(sentence(413, f"The body is too long: {limit} bytes are allowed."))
+            self._refuse(refusal(413, f"The body is too long: {limit} bytes are allowed."))
         elif length > _SMALL and not self._hold(exchange, length):
             self._refuse(BUSY)
         elif not exchange.body:
@@ -219,7 +189,7 @@ class Connection(asyncio.Protocol):
             self._pipeline.append(exchange)
             self._pause()
         else:
-            self._refuse(sentence(429, "Too many requests on one connection wait for their answers.", headers=AGAIN))
+            self._refuse(refusal(429, "Too many requests on one connection wait for their answers.", headers=AGAIN))
 
     # Requests, one at a time
 
@@ -227,11 +197,11 @@ class Connection(asyncio.Protocol):
         self._current = exchange
         route = exchange.route
         if route is None:
-            self._answer(exchange, sentence(404, "There is nothing at this path."))
+            self._answer(exchange, refusal(404, "There is nothing at this path."))
         elif exchange.method not in route.methods:
             allowed = ", ".join(route.methods)
-            refusal = sentence(405, f"Only {allowed} is answered here.", headers=(("allow", allowed),))
-            self._answer(exchange, refusal)
+            wrong = refusal(405, f"Only {allowed} is answered here.", headers=(("allow", allowed),))
+            self._answer(exchange, wrong)
         elif not route.ready():
             self._answer(exchange, UNREADY)
         else:
@@ -340,7 +310,7 @@ class Connection(asyncio.Protocol):
             self._give_up("the time for an answer is over")
             self._answer(exchange, exchange.route.late or LATE)
         elif self.state is _READING:
-            self._refuse(sentence(408, "The request did not come in time."))
+            self._refuse(refusal(408, "The request did not come in time."))
         elif self.state is _LINGERING:
             self._transport.abort()
         else:
@@ -402,19 +372,3 @@ def _unexpected(route: Route, error: BaseException) -> Response:
     """The log gets to know what it was, the caller does not."""
     log.error("a handler failed", route=route.name, exc_info=error)
     return UNEXPECTED
-
-
-@lru_cache(maxsize=256)
-def _seconds(query: bytes, default: float, longest: float) -> float:
-    """How long an answer may take: a little less than the caller waits, so that it is there before that is over.
-
-    The API server and Cluster API both say how long they wait.
-    """
-    waits = default
-    for part in query.split(b"&"):
-        name, _, value = part.partition(b"=")
-        if name == b"timeout":
-            asked = durations.parse(value.decode("latin-1"))
-            waits = default if isinstance(asked, Unknown) else asked.total_seconds() or default
-    waits = min(waits, longest)
-    return waits - min(1.0, max(0.2, 0.1 * waits))

@@ -37,20 +37,20 @@ class Files:
     ready = True
 
     def __init__(self, watched: Sequence[Watched], *, interval: float = 1.0) -> None:
-        """What is in them now counts as known."""
         self._watched = watched
         self._interval = interval
-        self._seen = [_signature(one.paths) for one in watched]
+        # Whoever read them at the start did so a while ago: the first look hands on what is there.
+        self._seen: list[Signature] = [() for _ in watched]
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._interval)
             for number, one in enumerate(self._watched):
                 seen = await asyncio.to_thread(_signature, one.paths)
                 if seen != self._seen[number]:
                     # Noted before it is read: what changes in between is seen the next time.
                     self._seen[number] = seen
                     await self._hand_on(one)
+            await asyncio.sleep(self._interval)
 
     async def _hand_on(self, watched: Watched) -> None:
         about = ", ".join(str(path) for path in watched.paths)
@@ -60,7 +60,7 @@ class Files:
             # A certificate and its key are written one after the other, so the first look may find them at odds.
             log.warning("new files cannot be used, the old ones are kept", files=about, why=str(error))
         else:
-            log.info("new files are used", files=about)
+            log.info("files are used", files=about)
 
 
 def read(paths: Sequence[Path], *, option: str) -> list[bytes]:

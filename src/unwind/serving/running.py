@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from cryptography import x509
 from prometheus_client import Gauge
 
 from unwind import logs
@@ -161,6 +162,10 @@ class _Process:
         callers, watched = None, []
         if path := self._options.client_ca:
             [callers] = await asyncio.to_thread(files.read, [path], option="--client-ca")
+            try:
+                x509.load_pem_x509_certificates(callers)
+            except ValueError as error:
+                raise UnwindError(f"{path} has no certificate in it", remedy="check --client-ca") from error
             watched.append(Watched("--client-ca", (path,), lambda contents: tls.admit(contents[0])))
         if self._options.tls_cert and self._options.tls_key:
             paths = (self._options.tls_cert, self._options.tls_key)
@@ -181,9 +186,7 @@ class _Process:
         try:
             tls = await asyncio.to_thread(Tls, pair, callers=callers)
         except ValueError as error:
-            raise UnwindError(
-                f"HTTPS cannot be served: {error}", remedy="check --tls-cert, --tls-key and --client-ca"
-            ) from error
+            raise UnwindError(f"HTTPS cannot be served: {error}", remedy="check --tls-cert and --tls-key") from error
         if watched:
             self._parts.append(Files(watched))
         _show_expiry(self._registry, tls)

@@ -133,6 +133,8 @@ class SharedCertificate:
                 found = await self._write(found, wanted)
             except (AlreadyExistsError, ConflictError):
                 found = await self._read()  # another replica was faster
+            else:
+                log.info("a certificate was made or renewed", object=self._about)
 
     async def _read(self) -> Object | None:
         try:
@@ -148,7 +150,6 @@ class SharedCertificate:
             "ca.key": kept.authority.key,
         }
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
-        log.info("a certificate was made" if found is None else "a certificate was renewed", object=self._about)
         if found is not None:
             patch = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "data": encoded}
             return await self._client.patch(SECRETS, NAME, patch, namespace=self._namespace)

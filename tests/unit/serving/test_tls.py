@@ -8,6 +8,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 import pytest
+from blockbuster import blockbuster_ctx
 
 from tests.unit.serving.calling import Caller, serving
 from unwind.certificates import Authority, KeyPair
@@ -146,6 +147,27 @@ async def test_a_certificate_that_cannot_be_used_changes_nothing() -> None:
         assert await shown(served, trusting(authority)) == good.certificate
 
 
+async def test_nothing_blocks_the_loop_while_requests_and_certificates_come(tmp_path: Path) -> None:
+    authority = Authority("test")
+    first, second = server(authority), server(authority)
+    paths = (tmp_path / "tls.crt", tmp_path / "tls.key")
+    for path, content in zip(paths, (first.certificate, first.key), strict=True):
+        path.write_bytes(content)
+    context = trusting(authority)
+    tls = Tls(first)
+    with blockbuster_ctx():
+        files = Files([Watched("--tls-cert", paths, lambda contents: tls.show(KeyPair(*contents)))], interval=0.01)
+        running = asyncio.ensure_future(files.run())
+        async with serving(tls=tls) as served:
+            caller = await served.caller(tls=context)
+            await asyncio.to_thread(paths[0].write_bytes, second.certificate)
+            await asyncio.to_thread(paths[1].write_bytes, second.key)
+            while tls.pair != second:
+                assert not running.done()
+                assert (await caller.post("/echo", b"x" * 100_000)).status == 200
+        running.cancel()
+
+
 async def test_files_are_read_again_when_they_change_and_kept_when_they_are_broken(tmp_path: Path) -> None:
     authority = Authority("test")
     first, second, third = (server(authority) for _ in range(3))
@@ -172,12 +194,13 @@ async def test_files_are_read_again_when_they_change_and_kept_when_they_are_brok
     write(first)
     files = Files([Watched("--tls-cert", paths, use)], interval=0.02)
     running = asyncio.ensure_future(files.run())
-    paths[1].write_bytes(second.key)
     await until(1)
-    assert (tried, tls.pair) == (["bad"], first)
-    paths[0].write_bytes(second.certificate)
+    paths[1].write_bytes(second.key)
     await until(2)
-    assert (tried, tls.pair) == (["bad", "good"], second)
+    assert (tried, tls.pair) == (["good", "bad"], first)
+    paths[0].write_bytes(second.certificate)
+    await until(3)
+    assert (tried, tls.pair) == (["good", "bad", "good"], second)
 
     # As kubelet does it: a link to a directory is exchanged, and no file is written.
     for number, pair in enumerate((second, third)):
@@ -191,9 +214,10 @@ async def test_files_are_read_again_when_they_change_and_kept_when_they_are_brok
     running.cancel()
     files = Files([Watched("--tls-cert", mounted, use)], interval=0.02)
     running = asyncio.ensure_future(files.run())
+    await until(4)
     fresh = tmp_path / "fresh"
     fresh.symlink_to("1")
     fresh.replace(link)
-    await until(3)
+    await until(5)
     assert tls.pair == third
     running.cancel()

@@ -1,0 +1,286 @@
+"""`unwind run` as a process: what it listens on, how it stops, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import uuid
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+
+from unwind.api.resources import DEPLOYMENTS, SECRETS
+from unwind.certificates import Authority, KeyPair
+from unwind.serving.secret import NAME
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.local.cluster import Cluster
+    from unwind.local.plane import Plane
+
+UNWIND = Path(sys.executable).parent / "unwind"
+
+
+class Manager:
+    """A process, and what it has logged."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.addresses: dict[str, str] = {}
+        self.logged: list[dict[str, str]] = []
+
+    async def read(self) -> None:
+        assert self.process.stderr
+        async for line in self.process.stderr:
+            entry = json.loads(line)
+            self.logged.append(entry)
+            if entry["event"] == "listening":
+                self.addresses[entry["listener"]] = entry["address"]
+
+    async def until_listening(self, *listeners: str) -> None:
+        while not set(listeners) <= set(self.addresses):
+            assert self.process.returncode is None, self.logged
+            await asyncio.sleep(0.02)
+
+    async def probe(self, path: str) -> tuple[int, str]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{self.addresses['metrics']}{path}") as answer,
+        ):
+            return answer.status, await answer.text()
+
+    async def stop(self) -> int:
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def running(cluster: Cluster, namespace: str, *options: str, **variables: str) -> AsyncIterator[Manager]:
+    told = {"UNWIND_LISTEN": "127.0.0.1:0", "UNWIND_METRICS_LISTEN": "127.0.0.1:0", "UNWIND_NAMESPACE": namespace}
+    process = await asyncio.create_subprocess_exec(
+        UNWIND,
+        "run",
+        *("--kubeconfig", cluster.kubeconfig),
+        *options,
+        env=os.environ | told | variables,
+        stderr=subprocess.PIPE,
+    )
+    manager = Manager(process)
+    reading = asyncio.ensure_future(manager.read())
+    try:
+        yield manager
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await reading
+
+
+async def test_a_manager_becomes_ready_serves_and_stops_in_peace(plane: Plane, namespace: str) -> None:
+    async with running(plane.management, namespace) as manager:
+        await manager.until_listening("metrics", "https")
+        while (await manager.probe("/readyz"))[0] != 200:
+            await asyncio.sleep(0.02)
+        assert await manager.probe("/healthz") == (200, "ok\n")
+        _, metrics = await manager.probe("/metrics")
+        assert "unwind_serving_certificate_expiry_timestamp_seconds 1" in metrics
+        assert 'unwind_api_call_seconds_count{resource="other",status="2xx",verb="get"}' in metrics
+
+        found = await plane.management.client.get(SECRETS, NAME, namespace=namespace)
+        bundle = ssl.create_default_context(cadata=_decoded(found["data"]["ca.crt"]))
+        async with aiohttp.ClientSession() as session:
+            url = f"https://{manager.addresses['https']}/nothing"
+            async with session.post(url, data=b"{}", ssl=bundle) as answer:
+                assert (answer.status, (await answer.json())["message"]) == (404, "There is nothing at this path.")
+        assert await manager.stop() == 0
+    assert manager.logged[-1]["event"] == "stopped"
+
+
+def _decoded(value: str) -> str:
+    return base64.b64decode(value).decode()
+
+
+async def test_without_the_role_for_it_nothing_is_served(plane: Plane, namespace: str) -> None:
+    async with running(plane.management, namespace, "--roles", "controllers") as manager:
+        await manager.until_listening("metrics")
+        assert (await manager.probe("/readyz"))[0] == 200
+        assert await manager.stop() == 0
+    assert list(manager.addresses) == ["metrics"]
+    assert await plane.management.client.list(SECRETS, namespace=namespace) == []
+
+
+async def test_certificates_in_files_are_exchanged_under_load_without_a_failure(
+    plane: Plane, namespace: str, tmp_path: Path
+) -> None:
+    authority, callers = Authority("server"), Authority("callers")
+    certificate, key, client_ca, client = (tmp_path / name for name in ("tls.crt", "tls.key", "callers", "client"))
+
+    def renew() -> KeyPair:
+        pair = authority.server("unwind", hosts=("127.0.0.1",))
+        for path, content in ((certificate, pair.certificate), (key, pair.key)):
+            fresh = path.with_suffix(".fresh")
+            fresh.write_bytes(content)
+            fresh.replace(path)
+        return pair
+
+    renew()
+    client_ca.write_bytes(callers.certificate)
+    caller = callers.client("api-server")
+    client.write_bytes(caller.certificate + caller.key)
+    context = ssl.create_default_context(cadata=authority.certificate.decode())
+    context.load_cert_chain(client)
+    seen: set[bytes] = set()
+    done = asyncio.Event()
+    options = ("--tls-cert", certificate, "--tls-key", key, "--client-ca", client_ca)
+    async with running(plane.management, namespace, *map(str, options)) as manager:
+        await manager.until_listening("https")
+        host, _, port = manager.addresses["https"].rpartition(":")
+
+        async def call(*, anew: bool) -> int:
+            calls = 0
+            reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+            while not done.is_set() or calls < 100:
+                if anew and calls:
+                    await _close(writer)
+                    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+                seen.add(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
+                writer.write(b"POST /nothing HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 404 ")
+                await reader.readuntil(b"404}")
+                calls += 1
+            await _close(writer)
+            return calls
+
+        async def rotate() -> None:
+            for number in range(3):
+                renewed = renew()
+                while ssl.PEM_cert_to_DER_cert(renewed.certificate.decode()) not in seen:
+                    await asyncio.sleep(0.02)
+                assert len(seen) == number + 2
+            done.set()
+
+        async with asyncio.TaskGroup() as group:
+            for anew in (True, False, True, False):
+                group.create_task(call(anew=anew))
+            group.create_task(rotate())
+
+        stranger = ssl.create_default_context(cadata=authority.certificate.decode())
+        with pytest.raises((OSError, EOFError)):
+            await _answered(host, int(port), stranger)
+        assert await manager.stop() == 0
+
+
+async def _answered(host: str, port: int, context: ssl.SSLContext) -> bytes:
+    reader, writer = await asyncio.open_connection(host, port, ssl=context)
+    try:
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        return await reader.readexactly(1)
+    finally:
+        await _close(writer)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+async def test_a_manager_outlives_its_api_server_and_goes_on_when_it_is_back(fresh_member: Cluster) -> None:
+    namespace = f"unwind-{uuid.uuid4().hex[:6]}"
+    await fresh_member.create_namespace(namespace)
+    async with running(fresh_member, namespace) as manager:
+        await manager.until_listening("https")
+        await fresh_member.api_server.stop()
+        while not any("cannot be followed" in entry["event"] for entry in manager.logged):
+            await asyncio.sleep(0.05)
+        assert (await manager.probe("/healthz"))[0] == 200
+        await fresh_member.api_server.start()
+        before = await fresh_member.client.get(SECRETS, NAME, namespace=namespace)
+        await fresh_member.client.delete(SECRETS, NAME, namespace=namespace, uid=before["metadata"]["uid"])
+        async for event in fresh_member.client.watch(SECRETS, namespace=namespace, name=NAME):
+            if event.type != "DELETED" and event.object["metadata"]["uid"] != before["metadata"]["uid"]:
+                assert event.object["data"] == before["data"]
+                break
+        assert await manager.stop() == 0
+    await _rival(fresh_member)
+    said = await refused("--kubeconfig", str(fresh_member.kubeconfig), "--namespace", namespace)
+    assert "Sveltos' addon-controller" in said
+    assert "scale deployment addon-controller --replicas=0" in said
+
+
+async def _rival(cluster: Cluster) -> None:
+    await cluster.create_namespace("projectsveltos")
+    labels = {"control-plane": "addon-controller"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "manager", "image": "projectsveltos/addon-controller"}]},
+    }
+    await cluster.client.create(
+        DEPLOYMENTS,
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "addon-controller", "namespace": "projectsveltos", "labels": labels},
+            "spec": {"selector": {"matchLabels": labels}, "template": template},
+        },
+    )
+
+
+async def refused(*options: str) -> str:
+    """Start a manager that cannot start; what it says is one line."""
+    process = await asyncio.create_subprocess_exec(
+        UNWIND,
+        "run",
+        *options,
+        *(() if "--listen" in options else ("--listen", "127.0.0.1:0")),
+        *("--metrics-listen", "127.0.0.1:0"),
+        stderr=subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 1
+    [line] = said.decode().splitlines()
+    assert line.startswith("unwind: ")
+    return line
+
+
+async def test_what_is_wrong_is_said_in_one_line_with_what_to_do(plane: Plane, namespace: str, tmp_path: Path) -> None:
+    kubeconfig = ("--kubeconfig", str(plane.management.kubeconfig), "--namespace", namespace)
+    for name in ("crt", "key", "other"):
+        pair = Authority(name).server("unwind", hosts=("localhost",))
+        (tmp_path / name).write_bytes(pair.key if name == "key" else pair.certificate)
+    nowhere = tmp_path / "nowhere"
+    nowhere.write_text(plane.management.kubeconfig.read_text().replace(plane.management.server, "https://127.0.0.1:1"))
+    taken = plane.management.server.removeprefix("https://")
+    for options, said in (
+        ((*kubeconfig, "--roles", "serving,cooking"), "--roles does not know cooking: use controllers,serving"),
+        ((*kubeconfig, "--feature-gates", "Nope=true"), "there is no feature gate 'Nope'"),
+        ((*kubeconfig, "--listen", "9443"), "--listen is '9443': write HOST:PORT"),
+        ((*kubeconfig, "--listen", taken), "Address already in use"),
+        ((*kubeconfig, "--shutdown-grace", "soon"), "write a span such as 20s"),
+        ((*kubeconfig, "--tls-cert", str(tmp_path / "crt")), "give both --tls-cert and --tls-key"),
+        (
+            (*kubeconfig, "--tls-cert", str(tmp_path / "none"), "--tls-key", str(tmp_path / "key")),
+            "cannot be read (No such file or directory): check --tls-cert",
+        ),
+        (
+            (*kubeconfig, "--tls-cert", str(tmp_path / "crt"), "--tls-key", str(tmp_path / "key")),
+            "HTTPS cannot be served: the certificate and its key cannot be used",
+        ),
+        ((*kubeconfig, "--client-ca", str(tmp_path / "key")), "has no certificate in it: check --client-ca"),
+        ((*kubeconfig[:2], "--namespace", "not-there"), "run `unwind install`"),
+        (("--kubeconfig", str(nowhere)), "is it up, and is the address right?"),
+        (("--kubeconfig", str(tmp_path / "none")), "name another with --kubeconfig"),
+        ((*kubeconfig, "--context", "other"), "other"),
+    ):
+        assert said in await refused(*options)
