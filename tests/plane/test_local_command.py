@@ -41,9 +41,16 @@ class Shell:
             [program, *arguments], env=self.env, capture_output=True, text=True, timeout=120, check=False
         )
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, ignoring_interrupts: bool = False) -> subprocess.Popen[str]:
+        """Start a command, by default as from a terminal; else as scripts do with what they put into the background."""
+        on_interrupt = signal.SIG_IGN if ignoring_interrupts else signal.SIG_DFL
         return subprocess.Popen(
-            [UNWIND, *arguments], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [UNWIND, *arguments],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, on_interrupt),  # noqa: PLW1509 - it takes no lock
         )
 
     def planes(self) -> list[dict[str, Any]]:
@@ -172,10 +179,16 @@ def test_in_the_foreground_everything_dies_with_the_parent_and_leaves_no_directo
     assert shell.nothing_left()
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("mode", ["--foreground", "--no-foreground"])
-def test_interrupted_while_it_comes_up_it_leaves_nothing(shell: Shell, sign: signal.Signals, mode: str) -> None:
-    up = shell.start("local", "up", *([mode] if mode == "--foreground" else []))
+@pytest.mark.parametrize(
+    ("sign", "ignoring"),
+    [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)],
+    ids=["by ctrl-c", "by SIGTERM", "by SIGTERM with ctrl-c ignored"],
+)
+@pytest.mark.parametrize("mode", ["--foreground", ""], ids=["in the foreground", "leaving a supervisor"])
+def test_interrupted_while_it_comes_up_it_leaves_nothing(
+    shell: Shell, sign: signal.Signals, mode: str, ignoring: bool
+) -> None:
+    up = shell.start("local", "up", *mode.split(), ignoring_interrupts=ignoring)
     deadline = time.monotonic() + 30
     while not any("kube-apiserver" in command for command in shell.processes()):
         assert time.monotonic() < deadline

@@ -6,10 +6,14 @@ import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cyclopts import App
 
 from unwind.errors import UnwindError
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 
 def app() -> App:
@@ -32,8 +36,7 @@ def app() -> App:
 
 def main() -> None:
     """Run one command; what a person has to know is one line on standard error."""
-    # Told to end, a command does what it does on Ctrl-C: it takes back what it has begun.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _end)
     try:
         app()()
     except UnwindError as error:
@@ -41,3 +44,13 @@ def main() -> None:
         sys.exit(1)
     except BrokenPipeError:
         sys.exit(141)  # whoever read our output has had enough, as `head` does
+
+
+def _end(_: int, frame: FrameType | None) -> None:
+    """Told to end, do what is done on Ctrl-C: take back what was begun."""
+    interrupt = signal.getsignal(signal.SIGINT)
+    if callable(interrupt):
+        interrupt(signal.SIGINT, frame)
+        return
+    # Ctrl-C is ignored, as it is in what a script has started in the background; the word to end is not.
+    raise KeyboardInterrupt
