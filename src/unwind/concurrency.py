@@ -24,14 +24,22 @@ async def side_by_side(work: Iterable[Coroutine[object, object, object]], *, lim
         async with asyncio.TaskGroup() as group:
             for one in work:
                 group.create_task(bounded(one))
-    except* UnwindError as failures:
-        raise first_failure(failures) from None
+    except ExceptionGroup as failures:
+        raise to_tell(failures) from None
     finally:
         for one in work:
             one.close()  # what was never begun; on all others it does nothing
 
 
-def first_failure(failures: BaseExceptionGroup[UnwindError]) -> UnwindError:
-    """The one to tell, of several that happened side by side."""
+def to_tell(failures: ExceptionGroup[Exception]) -> Exception:
+    """What to raise for several failures side by side: the first that a person has to know; all, if one is a bug.
+
+    For use in a plain `except`: what is raised in an `except*` is wrapped in a group by Python before 3.11.4.
+    """
+    known, bugs = failures.split(UnwindError)
+    return bugs or (_first(known) if known else failures)
+
+
+def _first(failures: ExceptionGroup[UnwindError]) -> UnwindError:
     inner = failures.exceptions[0]
-    return first_failure(inner) if isinstance(inner, BaseExceptionGroup) else inner
+    return _first(inner) if isinstance(inner, ExceptionGroup) else inner

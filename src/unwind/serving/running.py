@@ -16,7 +16,7 @@ from prometheus_client import Gauge
 from unwind import logs
 from unwind.api.rights import HOME
 from unwind.certificates import KeyPair
-from unwind.concurrency import first_failure
+from unwind.concurrency import to_tell
 from unwind.errors import UnwindError
 from unwind.installing import rivals
 from unwind.installing.contributions import SERVICE
@@ -77,8 +77,8 @@ async def run(options: Options, *, contributors: Sequence[Contributor] = CONTRIB
             process = _Process(options, stack)
             if await _unless(stopping.asked, process.start(contributors)):
                 await process.work(stopping)
-    except* UnwindError as failures:
-        raise first_failure(failures) from None
+    except ExceptionGroup as failures:
+        raise to_tell(failures) from None
     log.info("stopped")
 
 
