@@ -108,6 +108,44 @@ async def test_a_server_of_another_name_is_verified_by_the_name_it_should_have(p
             await client.list(NAMESPACES)
 
 
+@asynccontextmanager
+async def tunnelling() -> AsyncIterator[tuple[str, list[str]]]:
+    """An HTTP proxy that makes tunnels, and knows who asked for one to where."""
+    asked: list[str] = []
+
+    async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await source.read(1 << 16):
+                sink.write(data)
+        sink.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = (await reader.readuntil(b"\r\n\r\n")).decode().split()
+        asked.append(f"{request[0]} {request[1]}")
+        host, port = request[1].rsplit(":", 1)
+        back, onward = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await asyncio.gather(copy(reader, onward), copy(back, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+    finally:
+        server.close()
+
+
+async def test_a_proxy_that_the_kubeconfig_names_is_used_and_the_server_behind_it_verified(plane: Plane) -> None:
+    direct = plane.management.connection("admin", groups=("system:masters",))
+    async with tunnelling() as (proxy, asked):
+        async with Client(msgspec.structs.replace(direct, proxy=proxy)) as client:
+            await client.list(NAMESPACES)
+        assert asked == [f"CONNECT {direct.server.removeprefix('https://')}"]
+        wrong = plane.members["member-1"].connection("admin").authority
+        async with Client(msgspec.structs.replace(direct, proxy=proxy, authority=wrong)) as client:
+            with pytest.raises(UnreachableError, match="not to be trusted"):
+                await client.list(NAMESPACES)
+
+
 async def test_gone_is_only_what_the_server_says_is_gone_by_name(plane: Plane, namespace: str) -> None:
     client = plane.management.client
     here = await client.cluster_uid()
