@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from unwind.cli import console
+from unwind.local.tools import Origin
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -45,7 +46,8 @@ class BuildProgress:
 
     def found(self, found: Found) -> None:
         if self._list_found:
-            console.err.print(f"{found.name:<24} {found.path} (from the {found.origin})")
+            where = "cached" if found.origin is Origin.CACHE else f"{found.path}, by {found.origin}"
+            console.err.print(f"{found.name:<24} {where}")
 
     def mending(self, name: str, condition: Condition) -> None:
         console.err.print(f"{name} in the cache {condition}: it is made again")
