@@ -10,9 +10,12 @@ from collections import Counter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tests.plane.test_informers import through_proxy, until
 from unwind.api.resources import CONFIG_MAPS, LEASES
 from unwind.kube.shards import SHARDS, Shards, Timing, shard_of
+from unwind.local.waiting import until_absent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -61,6 +64,21 @@ async def test_replicas_that_join_and_leave_share_the_shards_and_none_has_two_ow
     leases = await client.list(LEASES, namespace=namespace)
     assert {lease["spec"]["holderIdentity"] for lease in leases} == {""}, "nobody holds anything any more"
     assert not [lease for lease in leases if "replica" in lease["metadata"]["name"]]
+
+
+async def test_the_lease_of_a_replica_that_was_killed_is_cleared_away(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    metadata = {"name": "unwind-replica-dead", "namespace": namespace}
+    spec = {"holderIdentity": "dead", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 2}
+    await client.create(LEASES, {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": metadata, "spec": spec})
+    shards = Shards(client, namespace=namespace, identity="a", timing=msgspec.structs.replace(QUICK, forgotten=3.0))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(shards.run())
+        # By our clock it was seen a moment ago: it counts as alive until it has been silent for long enough.
+        await until(lambda: 0 < len(shards.owned) < 16)
+        await until_absent(client, LEASES, "unwind-replica-dead", namespace=namespace)
+        await until(lambda: len(shards.owned) == 16)
+        task.cancel()
 
 
 async def test_a_replica_that_cannot_reach_the_server_stops_acting_before_another_takes_over(

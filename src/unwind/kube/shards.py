@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,6 +40,8 @@ class Timing(msgspec.Struct, frozen=True):
     lasts: float = 15.0
     renew: float = 3.0
     acts: float = 10.0
+    forgotten: float = 600.0
+    """After so long without a sign of life, the Lease of a replica is cleared away."""
 
 
 class _Spec(msgspec.Struct, rename="camel"):
@@ -152,6 +155,8 @@ class Shards:
                 await side_by_side(
                     (self._settle(shard, wanted=shard in wanted) for shard in range(self.shards)), limit=self.shards
                 )
+                if self.leads:
+                    await self._forget_the_dead()
         except (TimeoutError, ApiError, UnreachableError) as error:
             # Whatever could not be renewed runs out by itself.
             self._troubled(error)
@@ -159,6 +164,17 @@ class Shards:
             del self._held[shard]
         if frozenset(self._held) != before:
             self._changed()
+
+    async def _forget_the_dead(self) -> None:
+        """Replicas that were killed leave their Leases behind, each under a name that never comes again."""
+        now = self._clock.monotonic()
+        for lease in list(self._leases.cache):
+            name = lease.metadata.name
+            # One that came in the middle of this round was not observed yet.
+            _, seen = self._observed.get(name, ("", now))
+            if name.startswith(_REPLICA) and now - seen > self._timing.forgotten:
+                with suppress(NotFoundError, ConflictError):
+                    await self._client.delete(LEASES, name, uid=lease.metadata.uid, namespace=self._namespace)
 
     async def _settle(self, shard: int, *, wanted: bool) -> None:
         name = _name(shard)
