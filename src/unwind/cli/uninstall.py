@@ -58,5 +58,9 @@ def _confirm(seen: uninstalling.Survey, *, delete_crds: bool) -> None:
         console.err.print(f"CustomResourceDefinition {crd.name} {fate}: {crd.objects} objects")
     if delete_crds and along:
         console.err.print(f"[bold red]{along} objects go along with their CRDs.[/bold red]")
-    if console.err.input("Go ahead? (yes/no) ").strip().lower() not in ("y", "yes"):
+    try:
+        answer = console.err.input("Go ahead? (yes/no) ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
         raise UnwindError("nothing was done")

@@ -1,0 +1,50 @@
+"""What `unwind local up` is asked for becomes the shape of a plane, or one line that says what is wrong."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from unwind.cli import console
+from unwind.cli.local import PARTS, shape_of
+from unwind.errors import UnwindError
+from unwind.local import tools
+from unwind.local.home import Shape
+from unwind.local.toolbox import needed
+
+
+def test_parts_are_named_in_one_list() -> None:
+    shape = shape_of(members=2, with_="nodes, capi", cloud_delay=1.0)
+    assert shape == Shape(members=2, nodes=True, capi=True, cloud_delay=1.0)
+    assert shape.parts == ["nodes", "capi"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"members": 0, "with_": "nodes,unicorns", "cloud_delay": 0.0}, "does not know unicorns"),
+        ({"members": -1, "with_": "", "cloud_delay": 0.0}, "--members is -1"),
+        ({"members": 0, "with_": "", "cloud_delay": -0.5}, "--cloud-delay is -0.5"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(asked: dict[str, object], words: str) -> None:
+    with pytest.raises(UnwindError, match=words):
+        shape_of(**asked)  # type: ignore[arg-type]
+
+
+def test_only_what_is_asked_for_is_built() -> None:
+    least = {tools.ETCD, tools.KUBE_APISERVER, tools.KUBE_CONTROLLER_MANAGER}
+    assert set(needed(Shape(members=3, cloud=True))) == least
+    assert set(needed(Shape(nodes=True))) == least | {tools.KUBE_SCHEDULER, tools.KWOK}
+    assert set(needed(Shape(capi=True))) == least | {tools.CLUSTER_API_MANAGER}
+    assert set(needed(Shape(helm=True))) == least | {tools.HELM}
+    assert set(PARTS) == {"nodes", "helm", "capi", "cloud"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (200000, "2d")]
+)
+def test_ages_read_as_kubectl_writes_them(seconds: int, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_000_000.0)
+    assert console.age(1_000_000.0 - seconds) == text
