@@ -276,6 +276,21 @@ class Client:
             content_type=_JSON_PATCH if isinstance(patch, list) else _MERGE_PATCH,
         )
 
+    async def revise(
+        self, resource: Resource, read: Object, patch: Object, *, subresource: str | None = None
+    ) -> Object:
+        """Merge a patch into an object, only as it was read: a merge patch writes lists whole, and would otherwise
+        take out what somebody else has put in meanwhile."""
+        metadata = read["metadata"]
+        guard = {key: metadata[key] for key in ("uid", "resourceVersion")}
+        return await self.patch(
+            resource,
+            metadata["name"],
+            patch | {"metadata": patch.get("metadata", {}) | guard},
+            namespace=metadata.get("namespace"),
+            subresource=subresource,
+        )
+
     async def delete(
         self,
         resource: Resource,

@@ -92,10 +92,6 @@ class Queue(Generic[K]):
             self._cancel_timer(key)
         self._timers[key] = (due, self._clock.call_later(seconds, lambda: self._due(key)))
 
-    def forget(self, key: K) -> None:
-        """Drop what is known of its failures: the next one counts as the first."""
-        self._failures.pop(key, None)
-
     def failures(self, key: K) -> int:
         """How often it has failed in a row."""
         return self._failures.get(key, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -89,13 +89,6 @@ class _Headed(msgspec.Struct):
 
 class _Partial(msgspec.Struct):
     metadata: Metadata
-
-
-class HasMetadata(Protocol):
-    """A typed object."""
-
-    @property
-    def metadata(self) -> Any: ...
 
 
 _headed = msgspec.json.Decoder(_Headed).decode

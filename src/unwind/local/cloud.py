@@ -132,22 +132,9 @@ def _finalizers(service: Object) -> list[str]:
 
 
 async def _set_finalizers(client: Client, service: Object, finalizers: list[str]) -> None:
-    # A merge patch writes the whole list: with the version it was read at, so that nobody's entry is lost.
-    patch = {"metadata": _identity(service) | {"finalizers": finalizers}}
-    await _patch(client, service, patch)
+    await client.revise(SERVICES, service, {"metadata": {"finalizers": finalizers}})
 
 
 async def _set_ingress(client: Client, service: Object, ingress: list[Object] | None) -> Object:
-    patch = {"metadata": _identity(service), "status": {"loadBalancer": {"ingress": ingress}}}
-    return await _patch(client, service, patch, subresource="status")
-
-
-def _identity(service: Object) -> Object:
-    return {key: service["metadata"][key] for key in ("uid", "resourceVersion")}
-
-
-async def _patch(client: Client, service: Object, patch: Object, *, subresource: str | None = None) -> Object:
-    metadata = service["metadata"]
-    return await client.patch(
-        SERVICES, metadata["name"], patch, namespace=metadata["namespace"], subresource=subresource
-    )
+    patch = {"status": {"loadBalancer": {"ingress": ingress}}}
+    return await client.revise(SERVICES, service, patch, subresource="status")

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from unwind.api.capi import CLUSTERS
+from unwind.api.capi import CLUSTERS, KUBECONFIG_SECRET_TYPE
+from unwind.api.names import CLUSTER_NAME_LABEL
 from unwind.api.resources import SECRETS, Resource
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from unwind.local.cluster import Cluster
 
 USER = "stub-provider"
-CLUSTER_NAME_LABEL = "cluster.x-k8s.io/cluster-name"
-_SECRET_TYPE = "cluster.x-k8s.io/secret"  # noqa: S105 - the type of a Secret
 _RETRY = 0.2
 
 
@@ -95,7 +94,7 @@ def kubeconfig_secret(cluster: Object, namespace: str, workload: Workload) -> Ob
     return {
         "apiVersion": SECRETS.api_version,
         "kind": SECRETS.kind,
-        "type": _SECRET_TYPE,
+        "type": KUBECONFIG_SECRET_TYPE,
         "metadata": {
             "name": f"{cluster['name']}-kubeconfig",
             "namespace": namespace,
@@ -225,15 +224,10 @@ def _conditions(resource: Resource, stub: Object, state: str, reason: str, messa
 async def _merge(
     client: Client, resource: Resource, current: Object, patch: Object, *, subresource: str | None = None
 ) -> Object:
-    """Patch an object, unless it is so already, and only as it was read: a list is written as a whole."""
+    """Patch an object as it was read, unless it is so already."""
     if covers(current, patch):
         return current
-    metadata = current["metadata"]
-    guard = {key: metadata[key] for key in ("uid", "resourceVersion")}
-    body = patch | {"metadata": patch.get("metadata", {}) | guard}
-    return await client.patch(
-        resource, metadata["name"], body, namespace=metadata["namespace"], subresource=subresource
-    )
+    return await client.revise(resource, current, patch, subresource=subresource)
 
 
 async def _ensure(client: Client, secret: Object) -> bool:

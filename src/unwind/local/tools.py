@@ -261,4 +261,3 @@ ALL = (
     HELM,
     CLUSTER_API_MANAGER,
 )
-BY_NAME = {tool.name: tool for tool in ALL}
