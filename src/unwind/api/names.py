@@ -34,14 +34,19 @@ DELETE_POLICY_ANNOTATION = "unwind.dev/delete-policy"
 """On a resource or a namespace: manage, skip or detach-on-delete."""
 REMOVE_STRATEGY_ANNOTATION = "unwind.dev/remove-strategy"
 """On a Karmada Cluster whose API server does not know spec.removeStrategy: the same."""
+SCALE_TO_ZERO_ANNOTATION = "unwind.dev/scale-to-zero"
+"""On a workload, "true": before it is deleted it is scaled to zero, and its Pods are waited for."""
+WAIT_FOR_DEPENDENTS_ANNOTATION = "unwind.dev/wait-for-dependents"
+"""On an object, resources separated by commas (pods,jobs.batch): those that it owns go before it does."""
 DEPENDS_ON_ANNOTATION = "unwind.dev/depends-on"
 """On a Work: the names of Works that it needs, separated by commas."""
 
 # What Unwind remembers on objects.
 DELETION_BEHAVIOR_ANNOTATION = "unwind.dev/cluster-deletion-behavior"
 """On a ClusterSummary: the behaviour its profile had, in case the field disappears from the served schema."""
-MEMO_ANNOTATION = "unwind.dev/memo"
-"""On an object that is deleted in several steps: what must not be done twice."""
+MEMO_ANNOTATION = "unwind.dev/memo."
+"""On an object that is deleted in several steps, followed by a deleter and a key: what must not be done twice. One
+annotation a key, so that two writers at once lose nothing of each other."""
 
 
 class Finalizer(StrEnum):
@@ -145,5 +150,11 @@ class Reason(StrEnum):
     """A Namespace or CRD that holds what is not ours."""
     UNKNOWN_VALUE = "UnknownValue"
     UNREACHABLE = "Unreachable"
+    FAILED = "Failed"
+    """It did not work; the message says what."""
+    HELD = "Held"
+    """It is not deleted because something that has a say in it is not known; the message says what."""
+    DELETING = "Deleting"
+    """It is being deleted; the message says what is waited for."""
     GAVE_UP = "GaveUp"
     """Best effort was made, and its time is over."""

@@ -298,11 +298,17 @@ class Client:
         *,
         uid: str,
         namespace: str | None = None,
+        version: str | None = None,
         propagation: str | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """Ask for the deletion of exactly this object; raises ConflictError if its name belongs to another."""
+        """Ask for the deletion of exactly this object; raises ConflictError if its name belongs to another.
+
+        With `version` (its resourceVersion) also if it is no longer as it was read.
+        """
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        if version:
+            options["preconditions"]["resourceVersion"] = version
         if propagation:
             options["propagationPolicy"] = propagation
         if dry_run:

@@ -19,7 +19,7 @@ from unwind.kube.queue import Backoff
 from unwind.kube.views import Stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
@@ -67,8 +67,15 @@ class Informer(Generic[T]):
         silence: float = SILENCE,
         clock: Clock = SYSTEM,
         troubled: Callable[[Exception], None] = lambda _: None,
+        confirm: Callable[[], Awaitable[None]] | None = None,
+        listed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`troubled` is told of every failure to follow the server; the informer goes on by itself."""
+        """`troubled` is told of every failure to follow the server; the informer goes on by itself.
+
+        `confirm` is asked after each list, before any of it is believed: it raises if another cluster answers. What a
+        watch tells needs no such question, because no other cluster has an object with that uid. `listed` is told
+        when a list was taken in.
+        """
         self.view = view
         self.cache: Cache[T] = Cache(view.stamp, indexes=indexes)
         self._client = client
@@ -76,6 +83,10 @@ class Informer(Generic[T]):
         self._silence = silence
         self._clock = clock
         self._troubled = troubled
+        self._confirm = confirm
+        self._listed = listed
+        self.lists = 0
+        """How many lists were begun."""
         self.broken: dict[Key, str] = {}
         """Objects that cannot be read, and why. The cache has the last state of them that could: whoever decides by
         it must not take one of these for gone, nor for what it was."""
@@ -131,7 +142,9 @@ class Informer(Generic[T]):
     async def _list(self) -> None:
         client, view = self._client, self.view
         seen: dict[Key, None] = {}
+        unconfirmed: list[T] = []
         version = ""
+        self.lists += 1
         pages = client.pages(view.resource, namespace=self._namespace, accept=view.accept_list)
         async with aclosing(pages):
             async for page in pages:
@@ -140,9 +153,16 @@ class Informer(Generic[T]):
                     obj = self._decode(item)
                     if isinstance(obj, Stamp):
                         seen[obj.key] = None
+                        continue
+                    seen[view.stamp(obj).key] = None
+                    if self._confirm:
+                        unconfirmed.append(obj)
                     else:
-                        seen[view.stamp(obj).key] = None
                         self._tell(self.cache.put(obj))
+        if self._confirm:
+            await self._confirm()
+            for obj in unconfirmed:
+                self._tell(self.cache.put(obj))
         # A consistent list without it says that it is gone (DESIGN, rule 1).
         for key in [key for key in self.cache.keys() if key not in seen]:  # noqa: SIM118 - a cache is no dict
             self._tell(self.cache.drop(key))
@@ -151,6 +171,7 @@ class Informer(Generic[T]):
         self._heard = self._clock.monotonic()
         self._failures = 0
         self._synced.set()
+        self._listed()
 
     async def _watch(self) -> None:
         view = self.view

@@ -1,0 +1,1 @@
+"""The deleter chain: how one thing is deleted."""

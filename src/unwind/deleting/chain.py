@@ -1,0 +1,61 @@
+"""The chain: deleters one inside the other, and the deletion itself at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.deleting.outcomes import Gone, PermanentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unwind.deleting.context import DeleteContext
+    from unwind.deleting.outcomes import Outcome
+    from unwind.deleting.protocol import DeleteFunc, End
+    from unwind.deleting.registering import Registration
+    from unwind.kube.client import Object
+
+
+def chain(links: Sequence[Registration], end: End) -> DeleteFunc[Object]:
+    """The first link's deletion, whose `next` is the second's, and so on to the end."""
+    rest = _ending(end)
+    for link in reversed(links):
+        rest = _linked(link, rest) if link.model is None else _typed(link, link.model, rest)
+    return rest
+
+
+def _ending(end: End) -> DeleteFunc[Object]:
+    async def finish(ctx: DeleteContext, obj: Object) -> Outcome:
+        outcome = await end.delete(ctx.within(end.name), obj)
+        ctx.entry.ended = isinstance(outcome, Gone)
+        return outcome
+
+    return finish
+
+
+def _linked(link: Registration, rest: DeleteFunc[Object]) -> DeleteFunc[Object]:
+    name, delete = link.name, link.delete
+
+    async def go(ctx: DeleteContext, obj: Object) -> Outcome:
+        return await delete(ctx.within(name), obj, rest)
+
+    return go
+
+
+def _typed(link: Registration, model: type, rest: DeleteFunc[Object]) -> DeleteFunc[Object]:
+    name, delete = link.name, link.delete
+
+    async def go(ctx: DeleteContext, obj: Object) -> Outcome:
+        async def onward(ctx: DeleteContext, _: Any) -> Outcome:
+            # The others read the object for themselves; what this one made of it is its own.
+            return await rest(ctx, obj)
+
+        try:
+            read: Any = msgspec.convert(obj, model, strict=False)
+        except msgspec.ValidationError as error:
+            raise PermanentError(f"{name} cannot read {ctx.ref} as {model.__name__}: {error}") from None
+        return await delete(ctx.within(name), read, onward)
+
+    return go

@@ -1,0 +1,153 @@
+"""How a deleter is made known: as a function, a class, or by another package."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from unwind.deleting.kinds import Kinds
+from unwind.deleting.memo import NAME
+from unwind.deleting.protocol import Delete, End
+from unwind.errors import UnwindError
+from unwind.kube.client import Client
+
+if TYPE_CHECKING:
+    from unwind.kube.client import Object
+
+F = TypeVar("F", bound=Callable[..., Any])
+_MARK = "__unwind_deleter__"
+
+# The built-in ones stand well apart, so that there is room before, between and after them.
+FIRST, EARLY, USUAL, LATE = -1000, -100, 0, 100
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """A deleter, and which objects it is for."""
+
+    name: str
+    """Its own: what it remembers in memos is found by it."""
+    kinds: tuple[Kinds, ...]
+    delete: Delete
+    order: int = USUAL
+    """Lower is entered first, and so leaves last. Ties go by name."""
+    when: Callable[[Any], bool] | None = None
+    """Only for objects of which this is true. It is asked once; a deleter that has begun stays."""
+    model: type | None = None
+    """What objects are read into; without one they come as they are, as dicts."""
+    metadata_only: bool = False
+    """It looks at nothing but `metadata`, so that the rest of the object need not be read for it."""
+    source: str = "unwind"
+    """Where it comes from."""
+    about: str = ""
+    """What it does, in a line."""
+
+
+class External(msgspec.Struct, frozen=True, kw_only=True):
+    """Kinds whose objects stand for something outside the cluster, and how that is reached."""
+
+    name: str
+    kinds: tuple[Kinds, ...]
+    open: Callable[[Client], AbstractAsyncContextManager[End]]
+    """Called with the client of the cluster when the first object of these kinds is seen; closed in the end."""
+    about: str = ""
+
+
+class _Mark(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    kinds: tuple[Kinds, ...]
+    order: int
+    when: Callable[[Any], bool] | None
+    model: type | None
+
+
+def deleter(
+    api_version: str,
+    kind: str,
+    *,
+    name: str = "",
+    order: int = USUAL,
+    when: Callable[[Any], bool] | None = None,
+    model: type | None = None,
+) -> Callable[[F], F]:
+    """Mark a function, or a class with a method `delete`, as a deleter for a kind. May be used several times on one.
+
+        @deleter("example.dev/v1", "Bucket")
+        async def empty_first(ctx, obj, next): ...
+
+    Both may have `*` in them. The function stays as it is, and can be called.
+    """
+
+    def mark(it: F) -> F:
+        before: _Mark | None = vars(it).get(_MARK)
+        kinds = (Kinds(api_version, kind), *(before.kinds if before else ()))
+        called = name or (before.name if before else "") or _kebab(it.__name__)
+        _check(called, model)
+        setattr(it, _MARK, _Mark(name=called, kinds=kinds, order=order, when=when, model=model))
+        return it
+
+    return mark
+
+
+def registrations(it: object, *, source: str) -> Iterable[Registration | External]:
+    """What something has to offer: a module, a deleter, an external end, or several of these."""
+    if isinstance(it, Registration | External):
+        yield it if isinstance(it, External) else msgspec.structs.replace(it, source=source)
+    elif isinstance(it, ModuleType):
+        # The same deleter under two names is one.
+        found = {id(one): one for one in vars(it).values() if _marked(one) or isinstance(one, Registration | External)}
+        for one in found.values():
+            yield from registrations(one, source=source)
+    elif _marked(it):
+        yield _registration(it, source=source)
+    elif isinstance(it, Iterable) and not isinstance(it, str):
+        for one in it:
+            yield from registrations(one, source=source)
+    else:
+        raise UnwindError(f"{it!r} is no deleter", remedy="mark it with @deleter(…), or name a module with some in it")
+
+
+def _marked(it: object) -> bool:
+    return isinstance(getattr(it, "__dict__", {}).get(_MARK), _Mark)
+
+
+def _registration(it: Any, *, source: str) -> Registration:
+    mark: _Mark = vars(it)[_MARK]
+    made: Any = it() if inspect.isclass(it) else it
+    delete: Delete = made.delete if made is not it else it
+    about = (inspect.getdoc(it) or "").partition("\n")[0]
+    return Registration(
+        name=mark.name,
+        kinds=mark.kinds,
+        delete=delete,
+        order=mark.order,
+        when=mark.when,
+        model=mark.model,
+        source=source,
+        about=about,
+    )
+
+
+def _check(name: str, model: type | None) -> None:
+    if not NAME.fullmatch(name):
+        raise UnwindError(f"{name!r} cannot be the name of a deleter", remedy="use up to 32 of a-z, 0-9 and -")
+    if model is None:
+        return
+    tombstone: Object = {"apiVersion": "v1", "kind": "Any", "metadata": {"name": "n", "namespace": "", "uid": "u"}}
+    try:
+        msgspec.convert(tombstone, model, strict=False)
+    except msgspec.ValidationError as error:
+        # Found out here, and not on the day when an object is gone and its deleter is entered for the last time.
+        raise UnwindError(
+            f"{model.__name__} cannot be read from the tombstone of an object: {error}",
+            remedy="give every field but metadata a default",
+        ) from None
+
+
+def _kebab(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", "-", name).lower().strip("-")

@@ -1,0 +1,205 @@
+"""The deleters that there are, and which of them an object's deletion goes through."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind import logs
+from unwind.api.names import Reason
+from unwind.deleting.chain import chain
+from unwind.deleting.kinds import Kinds, Match
+from unwind.deleting.outcomes import PermanentError
+from unwind.deleting.registering import External, Registration, registrations
+from unwind.errors import UnwindError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from importlib.metadata import EntryPoint
+
+    from unwind.api.resources import Resource
+    from unwind.deleting.context import DeleteContext
+    from unwind.deleting.protocol import DeleteFunc, End
+    from unwind.kube.client import Object
+
+log = logs.get(__name__)
+
+GROUP = "unwind.deleters"
+"""The entry points of other packages. Each is named by the kinds that it is for: `"example.dev/v1/Bucket"`."""
+_EVERYTHING = Kinds("*", "*")
+# What a deleter with a predicate remembers of an object that it was for.
+_JOINED = "joined"
+
+
+class Plugin:
+    """Deleters of another package. They are loaded when an object of their kinds is first to be deleted."""
+
+    def __init__(self, name: str, load: Callable[[], object], *, source: str) -> None:
+        self.name = name
+        self.source = source
+        self._load = load
+        self._offers: tuple[Registration | External, ...] | None = None
+        self.error = ""
+        try:
+            self.kinds = Kinds.parse(name)
+        except UnwindError as error:
+            # Nobody knows what it would have had a say in, so it is everything.
+            self.kinds, self.error = _EVERYTHING, str(error)
+
+    @property
+    def loaded(self) -> bool:
+        return self._offers is not None
+
+    def load(self) -> None:
+        """Import it, once. If that fails, `error` says why, and its kinds are held."""
+        if self.loaded or self.error:
+            return
+        try:
+            offers = tuple(registrations(self._load(), source=self.source))
+            for offer in offers:
+                for kinds in offer.kinds:
+                    if not self.kinds.covers(kinds):
+                        # Were it to break one day, nobody would know to hold that kind.
+                        raise UnwindError(
+                            f"{offer.name} is for {kinds}, which the entry point {self.name!r} leaves out"
+                        )
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it does, it takes nothing down
+            self.error = f"{type(error).__name__}: {error}" if not isinstance(error, UnwindError) else str(error)
+            log.error(  # noqa: TRY400 - where in the plugin it broke is for its authors
+                "plugin failed to load, its kinds are held", plugin=self.name, source=self.source, why=self.error
+            )
+            return
+        self._offers = offers
+
+    def offers(self) -> tuple[Registration | External, ...]:
+        return self._offers or ()
+
+
+def installed() -> list[Plugin]:
+    """The plugins of the packages that are installed."""
+    return [Plugin(point.name, point.load, source=_source(point)) for point in entry_points(group=GROUP)]
+
+
+class Registry:
+    """All deleters: the built-in ones, and those of plugins."""
+
+    def __init__(self, known: Iterable[Registration | External] = (), *, plugins: Iterable[Plugin] = ()) -> None:
+        self.plugins = tuple(plugins)
+        self._known = tuple(known)
+        self._loading = asyncio.Lock()
+        self._links: dict[Resource, tuple[Registration, ...]] = {}
+
+    async def load(self, resource: Resource | None = None) -> None:
+        """Load the plugins that may have something for a resource; all, if none is given."""
+        wanted = [one for one in self.plugins if not (one.loaded or one.error) and _concerns(one, resource)]
+        if wanted:
+            async with self._loading:
+                for plugin in wanted:
+                    # An import reads files, and may take a second: not on the loop.
+                    await asyncio.to_thread(plugin.load)
+
+    async def deleters(self, resource: Resource) -> tuple[Registration, ...]:
+        """Those for a resource, in their order, whatever they think of single objects.
+
+        Raises PermanentError if it is not known who belongs to them: then nothing of the kind is deleted.
+        """
+        if resource not in self._links:
+            await self.load(resource)
+            self._refuse_broken(resource)
+            self._links[resource] = tuple(self._matching(resource))
+        return self._links[resource]
+
+    async def external(self, resource: Resource) -> External | None:
+        """How what the objects of a resource stand for is reached; None if they stand for themselves."""
+        await self.load(resource)
+        self._refuse_broken(resource)
+        found = [one for one in self._all() if isinstance(one, External) and _match(one, resource) is Match.YES]
+        if len(found) > 1:
+            who = " and ".join(one.name for one in found)
+            raise PermanentError(f"both {who} say where {resource.kind} ends", reason=Reason.HELD, remedy="remove one")
+        return found[0] if found else None
+
+    async def chain(self, ctx: DeleteContext, obj: Object, end: End) -> DeleteFunc[Object]:
+        """What the deletion of an object goes through. Raises PermanentError if that is not known."""
+        links = await self.deleters(ctx.resource)
+        if any(link.when for link in links):
+            links = tuple([link for link in links if await self._joins(link, ctx, obj)])
+        names = tuple(link.name for link in links)
+        if missing := ctx.memo.scopes().difference(names, (end.name,)):
+            raise PermanentError(
+                f"{' and '.join(sorted(missing))} began to delete {ctx.ref} and is not here any more",
+                reason=Reason.HELD,
+                remedy="install it again (`unwind deleters` lists what there is)",
+            )
+        return chain(links, end)
+
+    def _all(self) -> Iterable[Registration | External]:
+        yield from self._known
+        for plugin in self.plugins:
+            yield from plugin.offers()
+
+    def _matching(self, resource: Resource) -> list[Registration]:
+        links = []
+        for one in self._all():
+            if not isinstance(one, Registration):
+                continue
+            match = _match(one, resource)
+            if match is Match.OTHER_VERSION:
+                wanted = ", ".join(str(kinds) for kinds in one.kinds)
+                raise PermanentError(
+                    f"the deleter {one.name} is for {wanted}, and {resource.kind} is read in {resource.api_version}",
+                    reason=Reason.HELD,
+                    remedy=f"have it registered for {resource.group}/*",
+                )
+            if match is Match.YES:
+                links.append(one)
+        links.sort(key=lambda link: (link.order, link.name))
+        twice = {link.name for link in links if sum(other.name == link.name for other in links) > 1}
+        if twice:
+            who = ", ".join(f"{link.name} of {link.source}" for link in links if link.name in twice)
+            raise PermanentError(
+                f"two deleters have the same name: {who}", reason=Reason.HELD, remedy="rename one, memos go by it"
+            )
+        return links
+
+    def _refuse_broken(self, resource: Resource) -> None:
+        for plugin in self.plugins:
+            if plugin.error and _concerns(plugin, resource):
+                raise PermanentError(
+                    f"{plugin.source} has a say in the deletion of {resource.kind}, and does not load: {plugin.error}",
+                    reason=Reason.HELD,
+                    remedy="mend or uninstall it, and start the manager again",
+                )
+
+    async def _joins(self, link: Registration, ctx: DeleteContext, obj: Object) -> bool:
+        """Whether a deleter is for this object. Once it is, it stays: when the object is gone, nobody can ask again."""
+        memo = ctx.memo.of(link.name)
+        if link.when is None or _JOINED in memo:
+            return True
+        if ctx.absent:
+            return False
+        try:
+            joins = link.when(obj if link.model is None else msgspec.convert(obj, link.model, strict=False))
+        except Exception as error:
+            raise PermanentError(
+                f"{link.name} could not tell whether it is for {ctx.ref}: {error}", reason=Reason.HELD
+            ) from error
+        if joins:
+            await memo.put(_JOINED)
+        return joins
+
+
+def _source(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def _match(one: Registration | External, resource: Resource) -> Match:
+    matches = [kinds.match(resource) for kinds in one.kinds]
+    return next((match for match in (Match.YES, Match.OTHER_VERSION) if match in matches), Match.NO)
+
+
+def _concerns(plugin: Plugin, resource: Resource | None) -> bool:
+    return resource is None or plugin.kinds.match(resource) is not Match.NO

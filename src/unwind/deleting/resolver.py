@@ -1,0 +1,74 @@
+"""What an object refers to: other objects, Secrets, its namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from typing import TYPE_CHECKING
+
+from unwind.api.resources import NAMESPACES, SECRETS
+from unwind.deleting.outcomes import TransientError
+from unwind.kube.discovery import Discovery
+from unwind.kube.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from unwind.api.meta import Reference, SecretReference
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Client, Object
+
+
+class Resolver:
+    """Finds what an object refers to, where it is kept. Everything is read fresh, but namespaces once a resolver:
+
+    one is made for each entry of an object's chain, or for a swarm of objects that go together.
+    """
+
+    def __init__(self, client: Client, *, discovery: Discovery | None = None) -> None:
+        self._client = client
+        self._discovery = discovery or Discovery(client)
+        self._namespaces: dict[str, Object | None] = {}
+        self._reading: dict[str, asyncio.Lock] = {}
+
+    async def resource(self, name: str) -> Resource:
+        """The resource that a person means: `pods`, `deploy`, `jobs.batch`."""
+        return await self._discovery.named(name)
+
+    async def object(self, reference: Reference, *, namespace: str = "") -> Object | None:
+        """The object that is referred to, or None if it is not there; `namespace` where the reference names none."""
+        group, _, version = reference.api_version.rpartition("/")
+        resource = await self._discovery.resource(reference.kind, group=group, version=version or None)
+        where = (reference.namespace or namespace) if resource.namespaced else None
+        try:
+            return await self._client.get(resource, reference.name, namespace=where)
+        except NotFoundError:
+            return None
+
+    async def secret(self, reference: SecretReference, key: str, *, namespace: str = "") -> str:
+        """A value of a Secret. Raises if it is not there: it may still come."""
+        where = reference.namespace or namespace
+        try:
+            secret = await self._client.get(SECRETS, reference.name, namespace=where)
+            return base64.b64decode((secret.get("data") or {})[key], validate=True).decode()
+        except NotFoundError:
+            raise TransientError(f"there is no Secret {where}/{reference.name}", remedy="create it") from None
+        except KeyError:
+            raise TransientError(f"Secret {where}/{reference.name} has no key {key!r}", remedy="add it") from None
+        except (binascii.Error, UnicodeDecodeError):
+            # The value itself is never shown.
+            raise TransientError(f"{key!r} of Secret {where}/{reference.name} is no text") from None
+
+    async def namespace(self, name: str) -> Object | None:
+        """A namespace, or None if it is not there."""
+        if name not in self._namespaces:
+            # Many may want to know the same: one asks.
+            async with self._reading.setdefault(name, asyncio.Lock()):
+                if name not in self._namespaces:
+                    self._namespaces[name] = await self._read_namespace(name)
+        return self._namespaces[name]
+
+    async def _read_namespace(self, name: str) -> Object | None:
+        try:
+            return await self._client.get(NAMESPACES, name)
+        except NotFoundError:
+            return None

@@ -1,0 +1,221 @@
+"""Watches of one cluster, opened for as long as somebody waits for something there: shared, and counted.
+
+One for each resource, without selectors and with metadata only (DESIGN, decided). What is waited for is either that one
+object is gone, or that something has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from unwind.clock import SYSTEM
+from unwind.kube import views
+from unwind.kube.errors import UnreachableError
+from unwind.kube.informers import Informer
+from unwind.kube.views import Key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from unwind.api.resources import Resource
+    from unwind.clock import Clock, Timer
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+    from unwind.kube.views import Metadata
+
+K = TypeVar("K")
+S = TypeVar("S")
+
+# Deletions come in swarms: a watch that nobody needs just now is likely to be needed again at once.
+LINGER = 10.0
+
+
+class Subscription:
+    """Something that is waited for; it keeps its watch open until it is closed."""
+
+    def __init__(self, followed: _Followed) -> None:
+        self._followed: _Followed | None = followed
+        self._happened = asyncio.Event()
+
+    @property
+    def happened(self) -> bool:
+        return self._happened.is_set()
+
+    async def wait(self) -> None:
+        """Return as soon as it has happened."""
+        await self._happened.wait()
+
+    def close(self) -> None:
+        """Wait for it no longer. Closing twice does nothing."""
+        if self._followed:
+            self._followed.leave(self)
+            self._followed = None
+
+    def tell(self) -> None:
+        """It has happened."""
+        self._happened.set()
+
+
+class Absence(Subscription):
+    """That one object is gone: DELETED on the watch, or missing from a list that was begun after this was."""
+
+    def __init__(self, followed: _Followed, key: Key, uid: str) -> None:
+        super().__init__(followed)
+        self.key = key
+        self.uid = uid
+        self.since = followed.informer.lists
+
+    @property
+    def seen(self) -> Metadata | None:
+        """The object as the watch shows it; None says nothing: it may not have been told of yet."""
+        held = self._followed.informer.cache.get(self.key) if self._followed else None
+        return held if held is not None and held.uid == self.uid else None
+
+
+class Changes(Subscription):
+    """That something has changed among objects of one resource: all, those of a namespace, or one."""
+
+    def __init__(self, followed: _Followed, namespace: str | None, name: str | None) -> None:
+        super().__init__(followed)
+        self.namespace = namespace
+        self.name = name
+
+
+class _Followed:
+    """One resource, and who waits for what in it."""
+
+    def __init__(self, watches: Watches, resource: Resource) -> None:
+        self.resource = resource
+        self.informer: Informer[Metadata] = Informer(
+            watches.client,
+            views.metadata(resource),
+            clock=watches.clock,
+            troubled=watches.troubled,
+            confirm=watches.confirm if watches.cluster else None,
+            listed=self._listed,
+        )
+        self._watches = watches
+        self._absences: dict[str, set[Absence]] = {}
+        # By namespace and name, None for any: among ten thousand that wait, an event finds those that it is for.
+        self._changes: dict[tuple[str | None, str | None], set[Changes]] = {}
+        self._lingering: Timer | None = None
+        self.informer.subscribe(self._changed)
+        self.task = watches.tasks.create_task(self.informer.run())
+
+    def enter(self, one: Absence | Changes) -> None:
+        if self._lingering:
+            self._lingering.cancel()
+            self._lingering = None
+        if isinstance(one, Absence):
+            self._absences.setdefault(one.uid, set()).add(one)
+        else:
+            self._changes.setdefault((one.namespace, one.name), set()).add(one)
+
+    def leave(self, one: Subscription) -> None:
+        if isinstance(one, Absence):
+            _discard(self._absences, one.uid, one)
+        elif isinstance(one, Changes):
+            _discard(self._changes, (one.namespace, one.name), one)
+        if not self._absences and not self._changes and self._lingering is None:
+            self._lingering = self._watches.clock.call_later(LINGER, self._end)
+
+    def _end(self) -> None:
+        self.task.cancel()
+        self._watches.forget(self)
+
+    def _changed(self, change: Change[Metadata]) -> None:
+        if change.new is None and change.old is not None:
+            for absence in self._absences.get(change.old.uid, ()):
+                absence.tell()
+        if self._changes:
+            namespace, name = change.key
+            for choice in ((namespace, name), (namespace, None), (None, name), (None, None)):
+                for one in self._changes.get(choice, ()):
+                    one.tell()
+
+    def _listed(self) -> None:
+        """What was gone before the watch knew it is told by the list, which shows it no more."""
+        for waiting in self._absences.values():
+            for absence in waiting:
+                if absence.since < self.informer.lists and absence.seen is None:
+                    absence.tell()
+
+
+def _discard(waiting: dict[K, set[S]], key: K, one: S) -> None:
+    waiting[key].discard(one)
+    if not waiting[key]:
+        del waiting[key]
+
+
+class Watches:
+    """The watches of one cluster; use it as an async context manager."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        cluster: str = "",
+        clock: Clock = SYSTEM,
+        troubled: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        """`cluster`: the uid of its kube-system namespace, to notice that another one answers at its address."""
+        self.client = client
+        self.cluster = cluster
+        self.clock = clock
+        self.troubled = troubled
+        self.tasks = asyncio.TaskGroup()
+        self._followed: dict[Resource, _Followed] = {}
+
+    async def __aenter__(self) -> Self:
+        await self.tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for followed in self._followed.values():
+            followed.task.cancel()
+        await self.tasks.__aexit__(kind, error, traceback)
+
+    @property
+    def open(self) -> frozenset[Resource]:
+        """What is being watched."""
+        return frozenset(self._followed)
+
+    async def absence(self, resource: Resource, *, name: str, uid: str, namespace: str = "") -> Absence:
+        """Have it told when the object with this uid is gone. Ask before its deletion is sent, to miss nothing."""
+        followed = self._follow(resource)
+        absence = Absence(followed, Key(namespace, name), uid)
+        await self._enter(followed, absence)
+        return absence
+
+    async def changes(self, resource: Resource, *, namespace: str | None = None, name: str | None = None) -> Changes:
+        """Have it told when something changes. Ask before looking at what is there, then nothing is missed."""
+        followed = self._follow(resource)
+        changes = Changes(followed, namespace, name)
+        await self._enter(followed, changes)
+        return changes
+
+    async def confirm(self) -> None:
+        """Raise if the cluster that answers is another one."""
+        found = await self.client.cluster_uid()
+        if found != self.cluster:
+            raise UnreachableError(f"another cluster answers at this address ({found}, not {self.cluster})")
+
+    def forget(self, followed: _Followed) -> None:
+        del self._followed[followed.resource]
+
+    def _follow(self, resource: Resource) -> _Followed:
+        if resource not in self._followed:
+            self._followed[resource] = _Followed(self, resource)
+        return self._followed[resource]
+
+    async def _enter(self, followed: _Followed, one: Absence | Changes) -> None:
+        followed.enter(one)
+        try:
+            await followed.informer.until_synced()
+        except BaseException:
+            one.close()
+            raise
