@@ -10,21 +10,27 @@ import pytest
 
 from unwind.api import names
 from unwind.api.meta import ObjectRef
-from unwind.api.resources import CONFIG_MAPS, NAMESPACES
+from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, PODS
 from unwind.deleting.builtin import BUILTIN
 from unwind.deleting.deletion import Deletions
 from unwind.deleting.entering import Failed, Waiting
-from unwind.deleting.memo import nowhere
+from unwind.deleting.kinds import Kinds
+from unwind.deleting.memo import Memo, nowhere
 from unwind.deleting.outcomes import Gone, Kept
+from unwind.deleting.registering import Registration
 from unwind.deleting.registry import Registry
 from unwind.deleting.resolver import Resolver
 from unwind.kube.errors import NotFoundError
 from unwind.kube.watches import Watches
+from unwind.local.waiting import until
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
+    from unwind.deleting.context import DeleteContext
+    from unwind.deleting.outcomes import Outcome
+    from unwind.deleting.protocol import DeleteFunc
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
 
@@ -42,12 +48,13 @@ class Said:
 
 
 @asynccontextmanager
-async def deletions(client: Client, said: Said | None = None, **more: Any) -> AsyncIterator[Deletions]:
+async def deletions(
+    client: Client, said: Said | None = None, *, links: tuple[Registration, ...] = (), cluster: str = ""
+) -> AsyncIterator[Deletions]:
     clock = StillClock()
-    async with Watches(client, cluster=await client.cluster_uid(), clock=clock) as watches:
-        yield Deletions(
-            Registry(BUILTIN), watches, Resolver(client), clock=clock, say=said or (lambda *_: None), **more
-        )
+    async with Watches(client, cluster=cluster or await client.cluster_uid(), clock=clock) as watches:
+        registry = Registry([*BUILTIN, *links])
+        yield Deletions(registry, watches, Resolver(client), clock=clock, say=said or (lambda *_: None))
 
 
 async def config_map(client: Client, namespace: str, name: str, **metadata: Any) -> tuple[Object, ObjectRef]:
@@ -125,3 +132,93 @@ async def test_the_policy_of_the_namespace_holds_where_the_object_says_nothing(p
     async with deletions(client) as swarm:
         assert isinstance(await swarm.delete(CONFIG_MAPS, ref, nowhere()), Kept)
         assert isinstance(await swarm.delete(CONFIG_MAPS, own, nowhere()), Gone)
+
+
+async def test_nothing_is_deleted_when_another_cluster_answers(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    _, ref = await config_map(client, namespace, "elsewhere")
+    said = Said()
+    async with deletions(client, said, cluster="another-uid") as swarm, asyncio.TaskGroup() as group:
+        deleting = group.create_task(swarm.delete(CONFIG_MAPS, ref, nowhere()))
+        await said.new.wait()
+        assert "another cluster answers at this address" in said.words[0]
+        deleting.cancel()
+    assert await client.get(CONFIG_MAPS, "elsewhere", namespace=namespace)
+
+
+async def test_what_changed_since_it_was_looked_at_is_looked_at_again(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    _, ref = await config_map(client, namespace, "changing")
+    looked = 0
+
+    async def somebody_saves_it(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        nonlocal looked
+        looked += 1
+        if looked == 1:
+            patch = {"metadata": {"annotations": {names.DELETE_POLICY_ANNOTATION: "skip"}}}
+            await client.patch(CONFIG_MAPS, "changing", patch, namespace=namespace)
+        return await next(ctx, obj)
+
+    link = Registration(name="saved", kinds=(Kinds("v1", "ConfigMap"),), delete=somebody_saves_it, metadata_only=True)
+    async with deletions(client, links=(link,)) as swarm:
+        assert isinstance(await swarm.delete(CONFIG_MAPS, ref, nowhere()), Kept)
+    assert await client.get(CONFIG_MAPS, "changing", namespace=namespace)
+
+
+async def test_after_a_crash_the_purge_is_done_with_what_was_remembered(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    _, ref = await config_map(client, namespace, "soft")
+    kept: dict[str, str] = {}
+    purged: list[str] = []
+    crashes = True
+
+    async def save(values: Mapping[str, str | None]) -> None:
+        kept.update({key: value for key, value in values.items() if value is not None})
+
+    async def purge(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        if not ctx.absent:
+            await ctx.memo.put("mode", obj["data"]["deleteMode"])
+        outcome = await next(ctx, obj)
+        if crashes:
+            raise asyncio.CancelledError
+        if ctx.memo["mode"] == "Purge":
+            purged.append(ctx.ref.uid)
+        return outcome
+
+    await client.patch(CONFIG_MAPS, "soft", {"data": {"deleteMode": "Purge"}}, namespace=namespace)
+    link = Registration(
+        name="purge", kinds=(Kinds("v1", "ConfigMap"),), delete=purge, when=lambda obj: "deleteMode" in obj["data"]
+    )
+    async with deletions(client, links=(link,)) as swarm:
+        with pytest.raises(asyncio.CancelledError):
+            await swarm.delete(CONFIG_MAPS, ref, Memo(dict(kept), save))
+    assert kept == {"purge.joined": "true", "purge.mode": "Purge"}
+    assert purged == []
+    crashes = False
+    async with deletions(client, links=(link,)) as swarm:
+        assert isinstance(await swarm.delete(CONFIG_MAPS, ref, Memo(dict(kept), save)), Gone)
+    assert purged == [ref.uid]
+    assert len(plane.management.audit.deletions(resource="configmaps", namespace=namespace)) == 1
+
+
+async def test_a_workload_goes_with_its_pods(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "web", "image": "web"}]}}
+    spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": namespace}}
+    made = await client.create(DEPLOYMENTS, body | {"spec": spec})
+    await until(
+        client,
+        DEPLOYMENTS,
+        "web",
+        lambda it: bool(it and it.get("status", {}).get("replicas") == 2),
+        "created",
+        namespace=namespace,
+    )
+    ref = ObjectRef(group="apps", kind="Deployment", namespace=namespace, name="web", uid=made["metadata"]["uid"])
+    said = Said()
+    async with deletions(client, said) as swarm:
+        assert isinstance(await swarm.delete(DEPLOYMENTS, ref, nowhere()), Gone)
+    assert await client.list(PODS, namespace=namespace) == []
+    assert "foregroundDeletion" in said.words[0]

@@ -12,8 +12,7 @@ from unwind.clock import SYSTEM
 from unwind.deleting.context import DeleteContext
 from unwind.deleting.entering import Failed, Waiting, attempt, enter
 from unwind.deleting.kubernetes import KubernetesEnd
-from unwind.deleting.outcomes import Gone, Kept, Pace, TransientError
-from unwind.kube.absence import Presence
+from unwind.deleting.outcomes import Gone, Kept, TransientError
 from unwind.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -48,106 +47,123 @@ class Deletions:
         say: Callable[[ObjectRef, Waiting | Failed], None] = lambda *_: None,
     ) -> None:
         """`say` is told of every wait as it begins, and must not wait itself."""
-        self._registry = registry
-        self._watches = watches
-        self._resolver = resolver
-        self._clock = clock
-        self._policy = policy
-        self._teardown = teardown
-        self._say = say
-        self._end = KubernetesEnd()
-        self._chance = random.Random()  # noqa: S311 - no secret in it
+        self.registry = registry
+        self.watches = watches
+        self.resolver = resolver
+        self.clock = clock
+        self.policy = policy
+        self.teardown = teardown
+        self.say = say
+        self.end = KubernetesEnd()
+        self.chance = random.Random()  # noqa: S311 - no secret in it
 
     async def delete(self, resource: Resource, ref: ObjectRef, memo: Memo) -> Gone | Kept:
         """Have the object with this uid deleted: its chain is entered until it comes to an end, however long."""
-        # This one keeps the watch open between the entries, too.
-        absence = await self._watches.absence(resource, name=ref.name, uid=ref.uid, namespace=ref.namespace)
-        failures = 0
-        first = True
+        return await _Deletion(self, resource, ref, memo).run()
+
+
+class _Deletion:
+    """One object's deletion."""
+
+    def __init__(self, shared: Deletions, resource: Resource, ref: ObjectRef, memo: Memo) -> None:
+        self._shared = shared
+        self._resource = resource
+        self._ref = ref
+        self._memo = memo
+        # It keeps the watch open between the entries, too.
+        self._absence: Absence | None = None
+        self._entries = 0
+        self._failures = 0
+
+    async def run(self) -> Gone | Kept:
         try:
             while True:
-                looked_at = absence.seen
-                result = await attempt(self._enter(resource, ref, memo, absence, first=first))
+                looked_at = self._seen
+                result = await attempt(self._enter())
                 if isinstance(result, Gone | Kept):
                     return result
-                first = False
-                failures = failures + 1 if isinstance(result, Failed) else 0
-                self._say(ref, result)
-                await self._pause(resource, ref, result, failures, absence=absence, looked_at=looked_at)
+                self._entries += 1
+                self._failures = self._failures + 1 if isinstance(result, Failed) else 0
+                self._shared.say(self._ref, result)
+                await self._pause(result, looked_at)
         finally:
-            absence.close()
+            if self._absence:
+                self._absence.close()
 
-    async def _enter(self, resource: Resource, ref: ObjectRef, memo: Memo, absence: Absence, *, first: bool) -> Outcome:
-        obj = await self._look(resource, ref, absence, first=first)
+    @property
+    def _seen(self) -> Metadata | None:
+        return self._absence.seen if self._absence else None
+
+    async def _enter(self) -> Outcome:
+        shared, ref = self._shared, self._ref
+        if self._absence is None:
+            self._absence = await shared.watches.absence(
+                self._resource, name=ref.name, uid=ref.uid, namespace=ref.namespace
+            )
+        obj = await self._look(self._absence)
         ctx = DeleteContext(
-            resource=resource,
+            resource=self._resource,
             ref=ref,
-            memo=memo,
-            resolver=self._resolver,
-            watches=self._watches,
-            clients=(self._watches.client,),
-            clock=self._clock,
+            memo=self._memo,
+            resolver=shared.resolver,
+            watches=shared.watches,
+            clients=(shared.watches.client,),
+            clock=shared.clock,
             absent=obj is None,
-            policy=self._policy,
-            teardown=self._teardown,
-            cluster=self._watches.cluster,
+            policy=shared.policy,
+            teardown=shared.teardown,
+            cluster=shared.watches.cluster,
         )
-        return await enter(self._registry, self._end, ctx, ctx.tombstone() if obj is None else obj)
+        return await enter(shared.registry, shared.end, ctx, ctx.tombstone() if obj is None else obj)
 
-    async def _look(self, resource: Resource, ref: ObjectRef, absence: Absence, *, first: bool) -> Object | None:
+    async def _look(self, absence: Absence) -> Object | None:
         """The object as it is now; None if it was seen to be absent."""
         if absence.happened:
             return None
         # The first time what the watch shows may do: the DELETE carries the version that was decided by.
-        links = await self._registry.deleters(resource)
-        if first and (seen := absence.seen) and all(link.metadata_only for link in links):
-            return _as_object(resource, seen)
-        client, namespace = self._watches.client, ref.namespace or None
+        links = await self._shared.registry.deleters(self._resource)
+        if not self._entries and (seen := absence.seen) and all(link.metadata_only for link in links):
+            return _as_object(self._resource, seen)
+        client, cluster = self._shared.watches.client, self._shared.watches.cluster or None
+        name, uid, namespace = self._ref.name, self._ref.uid, self._ref.namespace or None
         try:
-            obj = await client.get(resource, ref.name, namespace=namespace)
-            if obj["metadata"]["uid"] == ref.uid:
+            obj = await client.get(self._resource, name, namespace=namespace)
+            if obj["metadata"]["uid"] == uid:
                 return obj
         except NotFoundError:
             pass  # in whose words, is looked at below
-        cluster = self._watches.cluster or None
-        sighting = await client.sighting(resource, ref.name, uid=ref.uid, namespace=namespace, cluster=cluster)
-        if sighting.presence is not Presence.ABSENT:
-            raise TransientError(f"it is not known whether {ref} is still there: {sighting.why}")
+        sighting = await client.sighting(self._resource, name, uid=uid, namespace=namespace, cluster=cluster)
+        if not sighting.absent:
+            raise TransientError(f"it is not known whether {self._ref} is still there: {sighting.why}")
         return None
 
-    async def _pause(
-        self,
-        resource: Resource,
-        ref: ObjectRef,
-        result: Waiting | Failed,
-        failures: int,
-        *,
-        absence: Absence,
-        looked_at: Metadata | None,
-    ) -> None:
+    async def _pause(self, result: Waiting | Failed, looked_at: Metadata | None) -> None:
         """Wait for what is waited for."""
-        if isinstance(result, Waiting) and (result.until or result.after is not None):
+        after = result.after if isinstance(result, Waiting) else delay(result, self._failures, self._shared.chance)
+        if isinstance(result, Waiting) and (result.until or after is not None):
             try:
-                await self._first(result.after, result.until)
+                await self._first(after, result.until)
             finally:
                 result.close()
-            return
-        # Somebody may put the object right.
-        changes = await self._watches.changes(resource, namespace=ref.namespace, name=ref.name)
-        try:
-            if absence.happened or absence.seen is not looked_at:
-                return  # it has changed meanwhile
-            await self._first(delay(result, failures, self._chance) if isinstance(result, Failed) else None, changes)
-        finally:
-            changes.close()
+        elif self._absence is None:
+            await self._first(after, None)
+        elif self._seen is looked_at and not self._absence.happened:
+            # Somebody may put the object right. Had it changed meanwhile, there would be nothing to wait for.
+            name, namespace = self._ref.name, self._ref.namespace
+            changes = await self._shared.watches.changes(self._resource, namespace=namespace, name=name)
+            try:
+                await self._first(after, changes)
+            finally:
+                changes.close()
 
     async def _first(self, after: float | None, until: Event | None) -> None:
         """Return when so many seconds have passed, or the event has happened."""
         if until is None:
-            await self._clock.sleep(after or 0)
+            if after:
+                await self._shared.clock.sleep(after)
             return
         over = asyncio.Event()
-        timer = self._clock.call_later(after, over.set) if after is not None else None
+        timer = self._shared.clock.call_later(after, over.set) if after is not None else None
         async with asyncio.TaskGroup() as group:
             waits = [group.create_task(_wait(one)) for one in (until, over)]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -159,8 +175,7 @@ class Deletions:
 
 def delay(failed: Failed, failures: int, chance: random.Random) -> float:
     """How long to wait before the next try: as the pace says, and not sooner than the other side asked for."""
-    pace: Pace = failed.pace
-    return max(failed.retry_after, pace.value.after(failures, chance))
+    return max(failed.retry_after, failed.pace.value.after(failures, chance))
 
 
 async def _wait(event: Event) -> None:

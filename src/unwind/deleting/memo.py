@@ -43,7 +43,7 @@ class Memo:
 
     def scopes(self) -> set[str]:
         """The deleters that remember something."""
-        return {key.partition(".")[0] for key in self._values}
+        return {key.partition(".")[0] for key in self._values} if self._values else set()
 
     def get(self, key: str) -> str | None:
         return self._values.get(f"{self._scope}.{key}")

@@ -54,7 +54,8 @@ class External(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kinds: tuple[Kinds, ...]
     open: Callable[[Client], AbstractAsyncContextManager[End]]
-    """Called with the client of the cluster when the first object of these kinds is seen; closed in the end."""
+    """Called with the client of the cluster when the first object of these kinds is to go; closed in the end."""
+    source: str = "unwind"
     about: str = ""
 
 
@@ -97,7 +98,7 @@ def deleter(
 def registrations(it: object, *, source: str) -> Iterable[Registration | External]:
     """What something has to offer: a module, a deleter, an external end, or several of these."""
     if isinstance(it, Registration | External):
-        yield it if isinstance(it, External) else msgspec.structs.replace(it, source=source)
+        yield msgspec.structs.replace(it, source=source)
     elif isinstance(it, ModuleType):
         # The same deleter under two names is one.
         found = {id(one): one for one in vars(it).values() if _marked(one) or isinstance(one, Registration | External)}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind import logs
 from unwind.api.names import Reason
 from unwind.deleting.chain import chain
 from unwind.deleting.kinds import Kinds, Match
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from unwind.deleting.context import DeleteContext
     from unwind.deleting.protocol import DeleteFunc, End
     from unwind.kube.client import Object
-
-log = logs.get(__name__)
 
 GROUP = "unwind.deleters"
 """The entry points of other packages. Each is named by the kinds that it is for: `"example.dev/v1/Bucket"`."""
@@ -67,10 +64,7 @@ class Plugin:
                             f"{offer.name} is for {kinds}, which the entry point {self.name!r} leaves out"
                         )
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it does, it takes nothing down
-            self.error = f"{type(error).__name__}: {error}" if not isinstance(error, UnwindError) else str(error)
-            log.error(  # noqa: TRY400 - where in the plugin it broke is for its authors
-                "plugin failed to load, its kinds are held", plugin=self.name, source=self.source, why=self.error
-            )
+            self.error = str(error) if isinstance(error, UnwindError) else f"{type(error).__name__}: {error}"
             return
         self._offers = offers
 
@@ -86,20 +80,34 @@ def installed() -> list[Plugin]:
 class Registry:
     """All deleters: the built-in ones, and those of plugins."""
 
-    def __init__(self, known: Iterable[Registration | External] = (), *, plugins: Iterable[Plugin] = ()) -> None:
+    def __init__(
+        self,
+        known: Iterable[Registration | External] = (),
+        *,
+        plugins: Iterable[Plugin] = (),
+        broken: Callable[[Plugin], None] = lambda _: None,
+    ) -> None:
+        """`broken` is told of every plugin that does not load."""
         self.plugins = tuple(plugins)
+        self._broken = broken
         self._known = tuple(known)
+        self._untried = set(self.plugins)
         self._loading = asyncio.Lock()
         self._links: dict[Resource, tuple[Registration, ...]] = {}
+        self._choosy: dict[Resource, bool] = {}
+        """Whether some of them are only for some objects."""
 
     async def load(self, resource: Resource | None = None) -> None:
         """Load the plugins that may have something for a resource; all, if none is given."""
-        wanted = [one for one in self.plugins if not (one.loaded or one.error) and _concerns(one, resource)]
+        wanted = [one for one in self.plugins if one in self._untried and _concerns(one, resource)]
         if wanted:
             async with self._loading:
-                for plugin in wanted:
+                for plugin in self._untried.intersection(wanted):
                     # An import reads files, and may take a second: not on the loop.
                     await asyncio.to_thread(plugin.load)
+                    self._untried.discard(plugin)
+                    if plugin.error:
+                        self._broken(plugin)
 
     async def deleters(self, resource: Resource) -> tuple[Registration, ...]:
         """Those for a resource, in their order, whatever they think of single objects.
@@ -109,14 +117,15 @@ class Registry:
         if resource not in self._links:
             await self.load(resource)
             self._refuse_broken(resource)
-            self._links[resource] = tuple(self._matching(resource))
+            self._links[resource] = links = tuple(self._matching(resource))
+            self._choosy[resource] = any(link.when for link in links)
         return self._links[resource]
 
     async def external(self, resource: Resource) -> External | None:
         """How what the objects of a resource stand for is reached; None if they stand for themselves."""
         await self.load(resource)
         self._refuse_broken(resource)
-        found = [one for one in self._all() if isinstance(one, External) and _match(one, resource) is Match.YES]
+        found = [one for one in self.all() if isinstance(one, External) and _for(one, resource)]
         if len(found) > 1:
             who = " and ".join(one.name for one in found)
             raise PermanentError(f"both {who} say where {resource.kind} ends", reason=Reason.HELD, remedy="remove one")
@@ -125,10 +134,10 @@ class Registry:
     async def chain(self, ctx: DeleteContext, obj: Object, end: End) -> DeleteFunc[Object]:
         """What the deletion of an object goes through. Raises PermanentError if that is not known."""
         links = await self.deleters(ctx.resource)
-        if any(link.when for link in links):
+        if self._choosy[ctx.resource]:
             links = tuple([link for link in links if await self._joins(link, ctx, obj)])
-        names = tuple(link.name for link in links)
-        if missing := ctx.memo.scopes().difference(names, (end.name,)):
+        begun = ctx.memo.scopes()
+        if begun and (missing := begun.difference([link.name for link in links], [end.name])):
             raise PermanentError(
                 f"{' and '.join(sorted(missing))} began to delete {ctx.ref} and is not here any more",
                 reason=Reason.HELD,
@@ -136,26 +145,14 @@ class Registry:
             )
         return chain(links, end)
 
-    def _all(self) -> Iterable[Registration | External]:
+    def all(self) -> Iterable[Registration | External]:
+        """Everything that is known so far: what comes along, and what the plugins that are loaded brought."""
         yield from self._known
         for plugin in self.plugins:
             yield from plugin.offers()
 
     def _matching(self, resource: Resource) -> list[Registration]:
-        links = []
-        for one in self._all():
-            if not isinstance(one, Registration):
-                continue
-            match = _match(one, resource)
-            if match is Match.OTHER_VERSION:
-                wanted = ", ".join(str(kinds) for kinds in one.kinds)
-                raise PermanentError(
-                    f"the deleter {one.name} is for {wanted}, and {resource.kind} is read in {resource.api_version}",
-                    reason=Reason.HELD,
-                    remedy=f"have it registered for {resource.group}/*",
-                )
-            if match is Match.YES:
-                links.append(one)
+        links = [one for one in self.all() if isinstance(one, Registration) and _for(one, resource)]
         links.sort(key=lambda link: (link.order, link.name))
         twice = {link.name for link in links if sum(other.name == link.name for other in links) > 1}
         if twice:
@@ -196,9 +193,20 @@ def _source(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
-def _match(one: Registration | External, resource: Resource) -> Match:
+def _for(one: Registration | External, resource: Resource) -> bool:
+    """Whether it is for a resource. Raises where it is for the same kind in another version: it can neither be asked
+    about an object that it may misread, nor left out."""
     matches = [kinds.match(resource) for kinds in one.kinds]
-    return next((match for match in (Match.YES, Match.OTHER_VERSION) if match in matches), Match.NO)
+    if Match.YES in matches:
+        return True
+    if Match.OTHER_VERSION in matches:
+        wanted = ", ".join(str(kinds) for kinds in one.kinds)
+        raise PermanentError(
+            f"{one.name} is for {wanted}, and {resource.kind} is read in {resource.api_version}",
+            reason=Reason.HELD,
+            remedy=f"have it registered for {resource.group}/*",
+        )
+    return False
 
 
 def _concerns(plugin: Plugin, resource: Resource | None) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from unwind.clock import SYSTEM
+from unwind.errors import UnwindError
 from unwind.kube import views
 from unwind.kube.errors import UnreachableError
 from unwind.kube.informers import Informer
@@ -92,7 +93,7 @@ class _Followed:
             watches.client,
             views.metadata(resource),
             clock=watches.clock,
-            troubled=watches.troubled,
+            troubled=self._failed,
             confirm=watches.confirm if watches.cluster else None,
             listed=self._listed,
         )
@@ -101,8 +102,23 @@ class _Followed:
         # By namespace and name, None for any: among ten thousand that wait, an event finds those that it is for.
         self._changes: dict[tuple[str | None, str | None], set[Changes]] = {}
         self._lingering: Timer | None = None
+        self._trouble: UnwindError | None = None
+        self._news = asyncio.Event()
         self.informer.subscribe(self._changed)
         self.task = watches.tasks.create_task(self.informer.run())
+
+    async def until_synced(self) -> None:
+        """Return when the cache is whole; raise what is in the way of it, so that whoever waits can say so."""
+        if not self.informer.synced:
+            await self._news.wait()
+            if self._trouble:
+                raise UnreachableError(f"{self.resource.plural} cannot be watched: {self._trouble}")
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, UnwindError):
+            self._trouble = error
+            self._news.set()
+        self._watches.troubled(error)
 
     def enter(self, one: Absence | Changes) -> None:
         if self._lingering:
@@ -137,6 +153,8 @@ class _Followed:
 
     def _listed(self) -> None:
         """What was gone before the watch knew it is told by the list, which shows it no more."""
+        self._trouble = None
+        self._news.set()
         for waiting in self._absences.values():
             for absence in waiting:
                 if absence.since < self.informer.lists and absence.seen is None:
@@ -177,7 +195,8 @@ class Watches:
     ) -> None:
         for followed in self._followed.values():
             followed.task.cancel()
-        await self.tasks.__aexit__(kind, error, traceback)
+        # What was raised in the body goes on by itself, and not in a group.
+        await self.tasks.__aexit__(None, None, None)
 
     @property
     def open(self) -> frozenset[Resource]:
@@ -185,7 +204,10 @@ class Watches:
         return frozenset(self._followed)
 
     async def absence(self, resource: Resource, *, name: str, uid: str, namespace: str = "") -> Absence:
-        """Have it told when the object with this uid is gone. Ask before its deletion is sent, to miss nothing."""
+        """Have it told when the object with this uid is gone. Ask before its deletion is sent, to miss nothing.
+
+        Raises UnreachableError where the resource cannot be watched.
+        """
         followed = self._follow(resource)
         absence = Absence(followed, Key(namespace, name), uid)
         await self._enter(followed, absence)
@@ -215,7 +237,7 @@ class Watches:
     async def _enter(self, followed: _Followed, one: Absence | Changes) -> None:
         followed.enter(one)
         try:
-            await followed.informer.until_synced()
+            await followed.until_synced()
         except BaseException:
             one.close()
             raise

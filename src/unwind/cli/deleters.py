@@ -1,0 +1,119 @@
+"""`unwind deleters`: what the deletion of an object goes through, in which order."""
+
+from __future__ import annotations
+
+import sys
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal
+
+import msgspec
+from cyclopts import Parameter
+from rich.table import Table
+
+from unwind.api.resources import Resource
+from unwind.cli import console
+from unwind.deleting.builtin import BUILTIN
+from unwind.deleting.kinds import Kinds
+from unwind.deleting.kubernetes import KubernetesEnd
+from unwind.deleting.outcomes import PermanentError
+from unwind.deleting.registering import External, Registration
+from unwind.deleting.registry import Registry, installed
+from unwind.errors import UnwindError
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One deleter, or the end of a chain."""
+
+    order: int | None
+    name: str
+    kinds: tuple[str, ...]
+    some: bool = False
+    """Only for some objects of these kinds: it has a predicate."""
+    source: str
+    about: str = ""
+
+
+async def deleters(
+    kind: Annotated[
+        str | None, Parameter(help="Only those for a kind: Deployment, or apps/v1/Deployment for its exact chain.")
+    ] = None,
+    /,
+    *,
+    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
+) -> None:
+    """Show the deleters in the order in which they are entered; what is not decided by one goes on to the next.
+
+    They come with Unwind and from packages beside it (entry points in the group unwind.deleters). A package that does
+    not load has its kinds held: nothing of them is deleted.
+    """
+    registry = Registry(BUILTIN, plugins=installed())
+    await registry.load()
+    held = {plugin.name: f"{plugin.source}: {plugin.error}" for plugin in registry.plugins if plugin.error}
+    rows = await _chain(registry, kind, held) if kind and "/" in kind else _all(registry, kind)
+    if output == "json":
+        told = {"deleters": msgspec.to_builtins(rows), "held": held}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
+        return
+    _show(rows)
+    for kinds, why in held.items():
+        console.err.print(f"[bold]held:[/] {kinds}, because a plugin does not load ({why})")
+
+
+async def _chain(registry: Registry, kind: str, held: dict[str, str]) -> list[Row]:
+    """The links for one kind, and the end."""
+    exact = Kinds.parse(kind)
+    if "*" in kind:
+        raise UnwindError(f"{kind} is more than one kind", remedy="name one: apps/v1/Deployment")
+    group, _, version = exact.api_version.rpartition("/")
+    resource = Resource(group, version, "", exact.kind)
+    try:
+        links = await registry.deleters(resource)
+        external = await registry.external(resource)
+    except PermanentError as error:
+        held[kind] = str(error)
+        return []
+    end = _row(external) if external else _kubernetes()
+    return [*(_row(link) for link in links), end]
+
+
+def _all(registry: Registry, kind: str | None) -> list[Row]:
+    found = [one for one in registry.all() if kind is None or _may_be_for(one, kind)]
+    links = sorted((one for one in found if isinstance(one, Registration)), key=lambda one: (one.order, one.name))
+    ends = [_row(one) for one in found if isinstance(one, External)]
+    return [*(_row(link) for link in links), *ends, _kubernetes()]
+
+
+def _may_be_for(one: Registration | External, kind: str) -> bool:
+    return any(fnmatchcase(kind.lower(), kinds.kind.lower()) for kinds in one.kinds)
+
+
+def _row(one: Registration | External) -> Row:
+    link = one if isinstance(one, Registration) else None
+    return Row(
+        order=link.order if link else None,
+        name=one.name,
+        kinds=tuple(str(kinds) for kinds in one.kinds),
+        some=bool(link and link.when),
+        source=one.source,
+        about=one.about,
+    )
+
+
+def _kubernetes() -> Row:
+    about = "Delete the object by its uid, and wait until it was seen to be absent."
+    return Row(order=None, name=KubernetesEnd.name, kinds=("*",), source="unwind", about=about)
+
+
+def _show(rows: list[Row]) -> None:
+    if not rows:
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("ORDER", justify="right", no_wrap=True)
+    for heading in ("NAME", "KINDS", "FROM"):
+        table.add_column(heading, no_wrap=heading != "KINDS")
+    table.add_column("WHAT IT DOES")
+    for row in rows:
+        kinds = ", ".join(row.kinds) + (" (some)" if row.some else "")
+        cells: list[Any] = ["end" if row.order is None else str(row.order), row.name, kinds, row.source, row.about]
+        table.add_row(*cells)
+    console.out.print(table)

@@ -1,0 +1,91 @@
+"""`unwind deleters` as a person calls it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+UNWIND = Path(sys.executable).with_name("unwind")
+
+
+def run(*arguments: str, beside: Path | None = None) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"NO_COLOR": "1", "COLUMNS": "160", "PYTHONPATH": str(beside or "")}
+    return subprocess.run([UNWIND, "deleters", *arguments], env=env, capture_output=True, text=True, check=False)
+
+
+def told(*arguments: str, beside: Path | None = None) -> dict[str, Any]:
+    ran = run(*arguments, "-o", "json", beside=beside)
+    assert ran.returncode == 0, ran.stderr
+    decoded: dict[str, Any] = msgspec.json.decode(ran.stdout)
+    return decoded
+
+
+def package(directory: Path, *, point: str, code: str) -> Path:
+    """A package as pip leaves it behind."""
+    about = directory / "kube_example-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: kube-example\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[unwind.deleters]\n{point} = kube_example\n")
+    (directory / "kube_example.py").write_text(code)
+    return directory
+
+
+def names(answer: dict[str, Any]) -> list[str]:
+    return [row["name"] for row in answer["deleters"]]
+
+
+def test_the_chain_of_a_kind_is_shown_in_its_order() -> None:
+    assert names(told("apps/v1/Deployment")) == [
+        "keep-by-policy",
+        "wait-for-dependents",
+        "scale-to-zero",
+        "kubernetes",
+    ]
+    assert names(told("v1/ConfigMap")) == ["keep-by-policy", "wait-for-dependents", "kubernetes"]
+
+
+def test_the_table_fits_a_terminal_and_says_what_each_does() -> None:
+    ran = run("apps/v1/Deployment")
+    assert ran.returncode == 0
+    lines = ran.stdout.splitlines()
+    assert lines[0].split() == ["ORDER", "NAME", "KINDS", "FROM", "WHAT", "IT", "DOES"]
+    assert any("scale-to-zero" in line and "Scale a workload to zero" in line for line in lines)
+    assert max(map(len, lines)) <= 160
+
+
+def test_a_plugin_takes_its_place(tmp_path: Path) -> None:
+    code = (
+        "from unwind import deleter\n"
+        "@deleter('example.dev/v1', 'Bucket')\n"
+        "async def empty_first(ctx, obj, next):\n"
+        "    'Empty it.'\n"
+        "    return await next(ctx, obj)\n"
+    )
+    beside = package(tmp_path, point="example.dev/v1/Bucket", code=code)
+    answer = told("example.dev/v1/Bucket", beside=beside)
+    assert names(answer) == ["keep-by-policy", "wait-for-dependents", "empty-first", "kubernetes"]
+    assert answer["deleters"][2]["source"] == "kube-example 1.0"
+    assert "empty-first" in names(told("Bucket", beside=beside))
+    assert "empty-first" not in names(told("v1/ConfigMap", beside=beside))
+
+
+def test_a_plugin_that_does_not_load_is_told_and_its_kind_held(tmp_path: Path) -> None:
+    beside = package(tmp_path, point="example.dev/v1/Bucket", code="import nowhere_to_be_found\n")
+    answer = told("example.dev/v1/Bucket", beside=beside)
+    assert answer["deleters"] == []
+    assert "nowhere_to_be_found" in answer["held"]["example.dev/v1/Bucket"]
+    ran = run(beside=beside)
+    assert ran.returncode == 0
+    assert "held: example.dev/v1/Bucket" in ran.stderr
+    assert "keep-by-policy" in ran.stdout
+
+
+def test_more_than_one_kind_is_no_chain() -> None:
+    ran = run("apps/*/Deployment")
+    assert ran.returncode == 1
+    assert ran.stderr.strip() == "unwind: apps/*/Deployment is more than one kind: name one: apps/v1/Deployment"

@@ -1,0 +1,185 @@
+"""What comes of one entry into a chain."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.deleting.making import OBJECT, FakeEnd, context
+from unwind.api.fields import Model
+from unwind.api.meta import ObjectMeta
+from unwind.deleting.entering import Failed, Waiting, attempt, enter
+from unwind.deleting.kinds import Kinds
+from unwind.deleting.outcomes import Again, Gone, Kept, Pace, PermanentError, Severity, TransientError
+from unwind.deleting.registering import Registration
+from unwind.deleting.registry import Registry
+from unwind.kube.errors import UnreachableError
+
+if TYPE_CHECKING:
+    from unwind.deleting.context import DeleteContext
+    from unwind.deleting.outcomes import Outcome
+    from unwind.deleting.protocol import Delete, DeleteFunc, End
+    from unwind.kube.client import Object
+
+
+def registry(*deletes: Delete, **more: Any) -> Registry:
+    kinds = (Kinds("*", "*"),)
+    return Registry(
+        [
+            Registration(name=f"link-{n}", kinds=kinds, delete=delete, order=n, **more)
+            for n, delete in enumerate(deletes)
+        ]
+    )
+
+
+async def entered(end: End, *deletes: Delete, **more: Any) -> Outcome | Waiting | Failed:
+    return await attempt(enter(registry(*deletes, **more), end, context(), OBJECT))
+
+
+async def pass_on(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+    return await next(ctx, obj)
+
+
+async def careless(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+    try:
+        return await next(ctx, obj)
+    except Exception:  # noqa: BLE001 - that is what is shown here
+        return Gone("who cares")
+
+
+async def test_what_stands_after_next_runs_only_when_the_end_is_reached() -> None:
+    purged: list[str] = []
+
+    async def purge(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        outcome = await next(ctx, obj)
+        purged.append(ctx.ref.name)
+        return outcome
+
+    end = FakeEnd(Again("an hour to go", after=60), TransientError("not yet"), Gone("seen"))
+    assert await entered(end, purge) == Waiting("an hour to go", after=60)
+    assert isinstance(await entered(end, purge), Failed)
+    assert purged == []
+    assert await entered(end, purge) == Gone("seen")
+    assert purged == ["one"]
+
+
+async def test_a_careless_except_does_not_swallow_that_there_is_more_to_do() -> None:
+    assert await entered(FakeEnd(Again("wait")), careless) == Waiting("wait")
+
+
+async def test_a_deleter_that_says_gone_of_what_is_still_there_is_not_believed() -> None:
+    result = await entered(FakeEnd(TransientError("no"), there=True), careless)
+    assert isinstance(result, Failed)
+    assert "is gone, but the server showed it" in result.message
+
+
+async def test_a_deleter_that_deleted_by_itself_is_believed_when_it_is_gone() -> None:
+    async def by_itself(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        return Gone("by myself")
+
+    end = FakeEnd()
+    assert await entered(end, by_itself) == Gone("by myself")
+    assert end.calls == 0
+
+
+async def test_a_deleter_may_keep_the_object_and_nobody_behind_it_is_asked() -> None:
+    async def keep(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        return Kept("Precious", "it is precious", by="a test")
+
+    end = FakeEnd()
+    assert await entered(end, pass_on, keep, careless) == Kept("Precious", "it is precious", by="a test")
+    assert end.calls == 0
+
+
+@pytest.mark.parametrize("returned", [None, True, "Gone", Gone])
+async def test_what_is_neither_gone_nor_kept_lets_nothing_go(returned: Any) -> None:
+    async def odd(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        await next(ctx, obj)
+        return returned  # type: ignore[no-any-return]
+
+    result = await entered(FakeEnd(), odd)
+    assert isinstance(result, Failed)
+    assert "neither Gone nor Kept" in result.message
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (ValueError("odd"), Failed("odd", "ValueError", Severity.WARNING, Pace.SLOW)),
+        (KeyError(), Failed("KeyError", "KeyError", Severity.WARNING, Pace.SLOW)),
+        (UnreachableError("no answer"), Failed("no answer", "Unreachable", Severity.WARNING, Pace.FAST)),
+        (
+            TransientError("busy", reason="Throttled", pace=Pace.SLOW, retry_after=7.0),
+            Failed("busy", "Throttled", Severity.WARNING, Pace.SLOW, 7.0),
+        ),
+        (
+            PermanentError("locked", severity=Severity.INFO, reason="Locked", remedy="unlock it"),
+            Failed("locked: unlock it", "Locked", Severity.INFO, Pace.VERY_SLOW),
+        ),
+    ],
+)
+async def test_every_failure_is_told_with_its_reason_severity_and_pace(error: Exception, failed: Failed) -> None:
+    result = await entered(FakeEnd(error), pass_on)
+    assert isinstance(result, Failed)
+    assert result.error is error
+    told = (result.message, result.reason, result.severity, result.pace, result.retry_after)
+    assert told == (failed.message, failed.reason, failed.severity, failed.pace, failed.retry_after)
+
+
+async def test_who_is_cancelled_is_cancelled() -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await entered(FakeEnd(asyncio.CancelledError()), pass_on, careless)
+
+
+async def test_each_deleter_reads_the_object_as_it_likes() -> None:
+    class Mode(Model, frozen=True, kw_only=True):
+        metadata: ObjectMeta = ObjectMeta()
+        data: dict[str, str] = msgspec.field(default_factory=dict)
+
+    seen: list[Any] = []
+
+    async def typed(ctx: DeleteContext, obj: Mode, next: DeleteFunc[Mode]) -> Outcome:  # noqa: A002
+        seen.append((obj.metadata.name, obj.data["mode"]))
+        return await next(ctx, obj)
+
+    class End(FakeEnd):
+        async def delete(self, ctx: DeleteContext, obj: Object) -> Outcome:
+            seen.append(obj)
+            return await super().delete(ctx, obj)
+
+    assert await entered(End(), typed, model=Mode) == Gone()
+    assert seen == [("one", "Purge"), OBJECT]
+
+
+_ends = st.sampled_from(
+    [
+        Gone("g"),
+        Kept("K"),
+        Again("a"),
+        TransientError("t"),
+        PermanentError("p"),
+        ValueError("v"),
+        UnreachableError("u"),
+    ]
+)
+
+
+@settings(deadline=None)
+@given(end=_ends, links=st.lists(st.sampled_from(["pass", "careless", "keep"]), max_size=6))
+async def test_nothing_is_let_go_unless_the_end_or_a_keeper_says_so(end: Any, links: list[str]) -> None:
+    async def keep(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        return Kept("Keeper")
+
+    choices: dict[str, Delete] = {"pass": pass_on, "careless": careless, "keep": keep}
+    result = await entered(FakeEnd(end, there=end != Gone("g")), *(choices[one] for one in links))
+    if "keep" in links:
+        assert result == Kept("Keeper")
+    else:
+        # A careless deleter may turn an error into a Gone; it is not believed.
+        assert isinstance(result, Gone) == (end == Gone("g"))
+        assert isinstance(result, Kept) == (end == Kept("K"))
