@@ -30,6 +30,8 @@ FORCE_RELEASE_ANNOTATION = "unwind.dev/force-release"
 """On a cluster: let it go now; the value is the reason, and goes into the ledger with who set it."""
 TAKE_ALONG_ANNOTATION = "unwind.dev/take-along"
 """On a profile, "true": its namespaces and CRDs go even if something foreign is in them. The plan lists what."""
+ADOPT_ANNOTATION = "unwind.dev/adopt"
+"""On a profile, "true": what is there already under the name of an add-on is updated, and released in the end."""
 DELETE_POLICY_ANNOTATION = "unwind.dev/delete-policy"
 """On a resource or a namespace: manage, skip or detach-on-delete."""
 REMOVE_STRATEGY_ANNOTATION = "unwind.dev/remove-strategy"
@@ -38,12 +40,20 @@ SCALE_TO_ZERO_ANNOTATION = "unwind.dev/scale-to-zero"
 """On a workload, "true": before it is deleted it is scaled to zero, and its Pods are waited for."""
 WAIT_FOR_DEPENDENTS_ANNOTATION = "unwind.dev/wait-for-dependents"
 """On an object, resources separated by commas (pods,jobs.batch): those that it owns go before it does."""
+DELETE_MODE_ANNOTATION = "unwind.dev/delete-mode"
+"""On what is only soft-deleted at first, such as a Key Vault: SoftDelete (the default), or Purge."""
 DEPENDS_ON_ANNOTATION = "unwind.dev/depends-on"
 """On a Work: the names of Works that it needs, separated by commas."""
 
 # What Unwind remembers on objects.
 DELETION_BEHAVIOR_ANNOTATION = "unwind.dev/cluster-deletion-behavior"
 """On a ClusterSummary: the behaviour its profile had, in case the field disappears from the served schema."""
+CLUSTER_UID_ANNOTATION = "unwind.dev/cluster-uid"
+"""On a ClusterSummary: the cluster that it was made for. Another one that gets its name gets summaries of its own."""
+ADOPTED_ANNOTATION = "unwind.dev/adopted"
+"""On a deployed object, "true": it was there before, and is never deleted, whoever takes it over."""
+CREDENTIALS_ANNOTATION = "unwind.dev/credentials-secret"
+"""On a ClusterSummary: the Secret that its cluster is reached by, which is let go when the cluster is gone already."""
 MEMO_ANNOTATION = "unwind.dev/memo."
 """On an object that is deleted in several steps, followed by a deleter and a key: what must not be done twice. One
 annotation a key, so that two writers at once lose nothing of each other."""
@@ -83,9 +93,32 @@ SVELTOS_REFERENCE_ANNOTATION = "projectsveltos.io/reference-"
 SVELTOS_OWNER_ANNOTATION = "projectsveltos.io/owner-"
 """Followed by kind, name or tier."""
 SVELTOS_HASH_ANNOTATION = "projectsveltos.io/hash"
+SVELTOS_TEMPLATE_ANNOTATION = "projectsveltos.io/template"
+"""On a source of manifests: they are templates. The next two: they are made by a program; a status is set, too."""
+SVELTOS_LUA_ANNOTATION = "projectsveltos.io/lua"
+SVELTOS_SUBRESOURCES_ANNOTATION = "projectsveltos.io/subresources"
+SVELTOS_CLUSTER_PROFILE_LABEL = "projectsveltos.io/cluster-profile-name"
+SVELTOS_PROFILE_LABEL = "projectsveltos.io/profile-name"
+SVELTOS_CLUSTER_NAME_LABEL = "projectsveltos.io/cluster-name"
+SVELTOS_CLUSTER_TYPE_LABEL = "projectsveltos.io/cluster-type"
+"""On a ClusterSummary: whose it is, and for which cluster."""
 SVELTOS_CLUSTER_PROFILE_FINALIZER = "clusterprofilefinalizer.projectsveltos.io"
 SVELTOS_PROFILE_FINALIZER = "profilefinalizer.projectsveltos.io"
 SVELTOS_SUMMARY_FINALIZER = "clustersummaryfinalizer.projectsveltos.io"
+
+# Of Helm: on what it deployed, and in charts.
+MANAGED_BY_HELM = "Helm"
+"""What MANAGED_BY_LABEL says on an object of a release."""
+HELM_RELEASE_ANNOTATION = "meta.helm.sh/release-name"
+HELM_NAMESPACE_ANNOTATION = "meta.helm.sh/release-namespace"
+HELM_KEEP_ANNOTATION = "helm.sh/resource-policy"
+"""On an object of a chart: it stays when the release goes."""
+HELM_HOOK_ANNOTATION = "helm.sh/hook"
+"""On an object of a chart: when Helm creates it. It is no part of the release, and stays when that goes."""
+CHART_INPUTS_LABEL = "unwind.dev/chart-inputs"
+"""On a release's Secret: chart, values and options that it was made of, as a hash."""
+CHART_UNINSTALL_LABEL = "unwind.dev/chart-uninstall"
+"""On a release's Secret: how it is to be uninstalled, when its profile may be gone."""
 
 # Of Karmada: on what a Work deployed, and on its own kinds.
 KARMADA_MANAGED_LABEL = "karmada.io/managed"
@@ -101,6 +134,25 @@ KARMADA_EXECUTION_NAMESPACE = "karmada-es-"
 DELETE_PROTECTION_LABEL = "policy.kruise.io/delete-protection"
 RECONCILE_POLICY_ANNOTATION = "serviceoperator.azure.com/reconcile-policy"
 AZURE_FINALIZER = "serviceoperator.azure.com/finalizer"
+AZURE_RESOURCE_ID_ANNOTATION = "serviceoperator.azure.com/resource-id"
+"""The ARM id of what an object stands for: written together with the finalizer, before anything is created."""
+
+# What people say with labels.
+AGGREGATE_LABEL = "rbac.unwind.dev/aggregate-to-manager"
+"""On a ClusterRole, "true": the manager has its rights, too. For kinds that are not known when Unwind is installed."""
+
+
+MARKED_LABELS = (OWNER_LABEL, SVELTOS_REASON_LABEL, KARMADA_MANAGED_LABEL)
+"""The labels of what was deployed. They are taken off where an object is released."""
+MARKED_ANNOTATIONS = (
+    *(SVELTOS_REFERENCE_ANNOTATION + field for field in ("kind", "name", "namespace", "tier")),
+    *(SVELTOS_OWNER_ANNOTATION + field for field in ("kind", "name", "tier")),
+    SVELTOS_HASH_ANNOTATION,
+    ADOPTED_ANNOTATION,
+    KARMADA_WORK_NAME_ANNOTATION,
+    KARMADA_WORK_NAMESPACE_ANNOTATION,
+)
+"""And its annotations."""
 
 
 class ConditionType(StrEnum):
@@ -129,6 +181,10 @@ class ConditionType(StrEnum):
     """Karmada Cluster: from the proposal."""
     APPLIED = "Applied"
     """Work: its manifests are on the member."""
+    ACCEPTED = "Accepted"
+    """Profile: all that it says is known and can be done. If not, nothing of it is put anywhere or changed."""
+    DRY_RUN = "DryRun"
+    """ClusterSummary: what would be done; nothing was."""
 
 
 class Reason(StrEnum):
@@ -137,6 +193,7 @@ class Reason(StrEnum):
     UNJOIN_CLUSTER = "UnjoinCluster"
     """Of Unjoining: from the proposal."""
     NO_CLUSTER_CLASS = "NoClusterClass"
+    FIELD_NOT_SERVED = "FieldNotServed"
     TARGET_GONE = "TargetGone"
     """The target vanished before everything was verified."""
     FORCED = "Forced"
@@ -150,11 +207,55 @@ class Reason(StrEnum):
     """A Namespace or CRD that holds what is not ours."""
     UNKNOWN_VALUE = "UnknownValue"
     UNREACHABLE = "Unreachable"
+    UNAUTHENTICATED = "Unauthenticated"
+    """The other side was not asked: there is no token for it."""
     FAILED = "Failed"
     """It did not work; the message says what."""
     HELD = "Held"
     """It is not deleted because something that has a say in it is not known; the message says what."""
     DELETING = "Deleting"
     """It is being deleted; the message says what is waited for."""
+    FINALIZER = "Finalizer"
+    """A finalizer holds it; the message says whose."""
+    FINALIZER_NOT_SERVED = "FinalizerNotServed"
+    """A finalizer holds it, and whoever should see to that does not run."""
+    OWNS_OTHERS = "OwnsOthers"
+    """What it owns goes before it."""
+    IN_USE = "InUse"
+    """A volume, or a claim to one, that somebody still uses."""
+    HOLDS_OTHERS = "HoldsOthers"
+    """A Namespace or a CRD whose contents go before it."""
+    API_NOT_SERVED = "ApiNotServed"
+    """Part of the API does not answer, so nobody can tell what there is."""
+    PURGE_PROTECTED = "PurgeProtected"
+    """It is deleted, and may be recovered until a date: nobody can have it purged before."""
+    ACCEPTED = "Accepted"
+    NOT_SUPPORTED = "NotSupported"
+    """It uses what Unwind cannot do yet; the message says what."""
+    CYCLE = "Cycle"
+    """It depends on itself by way of others; the message names them."""
+    NAME_TAKEN = "NameTaken"
+    """The name that its ClusterSummary has to have belongs to that of another profile."""
+    WAITING = "Waiting"
+    """For others on the same cluster; the message names them."""
+    NOT_READY = "NotReady"
+    """The cluster cannot be deployed to yet."""
+    PAUSED = "Paused"
+    """The cluster is paused: nothing is done on it."""
+    UNMANAGED = "Unmanaged"
+    """The cluster is managed no longer, which leaves what is on it as it is."""
+    WOULD_CHANGE = "WouldChange"
+    """Of DryRun: there is something to do."""
     GAVE_UP = "GaveUp"
     """Best effort was made, and its time is over."""
+
+
+class EventReason(StrEnum):
+    """What happened, in Events. While something is waited for, they say the reason of the condition."""
+
+    FINALIZER_SET = "FinalizerSet"
+    DELETION_STARTED = "DeletionStarted"
+    GONE = "Gone"
+    """What the object stands for was seen to be absent."""
+    KEPT = "Kept"
+    """What the object stands for was deliberately not deleted; it is in the ledger."""

@@ -1,0 +1,74 @@
+"""The end of the chain for what is at Azure: DELETE, and an absence that Azure Resource Manager confirms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.names import Reason
+from unwind.azure import answers, identity
+from unwind.azure.identity import ArmId, NeverCreated, Target
+from unwind.azure.operations import Removal
+from unwind.deleting.outcomes import Gone, PermanentError
+from unwind.kube.absence import Presence, Sighting
+
+if TYPE_CHECKING:
+    from unwind.azure.answers import Reply
+    from unwind.azure.arm import ArmClient
+    from unwind.deleting.context import DeleteContext
+    from unwind.kube.client import Object
+
+_TARGET = "target"
+
+
+class ArmEnd:
+    """Deletes the resource that an object stands for, and returns when Azure says that it is not there."""
+
+    name = "arm"
+
+    def __init__(self, arm: ArmClient) -> None:
+        self._arm = arm
+
+    @property
+    def clients(self) -> tuple[object, ...]:
+        return (self._arm,)
+
+    async def delete(self, ctx: DeleteContext, obj: Object) -> Gone:
+        target = self._target(ctx, obj)
+        if isinstance(target, NeverCreated):
+            return Gone(target.why)
+        removal = Removal(ctx, self._arm, target, what="the deletion")
+
+        async def send() -> Reply:
+            # From here on the resource is the one that is written down, whatever becomes of the annotation.
+            await ctx.memo.put(_TARGET, msgspec.json.encode(target).decode())
+            ctx.log.info("deleting at Azure", resource=target.id)
+            return await self._arm.delete(target.id, api_version=target.api_version)
+
+        return await removal.carry_out(send)
+
+    async def sighting(self, ctx: DeleteContext, obj: Object) -> Sighting:
+        """Look whether it is still there."""
+        target = self._target(ctx.within(self.name), obj)
+        if isinstance(target, NeverCreated):
+            return Sighting(Presence.ABSENT, target.why)
+        reply = await self._arm.get(target.id, api_version=target.api_version)
+        return answers.sighting(reply, ArmId.parse(target.id))
+
+    def _target(self, ctx: DeleteContext, obj: Object) -> Target | NeverCreated:
+        kept = ctx.memo.get(_TARGET)
+        if kept is not None:
+            try:
+                return msgspec.json.decode(kept, type=Target)
+            except (msgspec.DecodeError, msgspec.ValidationError):
+                raise PermanentError(
+                    f"what was remembered of {ctx.ref} cannot be read",
+                    reason=Reason.HELD,
+                    remedy="find out who changed its memo, and take the annotation away",
+                ) from None
+        if ctx.absent:
+            raise PermanentError(
+                f"{ctx.ref} is gone, and what it stood for at Azure was not written down", reason=Reason.HELD
+            )
+        return identity.target(obj, ctx.resource)

@@ -1,0 +1,137 @@
+"""Which resource of Azure an object stands for (pure)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.names import AZURE_FINALIZER, AZURE_RESOURCE_ID_ANNOTATION, Reason
+from unwind.deleting.outcomes import PermanentError
+
+if TYPE_CHECKING:
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Object
+
+GUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+# What would change the meaning of a URL, or of a path, is in no name of Azure's.
+_SEGMENT = re.compile(r"[^/\\?#%<>\x00-\x1f\x7f]{1,260}")
+_NAMESPACE = re.compile(r"[A-Za-z0-9]+(\.[A-Za-z0-9]+)+")
+# v1api20230701, v1api20220801preview, v20230701; older ones: v1beta20200601, v1alpha1api20200601. What is stored may
+# end in storage.
+_VERSION = re.compile(r"v(?:1(?:alpha1)?api|1beta)?(\d{4})(\d{2})(\d{2})(preview)?(?:storage)?")
+
+
+class ArmId(msgspec.Struct, frozen=True):
+    """The id of a resource, taken apart."""
+
+    text: str
+    subscription: str
+    """Empty for what is in none: an alias of a subscription."""
+    resource_group: str
+    type: str
+    """With its namespace: `Microsoft.KeyVault/vaults`."""
+    name: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    @classmethod
+    def parse(cls, text: str) -> ArmId:
+        """Take an id apart; raises PermanentError if it is none of a resource or a resource group."""
+        segments = text.split("/")[1:] if text.startswith("/") else []
+        if not segments or not all(_SEGMENT.fullmatch(one) and one not in (".", "..") for one in segments):
+            raise _malformed(text)
+        subscription = group = ""
+        if segments[0].lower() == "subscriptions":
+            subscription, segments = segments[1] if len(segments) > 1 else "", segments[2:]
+            if not GUID.fullmatch(subscription):
+                raise _malformed(text)
+            if segments and segments[0].lower() == "resourcegroups":
+                group, segments = segments[1] if len(segments) > 1 else "", segments[2:]
+                if not group:
+                    raise _malformed(text)
+        if not segments:
+            if not group:
+                raise _malformed(text)  # a whole subscription is nothing that is deleted by its id
+            return cls(text, subscription, group, "Microsoft.Resources/resourceGroups", group)
+        namespace, types, name = "", [""], ""
+        for key, value in zip(segments[::2], segments[1::2], strict=False):
+            if key.lower() == "providers":
+                # What comes is an extension of what was before: a lock, a role assignment.
+                namespace, types, name = value, [], ""
+            else:
+                types, name = [*types, key], value
+        if len(segments) % 2 or segments[0].lower() != "providers" or not name or not _NAMESPACE.fullmatch(namespace):
+            raise _malformed(text)
+        return cls(text, subscription, group, "/".join([namespace, *types]), name)
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A resource, and the version of the API that it is spoken about in."""
+
+    id: str
+    api_version: str
+
+
+class NeverCreated(msgspec.Struct, frozen=True):
+    """There is nothing at Azure that the object stands for, and never was."""
+
+    why: str
+
+
+def api_version(resource: Resource) -> str:
+    """The version of Azure's API that a version of Azure Service Operator's kinds was made of."""
+    found = _VERSION.fullmatch(resource.version)
+    if found is None:
+        # A user in a database, a group in Entra: those are of the versions v1, and Azure Resource Manager has none.
+        raise PermanentError(
+            f"{resource.api_version} {resource.kind} names no version of Azure Resource Manager's API",
+            reason=Reason.HELD,
+            remedy="have it deleted by Azure Service Operator, or give it the delete policy detach-on-delete",
+        )
+    year, month, day, preview = found.groups()
+    return f"{year}-{month}-{day}" + ("-preview" if preview else "")
+
+
+def target(obj: Object, resource: Resource) -> Target | NeverCreated:
+    """What an object stands for. Raises PermanentError where that is not known, which is not the same as nothing."""
+    metadata: dict[str, Any] = obj["metadata"]
+    status: dict[str, Any] = obj.get("status") or {}
+    noted = (metadata.get("annotations") or {}).get(AZURE_RESOURCE_ID_ANNOTATION, "")
+    told = status.get("id")
+    told = told if isinstance(told, str) and told.startswith("/") else ""
+    if noted and told and noted.lower() != told.lower():  # ARM ids are the same whatever their case
+        raise PermanentError(
+            f"{metadata['name']} stands for {noted} as its annotation says, and for {told} as its status says",
+            reason=Reason.HELD,
+            remedy=f"put the annotation {AZURE_RESOURCE_ID_ANNOTATION} right",
+        )
+    if noted or told:
+        id_ = ArmId.parse(noted or told)
+        return Target(id_.text, api_version(resource))
+    # Azure Service Operator writes the id and its finalizer in one go, before it asks Azure for anything. So without
+    # either, and with nothing that came from Azure, nothing was asked for. With its finalizer and without an id,
+    # somebody has taken the id away.
+    traces = sorted(key for key in status if key != "conditions")
+    if AZURE_FINALIZER in (metadata.get("finalizers") or ()):
+        traces.append("finalizer")
+    if any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()):
+        traces.append("Ready")
+    if not traces:
+        return NeverCreated("it was never created at Azure: it has no id, no finalizer and no status")
+    raise PermanentError(
+        f"{metadata['name']} has no ARM id, and was created all the same, as is seen from its {', '.join(traces)}",
+        reason=Reason.HELD,
+        remedy=f"write the id into the annotation {AZURE_RESOURCE_ID_ANNOTATION}, or set the delete policy to "
+        "detach-on-delete",
+    )
+
+
+def _malformed(text: str) -> PermanentError:
+    return PermanentError(
+        f"{text[:200]!r} is no id of a resource at Azure",
+        reason=Reason.HELD,
+        remedy=f"put the annotation {AZURE_RESOURCE_ID_ANNOTATION} right",
+    )

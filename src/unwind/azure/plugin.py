@@ -1,0 +1,37 @@
+"""What the entry point offers: Azure's end of the chain, and the deleters of its kinds."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from unwind.azure.arm import connected
+from unwind.azure.deleters import cancel_subscription, product_with_subscriptions
+from unwind.azure.end import ArmEnd
+from unwind.azure.operator import azure_operator_away
+from unwind.azure.vaults import purge_vault
+from unwind.deleting.kinds import Kinds
+from unwind.deleting.registering import External
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.deleting.protocol import End
+    from unwind.kube.client import Client
+
+__all__ = ["AZURE", "azure_operator_away", "cancel_subscription", "product_with_subscriptions", "purge_vault"]
+
+
+@asynccontextmanager
+async def opened(_: Client) -> AsyncIterator[End]:
+    """Azure Resource Manager, with the identity that the AZURE_* variables name."""
+    async with connected() as arm:
+        yield ArmEnd(arm)
+
+
+AZURE = External(
+    name="azure",
+    kinds=(Kinds("*.azure.com/*", "*"),),
+    open=opened,
+    about="Delete what objects of Azure Service Operator's kinds stand for, at Azure Resource Manager.",
+)
