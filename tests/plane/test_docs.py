@@ -14,7 +14,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def pages() -> list[Path]:
-    return [page for page in sorted(DOCS.glob("*.md")) if "```sh\n" in page.read_text()]
+    # The one about deleters has files, too, and a test of its own.
+    return [page for page in sorted(DOCS.glob("*.md")) if "```sh\n" in page.read_text() and page.stem != "deleters"]
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)

@@ -61,15 +61,18 @@ async def scale_to_zero(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object
     if said == "false":
         return await next(ctx, obj)
     changes = await ctx.changes(ctx.resource, namespace=ctx.ref.namespace, name=ctx.ref.name)
+    # Also where it is scaled already, which changes nothing and tells how it stands: the object that we were given was
+    # read before anybody listened, and its last Pod may have gone in between.
+    patch = {"metadata": {"uid": ctx.ref.uid}, "spec": {"replicas": 0}}
+    now = await ctx.client.patch(ctx.resource, ctx.ref.name, patch, namespace=ctx.ref.namespace)
     if obj["spec"].get("replicas") != 0:
-        patch = {"metadata": {"uid": ctx.ref.uid}, "spec": {"replicas": 0}}
-        obj = await ctx.client.patch(ctx.resource, ctx.ref.name, patch, namespace=ctx.ref.namespace)
         ctx.log.info("scaled to zero")
-    status = obj.get("status") or {}
-    observed = status.get("observedGeneration", 0) >= obj["metadata"].get("generation", 0)
+    status = now.get("status") or {}
+    observed = status.get("observedGeneration", 0) >= now["metadata"].get("generation", 0)
     running = status.get("replicas") or 0
     if running or not observed:
         raise Again(f"{ctx.ref} is scaled to zero, and {running} of its Pods are still there", until=changes)
+    # As it was given: the deleters before this one have decided by it, and if it has changed, they are asked again.
     return await next(ctx, obj)
 
 

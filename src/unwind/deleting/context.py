@@ -111,7 +111,8 @@ class DeleteContext:
     async def changes(self, resource: Resource, *, namespace: str | None = None, name: str | None = None) -> Event:
         """Something that happens as soon as one of these objects changes, for `raise Again(…, until=…)`.
 
-        Ask for it before you look at what is there: then nothing that happens in between is missed.
+        Ask for it before you look at what is there: then nothing that happens in between is missed. The object that was
+        handed to the deleter was looked at before, so it says nothing new: read it again.
         """
         changes = await self.watches.changes(resource, namespace=namespace, name=name)
         self.entry.subscriptions.append(changes)

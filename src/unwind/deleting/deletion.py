@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -16,7 +16,7 @@ from unwind.deleting.outcomes import Gone, Kept, TransientError
 from unwind.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from unwind.api.fields import Unknown
     from unwind.api.meta import ObjectRef
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.kube.views import Metadata
     from unwind.kube.watches import Absence, Watches
+
+T = TypeVar("T")
 
 
 class Deletions:
@@ -142,33 +144,61 @@ class _Deletion:
         after = result.after if isinstance(result, Waiting) else delay(result, self._failures, self._shared.chance)
         if isinstance(result, Waiting) and (result.until or after is not None):
             try:
-                await self._first(after, result.until)
+                await pause(self._shared.clock, after, result.until)
             finally:
                 result.close()
         elif self._absence is None:
-            await self._first(after, None)
+            await pause(self._shared.clock, after, None)
         elif self._seen is looked_at and not self._absence.happened:
             # Somebody may put the object right. Had it changed meanwhile, there would be nothing to wait for.
             name, namespace = self._ref.name, self._ref.namespace
             changes = await self._shared.watches.changes(self._resource, namespace=namespace, name=name)
             try:
-                await self._first(after, changes)
+                await pause(self._shared.clock, after, changes)
             finally:
                 changes.close()
 
-    async def _first(self, after: float | None, until: Event | None) -> None:
-        """Return when so many seconds have passed, or the event has happened."""
-        if until is None:
-            if after:
-                await self._shared.clock.sleep(after)
-            return
-        over = asyncio.Event()
-        timer = self._shared.clock.call_later(after, over.set) if after is not None else None
+
+async def persist(
+    work: Callable[[], Awaitable[T]],
+    *,
+    clock: Clock,
+    chance: random.Random,
+    say: Callable[[Waiting | Failed], None],
+) -> T:
+    """Do the work until it is done, whatever comes in between: it is told, and tried again."""
+    failures = 0
+    while True:
+        result = await attempt(work())
+        if not isinstance(result, Waiting | Failed):
+            return result
+        say(result)
+        if isinstance(result, Waiting):
+            failures = 0
+            try:
+                await pause(clock, result.after, result.until)
+            finally:
+                result.close()
+        else:
+            failures += 1
+            await pause(clock, delay(result, failures, chance), None)
+
+
+async def pause(clock: Clock, after: float | None, until: Event | None) -> None:
+    """Return when so many seconds have passed, or the event has happened."""
+    if until is None:
+        if after:
+            await clock.sleep(after)
+        return
+    over = asyncio.Event()
+    timer = clock.call_later(after, over.set) if after is not None else None
+    try:
         async with asyncio.TaskGroup() as group:
             waits = [group.create_task(_wait(one)) for one in (until, over)]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for one in waits:
                 one.cancel()
+    finally:
         if timer:
             timer.cancel()
 

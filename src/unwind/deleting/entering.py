@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from unwind import logs
 from unwind.api.names import Reason
 from unwind.deleting.outcomes import Again, Event, Gone, Kept, Pace, PermanentError, Severity, TransientError
+from unwind.errors import UnwindError
 from unwind.kube.errors import UnreachableError
 from unwind.kube.watches import Subscription
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from unwind.deleting.registry import Registry
     from unwind.kube.client import Object
 
+log = logs.get(__name__)
+T = TypeVar("T")
+
 
 class Waiting(msgspec.Struct, frozen=True):
     """It is not finished; the chain is to be entered again."""
@@ -27,6 +32,11 @@ class Waiting(msgspec.Struct, frozen=True):
     reason: str
     after: float | None = None
     until: Event | None = None
+
+    @property
+    def told(self) -> str:
+        """What is waited for, in a line."""
+        return self.reason
 
     def close(self) -> None:
         """Wait for it no longer."""
@@ -44,8 +54,13 @@ class Failed(msgspec.Struct, frozen=True):
     retry_after: float = 0.0
     error: Exception | None = None
 
+    @property
+    def told(self) -> str:
+        """What went wrong, in a line."""
+        return self.message
 
-async def attempt(work: Awaitable[Outcome]) -> Gone | Kept | Waiting | Failed:
+
+async def attempt(work: Awaitable[T]) -> T | Waiting | Failed:
     """Do the work, and tell what came of it as a value. Raises nothing, unless it is cancelled."""
     try:
         return await work
@@ -55,7 +70,10 @@ async def attempt(work: Awaitable[Outcome]) -> Gone | Kept | Waiting | Failed:
         return Failed(str(error), error.reason, error.severity, error.pace, error.retry_after, error)
     except UnreachableError as error:
         return Failed(str(error), Reason.UNREACHABLE, Severity.WARNING, Pace.FAST, error=error)
-    except Exception as error:  # noqa: BLE001 - whatever a deleter raises, the object stays and is tried again
+    except Exception as error:
+        if not isinstance(error, UnwindError):
+            # Nobody wrote it for people to read: it is a mistake in a deleter, or in us.
+            log.warning("a deletion was broken off", exc_info=error)
         told = str(error) or type(error).__name__
         return Failed(told, type(error).__name__, Severity.WARNING, Pace.SLOW, error=error)
 

@@ -37,7 +37,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     order: int = USUAL
     """Lower is entered first, and so leaves last. Ties go by name."""
     when: Callable[[Any], bool] | None = None
-    """Only for objects of which this is true. It is asked once; a deleter that has begun stays."""
+    """Only for objects of which this is true. It is asked until it says yes; a deleter that has begun stays."""
     model: type | None = None
     """What objects are read into; without one they come as they are, as dicts."""
     metadata_only: bool = False

@@ -1,1 +1,26 @@
-"""For those who test against a real control plane."""
+"""For those who write deleters, and for those who test against a real control plane (`unwind.testing.plugin`)."""
+
+from __future__ import annotations
+
+from unwind.testing.clock import StillClock
+from unwind.testing.contexts import context, memo
+from unwind.testing.crashing import Life
+from unwind.testing.objects import Objects
+from unwind.testing.proving import Proof, prove_idempotent, prove_patient
+from unwind.testing.scripting import Script, checkpoint, interruptible
+from unwind.testing.worlds import World
+
+__all__ = [
+    "Life",
+    "Objects",
+    "Proof",
+    "Script",
+    "StillClock",
+    "World",
+    "checkpoint",
+    "context",
+    "interruptible",
+    "memo",
+    "prove_idempotent",
+    "prove_patient",
+]

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 
+# The ones that need no plane.
+pytest_plugins = ["unwind.testing.fixtures"]
+
+
 @pytest.fixture(scope="session")
 def plane_shape() -> Shape:
     """What the plane consists of; override it in a conftest.py."""

@@ -1,0 +1,104 @@
+"""What a deleter is given, made for a test: no cluster is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.api.meta import ObjectRef
+from unwind.deleting.context import DeleteContext
+from unwind.deleting.memo import Memo
+from unwind.deleting.resolver import Resolver
+from unwind.testing.clock import StillClock
+from unwind.testing.objects import Objects
+from unwind.testing.scripting import checkpoint, interruptible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unwind.api.fields import Unknown
+    from unwind.api.policies import DeletePolicy
+    from unwind.api.resources import Resource
+    from unwind.clock import Clock
+    from unwind.kube.client import Client, Object
+    from unwind.kube.watches import Watches
+
+
+def memo(kept: dict[str, str] | None = None) -> Memo:
+    """A memo that is kept in a dict, by `deleter.key`: hand the same one to the next context, and nothing is lost."""
+    stored: dict[str, str] = {} if kept is None else kept
+
+    async def save(values: Mapping[str, str | None]) -> None:
+        await checkpoint()
+        for key, value in values.items():
+            if value is None:
+                stored.pop(key, None)
+            else:
+                stored[key] = value
+        await checkpoint()
+
+    # What was read when the process began is its own; only `save` writes down.
+    return Memo(dict(stored), save)
+
+
+def reference(resource: Resource, obj: Object) -> ObjectRef:
+    """Which object it is."""
+    metadata = obj["metadata"]
+    return ObjectRef(
+        group=resource.group,
+        version=resource.version,
+        kind=resource.kind,
+        namespace=metadata.get("namespace") or "",
+        name=metadata["name"],
+        uid=metadata["uid"],
+    )
+
+
+def context(
+    obj: Object,
+    *,
+    objects: Objects | None = None,
+    kept: dict[str, str] | None = None,
+    deleter: str = "",
+    clients: tuple[object, ...] = (),
+    clock: Clock | None = None,
+    absent: bool = False,
+    policy: DeletePolicy | Unknown | None = None,
+    teardown: str = "",
+    resource: Resource | None = None,
+    client: Client | None = None,
+    watches: Watches | None = None,
+) -> DeleteContext:
+    """What a deleter of this object is given. What is not said has a sensible value.
+
+    `objects` is what the client, the resolver and `ctx.changes` find; without it, there is only the object itself.
+    `kept` is where the memo is written down, by `deleter.key`. `clients` are found by `ctx.client_of(…)`. `client` and
+    `watches` lead to a real server.
+    """
+    clock = clock or (objects.clock if objects else StillClock())
+    server = objects or Objects(clock=clock)
+    if objects is None and client is None and not absent:
+        obj = server.put(obj)
+    elif "uid" not in obj["metadata"]:
+        found = server.get(resource or server.resource(obj), obj["metadata"]["name"], namespace=_namespace(obj))
+        obj = found or {**obj, "metadata": {"uid": "uid-0", **obj["metadata"]}}
+    resource = resource or server.resource(obj)
+    client, watches = client or server.client, watches or server.watches
+    remembered = memo(kept)
+    return DeleteContext(
+        resource=resource,
+        ref=reference(resource, obj),
+        memo=remembered.of(deleter) if deleter else remembered,
+        resolver=Resolver(client),
+        watches=watches,
+        clients=(client, *(interruptible(one) for one in clients)),
+        clock=clock,
+        absent=absent,
+        policy=policy,
+        teardown=teardown,
+        cluster=watches.cluster,
+        deleter=deleter,
+    )
+
+
+def _namespace(obj: Object) -> str:
+    return obj["metadata"].get("namespace") or "default"

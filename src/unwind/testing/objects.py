@@ -1,0 +1,335 @@
+"""A stand-in for an API server: a few objects in memory, behind the real client. For deleters that run without one.
+
+It does what deletions need: uids and versions, preconditions, finalizers, generations, owners. It checks no schema and
+admits everything; what depends on more is tested on a real one (`unwind.testing.plugin`).
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from unwind.api import resources as known
+from unwind.api.resources import Resource
+from unwind.errors import UnwindError
+from unwind.kube.client import Client
+from unwind.kube.kubeconfig import Connection
+from unwind.kube.transport import Answer
+from unwind.testing.clock import StillClock
+from unwind.testing.following import Following
+from unwind.testing.scripting import checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+
+    from unwind.clock import Clock
+    from unwind.kube.client import Object
+
+_FOREGROUND = "foregroundDeletion"
+_FLEETING = ("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
+_KNOWN = [one for one in vars(known).values() if isinstance(one, Resource)]
+
+
+class _Refusal(Exception):  # noqa: N818 - an answer
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        self.code, self.reason, self.message = code, reason, message
+
+
+class _Target(NamedTuple):
+    """What a request is about."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    subresource: str
+    query: dict[str, str]
+
+
+class Objects:
+    """Some objects, and the server that has them: `client` and `watches` lead to it.
+
+    Every request can be interrupted before it has done anything, and after.
+    """
+
+    def __init__(
+        self, *objects: Object, resources: Iterable[Resource] = (), clock: Clock | None = None, cluster: str = "standin"
+    ) -> None:
+        """`resources`: kinds whose plural is not just the kind with an s, or of which there is no object yet."""
+        self.clock = clock or StillClock()
+        self.client = Client(Connection(server="https://objects.invalid"), transport=self)
+        self.watches = Following(self, clock=self.clock, cluster=cluster)
+        self.requests: list[str] = []
+        """What was asked for, in order: `PATCH /apis/apps/v1/namespaces/default/deployments/web`."""
+        self._resources = [*resources, *_KNOWN]
+        self._objects: dict[tuple[Resource, str, str], Object] = {}
+        self._versions = count(1)
+        self._uids = count(1)
+        self.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system", "uid": cluster}})
+        for obj in objects:
+            self.put(obj)
+
+    # What a test does, as somebody else
+
+    def put(self, obj: Object) -> Object:
+        """Have it there; what it lacks (a uid, a version) it is given."""
+        resource = self.resource(obj)
+        made: Object = copy.deepcopy(obj)
+        metadata = made["metadata"]
+        metadata.setdefault("uid", f"uid-{next(self._uids)}")
+        if resource.namespaced:
+            metadata.setdefault("namespace", "default")
+        metadata.setdefault("generation", 1)
+        self._write(resource, made)
+        return copy.deepcopy(made)
+
+    def get(self, resource: Resource, name: str, *, namespace: str = "default") -> Object | None:
+        """The object, or None if it is not there."""
+        found = self._objects.get(_key(resource, namespace, name))
+        return copy.deepcopy(found)
+
+    def change(self, resource: Resource, name: str, patch: Object, *, namespace: str = "default") -> None:
+        """Merge something into an object."""
+        self._merge(resource, self._objects[_key(resource, namespace, name)], patch)
+
+    def remove(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
+        """Have it gone, whatever holds it."""
+        obj = self._objects.pop(_key(resource, namespace, name), None)
+        if obj is not None:
+            self.watches.removed(resource, obj)
+
+    def all(self, resource: Resource) -> list[Object]:
+        """All that are there."""
+        return [copy.deepcopy(obj) for (kind, _, _), obj in self._objects.items() if kind == resource]
+
+    def settle(self) -> None:
+        """Do what a cluster's garbage collector does: take what has lost its owner, and then the owner that waits."""
+        for (resource, namespace, name), obj in list(self._objects.items()):
+            owners = obj["metadata"].get("ownerReferences") or ()
+            if owners and not any(self._stays(one["uid"]) for one in owners):
+                self._delete(resource, namespace, name, propagation=_FOREGROUND)
+        for (resource, _, _), obj in list(self._objects.items()):
+            metadata = obj["metadata"]
+            finalizers = metadata.get("finalizers") or []
+            if metadata.get("deletionTimestamp") and _FOREGROUND in finalizers and not self._owned(metadata["uid"]):
+                left = [one for one in finalizers if one != _FOREGROUND]
+                self._merge(resource, obj, {"metadata": {"finalizers": left or None}})
+
+    def left(self) -> dict[str, Object]:
+        """All that is there by its path, without what differs from one run to the next: uids, versions, times."""
+        return {
+            resource.path(name, namespace=namespace): {
+                **obj,
+                "metadata": {key: value for key, value in obj["metadata"].items() if key not in _FLEETING},
+            }
+            for (resource, namespace, name), obj in sorted(self._objects.items(), key=lambda one: str(one[0]))
+        }
+
+    def resource(self, obj: Object) -> Resource:
+        """How the object's kind is served."""
+        for one in self._resources:
+            if (one.api_version, one.kind) == (obj["apiVersion"], obj["kind"]):
+                return one
+        group, _, version = obj["apiVersion"].rpartition("/")
+        kind: str = obj["kind"]
+        plural = f"{kind.lower()[:-1]}ies" if kind.endswith("y") else f"{kind.lower()}s"
+        made = Resource(group, version, plural, kind, namespaced="namespace" in obj["metadata"])
+        self._resources.append(made)
+        return made
+
+    # What the client sees
+
+    async def request(
+        self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
+    ) -> Answer:
+        await checkpoint()
+        self.requests.append(f"{method} {target.partition('?')[0]}")
+        code, answer = self._answer(method, target, msgspec.json.decode(body) if body else None, headers)
+        await checkpoint()
+        return Answer(code, msgspec.json.encode(answer))
+
+    @asynccontextmanager
+    async def stream(
+        self, target: str, *, headers: Mapping[str, str], silence: float
+    ) -> AsyncIterator[Answer | AsyncIterator[list[bytes]]]:
+        yield Answer(405, b"a stand-in has no streams; ctx.changes(...) and ctx.watches tell what happens")
+
+    async def close(self) -> None:
+        pass  # there is no connection
+
+    def _answer(self, method: str, target: str, body: Any, headers: Mapping[str, str]) -> tuple[int, object]:
+        path = urlsplit(target).path
+        if path in ("/api", "/apis"):
+            return 200, self._discovery(core=path == "/api")
+        try:
+            where = self._parse(target)
+        except UnwindError:
+            return 404, "404 page not found"
+        try:
+            answering: Callable[[_Target, Any], Object] = getattr(self, f"_on_{method.lower()}")
+            return 200, answering(where, body)
+        except _Refusal as no:
+            resource = where.resource
+            details = {"name": where.name, "group": resource.group, "kind": resource.plural}
+            return no.code, {
+                "kind": "Status",
+                "code": no.code,
+                "reason": no.reason,
+                "message": f'{resource.plural} "{where.name}": {no.message}',
+                "details": details,
+            }
+
+    def _parse(self, target: str) -> _Target:
+        address = urlsplit(target)
+        parts = address.path.strip("/").split("/")
+        group, version, rest = ("", parts[1], parts[2:]) if parts[0] == "api" else (parts[1], parts[2], parts[3:])
+        namespace = ""
+        if rest[0] == "namespaces" and len(rest) > 2:
+            namespace, rest = rest[1], rest[2:]
+        for one in self._resources:
+            if (one.group, one.version, one.plural) == (group, version, rest[0]):
+                name, subresource = [*rest[1:], "", ""][:2]
+                query = {key: values[0] for key, values in parse_qs(address.query).items()}
+                return _Target(one, namespace, name, subresource, query)
+        raise UnwindError(f"nothing is served at {target}")
+
+    def _on_get(self, where: _Target, _: Any) -> Object:
+        if where.name:
+            return self._found(where)
+        wanted = where.query.get("labelSelector", "")
+        if where.query.get("fieldSelector") or any(c in wanted for c in "!()"):
+            raise _Refusal(400, "BadRequest", "a stand-in selects by key=value only")
+        pairs = [tuple(pair.replace("==", "=").split("=", 1)) for pair in wanted.split(",") if pair]
+        items = [
+            obj
+            for (resource, namespace, _), obj in self._objects.items()
+            if resource == where.resource
+            and where.namespace in ("", namespace)
+            and set(pairs) <= set((obj["metadata"].get("labels") or {}).items())
+        ]
+        return {"metadata": {"resourceVersion": str(next(self._versions))}, "items": items}
+
+    def _on_post(self, where: _Target, body: Object) -> Object:
+        if where.subresource:
+            raise _Refusal(405, "MethodNotAllowed", f"a stand-in has no {where.subresource}")
+        name = body["metadata"]["name"]
+        if _key(where.resource, where.namespace, name) in self._objects:
+            raise _Refusal(409, "AlreadyExists", f"{name} already exists")
+        return self.put({**body, "apiVersion": where.resource.api_version, "kind": where.resource.kind})
+
+    def _on_patch(self, where: _Target, body: Any) -> Object:
+        if isinstance(body, list):
+            raise _Refusal(415, "UnsupportedMediaType", "a stand-in takes no JSON patches, only merge patches")
+        if where.subresource == "status":
+            body = {key: body[key] for key in ("metadata", "status") if key in body}
+        obj = self._found(where)
+        self._check(obj, body.get("metadata") or {})
+        self._merge(where.resource, obj, body)
+        return obj
+
+    def _on_delete(self, where: _Target, options: Object | None) -> Object:
+        self._check(self._found(where), (options or {}).get("preconditions") or {})
+        propagation = _FOREGROUND if (options or {}).get("propagationPolicy") == "Foreground" else ""
+        left = self._delete(where.resource, where.namespace, where.name, propagation=propagation)
+        return left or {"kind": "Status", "status": "Success"}
+
+    def _delete(self, resource: Resource, namespace: str, name: str, *, propagation: str) -> Object | None:
+        """The object, if something still holds it."""
+        obj = self._objects[_key(resource, namespace, name)]
+        metadata = obj["metadata"]
+        finalizers = [*(metadata.get("finalizers") or [])]
+        if propagation and _FOREGROUND not in finalizers:
+            finalizers.append(propagation)
+        if not finalizers:
+            self.remove(resource, name, namespace=namespace)
+            return None
+        if not metadata.get("deletionTimestamp"):
+            patch = {"finalizers": finalizers, "deletionTimestamp": f"{self.clock.now():%Y-%m-%dT%H:%M:%SZ}"}
+            self._merge(resource, obj, {"metadata": patch})
+        return obj
+
+    def _found(self, where: _Target) -> Object:
+        obj = self._objects.get(_key(where.resource, where.namespace, where.name))
+        if obj is None:
+            raise _Refusal(404, "NotFound", "not found")
+        return obj
+
+    def _check(self, obj: Object, supposed: Object) -> None:
+        for key in ("uid", "resourceVersion"):
+            if supposed.get(key) not in (None, obj["metadata"][key]):
+                raise _Refusal(409, "Conflict", f"its {key} is {obj['metadata'][key]}, not {supposed[key]}")
+
+    def _merge(self, resource: Resource, obj: Object, patch: Object) -> None:
+        before = copy.deepcopy(obj)
+        _merged(obj, {key: value for key, value in patch.items() if key not in ("apiVersion", "kind")})
+        metadata = obj["metadata"]
+        metadata["uid"], metadata["resourceVersion"] = before["metadata"]["uid"], before["metadata"]["resourceVersion"]
+        if obj == before:
+            return
+        if obj.get("spec") != before.get("spec"):
+            metadata["generation"] += 1
+        self._write(resource, obj)
+        if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
+            self.remove(resource, metadata["name"], namespace=metadata.get("namespace", ""))
+
+    def _write(self, resource: Resource, obj: Object) -> None:
+        metadata = obj["metadata"]
+        metadata["resourceVersion"] = str(next(self._versions))
+        self._objects[_key(resource, metadata.get("namespace", ""), metadata["name"])] = obj
+        self.watches.changed(resource, obj)
+
+    def _stays(self, uid: str) -> bool:
+        """Whether there is an owner with this uid that does not wait for what it owns to go first."""
+        return any(
+            obj["metadata"]["uid"] == uid
+            and not (obj["metadata"].get("deletionTimestamp") and _FOREGROUND in obj["metadata"].get("finalizers", ()))
+            for obj in self._objects.values()
+        )
+
+    def _owned(self, uid: str) -> bool:
+        return any(
+            one["uid"] == uid for obj in self._objects.values() for one in obj["metadata"].get("ownerReferences") or ()
+        )
+
+    def _discovery(self, *, core: bool) -> Object:
+        groups: dict[str, dict[str, list[Object]]] = {}
+        for one in self._resources:
+            if core is not bool(one.group):
+                kind = {
+                    "resource": one.plural,
+                    "responseKind": {"kind": one.kind},
+                    "scope": "Namespaced" if one.namespaced else "Cluster",
+                    "singularResource": one.kind.lower(),
+                    "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+                }
+                groups.setdefault(one.group, {}).setdefault(one.version, []).append(kind)
+        return {
+            "items": [
+                {
+                    "metadata": {"name": group},
+                    "versions": [{"version": version, "resources": kinds} for version, kinds in versions.items()],
+                }
+                for group, versions in groups.items()
+            ]
+        }
+
+
+def _key(resource: Resource, namespace: str | None, name: str) -> tuple[Resource, str, str]:
+    return resource, (namespace or "") if resource.namespaced else "", name
+
+
+def _merged(obj: Object, patch: Object) -> None:
+    """Merge as RFC 7386 says: null takes out, objects merge, everything else is set."""
+    for key, value in patch.items():
+        if value is None:
+            obj.pop(key, None)
+        elif isinstance(value, dict):
+            inner = obj.get(key)
+            obj[key] = inner if isinstance(inner, dict) else {}
+            _merged(obj[key], value)
+        else:
+            obj[key] = copy.deepcopy(value)

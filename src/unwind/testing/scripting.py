@@ -1,0 +1,135 @@
+"""A `next` that plays what it is told, and a way to make every call a place where a process may die."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from unwind.deleting.outcomes import Gone, Kept
+from unwind.kube.absence import Presence, Sighting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.deleting.context import DeleteContext
+
+T = TypeVar("T")
+Turn = Gone | Kept | BaseException
+"""What a scripted `next` does when it is called: exceptions are raised, the others returned."""
+
+
+async def checkpoint() -> None:
+    """Suspend for a moment. A proof can let the process die here."""
+    await asyncio.sleep(0)
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What `next` was called with."""
+
+    ctx: Any
+    obj: Any
+
+
+class Script:
+    """A `next` that plays one turn a call, and the last one again and again: `Script(Again("…", after=3), Gone())`."""
+
+    def __init__(self, *turns: Turn) -> None:
+        self.turns = turns or (Gone("as scripted"),)
+        self.calls: list[Call] = []
+
+    async def __call__(self, ctx: DeleteContext, obj: Any) -> Gone | Kept:
+        await checkpoint()
+        turn = self.play(ctx, obj)
+        await checkpoint()
+        return said(turn)
+
+    def play(self, ctx: DeleteContext, obj: Any) -> Turn:
+        """What this call comes to, as a value."""
+        turn = self.turns[min(len(self.calls), len(self.turns) - 1)]
+        self.calls.append(Call(ctx, obj))
+        return turn
+
+    @property
+    def last(self) -> Turn | None:
+        """What was played last; None if nothing was."""
+        return self.turns[min(len(self.calls), len(self.turns)) - 1] if self.calls else None
+
+
+def said(turn: Turn) -> Gone | Kept:
+    """Return what a turn returns, or raise what it raises."""
+    if isinstance(turn, BaseException):
+        # Without the frames of the times that it was raised before.
+        raise turn.with_traceback(None)
+    return turn
+
+
+class ScriptedEnd:
+    """The end of a chain that plays a script; `gone` is called in the moment in which the thing disappears."""
+
+    name = "scripted"
+    clients: tuple[object, ...] = ()
+
+    def __init__(self, script: Script, gone: Callable[[], None] = lambda: None) -> None:
+        self.script = script
+        self._gone = gone
+
+    async def delete(self, ctx: DeleteContext, obj: Any) -> Gone | Kept:
+        await checkpoint()
+        turn = self.script.play(ctx, obj)
+        if isinstance(turn, Gone):
+            self._gone()
+        await checkpoint()
+        return said(turn)
+
+    async def sighting(self, ctx: DeleteContext, obj: Any) -> Sighting:
+        """Look whether the script has come to `Gone`."""
+        if isinstance(self.script.last, Gone):
+            return Sighting(Presence.ABSENT, "as scripted")
+        return Sighting(
+            Presence.PRESENT, f"next said {self.script.last!r}" if self.script.calls else "next was not called"
+        )
+
+
+def interruptible(target: T) -> T:
+    """The same, but every `await` of one of its methods can be interrupted before it has done anything, and after.
+
+    For fakes that answer at once: without it no proof can let the process die between two of their calls. It is still
+    an instance of its class.
+    """
+    made: Any = _Interruptible(target)
+    return made  # type: ignore[no-any-return]
+
+
+class _Interruptible:
+    def __init__(self, target: object) -> None:
+        object.__setattr__(self, "_target", target)
+
+    # So that isinstance, by which `ctx.client_of` finds a client, sees what is behind it.
+    @property
+    def __class__(self) -> type:
+        return type(self._target)
+
+    @__class__.setter
+    def __class__(self, _: type) -> None:
+        raise TypeError("it is what it stands for")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._target, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(object.__getattribute__(self, "_target"), name)
+        if not inspect.iscoroutinefunction(value):
+            return value
+
+        @wraps(value)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            await checkpoint()
+            result = await value(*args, **kwargs)
+            await checkpoint()
+            return result
+
+        return call

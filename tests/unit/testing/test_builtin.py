@@ -1,0 +1,256 @@
+"""Every deleter that comes along comes to the same end wherever its process dies, and lets nothing go too early."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from unwind import Gone, Kept, PermanentError, WaitForDependents
+from unwind.api import names
+from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS
+from unwind.deleting.builtin import BUILTIN, KEEP_BY_POLICY, SCALE_TO_ZERO, WAIT_FOR_DEPENDENTS
+from unwind.deleting.entering import Waiting, attempt
+from unwind.testing import Life, Script, World, prove_idempotent, prove_patient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind import DeleteContext
+    from unwind.api.resources import Resource
+    from unwind.kube.watches import Changes
+    from unwind.testing.scripting import Turn
+
+
+def config(name: str, **metadata: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default", **metadata}}
+
+
+def namespace(**annotations: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "annotations": annotations}}
+
+
+def deployment(**metadata: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": "default", "uid": "web", **metadata},
+        "spec": {"replicas": 2},
+        "status": {"replicas": 2, "observedGeneration": 1},
+    }
+
+
+def managed() -> World:
+    return World(config("plain"), KEEP_BY_POLICY, objects=[namespace()])
+
+
+def kept() -> World:
+    policy = {names.DELETE_POLICY_ANNOTATION: "detach-on-delete"}
+    return World(config("kept", annotations=policy), KEEP_BY_POLICY)
+
+
+def kept_by_namespace() -> World:
+    return World(config("kept"), KEEP_BY_POLICY, objects=[namespace(**{names.RECONCILE_POLICY_ANNOTATION: "skip"})])
+
+
+def scaled(**status: int) -> World:
+    """A Deployment whose controller first sees what is wanted, and then takes one Pod at a time."""
+    web = deployment(annotations={names.SCALE_TO_ZERO_ANNOTATION: "true"})
+    web["status"] |= status
+
+    def controller() -> None:
+        found = world.objects.get(DEPLOYMENTS, "web")
+        if found is None:
+            return
+        status, metadata = found["status"], found["metadata"]
+        if status["observedGeneration"] < metadata["generation"]:
+            world.objects.change(DEPLOYMENTS, "web", {"status": {"observedGeneration": metadata["generation"]}})
+        elif status["replicas"] > found["spec"]["replicas"]:
+            world.objects.change(DEPLOYMENTS, "web", {"status": {"replicas": status["replicas"] - 1}})
+
+    world = World(web, SCALE_TO_ZERO, meanwhile=controller)
+    return world
+
+
+def just_created() -> World:
+    """One that its controller has not seen yet: it has no Pods, and may get some at any moment."""
+    return scaled(replicas=0, observedGeneration=0)
+
+
+def owned(name: str) -> dict[str, Any]:
+    return config(name, ownerReferences=[{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "web"}])
+
+
+def awaited(*links: object, **annotations: str) -> World:
+    """An owner, and somebody who takes what it owns, one at a time."""
+
+    def somebody() -> None:
+        mine = [one for one in world.objects.all(CONFIG_MAPS) if one["metadata"].get("ownerReferences")]
+        if mine:
+            world.objects.remove(CONFIG_MAPS, mine[0]["metadata"]["name"])
+
+    world = World(
+        deployment(annotations=annotations),
+        *links,
+        objects=[owned("a"), owned("b"), config("other")],
+        meanwhile=somebody,
+    )
+    return world
+
+
+def waiting() -> World:
+    return awaited(WAIT_FOR_DEPENDENTS, **{names.WAIT_FOR_DEPENDENTS_ANNOTATION: "configmaps, jobs.batch"})
+
+
+def waiting_in_code() -> World:
+    return awaited(WaitForDependents(CONFIG_MAPS, JOBS))
+
+
+def plain() -> World:
+    """The end alone: the deletion by the API server, of an object that nothing holds."""
+    return World(config("plain"))
+
+
+def finalized() -> World:
+    def somebody() -> None:
+        if world.objects.get(CONFIG_MAPS, "held"):
+            world.objects.change(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}})
+
+    world = World(config("held", finalizers=["example.dev/hold"]), meanwhile=somebody)
+    return world
+
+
+def owning() -> World:
+    """Deleted in the foreground, with what it owns."""
+    return World(deployment(), objects=[owned("a"), owned("b")])
+
+
+def everything() -> World:
+    """All of them in one chain."""
+    world = scaled()
+    return World(
+        {
+            **deployment(
+                annotations={
+                    names.SCALE_TO_ZERO_ANNOTATION: "true",
+                    names.WAIT_FOR_DEPENDENTS_ANNOTATION: "configmaps",
+                    names.DELETE_POLICY_ANNOTATION: "manage",
+                }
+            )
+        },
+        *BUILTIN,
+        objects=world.objects,
+        meanwhile=world.meanwhile,
+    )
+
+
+ALL = [
+    managed,
+    kept,
+    kept_by_namespace,
+    scaled,
+    just_created,
+    waiting,
+    waiting_in_code,
+    plain,
+    finalized,
+    owning,
+    everything,
+]
+
+
+@pytest.mark.parametrize("fresh", ALL, ids=lambda one: one.__name__)
+async def test_a_crash_at_any_await_changes_nothing(fresh: Callable[[], World]) -> None:
+    worlds: list[World] = []
+
+    def noted() -> World:
+        worlds.append(fresh())
+        return worlds[-1]
+
+    proof = await prove_idempotent(noted)
+    assert isinstance(proof.end, Kept if fresh in (kept, kept_by_namespace) else Gone)
+    # One world for the run without a crash, one for each crash, and one that came to its end before it could die.
+    assert len(worlds) == len(proof.crashes) + 2
+    assert len(proof.crashes) >= 2
+    there = [world.obj["metadata"]["name"] in " ".join(world.objects.left()) for world in worlds]
+    assert set(there) == {isinstance(proof.end, Kept)}
+
+
+@pytest.mark.parametrize("fresh", [one for one in ALL if one().links], ids=lambda one: one.__name__)
+async def test_no_finalizer_goes_too_early(fresh: Callable[[], World]) -> None:
+    await prove_patient(fresh)
+
+
+@pytest.mark.parametrize("fresh", [scaled, just_created])
+async def test_a_workload_is_deleted_only_when_its_controller_has_taken_its_pods(fresh: Callable[[], World]) -> None:
+    found: list[object] = []
+
+    class Looking(Script):
+        def play(self, ctx: DeleteContext, obj: Any) -> Turn:
+            seen = obj["status"]["observedGeneration"] == obj["metadata"]["generation"]
+            found.append((obj["spec"]["replicas"], obj["status"]["replicas"], seen))
+            return super().play(ctx, obj)
+
+    world = fresh()
+    world.script(Looking())
+    async with Life() as life:
+        assert isinstance(await world.finish(life, entries=25, within=10), Gone)
+    assert found == [(0, 0, True)]
+
+
+async def test_pods_that_go_between_the_look_and_the_wait_are_not_waited_for() -> None:
+    """Seen on a loaded machine: the last event came after the object was read, and before anybody listened."""
+    world = scaled(replicas=1)
+    world.objects.change(DEPLOYMENTS, "web", {"spec": {"replicas": 0}, "status": {"observedGeneration": 2}})
+    world.meanwhile = lambda: None
+    watches = world.objects.watches
+    subscribe = watches.changes
+
+    async def late(resource: Resource, *, namespace: str | None = None, name: str | None = None) -> Changes:
+        world.objects.change(DEPLOYMENTS, "web", {"status": {"replicas": 0}})
+        return await subscribe(resource, namespace=namespace, name=name)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(watches, "changes", late)
+        async with Life() as life:
+            assert isinstance(await world.finish(life, entries=25, within=10), Gone)
+
+
+@pytest.mark.parametrize("fresh", [waiting, waiting_in_code])
+async def test_an_owner_is_deleted_only_when_nothing_that_it_owns_is_left(fresh: Callable[[], World]) -> None:
+    left: list[list[str]] = []
+
+    class Looking(Script):
+        def play(self, ctx: DeleteContext, obj: Any) -> Turn:
+            left.append([one["metadata"]["name"] for one in world.objects.all(CONFIG_MAPS)])
+            return super().play(ctx, obj)
+
+    world = fresh()
+    world.script(Looking())
+    async with Life() as life:
+        assert isinstance(await world.finish(life, entries=25, within=10), Gone)
+    assert left == [["other"]]
+
+
+async def test_the_deletion_is_sent_once_however_often_it_is_asked_for() -> None:
+    world = finalized()
+    async with Life() as life:
+        for _ in range(3):
+            assert isinstance(await life.live(attempt(world.enter()), within=10), Waiting)
+        for _ in range(2):
+            assert isinstance(await world.finish(life, entries=25, within=10), Gone)
+    assert [one for one in world.objects.requests if one.startswith("DELETE")] == [
+        "DELETE /api/v1/namespaces/default/configmaps/held"
+    ]
+
+
+async def test_an_unknown_word_holds_whoever_says_it() -> None:
+    for annotation in (
+        names.DELETE_POLICY_ANNOTATION,
+        names.RECONCILE_POLICY_ANNOTATION,
+        names.SCALE_TO_ZERO_ANNOTATION,
+    ):
+        world = World(deployment(annotations={annotation: "Maybe"}), *BUILTIN)
+        with pytest.raises(PermanentError, match="Maybe"):
+            await world.enter()
+        assert world.objects.get(DEPLOYMENTS, "web")
