@@ -51,6 +51,8 @@ bench: setup ## The benchmarks: ratios against limits measured in the same run
 	@$(BIN)/python -m bench.plane
 	@$(BIN)/python -m bench.machinery
 	@$(BIN)/python -m bench.serving
+	@$(BIN)/python -m bench.planning
+	@$(BIN)/python -m bench.deleting
 
 lock: ## Pin the dependencies anew, with hashes and without any address (needs uv)
 	@uv pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt

@@ -1,0 +1,84 @@
+"""In which order things may go that depend on one another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from unwind.api.unwind import Plan
+
+Needs: TypeAlias = Mapping[str, Collection[str]]
+"""For each name those that it depends on. Every one of them has a line of its own."""
+
+
+def groups(needs: Needs) -> list[tuple[str, ...]]:
+    """All names in groups, each group after everything that depends on it.
+
+    A name stands alone, but for those that depend on each other in a circle: they stand together.
+
+    There is no graph library in this: a cluster has some ten profiles, and to hand such a graph over and take the
+    groups back takes longer than to find them here.
+    """
+    above = dict.fromkeys(needs, 0)
+    for name, below in needs.items():
+        for need in below:
+            if need != name:
+                above[need] += 1
+    free = [name for name, count in above.items() if not count]
+    for name in free:  # it grows while it is read
+        for need in needs[name]:
+            if need != name:
+                above[need] -= 1
+                if not above[need]:
+                    free.append(need)
+    order: list[tuple[str, ...]] = [(name,) for name in free]
+    if len(free) < len(needs):
+        # What never became free is in a circle or below one, so all of it comes after what did.
+        order += _knots(needs, [name for name, count in above.items() if count])
+    return order
+
+
+def graph(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """What each step of a plan needs. A plan that is read may name steps twice, or some that it does not have."""
+    names = {step.name for step in plan.steps}
+    return {step.name: tuple(dict.fromkeys(need for need in step.needs if need in names)) for step in plan.steps}
+
+
+def _knots(needs: Needs, names: list[str]) -> list[tuple[str, ...]]:
+    """The strongly connected components of these and of what they need, each after all that depends on it.
+
+    It is Tarjan's way, without recursion: a chain may be longer than Python's stack is deep.
+    """
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    open_: dict[str, None] = {}
+    found: list[tuple[str, ...]] = []
+    for root in names:
+        if root in number:
+            continue
+        number[root] = lowest[root] = len(number)
+        open_[root] = None
+        walk = [(root, iter(needs[root]))]
+        while walk:
+            name, rest = walk[-1]
+            for need in rest:
+                if need not in number:
+                    number[need] = lowest[need] = len(number)
+                    open_[need] = None
+                    walk.append((need, iter(needs[need])))
+                    break
+                if need in open_ and number[need] < lowest[name]:
+                    lowest[name] = number[need]
+            else:
+                walk.pop()
+                if walk and lowest[name] < lowest[walk[-1][0]]:
+                    lowest[walk[-1][0]] = lowest[name]
+                if lowest[name] == number[name]:
+                    group = [open_.popitem()[0]]
+                    while group[-1] != name:
+                        group.append(open_.popitem()[0])
+                    found.append(tuple(sorted(group)))
+    # They are found from the bottom up.
+    found.reverse()
+    return found

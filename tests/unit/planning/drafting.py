@@ -1,0 +1,30 @@
+"""Steps for the tests of plans."""
+
+from __future__ import annotations
+
+from unwind.api.meta import ObjectRef
+from unwind.api.unwind import Effort
+from unwind.planning.plans import Draft
+
+
+def draft(
+    name: str,
+    needs: str = "",
+    *,
+    effort: Effort = Effort.ENFORCE,
+    kind: str = "ClusterProfile",
+    namespace: str = "",
+    declared: str = "",
+    objects: int = 1,
+) -> Draft:
+    """A profile on the cluster; `needs` are names with spaces between them."""
+    return Draft(
+        name=name,
+        object=ObjectRef(kind="ClusterSummary", namespace="fleet", name=f"{name}-capi-prod", uid=f"uid-{name}"),
+        kind=kind,
+        namespace=namespace,
+        declared=declared or name,
+        depends_on=tuple(needs.split()),
+        effort=effort,
+        objects=objects,
+    )
