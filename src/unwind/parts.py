@@ -18,8 +18,11 @@ from unwind.routes import Route
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from unwind.api.policies import DeletePolicy
     from unwind.kube.client import Client
+    from unwind.kube.events import Recorder
     from unwind.kube.metrics import Metrics
+    from unwind.kube.shards import Shards
 
 
 class Part(Protocol):
@@ -71,6 +74,9 @@ class Surroundings:
         features: Mapping[str, bool],
         registry: CollectorRegistry,
         metrics: Metrics,
+        shards: Shards,
+        recorder: Recorder,
+        policy: DeletePolicy,
     ) -> None:
         self.client = client
         """The management cluster."""
@@ -80,6 +86,11 @@ class Surroundings:
         self.features = features
         self.registry = registry
         self.metrics = metrics
+        self.shards = shards
+        """What this replica may act for; a controller asks before every act."""
+        self.recorder = recorder
+        self.policy = policy
+        """Whether things are deleted where neither they nor their namespace says anything."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):

@@ -221,4 +221,37 @@ async def test_a_workload_goes_with_its_pods(plane: Plane, namespace: str) -> No
     async with deletions(client, said) as swarm:
         assert isinstance(await swarm.delete(DEPLOYMENTS, ref, nowhere()), Gone)
     assert await client.list(PODS, namespace=namespace) == []
-    assert "foregroundDeletion" in said.words[0]
+    assert any("foregroundDeletion" in word for word in said.words)
+
+
+async def test_the_audit_log_shows_no_deletion_that_the_chain_did_not_send(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    managed = [(await config_map(client, namespace, f"managed-{number}"))[1] for number in range(20)]
+    kept = [
+        (await config_map(client, namespace, f"kept-{n}", annotations={names.DELETE_POLICY_ANNOTATION: "skip"}))[1]
+        for n in range(5)
+    ]
+    _, taken = await config_map(client, namespace, "taken")
+    await client.delete(CONFIG_MAPS, "taken", uid=taken.uid, namespace=namespace)
+    before = len(plane.management.audit.deletions(resource="configmaps", namespace=namespace))
+    _, stranger = await config_map(client, namespace, "taken")
+    sent: list[str] = []
+
+    async def witness(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        sent.append(ctx.ref.uid)
+        return await next(ctx, obj)
+
+    link = Registration(name="witness", kinds=(Kinds("v1", "ConfigMap"),), delete=witness, metadata_only=True)
+    async with deletions(client, links=(link,)) as swarm, asyncio.TaskGroup() as group:
+        for ref in (*managed, *kept, taken):
+            group.create_task(swarm.delete(CONFIG_MAPS, ref, nowhere()))
+    asked = [
+        entry
+        for entry in plane.management.audit.entries(verbs=("delete", "deletecollection"), namespace=namespace)
+        if entry.object_ref.resource == "configmaps"
+    ][before:]
+    assert {entry.verb for entry in asked} == {"delete"}
+    assert sorted(entry.uid for entry in asked) == sorted(ref.uid for ref in managed)
+    assert {entry.uid for entry in asked} <= set(sent)
+    left = await client.list(CONFIG_MAPS, namespace=namespace)
+    assert {one["metadata"]["uid"] for one in left} >= {stranger.uid, *(ref.uid for ref in kept)}

@@ -66,12 +66,14 @@ class Manager:
 
 
 @asynccontextmanager
-async def running(cluster: Cluster, namespace: str, *options: str, **variables: str) -> AsyncIterator[Manager]:
+async def running(
+    cluster: Cluster, namespace: str, *options: str, kubeconfig: Path | None = None, **variables: str
+) -> AsyncIterator[Manager]:
     told = {"UNWIND_LISTEN": "127.0.0.1:0", "UNWIND_METRICS_LISTEN": "127.0.0.1:0", "UNWIND_NAMESPACE": namespace}
     process = await asyncio.create_subprocess_exec(
         UNWIND,
         "run",
-        *("--kubeconfig", cluster.kubeconfig),
+        *("--kubeconfig", kubeconfig or cluster.kubeconfig),
         *options,
         env=os.environ | told | variables,
         stderr=subprocess.PIPE,
@@ -114,7 +116,8 @@ def _decoded(value: str) -> str:
 async def test_without_the_role_for_it_nothing_is_served(plane: Plane, namespace: str) -> None:
     async with running(plane.management, namespace, "--roles", "controllers") as manager:
         await manager.until_listening("metrics")
-        assert (await manager.probe("/readyz"))[0] == 200
+        while (await manager.probe("/readyz"))[0] != 200:
+            await asyncio.sleep(0.02)
         assert await manager.stop() == 0
     assert list(manager.addresses) == ["metrics"]
     assert await plane.management.client.list(SECRETS, namespace=namespace) == []
@@ -268,6 +271,10 @@ async def test_what_is_wrong_is_said_in_one_line_with_what_to_do(plane: Plane, n
         ((*kubeconfig, "--listen", "9443"), "--listen is '9443': write HOST:PORT"),
         ((*kubeconfig, "--listen", taken), "Address already in use"),
         ((*kubeconfig, "--shutdown-grace", "soon"), "write a span such as 20s"),
+        (
+            (*kubeconfig, "--delete-policy", "Skip"),
+            "--delete-policy is 'Skip': use one of manage, skip, detach-on-delete",
+        ),
         ((*kubeconfig, "--tls-cert", str(tmp_path / "crt")), "give both --tls-cert and --tls-key"),
         (
             (*kubeconfig, "--tls-cert", str(tmp_path / "none"), "--tls-key", str(tmp_path / "key")),

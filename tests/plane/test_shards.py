@@ -8,19 +8,22 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tests.plane.test_informers import through_proxy, until
 from unwind.api.resources import CONFIG_MAPS, LEASES
+from unwind.kube.client import Client
 from unwind.kube.shards import SHARDS, Shards, Timing, shard_of
 from unwind.local.waiting import until_absent
+from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from unwind.kube.client import Client
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Object
     from unwind.local.plane import Plane
 
 QUICK = Timing(lasts=2.0, renew=0.3, acts=1.3)
@@ -66,6 +69,45 @@ async def test_replicas_that_join_and_leave_share_the_shards_and_none_has_two_ow
     assert not [lease for lease in leases if "replica" in lease["metadata"]["name"]]
 
 
+async def test_a_replica_that_was_asleep_is_told_when_it_may_act_again(plane: Plane, namespace: str) -> None:
+    clock, told = StillClock(), []
+    shards = Shards(plane.management.client, namespace=namespace, identity="a", clock=clock)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(shards.run())
+        await until(lambda: len(shards.owned) == 16)
+        shards.subscribe(lambda: told.append(len(shards.owned)))
+        clock.advance(12)
+        assert not shards.owned
+        # Nobody else took them: it holds the same Leases as before, and in between it did nothing for them.
+        await until(lambda: told == [16])
+        task.cancel()
+
+
+class Slow(Client):
+    """Hears of what it has created a moment later."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.created = asyncio.Event()
+
+    async def create(self, resource: Resource, body: Object, **more: Any) -> Object:
+        made = await super().create(resource, body, **more)
+        self.created.set()
+        await asyncio.sleep(0.1)
+        return made
+
+
+async def test_a_replica_that_is_stopped_while_it_takes_shards_leaves_none_behind(plane: Plane, namespace: str) -> None:
+    async with Slow(plane.management.connection("admin", groups=("system:masters",))) as client:
+        async with replica(client, namespace, "a"):
+            await client.created.wait()
+            client.created.clear()
+            await client.created.wait()
+        leases = await client.list(LEASES, namespace=namespace)
+    assert {lease["spec"]["holderIdentity"] for lease in leases} <= {""}
+    assert not [lease for lease in leases if "replica" in lease["metadata"]["name"]]
+
+
 async def test_the_lease_of_a_replica_that_was_killed_is_cleared_away(plane: Plane, namespace: str) -> None:
     client = plane.management.client
     metadata = {"name": "unwind-replica-dead", "namespace": namespace}
@@ -103,6 +145,7 @@ ACTING = """
 import asyncio, sys, pathlib
 from unwind.api.resources import CONFIG_MAPS, LEASES
 from unwind.kube import kubeconfig
+from unwind.kube.client import Client
 from unwind.kube.client import Client
 from unwind.kube.shards import Shards, Timing
 

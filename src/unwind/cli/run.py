@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from unwind import features, logs
 from unwind.api import durations
 from unwind.api.fields import Unknown
+from unwind.api.policies import DeletePolicy
 from unwind.api.rights import HOME
 from unwind.errors import UnwindError
 from unwind.parts import Role
@@ -65,6 +66,13 @@ def run(
         File,
         Parameter(env_var="UNWIND_CLIENT_CA", help="Only callers with a certificate from this authority get in."),
     ] = None,
+    delete_policy: Annotated[
+        str,
+        Parameter(
+            env_var="UNWIND_DELETE_POLICY",
+            help="What holds for things outside the cluster whose objects say nothing: manage, skip, detach-on-delete.",
+        ),
+    ] = DeletePolicy.MANAGE.value,
     log_format: Annotated[
         logs.Format,
         Parameter(env_var="UNWIND_LOG_FORMAT", help="console is for people, json for machines; auto is by the output."),
@@ -89,6 +97,7 @@ def run(
         hosts=tuple(_words(tls_hosts)),
         client_ca=client_ca,
         shutdown_grace=_seconds(shutdown_grace, option="--shutdown-grace"),
+        delete_policy=_policy(delete_policy),
     )
     logs.setup(log_format)
     _allow_many_files()
@@ -105,6 +114,13 @@ def _roles(text: str) -> tuple[Role, ...]:
     if unknown or not _words(text):
         raise UnwindError(f"--roles does not know {', '.join(unknown) or 'nothing'}", remedy=f"use {','.join(known)}")
     return tuple(dict.fromkeys(known[word] for word in _words(text)))
+
+
+def _policy(text: str) -> DeletePolicy:
+    policy = DeletePolicy.read(text)
+    if isinstance(policy, Unknown):
+        raise UnwindError(f"--delete-policy is {text!r}", remedy=f"use one of {', '.join(DeletePolicy)}")
+    return policy
 
 
 def _seconds(text: str, *, option: str) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unwind.api import names, unwind
-from unwind.api.resources import SERVICES
+from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, SERVICE_ACCOUNTS, SERVICES
 from unwind.api.rights import READ, Contribution, Right, Setting
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SERVICE = "unwind"
 """The Service of a manager that runs in the cluster: unwind.NAMESPACE.svc."""
+MANAGER = "unwind"
+"""What the manager's ServiceAccount, roles and bindings are called."""
 _LISTENS_ON = 9443
 
 
@@ -65,4 +67,41 @@ RECORDS = Contribution(
     at_home=(Right(unwind.GROUP, ("inventories",), (*READ, "create", "patch", "delete")),),
 )
 
-REGISTER: Sequence[Contribution] = (MACHINERY, RECORDS)
+
+def _aggregated(setting: Setting) -> list[dict[str, Any]]:
+    """A role that has the rights of all roles with our label, and gives them to the manager.
+
+    Which kinds stand for something outside is known by plugins only, and RBAC has no patterns such as `*.azure.com`:
+    the alternative would be a right to everything.
+    """
+    name = f"{MANAGER}-external:{setting.namespace}"
+    role = {"apiGroup": CLUSTER_ROLES.group, "kind": CLUSTER_ROLES.kind, "name": name}
+    subject = {"kind": SERVICE_ACCOUNTS.kind, "name": MANAGER, "namespace": setting.namespace}
+    return [
+        {
+            "apiVersion": CLUSTER_ROLES.api_version,
+            "kind": CLUSTER_ROLES.kind,
+            "metadata": {"name": name},
+            # Its rules are written by the API server's own controller.
+            "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {names.AGGREGATE_LABEL: "true"}}]},
+        },
+        {
+            "apiVersion": CLUSTER_ROLE_BINDINGS.api_version,
+            "kind": CLUSTER_ROLE_BINDINGS.kind,
+            "metadata": {"name": name},
+            "roleRef": role,
+            "subjects": [subject],
+        },
+    ]
+
+
+EXTERNAL = Contribution(
+    name="external",
+    # A namespace may have a policy for what is in it.
+    everywhere=(Right("", ("namespaces",), READ),),
+    # The ledger of what was kept is among the records.
+    kinds=(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS),
+    manifests=_aggregated,
+)
+
+REGISTER: Sequence[Contribution] = (MACHINERY, RECORDS, EXTERNAL)

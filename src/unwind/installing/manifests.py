@@ -18,7 +18,7 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.errors import UnwindError
-from unwind.installing.contributions import REGISTER
+from unwind.installing.contributions import MANAGER, REGISTER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +37,6 @@ _KINDS = (
     ROLES,
     ROLE_BINDINGS,
 )
-MANAGER = "unwind"
-"""What the manager's ServiceAccount, roles and bindings are called."""
 
 
 def manifests(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:

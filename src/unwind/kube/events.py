@@ -57,6 +57,9 @@ class Recorder:
     When the server is slower than we report, the oldest reports go: they are a courtesy, the state is in conditions.
     """
 
+    name = "events"
+    ready = True
+
     def __init__(self, client: Client, *, instance: str, clock: Clock = SYSTEM) -> None:
         self._client = client
         self._instance = instance

@@ -24,7 +24,7 @@ from unwind.kube.informers import Informer
 from unwind.kube.views import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
@@ -71,6 +71,8 @@ def shard_of(key: str, *, shards: int) -> int:
 class Shards:
     """This replica's part of the shards."""
 
+    name = "shards"
+
     def __init__(
         self,
         client: Client,
@@ -90,7 +92,7 @@ class Shards:
         self._namespace = namespace
         self._timing = timing
         self._clock = clock
-        self._changed = changed
+        self._told = [changed]
         self._troubled = troubled
         self._held: dict[int, float] = {}
         """The shards that are ours, and when the last renewal that succeeded was sent."""
@@ -99,6 +101,15 @@ class Shards:
         """When each Lease was last seen to have been renewed, by our own clock: others' may be wrong."""
         self._wake = asyncio.Event()
         self._leases.subscribe(lambda _: self._wake.set())
+
+    @property
+    def ready(self) -> bool:
+        """Whether this replica takes part: the others can see that it is there."""
+        return self._leases.synced and self._lease(_REPLICA + self.identity) is not None
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Have it told whenever this replica has gained or lost a shard."""
+        self._told.append(changed)
 
     @property
     def owned(self) -> frozenset[int]:
@@ -121,12 +132,18 @@ class Shards:
                 group.create_task(self._leases.run())
                 await self._leases.until_synced()
                 while True:
-                    await self._round()
+                    taking = group.create_task(self._round())
+                    try:
+                        await asyncio.shield(taking)
+                    except asyncio.CancelledError:
+                        # What was sent may be carried out: only who waits for the answers, which does not take long,
+                        # knows what there is to let go of.
+                        await taking
+                        raise
                     await self._pause()
         finally:
-            held = list(self._held)
             self._held.clear()
-            await asyncio.shield(self._leave(held))
+            await asyncio.shield(self._leave())
 
     def _may_act(self, shard: int) -> bool:
         renewed = self._held.get(shard)
@@ -142,7 +159,8 @@ class Shards:
         self._wake.clear()
 
     async def _round(self) -> None:
-        before = frozenset(self._held)
+        # Not what is held: a shard that we stopped acting for, and that is renewed below, is gained anew.
+        before = self.owned
         self._observe()
         wanted = {
             shard for shard, replica in spread(self._alive(), shards=self.shards).items() if replica == self.identity
@@ -162,8 +180,9 @@ class Shards:
             self._troubled(error)
         for shard in [shard for shard in self._held if not self._may_act(shard)]:
             del self._held[shard]
-        if frozenset(self._held) != before:
-            self._changed()
+        if self.owned != before:
+            for changed in self._told:
+                changed()
 
     async def _forget_the_dead(self) -> None:
         """Replicas that were killed leave their Leases behind, each under a name that never comes again."""
@@ -224,13 +243,18 @@ class Shards:
         self._observed[name] = (now, sent)
         return True
 
-    async def _leave(self, held: Sequence[int]) -> None:
+    async def _leave(self) -> None:
         try:
-            for shard in held:
-                if lease := self._lease(_name(shard)):
-                    await self._write(_name(shard), lease, holder="")
-            if own := self._lease(_REPLICA + self.identity):
-                await self._client.delete(LEASES, own.metadata.name, uid=own.metadata.uid, namespace=self._namespace)
+            # Looked up, and not remembered: a write that took too long for us may have been carried out.
+            for obj in await self._client.list(LEASES, namespace=self._namespace):
+                lease = msgspec.convert(obj, Lease)
+                name, metadata = lease.metadata.name, lease.metadata
+                if lease.spec.holder_identity != self.identity:
+                    continue
+                if name.startswith(_SHARD):
+                    await self._write(name, lease, holder="")
+                elif name == _REPLICA + self.identity:
+                    await self._client.delete(LEASES, name, uid=metadata.uid, namespace=self._namespace)
         except (ApiError, UnreachableError) as error:
             self._troubled(error)  # then they run out
 

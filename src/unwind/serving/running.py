@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
+import socket
+import uuid
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,15 +17,19 @@ from cryptography import x509
 from prometheus_client import Gauge
 
 from unwind import logs
+from unwind.api.policies import DeletePolicy
 from unwind.api.rights import HOME
 from unwind.certificates import KeyPair
 from unwind.concurrency import to_tell
+from unwind.controllers import external
 from unwind.errors import UnwindError
 from unwind.installing import rivals
 from unwind.installing.contributions import SERVICE
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
+from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
+from unwind.kube.shards import Shards
 from unwind.metrics import new_registry
 from unwind.parts import Role, Surroundings
 from unwind.serving import addresses, files, health
@@ -36,7 +43,6 @@ from unwind.serving.secret import SharedCertificate
 from unwind.serving.tls import Tls
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Coroutine, Sequence
 
     from prometheus_client import CollectorRegistry
@@ -46,7 +52,7 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 # Whoever has something to run or to answer is entered here.
-CONTRIBUTORS: tuple[Contributor, ...] = ()
+CONTRIBUTORS: tuple[Contributor, ...] = (external.contribute,)
 
 # Probes and scrapes are few; whoever else finds this port gets little of it.
 _METRICS_LIMITS = Limits(connections=64, under_way=8, idle_seconds=60.0)
@@ -67,6 +73,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     client_ca: Path | None = None
     shutdown_grace: float = 20.0
+    delete_policy: DeletePolicy = DeletePolicy.MANAGE
 
 
 async def run(options: Options, *, contributors: Sequence[Contributor] = CONTRIBUTORS) -> None:
@@ -121,6 +128,9 @@ class _Process:
         version = msgspec.json.decode(await client.raw("/version"), type=_Version)
         if controls:
             await _refuse_rivals(client)
+        identity = _identity()
+        shards = Shards(client, namespace=options.namespace, identity=identity, troubled=_tell_unled)
+        recorder = Recorder(client, instance=identity)
         surroundings = Surroundings(
             client=client,
             namespace=options.namespace,
@@ -128,9 +138,13 @@ class _Process:
             features=options.features,
             registry=self._registry,
             metrics=observed,
+            shards=shards,
+            recorder=recorder,
+            policy=options.delete_policy,
         )
         shares = [contribute(surroundings) for contribute in contributors]
-        self._parts += [part for share in shares for part in share.controllers] if controls else []
+        self._parts.append(recorder)
+        self._parts += [shards, *(part for share in shares for part in share.controllers)] if controls else []
         self._parts += [part for share in shares for part in share.servants] if serves else []
         tls = await self._secure(client, [one for share in shares for one in share.trusting]) if serves else None
 
@@ -227,6 +241,16 @@ async def _unless(told: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
         doing.cancel()
         waiting.cancel()
     return done
+
+
+def _identity() -> str:
+    """What this process is called among its replicas: never again the same, and fit for the name of a Lease."""
+    host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower())[:40].strip("-")
+    return f"{host or 'manager'}-{uuid.uuid4().hex[:8]}"
+
+
+def _tell_unled(error: Exception) -> None:
+    log.warning("the Leases of this replica cannot be kept, so it may stop acting", why=str(error))
 
 
 def _hosts(options: Options) -> list[str]:

@@ -1,0 +1,183 @@
+"""Following every kind that has an external end, as CRDs come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind import logs
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
+from unwind.controllers import objects
+from unwind.controllers.reports import Reports
+from unwind.controllers.surveying import crd_name, survey, unserved
+from unwind.deleting.entering import Failed
+from unwind.kube import views
+from unwind.kube.discovery import Discovery
+from unwind.kube.errors import ApiError, UnreachableError
+from unwind.kube.informers import Informer
+from unwind.kube.queue import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.api.resources import Resource
+    from unwind.clock import Clock
+    from unwind.controllers.objects import Seen
+    from unwind.controllers.surveying import Found
+    from unwind.deleting.registry import Registry
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+    from unwind.kube.events import Recorder
+    from unwind.kube.metrics import Metrics
+    from unwind.kube.views import Metadata
+
+log = logs.get(__name__)
+
+# A CRD is there a moment before its kind is served everywhere.
+_RETRY = Backoff(first=0.1, limit=30.0)
+# One that is not served after so many looks was not accepted; if it is one day, that is an event.
+_LOOKS = 12
+
+
+class Followed:
+    """A kind that is followed."""
+
+    def __init__(self, found: Found, informer: Informer[Seen], reports: Reports, task: asyncio.Task[None]) -> None:
+        self.resource = found.resource
+        self.end = found.end
+        self.informer = informer
+        self.reports = reports
+        self.task = task
+
+
+class Following:
+    """The kinds with an external end, each with a cache of its objects."""
+
+    def __init__(
+        self,
+        client: Client,
+        registry: Registry,
+        *,
+        changed: Callable[[Resource, Change[Seen]], None],
+        left: Callable[[Resource], None],
+        recorder: Recorder,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        """`changed` is told of every object that changes, `left` of a kind that is not served any more."""
+        self._client = client
+        self._registry = registry
+        self._changed = changed
+        self._left = left
+        self._recorder = recorder
+        self._metrics = metrics
+        self._clock = clock
+        self.discovery = Discovery(client)
+        self.kinds: dict[Resource, Followed] = {}
+        self._troubles: dict[Resource, str] = {}
+        """Why kinds cannot be followed, such as that nobody gave us the right to."""
+        self._crds: Informer[Metadata] = Informer(
+            client,
+            views.metadata(CUSTOM_RESOURCE_DEFINITIONS),
+            clock=clock,
+            troubled=partial(self._troubled, CUSTOM_RESOURCE_DEFINITIONS),
+        )
+        self._removed: set[str] = set()
+        """CRDs that are gone, and whose kinds the server may still name."""
+        self._wake = asyncio.Event()
+        self._surveyed = False
+        self._chance = random.Random()  # noqa: S311 - no secret in it
+        self._crds.subscribe(self._crd_changed)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it knows the kinds, and what there is of each. One that may not be read holds nobody else up."""
+        return self._surveyed and all(
+            kind.informer.synced or resource in self._troubles for resource, kind in self.kinds.items()
+        )
+
+    async def run(self) -> None:
+        """Follow them until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._crds.run())
+            await self._crds.until_synced()
+            looks = 0
+            while True:
+                self._wake.clear()
+                try:
+                    again = bool(await self._survey(tasks)) and looks < _LOOKS
+                except (ApiError, UnreachableError, msgspec.MsgspecError) as error:
+                    log.warning("the kinds of the API server cannot be read", why=str(error))
+                    again = True
+                looks = looks + 1 if again else 0
+                await self._pause(_RETRY.after(looks, self._chance) if again else None)
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Until a CRD changes, or so many seconds are over."""
+        timer = self._clock.call_later(seconds, self._wake.set) if seconds is not None else None
+        try:
+            await self._wake.wait()
+        finally:
+            if timer:
+                timer.cancel()
+
+    async def _survey(self, tasks: asyncio.TaskGroup) -> set[str]:
+        """Look which kinds there are; returns the CRDs that are not served."""
+        served = await self.discovery.kinds(anew=True)
+        silent = await self.discovery.silent()
+        defined = {key.name for key in self._crds.cache.keys()}  # noqa: SIM118 - a cache is no dict
+        surveyed = await survey(self._registry, served, defined=defined, removed=self._removed)
+        found = {one.resource: one for one in surveyed}
+        for resource in list(self.kinds):
+            # Where an aggregated server does not answer, nothing is known of its kinds: they are not given up.
+            if resource not in found and f"{resource.version}.{resource.group}" not in silent:
+                self._leave(resource)
+        for resource, one in found.items():
+            if resource not in self.kinds:
+                self._follow(one, tasks)
+        self._surveyed = True
+        return unserved(defined, served)
+
+    def _follow(self, found: Found, tasks: asyncio.TaskGroup) -> None:
+        resource = found.resource
+        informer = Informer(
+            self._client,
+            objects.view(resource),
+            indexes={"namespace": lambda seen: (seen.metadata.namespace,)},
+            clock=self._clock,
+            troubled=partial(self._troubled, resource),
+        )
+        reports = Reports(self._client, resource, self._recorder, clock=self._clock)
+        self.kinds[resource] = Followed(found, informer, reports, tasks.create_task(informer.run()))
+        informer.subscribe(partial(self._changed, resource))
+        self._metrics.informer(informer)
+        if isinstance(found.end, Failed):
+            log.error("a kind is held", kind=resource.kind, api=resource.api_version, why=found.end.message)
+        else:
+            log.info("a kind is followed", kind=resource.kind, api=resource.api_version, end=found.end.name)
+
+    def _leave(self, resource: Resource) -> None:
+        self.kinds.pop(resource).task.cancel()
+        self._troubles.pop(resource, None)
+        self._left(resource)
+        log.info("a kind is followed no longer", kind=resource.kind, api=resource.api_version)
+
+    def _crd_changed(self, change: Change[Metadata]) -> None:
+        name = change.key.name
+        if change.new is None:
+            self._removed.add(name)
+        else:
+            self._removed.discard(name)
+            for kind in self.kinds.values():
+                if crd_name(kind.resource) == name:
+                    kind.reports.learn_anew()
+        self._wake.set()
+
+    def _troubled(self, resource: Resource, error: Exception) -> None:
+        if self._troubles.get(resource) != str(error):
+            log.warning("a kind cannot be followed", kind=resource.kind, api=resource.api_version, why=str(error))
+        self._troubles[resource] = str(error)

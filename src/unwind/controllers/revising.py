@@ -1,0 +1,52 @@
+"""Changing an object that others change at the same time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Client, Object
+
+# Every conflict means that somebody else got through: whoever loses so often in a row comes back later.
+_TRIES = 8
+
+
+async def revise(
+    client: Client,
+    resource: Resource,
+    read: Object,
+    change: Callable[[Object], Object | None],
+    *,
+    subresource: str | None = None,
+) -> Object | None:
+    """The object with a change made to it; None if there was nothing to change, or it is gone.
+
+    `change` makes a merge patch of the object as it is, or None. It is asked again of what somebody else made of the
+    object meanwhile, and never of another object that has its name. Raises NotFoundError if the object is there and has
+    no such subresource.
+    """
+    metadata = read["metadata"]
+    refusal: ApiError | None = None
+    for _ in range(_TRIES):
+        patch = change(read)
+        if patch is None:
+            return None
+        try:
+            return await client.revise(resource, read, patch, subresource=subresource)
+        except (ConflictError, NotFoundError) as error:
+            refusal = error
+        try:
+            read = await client.get(resource, metadata["name"], namespace=metadata.get("namespace"))
+        except NotFoundError:
+            return None
+        if read["metadata"]["uid"] != metadata["uid"]:
+            return None
+        if isinstance(refusal, NotFoundError):
+            raise refusal
+    assert refusal  # noqa: S101 - for the type checker
+    raise refusal

@@ -1,0 +1,296 @@
+"""Buckets: a kind of the tests' own that stands for something outside, and the store that it stands for."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry
+
+from unwind.api.meta import ObjectRef
+from unwind.api.names import Finalizer
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from unwind.controllers.external import ExternalResources
+from unwind.controllers.measures import Measures
+from unwind.deleting.builtin import BUILTIN
+from unwind.deleting.kinds import Kinds
+from unwind.deleting.outcomes import Again, Gone
+from unwind.deleting.registering import External
+from unwind.deleting.registry import Registry
+from unwind.kube.absence import Presence, Sighting
+from unwind.kube.discovery import Discovery
+from unwind.kube.errors import ApiError
+from unwind.kube.events import Recorder
+from unwind.kube.metrics import Metrics
+from unwind.local import waiting
+from unwind.testing.clock import StillClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from unwind.api.policies import DeletePolicy
+    from unwind.clock import Clock
+    from unwind.controllers.external import Owner
+    from unwind.deleting.context import DeleteContext
+    from unwind.deleting.outcomes import Kept
+    from unwind.deleting.registering import Registration
+    from unwind.deleting.registry import Plugin
+    from unwind.kube.client import Client, Object
+
+# As Azure Service Operator's conditions are.
+CONDITIONS: Object = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["type", "status", "lastTransitionTime"],
+        "properties": {
+            **{name: {"type": "string"} for name in ("type", "status", "severity", "reason", "message", "note")},
+            "lastTransitionTime": {"type": "string", "format": "date-time"},
+            "observedGeneration": {"type": "integer"},
+        },
+    },
+}
+
+
+def crd(group: str, *, status: Object | None = None, subresource: bool = True) -> Object:
+    """A CRD for Buckets; `status` are the properties of its status."""
+    properties = {"conditions": CONDITIONS} if status is None else status
+    schema = {
+        "type": "object",
+        "properties": {
+            "spec": {"type": "object", "properties": {"size": {"type": "integer"}}},
+            "status": {"type": "object", "properties": properties},
+        },
+    }
+    version: Object = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    if subresource:
+        version["subresources"] = {"status": {}}
+    names = {"kind": "Bucket", "plural": "buckets", "singular": "bucket", "listKind": "BucketList"}
+    return {
+        "apiVersion": CUSTOM_RESOURCE_DEFINITIONS.api_version,
+        "kind": CUSTOM_RESOURCE_DEFINITIONS.kind,
+        "metadata": {"name": f"buckets.{group}"},
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+
+
+async def define(client: Client, group: str, **more: Any) -> Resource:
+    """Have Buckets served."""
+    made = await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(group, **more))
+    await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, made["metadata"]["name"], "Established")
+    async with asyncio.timeout(30):
+        while not any(one.resource.group == group for one in await Discovery(client).kinds()):
+            await asyncio.sleep(0.05)
+    resource = Resource(group, "v1", "buckets", "Bucket")
+    await _until_watched(client, resource)
+    return resource
+
+
+async def _until_watched(client: Client, resource: Resource) -> None:
+    """For a moment after a CRD was created its watches are turned away; by a clock that stands still, nobody would come
+    back."""
+    metadata = {"name": "probe", "namespace": "default"}
+    body = {"apiVersion": resource.api_version, "kind": "Bucket", "metadata": metadata}
+    uid = (await client.create(resource, body))["metadata"]["uid"]
+    async with asyncio.timeout(30):
+        while not await _watched(client, resource):
+            await asyncio.sleep(0.05)
+    await client.delete(resource, "probe", uid=uid, namespace="default")
+
+
+async def _watched(client: Client, resource: Resource) -> bool:
+    try:
+        async with aclosing(client.watch(resource, namespace="default")) as events:
+            async for event in events:
+                return event.type == "ADDED"
+    except ApiError:
+        pass  # too early
+    return False
+
+
+class Store:
+    """What is outside: the buckets that there are, what was asked of them, and what is to be answered."""
+
+    def __init__(self) -> None:
+        self.buckets: set[str] = set()
+        self.calls: list[str] = []
+        self.answers: list[BaseException] = []
+        self.seen: list[Object] = []
+        """The objects as the API server had them while their buckets were being deleted."""
+        self.open = 0
+        self.refuses: Exception | None = None
+        self.called = asyncio.Event()
+        self.hold: asyncio.Event | None = None
+        self.closed = False
+        self.stalls = ""
+        """As long as it says something, nothing is deleted."""
+
+
+class StoreEnd:
+    """Deletes buckets."""
+
+    name = "store"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.clients: tuple[object, ...] = (store,)
+
+    async def delete(self, ctx: DeleteContext, obj: Object) -> Gone | Kept:
+        store = self._store
+        store.calls.append(ctx.ref.name)
+        store.seen.append(await ctx.client.get(ctx.resource, ctx.ref.name, namespace=ctx.ref.namespace))
+        store.called.set()
+        if store.hold:
+            await store.hold.wait()
+        if store.stalls:
+            raise Again(store.stalls, after=1000)
+        if store.answers:
+            raise store.answers.pop(0)
+        store.buckets.discard(ctx.ref.name)
+        return Gone("the store has it no more")
+
+    async def sighting(self, ctx: DeleteContext, obj: Object) -> Sighting:
+        there = ctx.ref.name in self._store.buckets
+        return Sighting(Presence.PRESENT if there else Presence.ABSENT, "the store was asked")
+
+
+def external(store: Store, group: str) -> External:
+    @asynccontextmanager
+    async def opened(_: Client) -> AsyncIterator[StoreEnd]:
+        if store.refuses:
+            raise store.refuses
+        store.open += 1
+        try:
+            yield StoreEnd(store)
+        finally:
+            store.closed = True
+
+    return External(name="store", kinds=(Kinds(f"{group}/*", "Bucket"),), open=opened)
+
+
+class Everything:
+    """Owns all there is."""
+
+    def owns(self, key: str) -> bool:
+        return True
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        pass
+
+
+class Running:
+    """A controller that runs, and what belongs to it."""
+
+    def __init__(self, controller: ExternalResources, registry: CollectorRegistry, clock: Clock) -> None:
+        self.controller = controller
+        self.clock = clock
+        self._registry = registry
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self._registry.get_sample_value(name, labels)
+
+
+@asynccontextmanager
+async def running(
+    client: Client,
+    namespace: str,
+    *known: External | Registration,
+    plugins: tuple[Plugin, ...] = (),
+    clock: Clock | None = None,
+    policy: DeletePolicy | None = None,
+    owner: Owner | None = None,
+) -> AsyncIterator[Running]:
+    """Run a controller, by a clock that stands still unless there is another."""
+    collected = CollectorRegistry()
+    recorder = Recorder(client, instance="test")
+    clock = clock or StillClock()
+    controller = ExternalResources(
+        client,
+        Registry((*BUILTIN, *known), plugins=plugins),
+        namespace=namespace,
+        owner=owner or Everything(),
+        recorder=recorder,
+        measures=Measures(collected),
+        metrics=Metrics(collected),
+        policy=policy,
+        clock=clock,
+    )
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one.run()) for one in (recorder, controller)]
+        try:
+            yield Running(controller, collected, clock)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+class Buckets:
+    """The Bucket objects of one namespace, and what a person does with them."""
+
+    def __init__(self, client: Client, resource: Resource, namespace: str) -> None:
+        self.client = client
+        self.resource = resource
+        self.namespace = namespace
+
+    async def create(self, name: str, **metadata: Any) -> Object:
+        """Create one, and wait for nothing."""
+        body = {"apiVersion": self.resource.api_version, "kind": "Bucket", "spec": {}}
+        return await self.client.create(
+            self.resource, body | {"metadata": {"name": name, "namespace": self.namespace, **metadata}}
+        )
+
+    async def claimed(self, name: str, **metadata: Any) -> ObjectRef:
+        """Create one, and wait until our finalizer is on it."""
+        await self.create(name, **metadata)
+        found = await self.until(name, lambda it: Finalizer.EXTERNAL in (it["metadata"].get("finalizers") or ()))
+        return self.ref(found)
+
+    def ref(self, obj: Object) -> ObjectRef:
+        return ObjectRef(
+            group=self.resource.group,
+            version="v1",
+            kind="Bucket",
+            namespace=self.namespace,
+            name=obj["metadata"]["name"],
+            uid=obj["metadata"]["uid"],
+        )
+
+    async def get(self, name: str) -> Object:
+        return await self.client.get(self.resource, name, namespace=self.namespace)
+
+    async def patch(self, name: str, patch: Object, **more: Any) -> Object:
+        return await self.client.patch(self.resource, name, patch, namespace=self.namespace, **more)
+
+    async def annotate(self, name: str, **annotations: str | None) -> Object:
+        return await self.patch(name, {"metadata": {"annotations": annotations}})
+
+    async def delete(self, ref: ObjectRef) -> None:
+        """Have it deleted, and wait for nothing."""
+        await self.client.delete(self.resource, ref.name, uid=ref.uid, namespace=self.namespace)
+
+    async def until(self, name: str, holds: Callable[[Object], bool], called: str = "as it should be") -> Object:
+        found = await waiting.until(
+            self.client,
+            self.resource,
+            name,
+            lambda it: it is not None and holds(it),
+            called,
+            namespace=self.namespace,
+            within=30,
+        )
+        assert found is not None
+        return found
+
+    async def until_gone(self, name: str) -> None:
+        await waiting.until_absent(self.client, self.resource, name, namespace=self.namespace, within=30)
+
+    async def until_said(self, name: str, reason: str) -> Object:
+        """Wait until the Ready condition has this reason, and return it."""
+        found = await self.until(name, lambda it: ready(it).get("reason") == reason, reason)
+        return ready(found)
+
+
+def ready(obj: Object) -> Object:
+    conditions: list[Object] = (obj.get("status") or {}).get("conditions") or []
+    return next((one for one in conditions if one["type"] == "Ready"), {})

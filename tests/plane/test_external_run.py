@@ -1,0 +1,142 @@
+"""`unwind run` with a plugin of another package and no rights but those that are installed and documented."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from tests.plane.external import Buckets, define
+from tests.plane.test_install import HOME, command
+from tests.plane.test_run import Manager, running
+from unwind.api.names import DELETE_POLICY_ANNOTATION, Finalizer
+from unwind.api.resources import CLUSTER_ROLES
+from unwind.api.unwind import INVENTORIES
+from unwind.kube.events import EVENTS
+
+if TYPE_CHECKING:
+    from unwind.local.cluster import Cluster
+
+MANAGER = f"system:serviceaccount:{HOME}:unwind"
+
+# Buckets are files in a directory. The first deletion of one takes a while.
+PLUGIN = """
+import os
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from unwind.deleting.kinds import Kinds
+from unwind.deleting.outcomes import Again, Gone
+from unwind.deleting.registering import External
+from unwind.kube.absence import Presence, Sighting
+
+STORE = Path(os.environ["STORE"])
+
+
+class Files:
+    name = "files"
+    clients = ()
+
+    async def delete(self, ctx, obj):
+        path = STORE / ctx.ref.name
+        if "asked" not in ctx.memo:
+            await ctx.memo.put("asked")
+            raise Again("the store was asked", after=0.2)
+        if (STORE / "slow").exists():
+            raise Again("the store is slow", after=0.2)
+        path.unlink(missing_ok=True)
+        return Gone("the file is gone")
+
+    async def sighting(self, ctx, obj):
+        there = (STORE / ctx.ref.name).exists()
+        return Sighting(Presence.PRESENT if there else Presence.ABSENT, "the directory")
+
+
+@asynccontextmanager
+async def opened(client):
+    yield Files()
+
+
+files = External(name="files", kinds=(Kinds("example.dev/*", "Bucket"),), open=opened)
+"""
+
+
+def install_plugin(folder: Path) -> None:
+    """What a package with an entry point leaves behind when it is installed."""
+    (folder / "bucket_files.py").write_text(PLUGIN)
+    info = folder / "bucket_files-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bucket-files\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[unwind.deleters]\nexample.dev/*/Bucket = bucket_files\n")
+
+
+def documented_role() -> dict[str, object]:
+    page = (Path(__file__).parents[2] / "docs" / "run.md").read_text()
+    [block] = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    role: dict[str, object] = yaml.safe_load(block)
+    return role
+
+
+async def until_ready(manager: Manager) -> None:
+    await manager.until_listening("metrics")
+    while (await manager.probe("/readyz"))[0] != 200:
+        await asyncio.sleep(0.05)
+
+
+async def test_the_manager_works_with_exactly_the_rights_that_are_documented(
+    fresh_member: Cluster, tmp_path: Path
+) -> None:
+    client = fresh_member.client
+    assert (await command(fresh_member, "install")).code == 0
+    await client.create(CLUSTER_ROLES, documented_role())
+    buckets = Buckets(client, await define(client, "example.dev"), "default")
+    install_plugin(tmp_path)
+    store = tmp_path / "store"
+    store.mkdir()
+    for name in ("one", "two", "three", "slow"):
+        (store / name).touch()
+    kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
+    variables = {"PYTHONPATH": str(tmp_path), "STORE": str(store)}
+    run = partial(running, fresh_member, HOME, "--roles", "controllers", **variables, kubeconfig=kubeconfig)
+
+    async with run() as manager:
+        await until_ready(manager)
+        one = await buckets.claimed("one")
+        kept = await buckets.claimed("two", annotations={DELETE_POLICY_ANNOTATION: "detach-on-delete"})
+        await buckets.delete(kept)
+        await buckets.until_gone("two")
+        await buckets.delete(one)
+        said = await buckets.until("one", lambda it: "is slow" in str(it.get("status")))
+        assert Finalizer.EXTERNAL in said["metadata"]["finalizers"]
+        manager.process.send_signal(signal.SIGKILL)
+        await manager.process.wait()
+    assert (store / "one").exists()
+
+    # Another one takes over; by default it keeps what nobody says anything about.
+    async with run(UNWIND_DELETE_POLICY="skip") as manager:
+        await until_ready(manager)
+        (store / "slow").unlink()
+        await buckets.annotate("one", **{DELETE_POLICY_ANNOTATION: "manage"})
+        await buckets.until_gone("one")
+        await buckets.delete(await buckets.claimed("three"))
+        await buckets.until_gone("three")
+        _, metrics = await manager.probe("/metrics")
+        assert 'unwind_deletions_total{end="gone",kind="buckets.example.dev"} 1.0' in metrics
+        assert 'unwind_deletions_total{end="kept",kind="buckets.example.dev"} 1.0' in metrics
+        assert await manager.stop() == 0
+    assert not [entry for entry in manager.logged if entry["level"] in ("warning", "error")]
+    assert sorted(path.name for path in store.iterdir()) == ["three", "two"]
+    assert len(await client.list(INVENTORIES, namespace=HOME)) == 2
+    told = {one["reason"] for one in await client.list(EVENTS, namespace="default")}
+    assert {"FinalizerSet", "DeletionStarted", "Deleting", "Gone", "Kept"} <= told
+
+    asked = list(fresh_member.audit.entries(user=MANAGER))
+    assert asked
+    assert [entry for entry in asked if entry.code == 403] == []
+    sent = fresh_member.audit.deletions(resource="buckets", namespace="default")
+    assert MANAGER not in {entry.username for entry in sent}
