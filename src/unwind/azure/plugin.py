@@ -5,13 +5,19 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from unwind.azure.arm import connected
-from unwind.azure.deleters import cancel_subscription, product_with_subscriptions
-from unwind.azure.end import ArmEnd
-from unwind.azure.operator import azure_operator_away
-from unwind.azure.vaults import purge_vault
 from unwind.deleting.kinds import Kinds
 from unwind.deleting.registering import External
+from unwind.errors import UnwindError
+
+try:
+    from unwind.azure.arm import connected
+    from unwind.azure.deleters import cancel_subscription, product_with_subscriptions
+    from unwind.azure.end import ArmEnd
+    from unwind.azure.operator import azure_operator_away
+    from unwind.azure.vaults import purge_vault
+except ImportError as error:
+    # Their kinds are held then, and whoever asks why shall read what to do.
+    raise UnwindError(f"Azure's libraries are not there ({error})", remedy="pip install 'kube-unwind[azure]'") from error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
