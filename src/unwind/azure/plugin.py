@@ -17,7 +17,8 @@ try:
     from unwind.azure.vaults import purge_vault
 except ImportError as error:
     # Their kinds are held then, and whoever asks why shall read what to do.
-    raise UnwindError(f"Azure's libraries are not there ({error})", remedy="pip install 'kube-unwind[azure]'") from error
+    what = f"Azure's libraries are not there ({error})"
+    raise UnwindError(what, remedy="pip install 'kube-unwind[azure]'") from error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -110,10 +110,10 @@ def _show(rows: list[Row]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("ORDER", justify="right", no_wrap=True)
     for heading in ("NAME", "KINDS", "FROM"):
-        table.add_column(heading, no_wrap=heading != "KINDS")
+        table.add_column(heading, no_wrap=True)
     table.add_column("WHAT IT DOES")
     for row in rows:
-        kinds = ", ".join(row.kinds) + (" (some)" if row.some else "")
+        kinds = "\n".join(row.kinds) + (" (some)" if row.some else "")
         cells: list[Any] = ["end" if row.order is None else str(row.order), row.name, kinds, row.source, row.about]
         table.add_row(*cells)
     console.out.print(table)
