@@ -1,0 +1,226 @@
+"""The members that somebody works with, each opened once and shared."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from unwind.api.meta import ObjectRef
+from unwind.api.resources import NAMESPACES
+from unwind.clock import SYSTEM
+from unwind.errors import UnwindError
+from unwind.fleet import credentials
+from unwind.fleet.member import Member
+from unwind.kube.client import Client
+from unwind.kube.errors import ApiError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
+
+    from unwind.clock import Clock, Timer
+    from unwind.fleet.targets import Target
+    from unwind.kube.kubeconfig import Connection
+
+# Add-ons come in swarms, one summary after the other: a member that nobody needs just now is soon needed again.
+LINGER = 30.0
+
+
+class _Key(NamedTuple):
+    """A member as one version of its Secret tells the way to it."""
+
+    uid: str
+    version: str
+
+
+class _Shared:
+    """One open member, and how many work with it."""
+
+    def __init__(self, key: _Key) -> None:
+        self.key = key
+        self.member: Member | None = None
+        self.error: Exception | None = None
+        self.tried = asyncio.Event()
+        self.over = asyncio.Event()
+        self.users = 0
+        self.outdated = False
+        self.lingering: Timer | None = None
+
+    async def opened(self) -> Member:
+        await self.tried.wait()
+        if self.member is None:
+            raise self.error or UnreachableError("members are no longer opened: the process ends")
+        return self.member
+
+
+class Fleet:
+    """Opens members and closes them; use it as an async context manager."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        clock: Clock = SYSTEM,
+        troubled: Callable[[Exception], None] = lambda _: None,
+        observe: Callable[[str, str, int, float], None] = lambda *_: None,
+    ) -> None:
+        """`client`: of the management cluster. `troubled` is told what goes wrong in members' watches."""
+        self._client = client
+        self._clock = clock
+        self._troubled = troubled
+        self._observe = observe
+        self._group = asyncio.TaskGroup()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._shared: dict[_Key, _Shared] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for shared in self._shared.values():
+            if shared.lingering:
+                shared.lingering.cancel()
+        for task in self._tasks:
+            task.cancel()
+        # What was raised in the body goes on by itself, and not in a group.
+        await self._group.__aexit__(None, None, None)
+
+    @property
+    def open(self) -> int:
+        """How many members are open."""
+        return len(self._shared)
+
+    @asynccontextmanager
+    async def member(self, target: Target, *, system_uid: str = "") -> AsyncIterator[Member]:
+        """The member that a target stands for, which has just answered.
+
+        `system_uid`: what it was known by when something was put there. Raises UnreachableError if it cannot be
+        reached, or if another cluster answers in its place; the text says what is missing.
+        """
+        if target.pull_mode:
+            raise UnreachableError(f"{target} is in pull mode: it cannot be reached from here")
+        # Fresh, each time: a Secret that was rotated is another way in, and the old one may be shut.
+        found = await credentials.secret(self._client, target)
+        way = credentials.connection(target, found)
+        key = _Key(target.ref.uid, found["metadata"]["resourceVersion"])
+        self._outdate(key)
+        async with self._using(key, lambda: self._connect(target, way)) as member:
+            if system_uid and member.system_uid != system_uid:
+                raise UnreachableError(
+                    f"another cluster answers at the address of {target} ({member.system_uid}, not {system_uid})"
+                )
+            yield member
+
+    @asynccontextmanager
+    async def management(self) -> AsyncIterator[Member]:
+        """The management cluster itself, as a member: where what is `Local` goes."""
+        async with self._using(_Key("", ""), self._at_home) as member:
+            yield member
+
+    @asynccontextmanager
+    async def _using(
+        self, key: _Key, connect: Callable[[], AbstractAsyncContextManager[Member]]
+    ) -> AsyncIterator[Member]:
+        shared = self._shared.get(key)
+        fresh = shared is None
+        if shared is None:
+            shared = self._shared[key] = _Shared(key)
+            task = self._group.create_task(self._keep(shared, connect))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        shared.users += 1
+        if shared.lingering:
+            shared.lingering.cancel()
+            shared.lingering = None
+        try:
+            member = await shared.opened()
+            if not fresh:
+                await self._verify(member, shared)
+            yield member
+        finally:
+            shared.users -= 1
+            self._left(shared)
+
+    async def _verify(self, member: Member, shared: _Shared) -> None:
+        """It has been open for a while: does it still answer, and is it still the same?"""
+        try:
+            await member.verify()
+        except (ApiError, UnreachableError) as error:
+            # Whoever comes next shall find out anew who is there.
+            shared.outdated = True
+            self._forget(shared)
+            raise _told(member.ref, error) from error
+
+    def _left(self, shared: _Shared) -> None:
+        if shared.users or shared.over.is_set():
+            return
+        if shared.outdated:
+            shared.over.set()
+        else:
+            shared.lingering = self._clock.call_later(LINGER, lambda: self._close(shared))
+
+    def _close(self, shared: _Shared) -> None:
+        self._forget(shared)  # at once: nobody may find it while it closes
+        shared.over.set()
+
+    def _forget(self, shared: _Shared) -> None:
+        if self._shared.get(shared.key) is shared:
+            del self._shared[shared.key]
+
+    def _outdate(self, key: _Key) -> None:
+        """The Secret has changed since those were opened: they are closed as soon as nobody uses them."""
+        for other, shared in list(self._shared.items()):
+            if other.uid == key.uid and other != key:
+                self._forget(shared)
+                shared.outdated = True
+                if shared.lingering:
+                    shared.lingering.cancel()
+                    shared.lingering = None
+                self._left(shared)
+
+    async def _keep(self, shared: _Shared, connect: Callable[[], AbstractAsyncContextManager[Member]]) -> None:
+        """Hold a member open. In a task of its own, because its watches belong to the task that opened them, and who
+        opens it first may leave first."""
+        try:
+            async with connect() as member:
+                shared.member = member
+                shared.tried.set()
+                await shared.over.wait()
+        except Exception as error:  # noqa: BLE001 - it is raised where the member is waited for
+            if shared.member is None:
+                shared.error = error
+            else:
+                self._troubled(error)
+        finally:
+            self._close(shared)
+            shared.tried.set()
+
+    @asynccontextmanager
+    async def _connect(self, target: Target, way: Connection) -> AsyncIterator[Member]:
+        async with Client(way, observe=self._observe) as client:
+            try:
+                system_uid = await client.cluster_uid()
+            except UnwindError as error:
+                raise _told(target.ref, error) from error
+            member = Member(target.ref, client, system_uid=system_uid, clock=self._clock, troubled=self._troubled)
+            async with member:
+                yield member
+
+    @asynccontextmanager
+    async def _at_home(self) -> AsyncIterator[Member]:
+        uid = await self._client.cluster_uid()
+        # Nothing stands for the management cluster but what it is known by.
+        ref = ObjectRef(version=NAMESPACES.version, kind=NAMESPACES.kind, name="kube-system", uid=uid)
+        async with Member(ref, self._client, system_uid=uid, clock=self._clock, troubled=self._troubled) as member:
+            yield member
+
+
+def _told(ref: ObjectRef, error: UnwindError) -> UnreachableError:
+    # It may have answered, but not to us: a token that has run out, a user without rights.
+    how = "does not let us in" if isinstance(error, ApiError) else "does not answer"
+    return UnreachableError(f"{ref} {how}: {error}")

@@ -1,0 +1,96 @@
+"""What stands for a member on the management cluster, whichever kind it is of (pure)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api import capi, sveltos
+from unwind.api.meta import ObjectMeta, ObjectRef
+from unwind.api.sveltos import ClusterType
+
+if TYPE_CHECKING:
+    from unwind.api.resources import Resource
+
+# Where Cluster API puts a kubeconfig in its Secret.
+_CAPI_KEY = "value"
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster that add-ons can be put on, and from which they have to go when it does."""
+
+    type: ClusterType
+    ref: ObjectRef
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    secret: str
+    """The Secret with its kubeconfig, in the namespace of the object itself."""
+    secret_key: str = ""
+    """The key in it; empty for the first one."""
+    terminating: bool = False
+    deleted_at: dt.datetime | None = None
+    paused: bool = False
+    ready: bool = False
+    """Whether it has ever answered: before that, nothing can have been put on it."""
+    has_class: bool = False
+    """Whether Cluster API asks a hook before it deletes it."""
+    pull_mode: bool = False
+    """Whether nobody can reach it from here: an agent in it fetches what it shall have."""
+
+    def __str__(self) -> str:
+        return str(self.ref)
+
+
+def of_capi(cluster: capi.Cluster) -> Target:
+    """The target that a Cluster of Cluster API is."""
+    meta = cluster.metadata
+    return Target(
+        type=ClusterType.CAPI,
+        ref=_ref(capi.CLUSTERS, meta),
+        labels=meta.labels,
+        annotations=meta.annotations,
+        secret=cluster.kubeconfig_secret,
+        secret_key=_CAPI_KEY,
+        terminating=meta.terminating,
+        deleted_at=meta.deletion_timestamp,
+        paused=cluster.paused,
+        ready=cluster.reachable_once,
+        has_class=bool(cluster.class_name),
+    )
+
+
+def of_sveltos(cluster: sveltos.SveltosCluster) -> Target:
+    """The target that a SveltosCluster is."""
+    meta = cluster.metadata
+    return Target(
+        type=ClusterType.SVELTOS,
+        ref=_ref(sveltos.SVELTOS_CLUSTERS, meta),
+        labels=meta.labels,
+        annotations=meta.annotations,
+        secret=cluster.kubeconfig_secret,
+        secret_key=cluster.spec.kubeconfig_key_name,
+        terminating=meta.terminating,
+        deleted_at=meta.deletion_timestamp,
+        paused=cluster.spec.paused,
+        ready=cluster.status.ready,
+        pull_mode=cluster.spec.pull_mode,
+    )
+
+
+def of_gone(ref: ObjectRef) -> Target:
+    """The target that a Cluster of Cluster API was: all that is left of it is where its kubeconfig may be."""
+    secret = capi.Cluster(metadata=ObjectMeta(name=ref.name)).kubeconfig_secret
+    return Target(type=ClusterType.CAPI, ref=ref, secret=secret, secret_key=_CAPI_KEY)
+
+
+def _ref(resource: Resource, meta: ObjectMeta) -> ObjectRef:
+    return ObjectRef(
+        group=resource.group,
+        version=resource.version,
+        kind=resource.kind,
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+    )
