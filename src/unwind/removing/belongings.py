@@ -1,0 +1,58 @@
+"""What belongs to removed objects: absence covers it, too (DESIGN, rule 1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.deleting.outcomes import Again
+from unwind.removing import contents
+from unwind.removing.several import Several
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from unwind.fleet.member import Member
+    from unwind.removing.contents import Content
+
+_SHOWN = 3
+# How many are waited for at once. What is gone by then is not looked for one by one.
+_AT_ONCE = 100
+# Only an insurance: what is waited for is told by the watches.
+_LOOK_AGAIN = 600.0
+
+
+async def until_gone(member: Member, uids: Collection[str], namespaces: Collection[str]) -> None:
+    """Return if nothing belongs any more to the objects that had these uids; raise Again while something does.
+
+    `namespaces`: where they were. What an object of the whole cluster owned (its namespace is "") may be anywhere.
+    The garbage collector takes it, and the API server says nothing of that to whoever waits for the owner.
+    """
+    for namespace in [""] if "" in namespaces else sorted(namespaces):
+        if namespace:
+            everything = await contents.in_namespace(member.client, member.discovery, namespace)
+        else:
+            everything = await contents.in_cluster(member.client, member.discovery)
+        left = contents.descendants(everything, uids)
+        if left:
+            await _wait_for(member, left)
+
+
+async def _wait_for(member: Member, left: list[Content]) -> None:
+    told = f"{contents.named(left, shown=_SHOWN)} still belong to what was removed"
+    several = Several()
+    try:
+        for one in left[:_AT_ONCE]:
+            it = one.metadata
+            absence = await member.watches.absence(one.resource, name=it.name, uid=it.uid, namespace=it.namespace)
+            several.add(absence)
+            if absence.seen is None and not absence.happened:
+                # It was gone before the watch was asked, or the watch is behind: only the server knows.
+                seen = await member.client.sighting(
+                    one.resource, it.name, uid=it.uid, namespace=it.namespace or None, cluster=member.system_uid
+                )
+                if seen.absent:
+                    absence.tell()
+    except BaseException:
+        several.close()
+        raise
+    raise Again(told, until=several, after=_LOOK_AGAIN)

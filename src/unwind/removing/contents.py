@@ -1,0 +1,130 @@
+"""What is in a namespace, and what belongs to what: everything that a cluster serves, by metadata only."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.resources import Resource
+from unwind.concurrency import side_by_side
+from unwind.deleting.outcomes import TransientError
+from unwind.kube import views
+from unwind.kube.views import Metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from unwind.kube.client import Client
+    from unwind.kube.discovery import Discovery, Kind
+
+_AT_ONCE = 16
+_SHOWN = 5
+
+
+class Content(msgspec.Struct, frozen=True):
+    """An object, as far as it matters here."""
+
+    resource: Resource
+    metadata: Metadata
+
+    def __str__(self) -> str:
+        it = self.metadata
+        return f"{self.resource.kind} {it.namespace}/{it.name}" if it.namespace else f"{self.resource.kind} {it.name}"
+
+
+async def in_namespace(client: Client, discovery: Discovery, namespace: str) -> list[Content]:
+    """Everything in a namespace. Raises if something does not answer: then nobody knows what is there."""
+    return await _everything(client, discovery, namespace)
+
+
+async def in_cluster(client: Client, discovery: Discovery) -> list[Content]:
+    """Everything there is. It costs: what is cluster-wide may own something anywhere."""
+    return await _everything(client, discovery, None)
+
+
+async def _everything(client: Client, discovery: Discovery, namespace: str | None) -> list[Content]:
+    kinds = {
+        (one.resource.group, one.resource.plural): one.resource
+        for one in reversed(await discovery.kinds(anew=True))
+        # What cannot be deleted is a view of something else (metrics of Pods): the namespace's end is nothing to it.
+        if one.verbs >= {"list", "delete"} and (one.resource.namespaced or namespace is None) and not _passing(one)
+    }
+    if silent := await discovery.silent():
+        where = f"namespace {namespace}" if namespace else "the cluster"
+        raise TransientError(
+            f"{', '.join(silent)} does not answer, so nobody knows what is in {where}",
+            remedy="mend or remove its APIService",
+        )
+    found: list[Content] = []
+
+    async def look(resource: Resource) -> None:
+        found.extend(await of_kind(client, resource, namespace=namespace))
+
+    await side_by_side((look(resource) for resource in kinds.values()), limit=_AT_ONCE)
+    return sorted(found, key=str)
+
+
+def _passing(kind: Kind) -> bool:
+    """Whether its objects go by themselves and mean nothing to anybody: there may be thousands of Events."""
+    return kind.resource.kind == "Event" and kind.resource.group in ("", "events.k8s.io")
+
+
+async def of_kind(client: Client, resource: Resource, *, namespace: str | None = None) -> list[Content]:
+    """All objects of a resource, in a namespace or everywhere."""
+    view = views.metadata(resource)
+    found: list[Content] = []
+    pages = client.pages(resource, namespace=namespace, accept=view.accept_list)
+    async with aclosing(pages):
+        async for page in pages:
+            found += [Content(resource, view.decode(item)) for item in page.items or ()]
+    return found
+
+
+def made_by_the_server(content: Content) -> bool:
+    """Whether Kubernetes itself puts it into every namespace."""
+    kind, it = content.resource.kind, content.metadata
+    return (
+        (kind == "Event" and content.resource.group in ("", "events.k8s.io"))
+        or (content.resource.group, kind, it.name)
+        in (("", "ServiceAccount", "default"), ("", "ConfigMap", "kube-root-ca.crt"))
+        or (kind == "Secret" and (it.annotations or {}).get("kubernetes.io/service-account.name") == "default")
+    )
+
+
+def descendants(contents: Iterable[Content], uids: Collection[str]) -> list[Content]:
+    """What belongs to these objects, directly or through others."""
+    children: dict[str, list[Content]] = {}
+    for content in contents:
+        for owner in content.metadata.owner_references:
+            children.setdefault(owner.uid, []).append(content)
+    found: dict[str, Content] = {}
+    waiting = list(uids)
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child.metadata.uid not in found:
+                found[child.metadata.uid] = child
+                waiting.append(child.metadata.uid)
+    return list(found.values())
+
+
+def orphans(contents: Collection[Content], kinds: Collection[tuple[str, str]]) -> list[Content]:
+    """What the garbage collector is about to take: all that it belonged to is gone. `kinds` (group, kind): those of
+    which everything is among the contents, so that what is not there is nowhere."""
+    uids = {one.metadata.uid for one in contents}
+    return [
+        one
+        for one in contents
+        if one.metadata.owner_references
+        and all(
+            owner.uid not in uids and (owner.api_version.rpartition("/")[0], owner.kind) in kinds
+            for owner in one.metadata.owner_references
+        )
+    ]
+
+
+def named(found: Collection[Content], *, shown: int = _SHOWN) -> str:
+    """The first few of them by name, for people."""
+    more = f" and {len(found) - shown} more" if len(found) > shown else ""
+    return ", ".join(sorted(str(one) for one in found)[:shown]) + more

@@ -1,0 +1,193 @@
+"""A Namespace or a CRD goes only when nothing foreign is left in it (DESIGN, rule 2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.names import OWNER_LABEL, Reason
+from unwind.api.resources import LEASES, Resource
+from unwind.deleting.kinds import Kinds
+from unwind.deleting.outcomes import Again, Kept, PermanentError
+from unwind.deleting.registering import LATE, Registration
+from unwind.kube.errors import NotFoundError
+from unwind.removing import contents
+from unwind.removing.contents import Content
+from unwind.removing.several import Several
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from unwind.api.meta import ObjectRef
+    from unwind.deleting.context import DeleteContext
+    from unwind.deleting.outcomes import Outcome
+    from unwind.deleting.protocol import DeleteFunc
+    from unwind.kube.client import Client, Object
+    from unwind.kube.discovery import Discovery
+
+_AT_ONCE = 100
+# Only an insurance: what is waited for is told by the watches.
+_LOOK_AGAIN = 600.0
+
+
+class Sorted(msgspec.Struct, frozen=True):
+    """What something holds, by what becomes of it."""
+
+    going: tuple[Content, ...]
+    """It goes by itself, or somebody sees to it: it is waited for."""
+    staying: tuple[Content, ...]
+    """It is somebody's, and would be destroyed."""
+
+
+def sort(
+    held: Collection[Content],
+    *,
+    removed: Mapping[str, ObjectRef],
+    going: Collection[str] = (),
+    kinds: Collection[tuple[str, str]] = (),
+) -> Sorted:
+    """Tell apart what is held. What belongs to something that was removed is in neither: it goes with it.
+
+    `removed`: by uid. `going`: the owners whose objects are removed beside this. `kinds`: those of which everything is
+    among what is held.
+    """
+    belongings = {one.metadata.uid for one in contents.descendants(held, removed)}
+    services = {(ref.namespace, ref.name) for ref in removed.values() if (ref.group, ref.kind) == ("", "Service")}
+    rest = [
+        one
+        for one in held
+        if one.metadata.uid not in belongings
+        and one.metadata.uid not in removed
+        and not contents.made_by_the_server(one)
+        and not _follows(one, removed, services)
+    ]
+    leaving = {
+        one.metadata.uid
+        for one in rest
+        if one.metadata.deletion_timestamp or (one.metadata.labels or {}).get(OWNER_LABEL) in going
+    }
+    leaving |= {one.metadata.uid for one in contents.orphans(held, kinds)}
+    leaving |= {one.metadata.uid for one in contents.descendants(held, leaving)}
+    return Sorted(
+        tuple(one for one in rest if one.metadata.uid in leaving),
+        tuple(one for one in rest if one.metadata.uid not in leaving),
+    )
+
+
+def _follows(one: Content, removed: Mapping[str, ObjectRef], services: Collection[tuple[str, str]]) -> bool:
+    """Whether one of Kubernetes' controllers takes it away after an object that was removed, though nobody owns it."""
+    it, kind = one.metadata, (one.resource.group, one.resource.kind)
+    if kind == ("", "Endpoints"):
+        return (it.namespace, it.name) in services
+    return kind == ("", "Secret") and (it.annotations or {}).get("kubernetes.io/service-account.uid", "") in removed
+
+
+class Foreigners:
+    """Keeps what holds something foreign."""
+
+    def __init__(
+        self,
+        discovery: Discovery,
+        *,
+        removed: Callable[[], Mapping[str, ObjectRef]],
+        going: Callable[[], Collection[str]],
+        take_along: bool = False,
+    ) -> None:
+        """`removed`: what this step has removed, by uid; its belongings go by themselves. `going`: the owners whose
+        objects are being removed beside this one, and are waited for. `take_along`: foreign or not, it goes."""
+        self._discovery = discovery
+        self._removed = removed
+        self._going = going
+        self._take_along = take_along
+        self._waiting: dict[str, Several] = {}
+
+    def registration(self) -> Registration:
+        return Registration(
+            name="keep-foreign",
+            kinds=(Kinds("v1", "Namespace"), Kinds("apiextensions.k8s.io/v1", "CustomResourceDefinition")),
+            delete=self.delete,
+            order=LATE,
+            about="Keep a Namespace or a CRD that holds what is not ours, and name it.",
+        )
+
+    def look_again(self) -> None:
+        """`going` is another: what was waited for may never come."""
+        for one in self._waiting.values():
+            one.tell()
+
+    async def delete(self, ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        self._waiting.pop(ctx.ref.uid, None)
+        if ctx.absent or obj["metadata"].get("deletionTimestamp") or self._take_along:
+            return await next(ctx, obj)
+        held = await (self._in_namespace(ctx) if ctx.resource.kind == "Namespace" else self._of_definition(ctx, obj))
+        staying = await _not_left_over(ctx.client, held.staying, self._removed().values())
+        if staying:
+            # What belongs to something that is named need not be named itself.
+            owned = contents.descendants(staying, [one.metadata.uid for one in staying])
+            message = f"it holds what is not ours: {contents.named([one for one in staying if one not in owned])}"
+            ctx.log.info("kept", why=message)
+            return Kept(Reason.FOREIGN_CONTENT, message, by="unwind")
+        if held.going:
+            await self._wait_for(ctx, held.going)
+        return await next(ctx, obj)
+
+    async def _wait_for(self, ctx: DeleteContext, held: Collection[Content]) -> None:
+        """Have this looked at again when all of them have changed, or gone; they may have, before anybody listened."""
+        several = Several()
+        try:
+            for one in list(held)[:_AT_ONCE]:
+                it = one.metadata
+                changes = await ctx.watches.changes(one.resource, namespace=it.namespace, name=it.name)
+                several.add(changes)
+                if await _changed(ctx.client, one):
+                    changes.tell()
+        except BaseException:
+            several.close()
+            raise
+        self._waiting[ctx.ref.uid] = several
+        waited_for = f"{ctx.ref} waits for what is removed beside it: {contents.named(held)}"
+        raise Again(waited_for, until=several, after=_LOOK_AGAIN)
+
+    async def _in_namespace(self, ctx: DeleteContext) -> Sorted:
+        everything = await contents.in_namespace(ctx.client, self._discovery, ctx.ref.name)
+        kinds = {
+            (one.resource.group, one.resource.kind) for one in await self._discovery.kinds() if one.resource.namespaced
+        }
+        return sort(everything, removed=self._removed(), going=self._going(), kinds=kinds)
+
+    async def _of_definition(self, ctx: DeleteContext, obj: Object) -> Sorted:
+        spec = obj["spec"]
+        served = [one["name"] for one in spec["versions"] if one["served"]]
+        if not served:
+            raise PermanentError(f"{ctx.ref} serves no version, so nobody knows what it holds")
+        scope = spec["scope"] == "Namespaced"
+        resource = Resource(spec["group"], served[0], spec["names"]["plural"], spec["names"]["kind"], namespaced=scope)
+        return sort(await contents.of_kind(ctx.client, resource), removed=self._removed(), going=self._going())
+
+
+async def _changed(client: Client, one: Content) -> bool:
+    try:
+        found = await client.get(one.resource, one.metadata.name, namespace=one.metadata.namespace or None)
+    except NotFoundError:
+        return True
+    return bool(found["metadata"]["resourceVersion"] != one.metadata.resource_version)
+
+
+async def _not_left_over(client: Client, staying: Iterable[Content], removed: Collection[ObjectRef]) -> list[Content]:
+    """Without the locks of workloads that were removed: nearly every operator has one, and nobody takes it away."""
+    workloads = [(ref.namespace, f"{ref.name}-") for ref in removed if ref.group == "apps"]
+    left: list[Content] = []
+    for one in staying:
+        it = one.metadata
+        if workloads and (one.resource.group, one.resource.kind) == (LEASES.group, LEASES.kind):
+            try:
+                lease = await client.get(LEASES, it.name, namespace=it.namespace)
+            except NotFoundError:
+                continue
+            # It is held by the name of a Pod, which begins with its workload's.
+            holder = (lease.get("spec") or {}).get("holderIdentity") or ""
+            if any(it.namespace == where and holder.startswith(name) for where, name in workloads):
+                continue
+        left.append(one)
+    return left

@@ -1,0 +1,226 @@
+"""The records of what was put where: reading them, sealing them, writing down what became of their entries."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.meta import ObjectMeta, manifest
+from unwind.api.names import OWNER_LABEL, Finalizer
+from unwind.api.unwind import INVENTORIES, Inventory
+from unwind.clock import SYSTEM
+from unwind.deleting.memo import Memo
+from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
+from unwind.kube.queue import Backoff
+from unwind.removing.order import Item
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterable, Mapping
+
+    from unwind.api.unwind import Entry
+    from unwind.clock import Clock, Timer
+    from unwind.kube.client import Client, Object
+
+_RETRY = Backoff(first=0.2, limit=30.0)
+# What is reported is gathered: until there is much of it for one chunk, or for so many seconds.
+_BATCH = 250
+_SOON = 5.0
+# What the removal itself remembers of an entry. The name of no deleter begins like this.
+OWN = "/"
+
+
+class Inventories:
+    """The inventories in Unwind's own namespace."""
+
+    def __init__(self, client: Client, *, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+
+    async def of(self, owner: str) -> list[Inventory]:
+        """The chunks of an owner, by its uid, read from the server."""
+        found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{OWNER_LABEL}={owner}")
+        return sorted(msgspec.convert(found, list[Inventory]), key=lambda one: one.spec.chunk)
+
+    async def seal(self, inventory: Inventory, teardown: str) -> Inventory:
+        """Close it for whoever deploys, by compare-and-swap: they have to read it again. One that another removal has
+        sealed is closed as well: a cluster may be deleted while something is withdrawn from it."""
+        while not inventory.spec.sealed_for:
+            patch = {"spec": {"sealedFor": teardown}}
+            try:
+                sealed = await self.client.revise(INVENTORIES, _guard(inventory), patch)
+                return msgspec.convert(sealed, Inventory)
+            except ConflictError:
+                found = await self.client.get(INVENTORIES, inventory.metadata.name, namespace=self.namespace)
+                inventory = msgspec.convert(found, Inventory)
+        return inventory
+
+    async def write(self, chunk: Inventory, entries: Mapping[str, Mapping[str, Any] | None]) -> None:
+        """Merge something into entries, or take those out that are None. No other entry is touched."""
+        await self.patch(chunk.metadata.name, chunk.metadata.uid, entries)
+
+    async def patch(self, name: str, uid: str, entries: Mapping[str, Mapping[str, Any] | None]) -> None:
+        body: Object = {"metadata": {"uid": uid}, "spec": {"entries": entries}}
+        await self.client.patch(INVENTORIES, name, body, namespace=self.namespace)
+
+    async def discard(self, inventory: Inventory) -> None:
+        """Delete a chunk that is an account of nothing any more."""
+        name, uid = inventory.metadata.name, inventory.metadata.uid
+        try:
+            found = await self.client.get(INVENTORIES, name, namespace=self.namespace)
+            if found["metadata"]["uid"] != uid:
+                return
+            await self.client.delete(INVENTORIES, name, uid=uid, namespace=self.namespace)
+            left = [one for one in found["metadata"].get("finalizers") or () if one != Finalizer.INVENTORY]
+            found = await self.client.get(INVENTORIES, name, namespace=self.namespace)
+            await self.client.revise(INVENTORIES, found, {"metadata": {"finalizers": left}})
+        except NotFoundError:
+            pass  # somebody was faster
+
+    def memo(self, chunk: Inventory, key: str, entry: Entry) -> Memo:
+        """What an entry's deletion remembers. It outlives the object, because the inventory does."""
+
+        async def save(values: Mapping[str, str | None]) -> None:
+            await self.write(chunk, {key: {"memo": dict(values)}})
+
+        return Memo({name: value for name, value in entry.memo.items() if not name.startswith(OWN)}, save)
+
+    async def extend(self, like: Inventory, number: int) -> Inventory:
+        """One more chunk of the same owner, sealed as the others are, for what is found out during its removal."""
+        spec, meta = like.spec, like.metadata
+        name = f"{spec.owner.uid}-{number}"
+        made = Inventory(
+            metadata=ObjectMeta(
+                name=name, namespace=self.namespace, labels=meta.labels, finalizers=(Finalizer.INVENTORY,)
+            ),
+            spec=msgspec.structs.replace(spec, chunk=number, entries={}),
+        )
+        try:
+            created = await self.client.create(INVENTORIES, manifest(INVENTORIES, made))
+        except AlreadyExistsError:
+            # We made it, and died before anything was written into it; or somebody else removes the same.
+            created = await self.client.get(INVENTORIES, name, namespace=self.namespace)
+        return msgspec.convert(created, Inventory)
+
+
+def items(chunks: Iterable[Inventory]) -> list[Item]:
+    """The entries of all chunks."""
+    return [Item(chunk.metadata.name, key, entry) for chunk in chunks for key, entry in chunk.spec.entries.items()]
+
+
+class Notes:
+    """What became of entries, written behind the back of who reports it: thousands of reports cost a few writes.
+
+    No write stands between one object and the next: what was done is seen again after a crash (DESIGN, rule 7).
+    """
+
+    def __init__(
+        self,
+        inventories: Inventories,
+        chunks: Mapping[str, Inventory],
+        *,
+        chance: random.Random,
+        clock: Clock = SYSTEM,
+        troubled: Callable[[str, Exception], None] = lambda *_: None,
+        settled: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`chunks`: by name; more may come. `troubled` is told of a chunk that cannot be written, `settled` of one that
+        could, or need not be any more."""
+        self._inventories = inventories
+        self._chunks = chunks
+        self._clock = clock
+        self._chance = chance
+        self._troubled = troubled
+        self._settled = settled
+        self._pending: dict[str, dict[str, dict[str, Any]]] = {}
+        self._wake = asyncio.Event()
+        self._timer: Timer | None = None
+        self._everything = False
+        self._finishing = False
+
+    def note(self, item: Item, change: dict[str, Any]) -> None:
+        """Have a change to an entry written down, soon."""
+        pending = self._pending.setdefault(item.chunk, {})
+        pending.setdefault(item.key, {}).update(change)
+        if len(pending) >= _BATCH:
+            self._wake.set()
+        elif self._timer is None:
+            self._timer = self._clock.call_later(_SOON, self._write_everything)
+
+    async def run(self) -> None:
+        """Write, until told to finish and everything is written down."""
+        try:
+            while not self._finishing or self._pending:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._flush()
+        finally:
+            self._stop_timer()
+
+    def finish(self) -> None:
+        """Nothing more comes."""
+        self._finishing = True
+        self._write_everything()
+
+    def _write_everything(self) -> None:
+        self._stop_timer()
+        self._everything = True
+        self._wake.set()
+
+    def _stop_timer(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _flush(self) -> None:
+        """Write the chunks of which there is much to tell; all, if it is time, or the end."""
+        failures = 0
+        while name := self._due():
+            entries = self._pending.pop(name)
+            try:
+                await self._inventories.write(self._chunks[name], entries)
+                self._settled(name)
+                failures = 0
+            except (ApiError, UnreachableError) as error:
+                self._troubled(name, error)
+                if isinstance(error, NotFoundError | ConflictError) and await self._is_lost(self._chunks[name]):
+                    # It is gone, or its name belongs to another: there is nothing to be said of it any more.
+                    self._settled(name)
+                    continue
+                for key, change in entries.items():
+                    newer = self._pending.setdefault(name, {}).get(key, {})
+                    self._pending[name][key] = change | newer
+                failures += 1
+                await self._clock.sleep(_RETRY.after(failures, self._chance))
+        if not self._pending:
+            self._everything = False
+
+    def _due(self) -> str | None:
+        every = self._everything or self._finishing
+        return next((name for name, entries in self._pending.items() if every or len(entries) >= _BATCH), None)
+
+    async def _is_lost(self, chunk: Inventory) -> bool:
+        """Whether a chunk is not there any more. A conflict alone does not say so: many may write at once."""
+        try:
+            found = await self._inventories.client.get(
+                INVENTORIES, chunk.metadata.name, namespace=self._inventories.namespace
+            )
+        except NotFoundError:
+            return True
+        except (ApiError, UnreachableError):
+            return False  # nobody knows
+        return bool(found["metadata"]["uid"] != chunk.metadata.uid)
+
+
+def _guard(inventory: Inventory) -> Object:
+    meta = inventory.metadata
+    return {
+        "metadata": {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+        }
+    }

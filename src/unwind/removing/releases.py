@@ -1,0 +1,83 @@
+"""What was deployed as one by a program of its own, and is removed by it: releases of Helm.
+
+The one place where something else sends DELETEs, and by name (DESIGN, rules of order). So whatever a deleter has a say
+in is not left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from unwind.api.names import OWNER_LABEL
+from unwind.api.policies import DeletePolicy
+from unwind.api.resources import PERSISTENT_VOLUME_CLAIMS
+from unwind.deleting import policies
+from unwind.deleting.builtin import KEEP_BY_POLICY, annotated
+from unwind.removing.taken import keep_taken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from unwind.api.meta import ObjectRef
+    from unwind.api.resources import Resource
+    from unwind.api.unwind import Entry
+    from unwind.deleting.deletion import Deletions
+    from unwind.fleet.member import Member
+    from unwind.kube.client import Object
+
+# These are for every object there is, and what they would say is found out without them.
+_ASKED_HERE = frozenset([KEEP_BY_POLICY.name, keep_taken(()).name])
+HasASay = Callable[["Resource", "Object"], Awaitable[bool]]
+"""Whether a deleter has a say in an object's deletion."""
+
+
+class Releases(Protocol):
+    """Who deployed them, and uninstalls them."""
+
+    def release_of(self, entry: Entry) -> ObjectRef | None:
+        """The release that an object is of; None if of none."""
+
+    def afterwards(self, entry: Entry) -> bool:
+        """Whether it is only known when its release is gone who the object is: hooks are created until the end."""
+
+    def marked(self, entry: Entry, obj: Object) -> bool:
+        """Whether an object that is there carries the mark of the release that its entry is of."""
+
+    async def uninstall(
+        self, member: Member, release: ObjectRef, *, owner: str, entries: Sequence[Entry], has_a_say: HasASay
+    ) -> None:
+        """Return when the release is gone; raise Again where something is in the way. `entries`: all of it that the
+        inventory knows, what is gone included."""
+
+
+def last_first(releases: Releases, entries: Iterable[Entry]) -> list[ObjectRef]:
+    """The releases that these are of, in the reverse of the order in which they were deployed."""
+    found: dict[ObjectRef, int] = {}
+    for entry in entries:
+        if release := releases.release_of(entry):
+            found[release] = max(entry.order, found.get(release, 0))
+    return sorted(found, key=lambda one: (-found[one], str(one)))
+
+
+async def has_a_say(deletions: Deletions, resource: Resource, obj: Object) -> bool:
+    """Whether a deleter has a say in this: then it goes through its chain, and nobody else deletes it."""
+    if resource == PERSISTENT_VOLUME_CLAIMS:
+        return True  # nobody could tell afterwards which volume goes with it
+    if OWNER_LABEL in (obj["metadata"].get("labels") or {}):
+        return True  # what a release brings carries no such mark: somebody of ours has taken it over
+    for link in await deletions.registry.deleters(resource):
+        if link.name not in _ASKED_HERE and (link.when is None or link.when(_read(link.model, obj))):
+            return True
+    namespace = obj["metadata"].get("namespace")
+    around = await deletions.resolver.namespace(namespace) if namespace else None
+    said = policies.ruling(
+        annotated(obj), namespace=annotated(around) if around else None, default=deletions.policy
+    ).policy
+    return said is not DeletePolicy.MANAGE
+
+
+def _read(model: type | None, obj: Object) -> Any:
+    return obj if model is None else msgspec.convert(obj, model, strict=False)

@@ -1,0 +1,176 @@
+"""What there is to do for a step, found out before anything goes, and written down where only the member knew it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.names import OWNER_LABEL
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SERVICES, STATEFUL_SETS
+from unwind.api.unwind import ENTRIES_IN_A_CHUNK, EntryState
+from unwind.concurrency import side_by_side
+from unwind.kube.errors import NotFoundError
+from unwind.removing import claims
+from unwind.removing.order import Facts, Item, served_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from unwind.api.resources import Resource
+    from unwind.api.unwind import Entry, Inventory
+    from unwind.fleet.member import Member
+    from unwind.kube.client import Object
+    from unwind.removing.claims import Volume
+    from unwind.removing.inventories import Inventories
+    from unwind.removing.releases import Releases
+    from unwind.removing.served import Served
+
+_AT_ONCE = 16
+
+
+class Survey:
+    """Looks at a member for one step. All of it may be done again: what was written down before is found there."""
+
+    def __init__(
+        self,
+        member: Member,
+        inventories: Inventories,
+        chunks: dict[str, Inventory],
+        served: Served,
+        releases: Releases | None = None,
+    ) -> None:
+        """`chunks`: by name; those that have to be added are put in."""
+        self._member = member
+        self._inventories = inventories
+        self._chunks = chunks
+        self._served = served
+        self._releases = releases
+        self._entries = {name: len(chunk.spec.entries) for name, chunk in chunks.items()}
+        self._known = {entry.object.uid for chunk in chunks.values() for entry in chunk.spec.entries.values()}
+        self._sets: dict[str, tuple[Item, Object]] = {}
+        """The StatefulSets that were seen, by uid."""
+
+    async def confirm(self, intended: Sequence[Item]) -> list[Item]:
+        """Of the objects that we died over while they were created, those that are there: ours if they carry our mark
+        with their owner's uid. All others were never created, or are somebody else's."""
+        ours: list[Item] = []
+
+        async def look(item: Item) -> None:
+            uid = await self._marked(item)
+            if uid:
+                ref = msgspec.structs.replace(item.entry.object, uid=uid)
+                entry = msgspec.structs.replace(item.entry, state=EntryState.CONFIRMED.value, object=ref)
+                ours.append(Item(item.chunk, item.key, entry))
+
+        await side_by_side((look(item) for item in intended), limit=_AT_ONCE)
+        # Before they are deleted: nothing goes whose uid is not in the inventory.
+        await self._write(ours, lambda it: {"state": it.state, "object": {"uid": it.object.uid}})
+        return ours
+
+    async def claims(self, todo: Sequence[Item]) -> list[Item]:
+        """The claims of StatefulSets that are not in the inventory yet, written into it before the sets go."""
+        sets = [item for item in todo if _is(item, STATEFUL_SETS) and item.entry.object.uid not in self._sets]
+        for item in sets:
+            if found := await self._find(item):
+                self._sets[item.entry.object.uid] = (item, found)
+        return await self.more_claims()
+
+    async def more_claims(self) -> list[Item]:
+        """The claims of the StatefulSets that were seen and that nobody knew of: one may be scaled up until it goes."""
+        made: list[Entry] = []
+        for item, found in self._sets.values():
+            made += await claims.of_set(self._member, found, order=item.entry.order)
+        unknown = [one for one in made if one.object.uid not in self._known]
+        new = [Item(await self._room(), f"pvc-{one.object.uid}", one) for one in unknown]
+        await self._write(new, msgspec.to_builtins)
+        self._known |= {one.object.uid for one in unknown}
+        return new
+
+    async def volumes(self, todo: Sequence[Item]) -> dict[str, Volume]:
+        """The volumes that go with these claims, by the claim's uid. The entries remember them: when a claim is gone,
+        nobody knows."""
+        found = {
+            item.entry.object.uid: claims.Volume.parse(item.entry.memo[claims.REMEMBERED])
+            for item in todo
+            if claims.REMEMBERED in item.entry.memo
+        }
+        new: dict[str, Volume] = {}
+
+        async def look(item: Item) -> None:
+            if volume := await claims.volume_of(self._member, item.entry.object):
+                new[item.entry.object.uid] = volume
+
+        await side_by_side((look(item) for item in todo if item.entry.object.uid not in found), limit=_AT_ONCE)
+        having = [item for item in todo if item.entry.object.uid in new]
+        await self._write(having, lambda it: {"memo": {claims.REMEMBERED: str(new[it.object.uid])}})
+        return found | new
+
+    async def facts(self, todo: Sequence[Item], everything: Iterable[Item]) -> Facts:
+        """What the order depends on; `everything`, because what is gone already is of this step, too."""
+        refs = [item.entry.object for item in everything]
+        services = {(ref.namespace, ref.name) for ref in refs if (ref.group, ref.kind) == ("", SERVICES.kind)}
+        balancers: set[str] = set()
+        converted: set[str] = set()
+
+        async def look(item: Item) -> None:
+            found = await self._find(item)
+            if found is None:
+                return
+            if item.entry.object.kind == SERVICES.kind:
+                if found["spec"].get("type") == "LoadBalancer":
+                    balancers.add(item.entry.object.uid)
+            elif served_by(found, services):
+                converted.add(item.entry.object.uid)
+
+        asked = [item for item in todo if _is(item, SERVICES) or _is(item, CUSTOM_RESOURCE_DEFINITIONS)]
+        await side_by_side((look(item) for item in asked), limit=_AT_ONCE)
+        return Facts(balancers=frozenset(balancers), converted=frozenset(converted))
+
+    async def _marked(self, item: Item) -> str | None:
+        """The uid of the object that an entry intends, if it is there and ours."""
+        resource = await self._served.resource(item)
+        if resource is None:
+            return None
+        ref = item.entry.object
+        try:
+            found = await self._member.client.get(resource, ref.name, namespace=ref.namespace or None)
+        except NotFoundError:
+            await self._member.verify()  # an absence counts only from the cluster that it was meant for
+            return None
+        owner = self._chunks[item.chunk].spec.owner.uid
+        uid: str = found["metadata"]["uid"]
+        marked = (found["metadata"].get("labels") or {}).get(OWNER_LABEL) == owner
+        return uid if marked or (self._releases and self._releases.marked(item.entry, found)) else None
+
+    async def _find(self, item: Item) -> Object | None:
+        it = item.entry.object
+        try:
+            found = await self._member.client.get(item.resource, it.name, namespace=it.namespace or None)
+        except NotFoundError:
+            return None
+        return found if found["metadata"]["uid"] == it.uid else None
+
+    async def _room(self) -> str:
+        """A chunk that an entry can be added to."""
+        name = next((name for name, entries in self._entries.items() if entries < ENTRIES_IN_A_CHUNK), None)
+        if name is None:
+            chunks = sorted(self._chunks.values(), key=lambda chunk: chunk.spec.chunk)
+            made = await self._inventories.extend(chunks[0], chunks[-1].spec.chunk + 1)
+            name = made.metadata.name
+            self._chunks[name] = made
+            self._entries[name] = len(made.spec.entries)
+        self._entries[name] += 1
+        return name
+
+    async def _write(self, todo: Iterable[Item], change: Callable[[Entry], dict[str, Any]]) -> None:
+        """Write something into each of these entries, all of a chunk at once."""
+        chunks: dict[str, dict[str, dict[str, Any]]] = {}
+        for item in todo:
+            chunks.setdefault(item.chunk, {})[item.key] = change(item.entry)
+        for name, entries in chunks.items():
+            await self._inventories.write(self._chunks[name], entries)
+
+
+def _is(item: Item, resource: Resource) -> bool:
+    return (item.entry.object.group, item.entry.object.kind) == (resource.group, resource.kind)

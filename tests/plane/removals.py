@@ -1,0 +1,313 @@
+"""What the tests of removals are made of: objects on a member with their inventory, and the removal of them."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.definitions import DEFINITIONS
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.names import OWNER_LABEL, Finalizer
+from unwind.api.resources import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    Resource,
+)
+from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, Inventory, InventorySpec, MemberRef
+from unwind.concurrency import side_by_side
+from unwind.deleting.builtin import BUILTIN
+from unwind.deleting.entering import Waiting
+from unwind.fleet.member import Member
+from unwind.kube.discovery import Discovery
+from unwind.kube.errors import ApiError, NotFoundError
+from unwind.local import waiting
+from unwind.removing.removal import Removal
+from unwind.testing.clock import StillClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection
+
+    from unwind.clock import Clock
+    from unwind.kube.client import Client, Object
+    from unwind.local.auditing import Entry as Audited
+    from unwind.local.cluster import Cluster
+    from unwind.local.plane import Plane
+    from unwind.removing.inventories import Inventories
+
+CLUSTER = ObjectRef(group="cluster.x-k8s.io", version="v1beta2", kind="Cluster", namespace="fleet", name="m", uid="m-1")
+
+
+async def define_inventories(client: Client) -> None:
+    """Have Inventories served; they may be there already."""
+    definition = next(one for one in DEFINITIONS if one.resource == INVENTORIES).custom_resource_definition()
+    await client.apply(CUSTOM_RESOURCE_DEFINITIONS, definition)
+    await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, definition["metadata"]["name"], "Established")
+    await until_served(client, INVENTORIES)
+
+
+async def until_served(client: Client, resource: Resource) -> None:
+    """Return when a new kind can be listed, and is in what the server tells of itself."""
+    async with asyncio.timeout(30):
+        while True:
+            kinds = [one.resource for one in await Discovery(client).kinds()]
+            try:
+                if resource in kinds:
+                    await client.list(resource)
+                    return
+            except ApiError:
+                pass  # for a moment after a CRD was created its lists are turned away
+            await asyncio.sleep(0.05)
+
+
+class Told:
+    """What a removal said."""
+
+    def __init__(self) -> None:
+        self.removal: Removal | None = None
+        self._news = asyncio.Event()
+
+    def changed(self) -> None:
+        self._news.set()
+
+    def words(self) -> list[str]:
+        assert self.removal
+        waits = self.removal.progress.waits.values()
+        return [one.reason if isinstance(one, Waiting) else one.message for one in waits]
+
+    async def until(self, *parts: str) -> str:
+        """Return what is said as soon as it has all of this in it."""
+        async with asyncio.timeout(60):
+            while True:
+                self._news.clear()
+                for word in self.words():
+                    if all(part in word for part in parts):
+                        return word
+                await self._news.wait()
+
+
+class Scene:
+    """One step: what it put on a member, and the account of it."""
+
+    def __init__(self, plane: Plane, inventories: Inventories, cluster: Cluster, system_uid: str) -> None:
+        self.management = plane.management
+        self.inventories = inventories
+        self.cluster = cluster
+        self.client = cluster.client
+        self.system_uid = system_uid
+        self.owner = ObjectRef(
+            group="config.projectsveltos.io",
+            version="v1beta1",
+            kind="ClusterSummary",
+            namespace="fleet",
+            name="step",
+            uid=str(uuid.uuid4()),
+        )
+        self.entries: dict[str, Entry] = {}
+
+    def another(self) -> Scene:
+        """Another step on the same member."""
+        other = object.__new__(Scene)
+        other.__dict__.update(self.__dict__)
+        other.owner = msgspec.structs.replace(self.owner, uid=str(uuid.uuid4()))
+        other.entries = {}
+        return other
+
+    async def put(self, resource: Resource, body: Object, *, order: int = 0, key: str = "", **entry: Any) -> ObjectRef:
+        """Create an object with our mark, and enter it in the inventory."""
+        metadata = body["metadata"]
+        labels = {OWNER_LABEL: self.owner.uid} | (metadata.get("labels") or {})
+        body = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            **body,
+            "metadata": metadata | {"labels": labels},
+        }
+        made = await self.client.create(resource, body)
+        return self.enter(resource, made, order=order, key=key, **entry)
+
+    def enter(self, resource: Resource, made: Object, *, order: int = 0, key: str = "", **entry: Any) -> ObjectRef:
+        """Enter an object in the inventory."""
+        metadata = made["metadata"]
+        ref = ObjectRef(
+            group=resource.group,
+            version=resource.version,
+            kind=resource.kind,
+            namespace=metadata.get("namespace", ""),
+            name=metadata["name"],
+            uid=metadata.get("uid", ""),
+        )
+        given: dict[str, Any] = {"state": "Confirmed", "resource": resource.plural, "order": order} | entry
+        self.entries[key or f"e-{len(self.entries)}"] = Entry(object=ref, **given)
+        return ref
+
+    async def config_map(self, namespace: str, name: str, **more: Any) -> ObjectRef:
+        metadata = {"name": name, "namespace": namespace, **more.pop("metadata", {})}
+        return await self.put(CONFIG_MAPS, {"metadata": metadata}, **more)
+
+    async def namespace(self, name: str, **more: Any) -> ObjectRef:
+        return await self.put(NAMESPACES, {"metadata": {"name": name}}, **more)
+
+    async def deployment(self, namespace: str, name: str, *, replicas: int = 1, **more: Any) -> ObjectRef:
+        """A Deployment whose Pods are there."""
+        labels = {"app": name}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "c"}]}}
+        spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+        ref = await self.put(DEPLOYMENTS, {"metadata": {"name": name, "namespace": namespace}, "spec": spec}, **more)
+
+        def ready(it: Object | None) -> bool:
+            return bool(it and it.get("status", {}).get("readyReplicas") == replicas)
+
+        await waiting.until(self.client, DEPLOYMENTS, name, ready, "ready", namespace=namespace)
+        return ref
+
+    async def definition(self, group: str, *, scope: str = "Namespaced", owned: bool = True, **more: Any) -> Resource:
+        """A CRD of this step for Gadgets, served."""
+        names = {"kind": "Gadget", "plural": "gadgets", "singular": "gadget", "listKind": "GadgetList"}
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+        body: Object = {
+            "apiVersion": CUSTOM_RESOURCE_DEFINITIONS.api_version,
+            "kind": CUSTOM_RESOURCE_DEFINITIONS.kind,
+            "metadata": {"name": f"gadgets.{group}"},
+            "spec": {"group": group, "scope": scope, "names": names, "versions": [version]},
+        }
+        if owned:
+            await self.put(CUSTOM_RESOURCE_DEFINITIONS, body, **more)
+        else:
+            await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, body)
+        resource = Resource(group, "v1", "gadgets", "Gadget", namespaced=scope == "Namespaced")
+        await until_served(self.client, resource)
+        return resource
+
+    async def write(self) -> list[Inventory]:
+        """Write the inventory, in as many chunks as it takes."""
+        entries = list(self.entries.items())
+        chunks = [dict(entries[at : at + ENTRIES_IN_A_CHUNK]) for at in range(0, len(entries), ENTRIES_IN_A_CHUNK)]
+        for number, chunk in enumerate(chunks):
+            member = MemberRef(object=CLUSTER, system_uid=self.system_uid)
+            made = Inventory(
+                metadata=ObjectMeta(
+                    name=f"{self.owner.uid}-{number}",
+                    namespace=self.inventories.namespace,
+                    labels={OWNER_LABEL: self.owner.uid},
+                    finalizers=(Finalizer.INVENTORY,),
+                ),
+                spec=InventorySpec(owner=self.owner, member=member, chunk=number, sealed_for="t-1", entries=chunk),
+            )
+            await self.inventories.client.create(INVENTORIES, manifest(INVENTORIES, made))
+        return await self.read()
+
+    async def read(self) -> list[Inventory]:
+        return await self.inventories.of(self.owner.uid)
+
+    async def account(self) -> dict[str, Entry]:
+        """The entries as they are on the server now."""
+        return {key: entry for chunk in await self.read() for key, entry in chunk.spec.entries.items()}
+
+    @asynccontextmanager
+    async def removal(
+        self,
+        *,
+        client: Client | None = None,
+        clock: Clock | None = None,
+        system_uid: str = "",
+        told: Told | None = None,
+        going: Callable[[], Collection[str]] = frozenset,
+        take_along: bool = False,
+    ) -> AsyncIterator[Removal]:
+        """A removal by what the server has of the inventory, and by a clock that stands still."""
+        clock = clock or StillClock()
+        told = told or Told()
+        uid = system_uid or self.system_uid
+        async with Member(CLUSTER, client or self.client, system_uid=uid, clock=clock) as member:
+            told.removal = Removal(
+                member,
+                self.inventories,
+                await self.read(),
+                deleters=BUILTIN,
+                teardown="t-1",
+                take_along=take_along,
+                going=going,
+                changed=told.changed,
+                clock=clock,
+            )
+            yield told.removal
+
+    async def remove(self, **more: Any) -> Removal:
+        """Write the inventory if that is not done, and have everything removed."""
+        if not await self.read():
+            await self.write()
+        async with self.removal(**more) as removal, asyncio.timeout(90):
+            await removal.run()
+        return removal
+
+    async def there(self, resource: Resource, ref: ObjectRef) -> bool:
+        """Whether exactly this object is there."""
+        try:
+            found = await self.client.get(resource, ref.name, namespace=ref.namespace or None)
+        except NotFoundError:
+            return False
+        return bool(found["metadata"]["uid"] == ref.uid)
+
+    def deleted(self) -> list[Audited]:
+        """The deletions by uid of what this step put there, in the order in which they were answered."""
+        uids = {entry.object.uid for entry in self.entries.values()}
+        return [one for one in self.cluster.audit.deletions() if one.uid in uids]
+
+    def order(self) -> list[str]:
+        """What was deleted, by resource and name, each once."""
+        told = [f"{one.object_ref.resource}/{one.object_ref.name}" for one in self.deleted()]
+        return list(dict.fromkeys(told))
+
+
+def stateful_set(room: str, name: str, *, replicas: int) -> Object:
+    """A StatefulSet that has a claim for each of its Pods."""
+    labels = {"app": name}
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
+    return {
+        "metadata": {"name": name, "namespace": room},
+        "spec": {
+            "replicas": replicas,
+            "serviceName": name,
+            # All at once: without volumes that are bound the first Pod would hold up the others.
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "c", "image": "c"}]},
+            },
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
+        },
+    }
+
+
+async def until_claimed(client: Client, room: str, name: str) -> Object:
+    """A claim, as soon as it is there."""
+    found = await waiting.until(
+        client, PERSISTENT_VOLUME_CLAIMS, name, lambda it: it is not None, "made", namespace=room
+    )
+    assert found
+    return found
+
+
+async def everything_by(work: Collection[Any]) -> None:
+    await side_by_side(work, limit=16)
+
+
+async def serve_finalizers(client: Client, resource: Resource, finalizer: str) -> None:
+    """A stand-in for an operator: what is being deleted is let go, until cancelled."""
+    while True:
+        with suppress(ApiError):  # its kind is gone, or was changed by somebody meanwhile: then it is shown again
+            async for event in client.watch(resource):
+                metadata = event.object.get("metadata", {})
+                if event.type != "DELETED" and metadata.get("deletionTimestamp"):
+                    left = [one for one in metadata.get("finalizers", ()) if one != finalizer]
+                    await client.revise(resource, event.object, {"metadata": {"finalizers": left}})
+        await asyncio.sleep(0.05)

@@ -1,0 +1,113 @@
+"""What is in the way of a removal, found out on a real member."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from tests.plane.removals import CLUSTER, Scene, Told, define_inventories
+from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES
+from unwind.fleet.member import Member
+from unwind.local import waiting
+from unwind.removing.blocked import what_blocks
+from unwind.removing.inventories import Inventories, items
+from unwind.testing.clock import START
+
+if TYPE_CHECKING:
+    from unwind.api.unwind import Blocker
+    from unwind.kube.client import Object
+    from unwind.local.plane import Plane
+    from unwind.removing.removal import Removal
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def system_uid(plane: Plane) -> str:
+    await define_inventories(plane.management.client)
+    return await plane.members["member-1"].client.cluster_uid()
+
+
+@pytest.fixture
+def scene(plane: Plane, namespace: str, system_uid: str) -> Scene:
+    inventories = Inventories(plane.management.client, namespace=namespace)
+    return Scene(plane, inventories, plane.members["member-1"], system_uid)
+
+
+@pytest.fixture
+def room() -> str:
+    """The name of a namespace on the member that no other test has."""
+    return f"removal-{uuid.uuid4().hex[:8]}"
+
+
+async def blockers(scene: Scene, removal: Removal) -> tuple[Blocker, ...]:
+    async with Member(CLUSTER, scene.client, system_uid=scene.system_uid) as member:
+        todo = items(await scene.read())
+        return await what_blocks(member, removal.progress.waits, todo, step="base", now=START)
+
+
+async def test_an_operator_that_does_not_run_is_named_for_the_finalizer_that_it_should_serve(
+    scene: Scene, room: str
+) -> None:
+    await scene.cluster.create_namespace(room)
+    group = f"{room}.dev"
+    gadgets = await scene.definition(group)
+    await scene.deployment(room, "operator")
+    ref = await scene.put(
+        gadgets, {"metadata": {"name": "one", "namespace": room, "finalizers": [f"gadgets.{group}/x"]}}
+    )
+    await scene.write()
+    told = Told()
+    async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(removal.run())
+        await told.until("waits for", f"gadgets.{group}/x")
+        [blocker] = await blockers(scene, removal)
+        assert (blocker.object, blocker.step, blocker.reason) == (ref, "base", "Finalizer")
+        assert blocker.actor == f"Deployment {room}/operator"
+        assert blocker.since
+        assert blocker.since > START
+
+        def stopped(it: Object | None) -> bool:
+            return bool(it and not it.get("status", {}).get("readyReplicas"))
+
+        await scene.client.patch(DEPLOYMENTS, "operator", {"spec": {"replicas": 0}}, namespace=room)
+        await waiting.until(scene.client, DEPLOYMENTS, "operator", stopped, "stopped", namespace=room)
+        [blocker] = await blockers(scene, removal)
+        assert blocker.reason == "FinalizerNotServed"
+        assert blocker.actor == f"whoever runs Deployment {room}/operator"
+        await scene.client.patch(gadgets, "one", {"metadata": {"finalizers": None}}, namespace=room)
+        await running
+
+
+async def test_what_holds_a_namespace_is_named_as_the_server_tells_it(scene: Scene, room: str) -> None:
+    ref = await scene.namespace(room)
+    metadata = {"name": "theirs", "namespace": room, "finalizers": ["example.dev/hold"]}
+    await scene.client.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    await scene.write()
+    told = Told()
+    async with scene.removal(told=told, take_along=True) as removal, asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(removal.run())
+        await told.until(f"Namespace {room} is being deleted")
+        await waiting.until_true(scene.client, NAMESPACES, room, "NamespaceFinalizersRemaining")
+        [blocker] = await blockers(scene, removal)
+        assert (blocker.object, blocker.reason) == (ref, "Finalizer")
+        assert f"something in Namespace {room} has the finalizer example.dev/hold" in blocker.message
+        assert blocker.actor == "the controller of example.dev"
+        await scene.client.patch(CONFIG_MAPS, "theirs", {"metadata": {"finalizers": None}}, namespace=room)
+        await running
+
+
+async def test_of_what_cannot_be_looked_at_the_removals_own_words_are_told(scene: Scene, room: str) -> None:
+    await scene.cluster.create_namespace(room)
+    await scene.config_map(room, "one")
+    await scene.write()
+    told = Told()
+    async with scene.removal(told=told, system_uid="another-cluster") as removal, asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(removal.run())
+        await told.until("another cluster answers")
+        [blocker] = await blockers(scene, removal)
+        running.cancel()
+    assert (blocker.object, blocker.reason, blocker.since) == (CLUSTER, "Unreachable", START)
+    assert blocker.actor == "whoever runs the member"
