@@ -1,0 +1,175 @@
+"""One object on the member: made, brought up to date, or left to whose it is (DESIGN, rule 2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.addons import marks, ownership
+from unwind.addons.marks import Claim, Seen
+from unwind.addons.reports import Outcome
+from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+
+if TYPE_CHECKING:
+    from unwind.addons.marks import Owner
+    from unwind.addons.placing import Placed
+    from unwind.kube.client import Client, Object
+    from unwind.kube.errors import ApiError
+
+
+# A busy object, such as a Deployment while it rolls out, may have changed between looking and writing.
+_TRIES = 4
+
+
+class Contact(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    outcome: Outcome
+    message: str = ""
+    uid: str = ""
+    """The object's, if it is ours now."""
+    adopted: bool = False
+    lost: bool = False
+    """Whether it is somebody else's, so that it has no place in our inventory."""
+
+
+class Adoption(msgspec.Struct, frozen=True):
+    """Somebody else's object that may be adopted. The inventory has to say so before the object does: who dies in
+    between would otherwise take it for an object that we made, and delete it."""
+
+    uid: str
+    before: str
+    """For people: whose it was."""
+
+
+async def create(client: Client, placed: Placed, owner: Owner) -> Contact | Adoption:
+    """Make an object, whose entry says that it is intended. First contact is a create: an apply would succeed over
+    somebody else's object, too."""
+    try:
+        made = await client.create(placed.resource, marks.marked(placed, owner))
+    except AlreadyExistsError:
+        return await _there_already(client, placed, owner)
+    return Contact(outcome=Outcome.CREATED, uid=made["metadata"]["uid"])
+
+
+async def update(
+    client: Client, placed: Placed, owner: Owner, it: Seen, *, adopted: bool, anew: bool = False
+) -> Contact:
+    """Bring an object up to date that is ours by its recorded uid. `anew`: also if nothing has changed on our side."""
+    if it.terminating:
+        return _terminating(it.uid, adopted=adopted)
+    claim = marks.claim(it, owner)
+    if claim is Claim.TAKEN:
+        return _taken(it)
+    body = marks.marked(placed, owner, adopted=adopted)
+    if claim is Claim.OURS and not anew and it.hash == marks.hash_in(body):
+        return Contact(outcome=Outcome.UNCHANGED, uid=it.uid, adopted=adopted)
+    return await _bring(client, placed, owner, uid=it.uid, adopted=adopted)
+
+
+async def adopt(client: Client, placed: Placed, owner: Owner, adoption: Adoption) -> Contact:
+    """Update somebody else's object, whose entry says that it is adopted."""
+    return _saying(
+        f"adopted; it was {adoption.before}", await _bring(client, placed, owner, uid=adoption.uid, adopted=True)
+    )
+
+
+async def _there_already(client: Client, placed: Placed, owner: Owner) -> Contact | Adoption:
+    ref = placed.ref
+    try:
+        live = await client.get(placed.resource, ref.name, namespace=ref.namespace or None)
+    except NotFoundError:
+        return Contact(outcome=Outcome.FAILED, message="it was there, and went while it was looked at")
+    it = marks.seen(live["metadata"])
+    claim = marks.claim(it, owner)
+    if placed.implied and claim is not Claim.OURS:
+        return Contact(outcome=Outcome.UNCHANGED, lost=True)  # somebody else has made it, which is as good
+    if it.terminating:
+        return _terminating()
+    match claim:
+        case Claim.OURS:
+            # We died, or had no answer, between making it and writing that down.
+            return await update(client, placed, owner, it, adopted=it.adopted)
+        case Claim.TAKEN:
+            return _taken(it)
+        case Claim.WON if not it.adopted:
+            done = await _bring(client, placed, owner, uid=it.uid, adopted=False)
+            return _saying(f"taken over from {it.profile}", done)
+        case Claim.FOREIGN if not owner.adopt:
+            message = "it was there before, and is somebody else's"
+            return Contact(outcome=Outcome.CONFLICT, message=message, lost=True)
+    return Adoption(it.uid, it.profile or "somebody else's")
+
+
+async def _bring(client: Client, placed: Placed, owner: Owner, *, uid: str, adopted: bool) -> Contact:
+    """Apply to the object with this uid, only as it was when we looked whose it is: another profile may take it over
+    at any moment, and nothing but its mark says so."""
+    ref = placed.ref
+    tries = _TRIES
+    while True:
+        tries -= 1
+        live = await client.get(placed.resource, ref.name, namespace=ref.namespace or None)
+        it = marks.seen(live["metadata"])
+        claim = marks.claim(it, owner)
+        if it.uid != uid or (claim is Claim.WON and it.adopted and not adopted):
+            return Contact(outcome=Outcome.FAILED, message="it changed hands while it was looked at")
+        if it.terminating:
+            return _terminating(uid, adopted=adopted)
+        if claim is Claim.TAKEN:
+            return _taken(it)
+        try:
+            return await _apply(client, placed, marks.marked(placed, owner, adopted=adopted), live, adopted=adopted)
+        except ConflictError:
+            if not tries:
+                raise
+
+
+async def _apply(client: Client, placed: Placed, body: dict[str, Any], live: Object, *, adopted: bool) -> Contact:
+    metadata = live["metadata"]
+    version = metadata["resourceVersion"]
+    # What somebody else has created stays theirs: of that, only what we apply is ours.
+    now = version if adopted else await _own(client, placed, live)
+    guard = {"uid": metadata["uid"], "resourceVersion": now}
+    after = await client.apply(placed.resource, body | {"metadata": body["metadata"] | guard})
+    same = after["metadata"]["resourceVersion"] == version
+    return Contact(outcome=Outcome.UNCHANGED if same else Outcome.UPDATED, uid=metadata["uid"], adopted=adopted)
+
+
+async def _own(client: Client, placed: Placed, live: Object) -> str:
+    """Have all that we set counted as applied; returns the object's version afterwards."""
+    metadata = live["metadata"]
+    version: str = metadata["resourceVersion"]
+    fields = ownership.applied(metadata.get("managedFields") or [])
+    if fields is None:
+        return version
+    patch: list[Object] = [
+        {"op": "replace", "path": "/metadata/managedFields", "value": fields},
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
+    ]
+    ref = placed.ref
+    moved = await client.patch(placed.resource, ref.name, patch, namespace=ref.namespace or None)
+    after: str = moved["metadata"]["resourceVersion"]
+    return after
+
+
+def _saying(message: str, done: Contact) -> Contact:
+    ours = bool(done.uid) and done.outcome is not Outcome.FAILED
+    return msgspec.structs.replace(done, outcome=Outcome.UPDATED, message=message) if ours else done
+
+
+def _terminating(uid: str = "", *, adopted: bool = False) -> Contact:
+    message = "an object of this name is being deleted; when it is gone, it is made anew"
+    return Contact(outcome=Outcome.FAILED, message=message, uid=uid, adopted=adopted)
+
+
+def _taken(it: Seen) -> Contact:
+    message = f"it belongs to {it.profile or 'another profile'}, whose tier is {it.tier}"
+    return Contact(outcome=Outcome.CONFLICT, message=message, lost=True)
+
+
+def told(placed: Placed, error: ApiError) -> str:
+    """What the API server said; not in its words where they could quote a Secret."""
+    if placed.confidential:
+        return f"the API server refused it: {error.code} {error.reason}".rstrip()
+    return str(error)

@@ -1,0 +1,308 @@
+"""Helm, run as the program it is: with credentials of its own in a private directory, bounded, and ended with us."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import yaml
+
+from unwind.addons.helm_releases import rendered
+from unwind.api.names import CHART_INPUTS_LABEL, CHART_UNINSTALL_LABEL, OWNER_LABEL
+from unwind.clock import SYSTEM
+from unwind.deleting.outcomes import Pace, TransientError
+from unwind.errors import UnwindError
+from unwind.kube import kubeconfig
+from unwind.kube.credentials import Credentials
+from unwind.kube.kubeconfig import Token
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Sequence
+    from datetime import datetime
+
+    from unwind.addons.charts import Chart
+    from unwind.addons.helm_releases import Manifest
+    from unwind.clock import Clock
+    from unwind.kube.kubeconfig import Connection
+
+AT_ONCE = 2
+"""How many may run in one process (DESIGN): each takes some 100 MB and a core."""
+# An operation's timeout is for each hook and each wait of its own; this is for when Helm itself hangs.
+_OPERATIONS = 4
+_START = 60.0
+# Told to end, Helm writes down that its release failed, which is better than one that is pending for ever.
+_GRACE = 5.0
+# What it may know of where it runs. Nothing else: neither a kubeconfig of ours, nor settings for somebody's own Helm.
+_ENVIRONMENT = (
+    "PATH",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+)
+_PR_SET_PDEATHSIG = 1
+# Looked up before any fork: between fork and exec nothing may be imported or allocated that takes a lock.
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+_PASSWORD = re.compile(r"://[^/\s@]*@")
+_LONGEST = 600
+_WORDS = 200
+
+
+class HelmError(TransientError):
+    """Helm did not do it; `what` is what it said, on one line."""
+
+
+class Helm:
+    """Runs Helm against members."""
+
+    def __init__(self, program: Path, *, charts: Path | None = None, clock: Clock = SYSTEM) -> None:
+        """`charts`: where charts that are named by a `file://` URL may be; without it, nowhere."""
+        self.program = program
+        self.clock = clock
+        self.since = clock.now()
+        """Whatever was begun before, nobody here is at it any more."""
+        self._charts = charts.resolve() if charts else None
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._broken_off: set[tuple[str, str, str]] = set()
+
+    async def render(
+        self, connection: Connection, chart: Chart, *, upgrade: bool, version: str, served: Iterable[str]
+    ) -> list[Manifest]:
+        """What an installation, or an upgrade, would bring to a member of this version that serves these groups and
+        kinds (`apps/v1`, `apps/v1/Deployment`). Nothing is changed.
+
+        Not by a dry run: that asks the API server for kinds whose CRDs the chart itself has yet to bring.
+        """
+        more = ["--dry-run=server", "--include-crds", f"--kube-version={version}"]
+        # Not all in one: Linux takes no argument of more than 128 KB.
+        words = list(served)
+        more += [f"--api-versions={','.join(words[at : at + _WORDS])}" for at in range(0, len(words), _WORDS)]
+        more += ["--is-upgrade"] if upgrade else []
+        output = await self._deploy("template", connection, chart, more)
+        return await asyncio.to_thread(lambda: rendered(output.decode()))
+
+    async def upgrade(self, connection: Connection, chart: Chart, *, owner: str) -> None:
+        """Install or upgrade the release, and return when Helm is done. `owner`: the mark on its Secret."""
+        options = chart.options
+        labels = {
+            **dict(options.labels),
+            OWNER_LABEL: owner,
+            CHART_INPUTS_LABEL: chart.inputs,
+            CHART_UNINSTALL_LABEL: options.uninstalling,
+        }
+        marks = ",".join(f"{key}={value}" for key, value in labels.items())
+        # Its output has the values in it, and is not looked at.
+        more = ["--install", *options.flags, f"--labels={marks}", "--output=json"]
+        try:
+            await self._deploy("upgrade", connection, chart, more)
+        except BaseException:
+            self._broken_off.add((connection.server, chart.namespace, chart.release))
+            raise
+        self._broken_off.discard((connection.server, chart.namespace, chart.release))
+
+    def at_work(self, connection: Connection, chart: Chart, began: datetime | None) -> bool:
+        """Whether somebody may still be at a release that was begun then. Ours end with us, or are known to have ended;
+        somebody's own Helm ends when its time is over."""
+        if (
+            began is None
+            or began < self.since
+            or (connection.server, chart.namespace, chart.release) in self._broken_off
+        ):
+            return False
+        return (self.clock.now() - began).total_seconds() < chart.options.timeout
+
+    async def uninstall(
+        self,
+        connection: Connection,
+        *,
+        namespace: str,
+        release: str,
+        patience: float,
+        wait: bool,
+        hooks: bool = True,
+        cascade: str = "foreground",
+    ) -> None:
+        """Have Helm delete what is in the release's last revision, run its hooks, and forget it. Gone before: fine.
+
+        `patience`: seconds for any single operation. `wait`: until all is gone, before its last hooks run.
+        """
+        argv = ["uninstall", release, f"--namespace={namespace}", f"--cascade={cascade}", "--ignore-not-found"]
+        argv += [f"--timeout={patience:.0f}s", *(["--wait"] if wait else []), *([] if hooks else ["--no-hooks"])]
+        # Only so does it say which object could not be deleted. There is nothing secret in what it says here.
+        argv.append("--debug")
+        async with self._directory(connection) as directory:
+            await self._run(argv, directory, within=_OPERATIONS * patience + _START)
+
+    async def _deploy(self, command: str, connection: Connection, chart: Chart, more: Sequence[str]) -> bytes:
+        options = chart.options
+        argv = [command, chart.release, self._located(chart.chart), f"--namespace={chart.namespace}"]
+        argv += [f"--timeout={options.timeout:.0f}s", *options.rendering, *more]
+        argv += [f"--repo={chart.repository}"] if chart.repository else []
+        argv += [f"--version={chart.version}"] if chart.version else []
+        async with self._directory(connection, values=chart.values) as directory:
+            argv += [f"--values={directory / name}" for name in _value_files(chart.values)]
+            return await self._run(argv, directory, within=_OPERATIONS * options.timeout + _START)
+
+    def _located(self, chart: str) -> str:
+        """Where a chart is. A profile may not name any directory of this machine: who writes it is somebody else."""
+        if not chart.startswith("file://"):
+            return chart
+        path = Path(unquote(urlsplit(chart).path)).resolve()
+        if self._charts is None or not path.is_relative_to(self._charts):
+            raise UnwindError(f"{chart} is not where charts may be", remedy="use a repository, or an OCI reference")
+        return str(path)
+
+    async def _run(self, argv: Sequence[str], directory: Path, *, within: float) -> bytes:
+        async with self._slots:
+            # At once and not by asyncio's own means: cancelled while it starts, those end the program and not what it
+            # has started meanwhile, and wait for ever for the end of its output (seen).
+            process = _spawn([str(self.program), *argv, f"--kubeconfig={directory / _KUBECONFIG}"], directory)
+            try:
+                async with asyncio.timeout(within):
+                    await _ended(process.pid)
+            except TimeoutError:
+                raise HelmError(f"helm {argv[0]} of {argv[1]} did not end within {within:.0f} s") from None
+            finally:
+                await _end(process)
+        output, complaint = await asyncio.to_thread(_said, directory)
+        if process.returncode:
+            told = complained(complaint)
+            # Hooks and charts do not come right by the second.
+            raise HelmError(f"helm {argv[0]} of {argv[1]} failed: {told}", pace=Pace.SLOW)
+        return output
+
+    @asynccontextmanager
+    async def _directory(self, connection: Connection, *, values: Sequence[str] = ()) -> AsyncIterator[Path]:
+        """A private place with all that one run needs; nothing of it stays."""
+        document = await _kubeconfig(connection)
+        directory = await asyncio.to_thread(_prepare, document, values)
+        try:
+            yield directory
+        finally:
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+
+_KUBECONFIG, _OUTPUT, _COMPLAINT = "kubeconfig", "output", "complaint"
+
+
+def complained(text: str) -> str:
+    """What Helm said of a failure, on one line and without passwords."""
+    lines = [line.strip() for line in text.splitlines()]
+    told = [line for line in lines if line.startswith("Error:")]
+    if told and told[0].endswith(":"):
+        told[0] += " " + ", ".join(line.removeprefix("* ") for line in lines if line.startswith("* "))
+    # With --debug each failure comes with where it was in Helm's sources; the details stand in lines of their own.
+    detail = [line.partition("Failed to delete release: ")[2] for line in lines if "Failed to delete release: " in line]
+    words = told[:1] + detail[:1] if told else [line for line in lines if line][-1:]
+    line = "; ".join(word.removeprefix("Error:").strip() for word in words) or "it did not say why"
+    line = _PASSWORD.sub("://", " ".join(line.split()))
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
+
+
+async def _kubeconfig(connection: Connection) -> str:
+    proof = await Credentials(connection).proof()
+    scheme, _, token = (proof.authorization or "").partition(" ")
+    if scheme not in ("", "Bearer"):
+        raise UnwindError(f"Helm cannot be given a password for {connection.server}", remedy="use a token")
+    connection = msgspec.structs.replace(
+        connection,
+        credential=Token(token) if token else None,
+        certificate=proof.certificate or connection.certificate,
+        key=proof.key or connection.key,
+    )
+    config = yaml.load(kubeconfig.document(connection, cluster="member", user="unwind"), Loader=yaml.CSafeLoader)
+    if connection.impersonate:
+        config["users"][0]["user"]["as"] = connection.impersonate
+    return yaml.dump(config, Dumper=yaml.CSafeDumper)
+
+
+def _prepare(document: str, values: Sequence[str]) -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="unwind-helm-"))  # 0700
+    try:
+        for name, text in zip((_KUBECONFIG, *_value_files(values)), (document, *values), strict=True):
+            descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return directory
+
+
+def _value_files(values: Sequence[str]) -> list[str]:
+    return [f"values-{number}.yaml" for number in range(len(values))]
+
+
+def _spawn(argv: Sequence[str], directory: Path) -> subprocess.Popen[bytes]:
+    known = {name: value for name in _ENVIRONMENT if (value := os.environ.get(name))}
+    homes = {f"HELM_{name}_HOME": str(directory / name.lower()) for name in ("CACHE", "CONFIG", "DATA")}
+    try:
+        with (directory / _OUTPUT).open("wb") as output, (directory / _COMPLAINT).open("wb") as complaint:
+            return subprocess.Popen(
+                argv,
+                # Its caches of what the member serves are under HOME: they would be stale after the next CRD.
+                env={**known, **homes, "HOME": str(directory), "HELM_DRIVER": "secret"},
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=complaint,
+                # A group of its own, so that what it starts is ended with it.
+                start_new_session=True,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - it only calls prctl, which takes no lock
+            )
+    except OSError as error:
+        raise UnwindError(f"Helm cannot be run ({error.strerror})", remedy="install it") from error
+
+
+def _said(directory: Path) -> tuple[bytes, str]:
+    return (directory / _OUTPUT).read_bytes(), (directory / _COMPLAINT).read_text(errors="replace")
+
+
+async def _ended(pid: int) -> None:
+    """Return when our child has ended. Nobody has collected it yet, so its number is still its own."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        over = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(descriptor, over.set)
+        try:
+            await over.wait()
+        finally:
+            loop.remove_reader(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the program, and all that it started, whether it has ended by itself or not; collect it."""
+    try:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE):
+                await _ended(process.pid)
+    finally:
+        # Also when this is cancelled once more. The program is not collected yet, so that its group is its own.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()  # it has ended, or was killed a moment ago
+
+
+def _die_with_parent() -> None:
+    # Our own end by SIGKILL, which nobody could tell Helm of, must not leave it at work for nobody.
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

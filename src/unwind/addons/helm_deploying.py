@@ -1,0 +1,369 @@
+"""A chart brought onto a member: everything that Helm creates is in the inventory, and nothing that is not ours is
+touched."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.addons import helm_releases
+from unwind.addons.helm import HelmError
+from unwind.addons.helm_releases import Manifest, Release, Revision, Status, is_hook, of_release
+from unwind.api.meta import ObjectRef
+from unwind.api.names import OWNER_LABEL, Reason
+from unwind.api.resources import NAMESPACES, SECRETS, Resource
+from unwind.api.unwind import Entry, EntryState
+from unwind.concurrency import side_by_side
+from unwind.deleting.outcomes import PermanentError, TransientError
+from unwind.kube.errors import AlreadyExistsError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from unwind.addons.charts import Chart
+    from unwind.addons.helm import Helm
+    from unwind.fleet.member import Member
+    from unwind.kube.client import Object
+
+Record = Callable[[Mapping[str, Entry | None]], Awaitable[None]]
+"""Writes entries into the inventory, and takes those out that are None, before it returns."""
+HOOK = " hook"
+"""What the source of a hook's entry ends with."""
+_AT_ONCE = 8
+_SHOWN = 5
+
+
+class Part(msgspec.Struct, frozen=True):
+    """An object of a release, where it belongs on this member."""
+
+    manifest: Manifest
+    resource: Resource
+    namespace: str = ""
+    """Empty for an object of the whole cluster."""
+    served: bool = True
+    """Whether the member knows its kind yet: the chart itself may bring the CRD."""
+
+    @property
+    def ref(self) -> ObjectRef:
+        it = self.resource
+        name = self.manifest.name
+        return ObjectRef(group=it.group, version=it.version, kind=it.kind, namespace=self.namespace, name=name)
+
+    @property
+    def key(self) -> str:
+        """Its entry in the inventory: the same for every version of its kind."""
+        return key_of(self.ref)
+
+
+class Deployed(msgspec.Struct, frozen=True):
+    """What a chart has become."""
+
+    release: Release
+    changed: bool
+    """Whether Helm had anything to do."""
+    objects: tuple[ObjectRef, ...] = ()
+    """What is on the member, with uids; without hooks."""
+
+
+class Preview(msgspec.Struct, frozen=True):
+    """What would become of it (DryRun)."""
+
+    installs: bool
+    """Whether there is no such release yet."""
+    changes: bool
+    objects: tuple[ObjectRef, ...] = ()
+    conflicts: tuple[str, ...] = ()
+
+
+class HelmConflictError(PermanentError):
+    """Something that is not ours is in the way. Nothing was touched."""
+
+    def __init__(self, what: str, conflicts: Iterable[str]) -> None:
+        self.conflicts = tuple(conflicts)
+        named = ", ".join(self.conflicts[:_SHOWN])
+        more = f" and {len(self.conflicts) - _SHOWN} more" if len(self.conflicts) > _SHOWN else ""
+        super().__init__(f"{what}: {named}{more}", reason=Reason.NOT_OURS, remedy="remove it, or choose another name")
+
+
+def key_of(ref: ObjectRef) -> str:
+    """The key of an object's entry, by what it is called and not by what it is."""
+    name = f"{ref.group}/{ref.kind}/{ref.namespace}/{ref.name}"
+    return f"helm-{hashlib.sha256(name.encode()).hexdigest()[:24]}"
+
+
+async def deploy(
+    helm: Helm, member: Member, chart: Chart, *, owner: str, entries: Mapping[str, Entry], record: Record
+) -> Deployed:
+    """Have the release as the chart says it, and return when Helm is done and all of it is in the inventory.
+
+    `owner`: the uid of the ClusterSummary. `entries`: what the inventory has of this release (of its source), by key.
+    It can be called again at any time, after a crash in particular. Raises HelmConflictError where something that is
+    not ours is in the way, and HelmError with what Helm said.
+    """
+    return await _Deployment(helm, member, chart, owner, entries, record).run()
+
+
+async def preview(helm: Helm, member: Member, chart: Chart, *, owner: str, entries: Mapping[str, Entry]) -> Preview:
+    """What `deploy` would do, with nothing changed."""
+
+    async def nothing(_: Mapping[str, Entry | None]) -> None:
+        raise AssertionError("a preview writes nothing")
+
+    return await _Deployment(helm, member, chart, owner, entries, nothing).preview()
+
+
+class _Deployment:
+    """One chart on one member."""
+
+    def __init__(
+        self, helm: Helm, member: Member, chart: Chart, owner: str, entries: Mapping[str, Entry], record: Record
+    ) -> None:
+        self._helm = helm
+        self._member = member
+        self._chart = chart
+        self._owner = owner
+        self._entries = dict(entries)
+        self._record = record
+
+    async def run(self) -> Deployed:
+        revisions = await self._history()
+        last = revisions[-1] if revisions else None
+        if last and last.release.status is Status.DEPLOYED and last.inputs == self._chart.inputs:
+            standing = await self._standing(await self._of([last]))
+            if standing is not None:
+                return Deployed(last.release, changed=False, objects=standing)
+        await self._recover(last)
+        wanted = await self._render(upgrade=last is not None)
+        dropped = _without(await self._of(revisions), wanted)
+        found = await self._found([*wanted, *dropped])
+        if conflicts := self._conflicts([*wanted, *dropped], found):
+            raise HelmConflictError(f"{self._chart.source} would take over what is not its own", conflicts)
+        await self._namespace()
+        await self._intend(wanted, found)
+        try:
+            await self._helm.upgrade(self._member.client.connection, self._chart, owner=self._owner)
+        except HelmError:
+            # What it got done is there all the same.
+            await self._confirm(await self._history(), wanted)
+            raise
+        revisions = await self._history()
+        if not revisions:
+            raise TransientError(f"{self._chart.source} was deployed, and is gone again")
+        return Deployed(revisions[-1].release, changed=True, objects=await self._confirm(revisions, wanted))
+
+    async def preview(self) -> Preview:
+        try:
+            revisions = await self._history()
+        except HelmConflictError as error:
+            return Preview(installs=False, changes=False, conflicts=error.conflicts)
+        last = revisions[-1] if revisions else None
+        wanted = await self._render(upgrade=last is not None)
+        affected = [*wanted, *_without(await self._of(revisions), wanted)]
+        return Preview(
+            installs=last is None,
+            changes=last is None or last.inputs != self._chart.inputs,
+            objects=tuple(one.ref for one in wanted if not one.manifest.hook),
+            conflicts=tuple(self._conflicts(affected, await self._found(affected))),
+        )
+
+    # What there is
+
+    async def _history(self) -> list[Revision]:
+        chart = self._chart
+        revisions = await helm_releases.history(self._member.client, namespace=chart.namespace, release=chart.release)
+        if revisions and revisions[-1].owner != self._owner:
+            whose = "another profile's" if revisions[-1].owner else "somebody else's"
+            raise HelmConflictError(f"{chart.source} is {whose}", [f"release {chart.namespace}/{chart.release}"])
+        return revisions
+
+    async def _recover(self, last: Revision | None) -> None:
+        """Put a release right that Helm died over: it would refuse to go on with it."""
+        if last is None or not (last.release.pending or last.release.status is Status.UNINSTALLING):
+            return
+        if self._helm.at_work(self._member.client.connection, self._chart, last.release.began):
+            raise TransientError(f"{last.release} is {last.release.info.status}: another Helm may be at it")
+        why = f"it was {last.release.info.status}, and nobody was at it"
+        await helm_releases.mark_failed(self._member.client, last, why=why)
+
+    async def _render(self, *, upgrade: bool) -> list[Part]:
+        """What the chart would bring."""
+        client = self._member.client
+        about = msgspec.json.decode(await client.raw("/version"), type=_About)
+        served: dict[str, None] = {}  # a set that keeps the order
+        for one in await self._member.discovery.kinds(anew=True):
+            served |= {one.resource.api_version: None, f"{one.resource.api_version}/{one.resource.kind}": None}
+        found = await self._helm.render(
+            client.connection, self._chart, upgrade=upgrade, version=about.git_version, served=served
+        )
+        return await parts_of(self._member, found, namespace=self._chart.namespace)
+
+    async def _of(self, revisions: Sequence[Revision]) -> list[Part]:
+        """The objects of all these revisions: after an upgrade that broke off, those of the one before it are there."""
+        found: dict[str, Part] = {}
+        for one in revisions:
+            manifests = await asyncio.to_thread(helm_releases.manifests, one.release)
+            parts = await parts_of(self._member, manifests, namespace=self._chart.namespace)
+            found |= {it.key: it for it in parts}
+        return list(found.values())
+
+    async def _found(self, wanted: Iterable[Part]) -> dict[str, Object]:
+        """What stands under these names now."""
+        found: dict[str, Object] = {}
+
+        async def look(one: Part) -> None:
+            with suppress(NotFoundError):
+                found[one.key] = await self._member.client.get(
+                    one.resource, one.manifest.name, namespace=one.namespace or None
+                )
+
+        await side_by_side((look(one) for one in wanted if one.served), limit=_AT_ONCE)
+        return found
+
+    async def _standing(self, objects: list[Part]) -> tuple[ObjectRef, ...] | None:
+        """The objects, if all of them are there as they were written down; None if one is missing."""
+        parts = [one for one in objects if not one.manifest.hook]
+        found = await self._found(parts)
+        refs = []
+        for one in parts:
+            entry, there = self._entries.get(one.key), found.get(one.key)
+            if there is None or entry is None or entry.object.uid != there["metadata"]["uid"]:
+                return None
+            refs.append(entry.object)
+        return tuple(refs)
+
+    def _conflicts(self, affected: Iterable[Part], found: Mapping[str, Object]) -> list[str]:
+        """What Helm would change or delete by its name, and that is not ours."""
+        chart, conflicts = self._chart, []
+        for one in affected:
+            there = found.get(one.key)
+            if there is None or one.manifest.forever:
+                continue
+            if one.manifest.hook:
+                foreign = one.manifest.replaced and not is_hook(there)
+            else:
+                known = self._entries.get(one.key)
+                # Somebody may have created it anew with Helm's marks on it, from a backup say.
+                other = known and known.object.uid and known.object.uid != there["metadata"]["uid"]
+                foreign = bool(other) or not of_release(there, namespace=chart.namespace, release=chart.release)
+            if foreign:
+                conflicts.append(str(one.ref))
+        return sorted(conflicts)
+
+    # What is written down
+
+    async def _namespace(self) -> None:
+        """Create the release's namespace, with our mark: Helm would leave it behind, and nobody would know why."""
+        chart, client = self._chart, self._member.client
+        if not chart.options.create_namespace:
+            return
+        try:
+            await client.get(NAMESPACES, chart.namespace)
+        except NotFoundError:
+            pass
+        else:
+            return
+        ref = ObjectRef(version="v1", kind=NAMESPACES.kind, name=chart.namespace)
+        key = key_of(ref)
+        await self._write({key: self._entry(ref, NAMESPACES)})
+        body = {
+            "apiVersion": "v1",
+            "kind": NAMESPACES.kind,
+            "metadata": {"name": chart.namespace, "labels": {OWNER_LABEL: self._owner}},
+        }
+        try:
+            made = await client.create(NAMESPACES, body)
+        except AlreadyExistsError:
+            await self._write({key: None})  # somebody was faster: it is theirs
+            return
+        await self._write({key: self._entry(ref, NAMESPACES, uid=made["metadata"]["uid"])})
+
+    async def _intend(self, wanted: list[Part], found: Mapping[str, Object]) -> None:
+        """Write down what Helm will create, before it does."""
+        chart = self._chart
+        # Helm's own record: as long as there is one, there is something to uninstall.
+        first = ObjectRef(
+            version="v1", kind=SECRETS.kind, namespace=chart.namespace, name=f"sh.helm.release.v1.{chart.release}.v1"
+        )
+        intended = {key_of(first): self._entry(first, SECRETS, hook=True)}
+        for one in wanted:
+            it = one.manifest
+            if not (it.forever and one.key in found):
+                intended[one.key] = self._entry(one.ref, one.resource, hook=it.hook, kept=it.kept)
+        await self._write({key: entry for key, entry in intended.items() if key not in self._entries})
+
+    async def _confirm(self, revisions: list[Revision], wanted: list[Part]) -> tuple[ObjectRef, ...]:
+        """Write down what there is now, with uids; what is gone is taken out."""
+        chart, refs = self._chart, []
+        changes: dict[str, Entry | None] = {}
+        staying = {one.key for one in wanted}
+        forever = [one for one in wanted if one.manifest.forever and one.key in self._entries]
+        parts = [one for one in (*await self._of(revisions), *forever) if not one.manifest.hook]
+        found = await self._found(parts)
+        for one in parts:
+            there = found.get(one.key)
+            if there is None:
+                if one.key not in staying:
+                    changes[one.key] = None  # Helm has deleted it
+                continue
+            if not one.manifest.forever and not of_release(there, namespace=chart.namespace, release=chart.release):
+                continue
+            uid = there["metadata"]["uid"]
+            changes[one.key] = self._entry(one.ref, one.resource, uid=uid, kept=one.manifest.kept)
+            refs.append(msgspec.structs.replace(one.ref, uid=uid))
+        await self._write({key: entry for key, entry in changes.items() if self._entries.get(key) != entry})
+        return tuple(refs)
+
+    def _entry(
+        self, ref: ObjectRef, resource: Resource, *, uid: str = "", hook: bool = False, kept: bool = False
+    ) -> Entry:
+        return Entry(
+            object=msgspec.structs.replace(ref, uid=uid),
+            resource=resource.plural,
+            state=(EntryState.CONFIRMED if uid else EntryState.INTENDED).value,
+            source=self._chart.source + (HOOK if hook else ""),
+            order=self._chart.order,
+            kept=kept and not hook,
+        )
+
+    async def _write(self, changes: Mapping[str, Entry | None]) -> None:
+        if not changes:
+            return
+        await self._record(changes)
+        for key, entry in changes.items():
+            if entry is None:
+                self._entries.pop(key, None)
+            else:
+                self._entries[key] = entry
+
+
+async def parts_of(member: Member, manifests: Iterable[Manifest], *, namespace: str) -> list[Part]:
+    """Where objects of a chart belong on a member; those of kinds that nobody serves are left out."""
+    manifests = list(manifests)
+    # What the chart's own CRDs will have served counts as well.
+    coming = {(one.api_version, one.kind): one for it in manifests for one in it.serves}
+    known: dict[tuple[str, str], Resource] = {}
+    for anew in (False, True):
+        kinds = [one.resource for one in await member.discovery.kinds(anew=anew)]
+        known = {(one.api_version, one.kind): one for one in kinds}
+        if all((one.api_version, one.kind) in known for one in manifests):
+            break
+    return [
+        Part(one, resource, (one.namespace or namespace) if resource.namespaced else "", kind in known)
+        for one in manifests
+        if (resource := known.get(kind := (one.api_version, one.kind)) or coming.get(kind))
+    ]
+
+
+def _without(parts: Iterable[Part], others: Iterable[Part]) -> list[Part]:
+    """Those that are not among the others, and are no hooks."""
+    keys = {one.key for one in others}
+    return [one for one in parts if one.key not in keys and not one.manifest.hook]
+
+
+class _About(msgspec.Struct, rename="camel"):
+    git_version: str

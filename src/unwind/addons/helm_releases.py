@@ -1,0 +1,361 @@
+"""What Helm keeps of its releases: Secrets on the member, read and put right by ourselves."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import yaml
+
+from unwind.api.fields import Word
+from unwind.api.names import (
+    CHART_INPUTS_LABEL,
+    HELM_HOOK_ANNOTATION,
+    HELM_KEEP_ANNOTATION,
+    HELM_NAMESPACE_ANNOTATION,
+    HELM_RELEASE_ANNOTATION,
+    MANAGED_BY_HELM,
+    MANAGED_BY_LABEL,
+    OWNER_LABEL,
+)
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SECRETS, Resource
+from unwind.errors import UnwindError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from unwind.kube.client import Client, Object
+
+SECRET_TYPE = "helm.sh/release.v1"  # noqa: S105 - what Helm calls it
+_MAGIC = b"\x1f\x8b\x08"
+
+
+class Status(Word):
+    """How far Helm has come with a revision."""
+
+    UNKNOWN = "unknown"
+    DEPLOYED = "deployed"
+    UNINSTALLED = "uninstalled"
+    SUPERSEDED = "superseded"
+    FAILED = "failed"
+    UNINSTALLING = "uninstalling"
+    PENDING_INSTALL = "pending-install"
+    PENDING_UPGRADE = "pending-upgrade"
+    PENDING_ROLLBACK = "pending-rollback"
+
+
+class Info(msgspec.Struct, frozen=True):
+    """What became of a revision."""
+
+    status: str = ""
+    description: str = ""
+    last_deployed: str = ""
+
+
+class Hook(msgspec.Struct, frozen=True):
+    """An object that Helm creates at some moment. It is no part of the release."""
+
+    name: str = ""
+    kind: str = ""
+    manifest: str = ""
+    events: tuple[str, ...] | None = None
+    delete_policies: tuple[str, ...] | None = None
+
+    @property
+    def on_delete(self) -> bool:
+        """Whether it is created when the release goes."""
+        return bool({"pre-delete", "post-delete"}.intersection(self.events or ()))
+
+    @property
+    def replaced(self) -> bool:
+        """Whether Helm first deletes what has its name; it does if nothing is said."""
+        return not self.delete_policies or "before-hook-creation" in self.delete_policies
+
+
+class ChartMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    """What a chart says of itself."""
+
+    name: str = ""
+    version: str = ""
+    app_version: str = ""
+
+
+class ReleasedChart(msgspec.Struct, frozen=True):
+    """The chart of a release."""
+
+    metadata: ChartMetadata = ChartMetadata()
+
+
+class Release(msgspec.Struct, frozen=True):
+    """One revision of a release."""
+
+    name: str
+    namespace: str = ""
+    version: int = 0
+    """The revision."""
+    info: Info = Info()
+    chart: ReleasedChart = ReleasedChart()
+    manifest: str = ""
+    hooks: tuple[Hook, ...] | None = None
+
+    @property
+    def status(self) -> Status:
+        """Its status; UNKNOWN also for words that Helm has learned since."""
+        status = Status.read(self.info.status)
+        return status if isinstance(status, Status) else Status.UNKNOWN
+
+    @property
+    def pending(self) -> bool:
+        """Whether Helm is at it, or died over it."""
+        return self.status in (Status.PENDING_INSTALL, Status.PENDING_UPGRADE, Status.PENDING_ROLLBACK)
+
+    @property
+    def began(self) -> datetime | None:
+        """When Helm began with it."""
+        try:
+            return msgspec.convert(self.info.last_deployed, datetime)
+        except msgspec.ValidationError:
+            return None
+
+    def __str__(self) -> str:
+        return f"release {self.namespace}/{self.name}"
+
+
+class Revision(msgspec.Struct, frozen=True):
+    """A revision as it is kept on the member."""
+
+    release: Release
+    secret: dict[str, Any]
+
+    @property
+    def owner(self) -> str:
+        """The uid of who of ours made it; empty if somebody else did."""
+        return str((self.secret["metadata"].get("labels") or {}).get(OWNER_LABEL, ""))
+
+    @property
+    def inputs(self) -> str:
+        """What it was made of, as a hash."""
+        return str((self.secret["metadata"].get("labels") or {}).get(CHART_INPUTS_LABEL, ""))
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """An object as a chart writes it."""
+
+    api_version: str
+    kind: str
+    name: str
+    namespace: str = ""
+    kept: bool = False
+    """It stays when the release goes."""
+    hook: bool = False
+    on_delete: bool = False
+    """A hook for when the release goes."""
+    replaced: bool = False
+    """A hook for which Helm deletes whatever has its name."""
+    forever: bool = False
+    """A CRD that a chart has beside its templates. Helm installs it where there is none, and never touches it again."""
+    serves: tuple[Resource, ...] = ()
+    """What a CRD has the API server serve."""
+
+    @property
+    def group(self) -> str:
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        return self.api_version.rpartition("/")[2]
+
+
+# Reading
+
+
+async def history(client: Client, *, namespace: str, release: str) -> list[Revision]:
+    """Every revision of a release that there is, the oldest first; none if there is no such release."""
+    found = await client.list(SECRETS, namespace=namespace, labels=f"owner=helm,name={release}")
+    kept = [Revision(decode(one), one) for one in found if one.get("type") == SECRET_TYPE]
+    return sorted(kept, key=lambda one: one.release.version)
+
+
+def decode(secret: Object) -> Release:
+    """The revision that a Secret holds."""
+    return from_json(_unpacked(secret))
+
+
+def from_json(text: bytes) -> Release:
+    """A revision as Helm writes it."""
+    try:
+        return msgspec.json.decode(text, type=Release)
+    except msgspec.DecodeError as error:
+        raise UnwindError(f"what Helm says of a release cannot be read ({error})") from error
+
+
+def _unpacked(secret: Object) -> bytes:
+    try:
+        # Twice: a Secret's data, and Helm's own.
+        packed = base64.b64decode(base64.b64decode(secret["data"]["release"]))
+        return gzip.decompress(packed) if packed.startswith(_MAGIC) else packed
+    except (KeyError, binascii.Error, OSError, EOFError):
+        name = f"{secret['metadata'].get('namespace', '')}/{secret['metadata']['name']}"
+        raise UnwindError(f"Secret {name} holds no release of Helm's", remedy="look at it") from None
+
+
+def manifests(release: Release) -> list[Manifest]:
+    """The objects of a revision, and its hooks. Costs milliseconds: large ones are for a thread."""
+    found = [_manifest(one) for one in _documents(release.manifest)]
+    for hook in release.hooks or ():
+        found += [
+            msgspec.structs.replace(_manifest(one), hook=True, on_delete=hook.on_delete, replaced=hook.replaced)
+            for one in _documents(hook.manifest)
+        ]
+    return found
+
+
+def rendered(text: str) -> list[Manifest]:
+    """The objects that `helm template` printed, hooks and CRDs among them."""
+    found: list[Manifest] = []
+    source = ""
+    for part in re.split(r"^---\s*$", text, flags=re.MULTILINE):
+        if said := re.search(r"^# Source: (.*)$", part, flags=re.MULTILINE):
+            source = said[1]  # one file may hold several documents, and only the first says where it is from
+        for document in _documents(part):
+            one = _manifest(document)
+            hook = _hook(document)
+            if hook:
+                one = msgspec.structs.replace(one, hook=True, on_delete=hook.on_delete, replaced=hook.replaced)
+            elif one.serves and "/crds/" in source:
+                one = msgspec.structs.replace(one, forever=True, kept=True)
+            found.append(one)
+    return found
+
+
+def _manifest(document: dict[str, Any]) -> Manifest:
+    metadata = document.get("metadata") or {}
+    return Manifest(
+        api_version=str(document.get("apiVersion", "")),
+        kind=str(document.get("kind", "")),
+        name=str(metadata.get("name", "")),
+        namespace=str(metadata.get("namespace") or ""),
+        # Helm keeps what says "keep", and forgets about what says anything else: neither is ever deleted by it.
+        kept=HELM_KEEP_ANNOTATION in (metadata.get("annotations") or {}),
+        serves=tuple(_served(document)) if document.get("kind") == CUSTOM_RESOURCE_DEFINITIONS.kind else (),
+    )
+
+
+def _hook(document: dict[str, Any]) -> Hook | None:
+    annotations = (document.get("metadata") or {}).get("annotations") or {}
+    if HELM_HOOK_ANNOTATION not in annotations:
+        return None
+    events, policies = (
+        tuple(word.strip() for word in str(annotations.get(name) or "").split(",") if word.strip())
+        for name in (HELM_HOOK_ANNOTATION, f"{HELM_HOOK_ANNOTATION}-delete-policy")
+    )
+    return Hook(events=events, delete_policies=policies)
+
+
+def _served(definition: dict[str, Any]) -> Iterator[Resource]:
+    try:
+        spec = definition["spec"]
+        group, names, namespaced = spec["group"], spec["names"], spec["scope"] == "Namespaced"
+        for version in spec["versions"]:
+            yield Resource(group, version["name"], names["plural"], names["kind"], namespaced=namespaced)
+    except (KeyError, TypeError):
+        return  # the API server will say what is wrong with it
+
+
+def _documents(text: str) -> Iterator[dict[str, Any]]:
+    try:
+        for document in yaml.load_all(text, Loader=yaml.CSafeLoader):
+            yield from _flat(document)
+    except yaml.YAMLError as error:
+        raise UnwindError("the manifest of a release is no YAML", remedy="uninstall it by hand") from error
+
+
+def _flat(document: Any) -> Iterator[dict[str, Any]]:
+    """A List is what is in it, to Helm, too."""
+    if not isinstance(document, dict):
+        return
+    if str(document.get("kind", "")).endswith("List") and isinstance(document.get("items"), list):
+        for item in document["items"]:
+            yield from _flat(item)
+    else:
+        yield document
+
+
+# Whose it is
+
+
+def of_release(obj: Object, *, namespace: str, release: str) -> bool:
+    """Whether an object carries Helm's mark of this release: what Helm itself goes by."""
+    labels, annotations = obj["metadata"].get("labels") or {}, obj["metadata"].get("annotations") or {}
+    return (
+        labels.get(MANAGED_BY_LABEL) == MANAGED_BY_HELM
+        and annotations.get(HELM_RELEASE_ANNOTATION) == release
+        and annotations.get(HELM_NAMESPACE_ANNOTATION) == namespace
+    )
+
+
+def is_hook(obj: Object) -> bool:
+    """Whether an object was made by Helm as a hook. It carries no mark of its release."""
+    written = any(one.get("manager") == "helm" for one in obj["metadata"].get("managedFields") or ())
+    return written and HELM_HOOK_ANNOTATION in (obj["metadata"].get("annotations") or {})
+
+
+# Putting right
+
+
+async def mark_failed(client: Client, revision: Revision, *, why: str) -> None:
+    """Have Helm go on from a revision that it died over: it refuses to touch a release that it takes to be at work on.
+
+    Only as it was read: should Helm be at it after all, this fails.
+    """
+
+    def fail(payload: dict[str, Any]) -> None:
+        payload["info"] = (payload.get("info") or {}) | {"status": Status.FAILED.value, "description": why}
+
+    await _rewrite(client, revision, fail, labels={"status": Status.FAILED.value})
+
+
+async def forget(client: Client, revision: Revision, gone: Iterable[Manifest]) -> None:
+    """Take objects out of a revision whose kinds are not served any more: Helm cannot even name them, and gives up."""
+    leaving = {(one.api_version, one.kind, one.namespace, one.name) for one in gone}
+
+    def stays(document: dict[str, Any]) -> bool:
+        it = _manifest(document)
+        return (it.api_version, it.kind, it.namespace, it.name) not in leaving
+
+    def prune(payload: dict[str, Any]) -> None:
+        kept = [one for one in _documents(str(payload.get("manifest", ""))) if stays(one)]
+        payload["manifest"] = yaml.dump_all(kept, Dumper=yaml.CSafeDumper, explicit_start=True)
+        payload["hooks"] = [
+            hook for hook in payload.get("hooks") or () if all(map(stays, _documents(str(hook.get("manifest", "")))))
+        ]
+
+    await _rewrite(client, revision, prune)
+
+
+async def disown(client: Client, revisions: Iterable[Revision]) -> None:
+    """Take our marks off a release that is left where it is."""
+    for one in revisions:
+        patch = {"metadata": {"labels": {OWNER_LABEL: None, CHART_INPUTS_LABEL: None}}}
+        await client.revise(SECRETS, one.secret, patch)
+
+
+async def _rewrite(
+    client: Client,
+    revision: Revision,
+    change: Callable[[dict[str, Any]], None],
+    *,
+    labels: dict[str, str] | None = None,
+) -> None:
+    payload = msgspec.json.decode(_unpacked(revision.secret), type=dict[str, Any])
+    change(payload)
+    packed = base64.b64encode(base64.b64encode(gzip.compress(msgspec.json.encode(payload)))).decode()
+    patch: dict[str, Any] = {"data": {"release": packed}}
+    if labels:
+        patch["metadata"] = {"labels": labels}
+    await client.revise(SECRETS, revision.secret, patch)

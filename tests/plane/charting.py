@@ -1,0 +1,343 @@
+"""Steps that deploy charts with the real Helm, for tests: the charts, and what a ClusterSummary would do."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import os
+import signal
+import uuid
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import yaml
+
+from unwind.addons import charts, helm_releases
+from unwind.addons.charts import Chart
+from unwind.addons.helm import Helm, HelmError
+from unwind.addons.helm_deploying import HOOK, Deployed, deploy
+from unwind.addons.helm_removing import HelmReleases
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.names import (
+    OWNER_LABEL,
+    Finalizer,
+)
+from unwind.api.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NAMESPACES,
+    Resource,
+)
+from unwind.api.unwind import INVENTORIES, Entry, EntryState, Inventory, InventorySpec, MemberRef
+from unwind.deleting.builtin import BUILTIN
+from unwind.deleting.entering import Waiting
+from unwind.fleet.member import Member
+from unwind.installing.manifests import crds
+from unwind.kube.errors import AlreadyExistsError, NotFoundError
+from unwind.local import building, tools
+from unwind.local.waiting import until, until_true
+from unwind.removing.inventories import Inventories
+from unwind.removing.removal import Removal
+from unwind.testing.charts import ChartRepository
+from unwind.testing.clock import StillClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Mapping
+
+    from unwind.kube.client import Object
+    from unwind.local.plane import Plane
+
+_CLUSTER = ObjectRef(group="cluster.x-k8s.io", version="v1beta1", kind="Cluster", namespace="default", name="helm")
+WEB = """
+    apiVersion: apps/v1
+    kind: Deployment
+    metadata:
+      name: {{ .Release.Name }}-web
+    spec:
+      replicas: {{ .Values.replicas }}
+      selector:
+        matchLabels: {app: {{ .Release.Name }}}
+      template:
+        metadata:
+          labels: {app: {{ .Release.Name }}}
+        spec:
+          containers: [{name: web, image: web}]
+"""
+SETTINGS = """
+    apiVersion: v1
+    kind: ConfigMap
+    metadata:
+      name: {{ .Release.Name }}-settings
+    data:
+      colour: {{ .Values.colour | quote }}
+"""
+KEPT = """
+    apiVersion: v1
+    kind: ConfigMap
+    metadata:
+      name: {{ .Release.Name }}-kept
+      annotations:
+        helm.sh/resource-policy: keep
+"""
+FAREWELL = """
+    apiVersion: batch/v1
+    kind: Job
+    metadata:
+      name: {{ .Release.Name }}-farewell
+      annotations:
+        helm.sh/hook: pre-delete
+    spec:
+      template:
+        spec:
+          restartPolicy: Never
+          containers: [{name: farewell, image: farewell}]
+"""
+THINGS = Resource("helm.test", "v1", "things", "Thing")
+THING = """
+    apiVersion: helm.test/v1
+    kind: Thing
+    metadata:
+      name: {{ .Release.Name }}-thing
+      finalizers: [helm.test/operator]
+"""
+OWN = "own.helm.test"
+OWN_NAMESPACE = """
+    apiVersion: v1
+    kind: Namespace
+    metadata:
+      name: {{ .Release.Namespace }}-inner
+"""
+GATE = """
+    apiVersion: networking.k8s.io/v1
+    kind: Ingress
+    metadata:
+      name: {{ .Release.Name }}-gate
+      annotations:
+        helm.sh/hook: pre-delete
+    spec:
+      defaultBackend: {service: {name: nobody, port: {number: 80}}}
+"""
+VALUES = "replicas: 1\ncolour: blue\n"
+
+
+def definition(group: str) -> Object:
+    names = {"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"}
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"things.{group}"},
+        "spec": {"group": group, "names": names, "scope": "Namespaced", "versions": [version]},
+    }
+
+
+class Step:
+    """What one ClusterSummary does: deploy charts, with an inventory, and have them removed."""
+
+    def __init__(
+        self,
+        plane: Plane,
+        member: Member,
+        helm: Helm,
+        repository: ChartRepository,
+        namespace: str,
+        inventory: Inventory,
+    ) -> None:
+        self.member = member
+        self.client = member.client
+        self.namespace = namespace
+        self.owner = inventory.spec.owner.uid
+        self.helm = helm
+        self.releaser = HelmReleases(helm)
+        self._repository = repository
+        self._name = inventory.metadata.name
+        self._inventories = Inventories(plane.management.client, namespace=inventory.metadata.namespace)
+        self.removal: Removal | None = None
+        self.said: list[str] = []
+        self.new = asyncio.Event()
+
+    def chart(self, name: str, **more: Any) -> Chart:
+        """A chart of the repository, released under its own name."""
+        fields = {"version": "1.0.0", "release": name, "namespace": self.namespace, "repository": self._repository.url}
+        return Chart(chart=name, **{**fields, **more})
+
+    def start_anew(self) -> None:
+        """As after a restart: nobody remembers anything."""
+        self.helm = Helm(self.helm.program)
+        self.releaser = HelmReleases(self.helm)
+
+    async def entries(self) -> dict[str, Entry]:
+        [chunk] = await self._inventories.of(self.owner)
+        return chunk.spec.entries
+
+    async def states(self) -> dict[str, str]:
+        return {str(one.object): one.state for one in (await self.entries()).values()}
+
+    async def record(self, changes: Mapping[str, Entry | None]) -> None:
+        [chunk] = await self._inventories.of(self.owner)
+        built = {key: None if one is None else msgspec.to_builtins(one) for key, one in changes.items()}
+        await self._inventories.write(chunk, built)
+
+    async def deploy(self, chart: Chart) -> Deployed:
+        return await deploy(
+            self.helm, self.member, chart, owner=self.owner, entries=await self.entries(), record=self.record
+        )
+
+    async def remove(self) -> Removal:
+        chunks = [await self._inventories.seal(one, "teardown") for one in await self._inventories.of(self.owner)]
+        self.removal = removal = Removal(
+            self.member,
+            self._inventories,
+            chunks,
+            deleters=BUILTIN,
+            releases=self.releaser,
+            changed=self._changed,
+            clock=StillClock(),
+        )
+        await removal.run()
+        return removal
+
+    def _changed(self) -> None:
+        assert self.removal
+        for wait in self.removal.progress.waits.values():
+            words = wait.reason if isinstance(wait, Waiting) else wait.message
+            if words not in self.said:
+                self.said.append(words)
+                self.new.set()
+
+    async def until_said(self, part: str) -> str:
+        async with asyncio.timeout(60):
+            while True:
+                for words in self.said:
+                    if part in words:
+                        return words
+                self.new.clear()
+                await self.new.wait()
+
+    async def get(self, resource: Resource, name: str) -> Object | None:
+        try:
+            return await self.client.get(resource, name, namespace=self.namespace if resource.namespaced else None)
+        except NotFoundError:
+            return None
+
+    async def releases(self, name: str) -> list[helm_releases.Revision]:
+        return await helm_releases.history(self.client, namespace=self.namespace, release=name)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[ChartRepository]:
+    """The charts of these tests, served."""
+    async with ChartRepository() as served:
+        base = {"values.yaml": VALUES, "templates/web.yaml": WEB, "templates/settings.yaml": SETTINGS}
+        served.add("web", base)
+        served.add("web", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}, version="2.0.0")
+        served.add("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS})
+        served.add("kept", {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": KEPT})
+        served.add("farewell", {**base, "templates/farewell.yaml": FAREWELL})
+        served.add("greeting", {**base, "templates/greeting.yaml": FAREWELL.replace("pre-delete", "pre-install")})
+        served.add("things", {"crds/thing.yaml": yaml.dump(definition(THINGS.group)), "templates/thing.yaml": THING})
+        last = FAREWELL.replace("pre-delete", "post-delete")
+        held = SETTINGS.replace("-settings\n", "-settings\n      finalizers: [helm.test/hold]\n")
+        served.add("last", {"values.yaml": VALUES, "templates/a.yaml": held, "templates/last.yaml": last})
+        served.add("gate", {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/gate.yaml": GATE})
+        served.add("own", {"templates/namespace.yaml": OWN_NAMESPACE, "templates/crd.yaml": yaml.dump(definition(OWN))})
+        yield served
+
+
+@asynccontextmanager
+async def stepping(
+    plane: Plane, namespace: str, repository: ChartRepository, *, charts: Path | None = None
+) -> AsyncIterator[Step]:
+    """A step, with its inventory in this namespace."""
+    client = plane.management.client
+    for body in crds("unwind.dev"):
+        with suppress(AlreadyExistsError):  # another test was first
+            await client.create(CUSTOM_RESOURCE_DEFINITIONS, body)
+        await until_true(client, CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"], "Established")
+    cluster = plane.members["member-1"]
+    system_uid = await cluster.client.cluster_uid()
+    program = (await building.ensure([tools.HELM]))["helm"].path
+    target = f"helm-{uuid.uuid4().hex[:8]}"
+    owner = ObjectRef(kind="ClusterSummary", namespace=namespace, name=target, uid=str(uuid.uuid4()))
+    inventory = Inventory(
+        metadata=ObjectMeta(
+            name=f"{owner.uid}-0",
+            namespace=namespace,
+            labels={OWNER_LABEL: owner.uid},
+            finalizers=(Finalizer.INVENTORY,),
+        ),
+        spec=InventorySpec(owner=owner, member=MemberRef(object=_CLUSTER, system_uid=system_uid)),
+    )
+    made = await client.create(INVENTORIES, manifest(INVENTORIES, inventory))
+    async with Member(_CLUSTER, cluster.client, system_uid=system_uid) as member:
+        helm = Helm(program, charts=charts)
+        yield Step(plane, member, helm, repository, target, msgspec.convert(made, Inventory))
+    # So that the namespace can go.
+    inventories = Inventories(client, namespace=namespace)
+    for chunk in await inventories.of(owner.uid):
+        await inventories.discard(chunk)
+
+
+QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
+
+
+async def make_namespace(step: Step) -> None:
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": step.namespace}}
+    await step.client.create(NAMESPACES, body)
+
+
+async def no_pods(step: Step) -> Object:
+    """Have no more Pods created, so that a hook does not come to its end."""
+    metadata = {"name": "none", "namespace": step.namespace}
+    body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": {"pods": "0"}}}
+    await step.client.create(QUOTAS, body)
+    made = await until(
+        step.client,
+        QUOTAS,
+        "none",
+        lambda it: bool(it and (it.get("status") or {}).get("hard")),
+        "in force",
+        namespace=step.namespace,
+    )
+    assert made
+    return made
+
+
+def entry_of_release(step: Step, name: str) -> Entry:
+    ref = ObjectRef(version="v1", kind="Secret", namespace=step.namespace, name=f"sh.helm.release.v1.{name}.v1")
+    source = charts.source(step.namespace, name) + HOOK
+    return Entry(object=ref, resource="secrets", state=EntryState.INTENDED.value, source=source)
+
+
+def secret_of(revision: helm_releases.Revision, body: Object) -> Object:
+    packed = base64.b64encode(base64.b64encode(gzip.compress(msgspec.json.encode(body)))).decode()
+    name = f"sh.helm.release.v1.{body['name']}.v{body['version']}"
+    labels = revision.secret["metadata"]["labels"] | {"status": body["info"]["status"], "version": str(body["version"])}
+    metadata = {"name": name, "namespace": revision.secret["metadata"]["namespace"], "labels": labels}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": revision.secret["type"],
+        "metadata": metadata,
+        "data": {"release": packed},
+    }
+
+
+async def dying(deploying: Coroutine[object, object, object]) -> None:
+    with pytest.raises(HelmError):
+        await deploying
+
+
+def helm_processes() -> list[int]:
+    """The Helms that we have started and that run."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == "helm"]
+
+
+def kill_helm() -> None:
+    [pid] = helm_processes()
+    os.kill(pid, signal.SIGKILL)

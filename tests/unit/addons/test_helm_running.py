@@ -1,0 +1,168 @@
+"""How Helm is run, shown with a program in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from unwind.addons.charts import Chart
+from unwind.addons.helm import Helm, HelmError, complained
+from unwind.errors import UnwindError
+from unwind.kube.kubeconfig import Basic, Connection, Token
+
+MEMBER = Connection(server="https://member.test", credential=Token("hush"))
+CHART = Chart(release="web", namespace="shop", chart="web", repository="https://charts.test", values=("a: 1", "b: 2"))
+
+
+def program(directory: Path, script: str) -> Path:
+    path = directory / "helm"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return path
+
+
+async def until_there(path: Path) -> str:
+    async with asyncio.timeout(30):
+        while not (text := read(path)).endswith("\n"):
+            await asyncio.sleep(0.01)
+    return text
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+async def test_credentials_and_values_are_for_nobody_else_and_do_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/of/somebody/else")
+    monkeypatch.setenv("HELM_PLUGINS", "/of/somebody/else")
+    seen = tmp_path / "seen"
+    files = '"$PWD" "$PWD"/kubeconfig "$PWD"/values-*'
+    script = f'stat -c "%a %n" {files}; cat kubeconfig values-*; echo; env; pwd > {seen}'
+    helm = Helm(program(tmp_path, script))
+    output = await helm._deploy("upgrade", MEMBER, CHART, [])
+    lines = output.decode().splitlines()
+    directory = seen.read_text().strip()
+    assert lines[:4] == [
+        f"700 {directory}",
+        f"600 {directory}/kubeconfig",
+        f"600 {directory}/values-0.yaml",
+        f"600 {directory}/values-1.yaml",
+    ]
+    assert "    token: hush" in lines
+    assert f"HOME={directory}" in lines
+    assert not [line for line in lines if line.startswith(("KUBECONFIG=", "HELM_PLUGINS="))]
+    assert read(Path(directory) / "kubeconfig") == ""
+
+
+async def test_at_most_two_run_at_once(tmp_path: Path) -> None:
+    began, go = tmp_path / "began", tmp_path / "go"
+    began.mkdir()
+    helm = Helm(program(tmp_path, f"touch {began}/$$; while [ ! -e {go} ]; do sleep 0.02; done"))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(helm.upgrade(MEMBER, CHART, owner="me"))
+        async with asyncio.timeout(30):
+            while len(list(began.iterdir())) < 2:
+                await asyncio.sleep(0.01)
+        assert helm._slots.locked()
+        assert len(list(began.iterdir())) == 2
+        go.touch()
+    assert len(list(began.iterdir())) == 4
+
+
+async def test_whoever_cancels_ends_helm_and_all_that_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    helm = Helm(program(tmp_path, f"sleep 600 & echo $$ $! > {pids}; wait"))
+    running = asyncio.create_task(helm.upgrade(MEMBER, CHART, owner="me"))
+    started = [int(pid) for pid in (await until_there(pids)).split()]
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    async with asyncio.timeout(30):
+        while any(_runs(pid) for pid in started):
+            await asyncio.sleep(0.01)
+    assert not helm.at_work(MEMBER, CHART, helm.clock.now()), "it is known to have ended"
+
+
+async def test_what_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unwind.addons.helm._GRACE", 0.1)
+    pids = tmp_path / "pids"
+    helm = Helm(program(tmp_path, f"trap '' TERM; echo $$ > {pids}; while :; do sleep 0.02; done"))
+    running = asyncio.create_task(helm.upgrade(MEMBER, CHART, owner="me"))
+    pid = int(await until_there(pids))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not _runs(pid)
+
+
+async def test_it_dies_with_who_started_it(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = program(tmp_path, f"echo $$ > {pids}; exec sleep 600")
+    code = (
+        "import asyncio, pathlib; from unwind.addons.helm import Helm; from unwind.addons.charts import Chart;"
+        "from unwind.kube.kubeconfig import Connection;"
+        f"asyncio.run(Helm(pathlib.Path({str(script)!r})).upgrade(Connection(server='https://member.test'),"
+        "Chart(release='web', namespace='shop', chart='web'), owner='me'))"
+    )
+    ours = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=tmp_path)
+    pid = int(await until_there(pids))
+    ours.send_signal(signal.SIGKILL)
+    await ours.wait()
+    async with asyncio.timeout(30):
+        while _runs(pid):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_failure_is_told_and_nothing_that_was_printed_besides(tmp_path: Path) -> None:
+    helm = Helm(program(tmp_path, 'echo "password: hush"; echo "Error: no such chart" >&2; exit 1'))
+    with pytest.raises(HelmError) as failed:
+        await helm.upgrade(MEMBER, CHART, owner="me")
+    assert str(failed.value) == "helm upgrade of web failed: no such chart"
+
+
+async def test_a_chart_on_this_machine_is_only_taken_from_where_charts_may_be(tmp_path: Path) -> None:
+    chart = Chart(release="web", namespace="shop", chart=f"file://{tmp_path}/charts/../elsewhere")
+    for helm in (Helm(tmp_path / "helm"), Helm(tmp_path / "helm", charts=tmp_path / "charts")):
+        with pytest.raises(UnwindError, match="is not where charts may be"):
+            await helm.upgrade(MEMBER, chart, owner="me")
+
+
+async def test_a_missing_program_and_a_password_are_told(tmp_path: Path) -> None:
+    helm = Helm(tmp_path / "missing")
+    with pytest.raises(UnwindError, match="Helm cannot be run"):
+        await helm.upgrade(MEMBER, CHART, owner="me")
+    with pytest.raises(UnwindError, match="cannot be given a password"):
+        await helm.upgrade(Connection(server="https://x", credential=Basic("me", "hush")), CHART, owner="me")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Error: UPGRADE FAILED: timed out\n", "UPGRADE FAILED: timed out"),
+        ("WARNING: x\nError: cannot reach https://me:hush@charts.test/a\n", "cannot reach https://charts.test/a"),
+        (
+            "uninstall.go:120: uninstall: Failed to delete release: [no matches for kind]\nError: failed to delete\n",
+            "failed to delete; [no matches for kind]",
+        ),
+        ("Error: 1 error occurred:\n\t* no such field\n\n", "1 error occurred: no such field"),
+        ("panic: oh\n\n", "panic: oh"),
+        ("", "it did not say why"),
+        ("Error: " + "x" * 1000, "x" * 600 + " …"),
+    ],
+)
+def test_what_helm_says_fits_a_line_and_holds_no_password(text: str, line: str) -> None:
+    assert complained(text) == line
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
