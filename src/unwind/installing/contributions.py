@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unwind.api import names, unwind
+from unwind.api import capi, names, sveltos, unwind
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, SERVICE_ACCOUNTS, SERVICES
 from unwind.api.rights import READ, Contribution, Right, Setting
 
@@ -104,4 +104,21 @@ EXTERNAL = Contribution(
     manifests=_aggregated,
 )
 
-REGISTER: Sequence[Contribution] = (MACHINERY, RECORDS, EXTERNAL)
+ADDONS = Contribution(
+    name="addons",
+    everywhere=(
+        Right(sveltos.CONFIG_GROUP, ("clusterprofiles", "profiles"), (*READ, "patch")),
+        Right(sveltos.CONFIG_GROUP, ("clusterprofiles/status", "profiles/status"), ("patch",)),
+        Right(sveltos.CONFIG_GROUP, ("clustersummaries",), (*READ, "create", "patch", "delete")),
+        Right(sveltos.CONFIG_GROUP, ("clusterconfigurations",), ("get", "create", "delete")),
+        Right(sveltos.CONFIG_GROUP, ("clustersummaries/status", "clusterconfigurations/status"), ("patch",)),
+        Right(sveltos.LIB_GROUP, ("sveltosclusters",), READ),
+        Right(capi.CLUSTERS.group, ("clusters",), READ),
+        # What is deployed stands in these, and the way to each cluster does.
+        Right("", ("configmaps", "secrets"), READ),
+        # A kubeconfig has to outlast what is on its cluster: our finalizer.
+        Right("", ("secrets",), ("patch",)),
+    ),
+)
+
+REGISTER: Sequence[Contribution] = (MACHINERY, RECORDS, EXTERNAL, ADDONS)

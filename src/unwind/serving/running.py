@@ -21,7 +21,7 @@ from unwind.api.policies import DeletePolicy
 from unwind.api.rights import HOME
 from unwind.certificates import KeyPair
 from unwind.concurrency import to_tell
-from unwind.controllers import external
+from unwind.controllers import addons, external
 from unwind.errors import UnwindError
 from unwind.installing import rivals
 from unwind.installing.contributions import SERVICE
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 # Whoever has something to run or to answer is entered here.
-CONTRIBUTORS: tuple[Contributor, ...] = (external.contribute,)
+CONTRIBUTORS: tuple[Contributor, ...] = (external.contribute, addons.contribute)
 
 # Probes and scrapes are few; whoever else finds this port gets little of it.
 _METRICS_LIMITS = Limits(connections=64, under_way=8, idle_seconds=60.0)

@@ -1,0 +1,58 @@
+"""The controllers of add-ons, as parts of a process."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unwind.addons.helm import Helm
+from unwind.addons.helm_removing import HelmReleases
+from unwind.controllers.caches import Caches
+from unwind.controllers.configurations import Configurations
+from unwind.controllers.profiles import Profiles
+from unwind.controllers.summaries import Summaries
+from unwind.controllers.teardowns import Teardowns
+from unwind.deleting.builtin import BUILTIN
+from unwind.deleting.registry import installed
+from unwind.parts import Share
+
+if TYPE_CHECKING:
+    from unwind.parts import Surroundings
+
+
+def contribute(surroundings: Surroundings) -> Share:
+    """What `unwind run` starts."""
+    client, metrics, owner = surroundings.client, surroundings.metrics, surroundings.shards
+    namespace = surroundings.namespace
+    caches = Caches(client, metrics=metrics)
+    program = shutil.which("helm")
+    helm = Helm(Path(program)) if program else None
+    plugins = tuple(installed())
+    return Share(
+        controllers=(
+            caches,
+            Profiles(client, caches, owner=owner, metrics=metrics),
+            Summaries(
+                client,
+                caches,
+                namespace=namespace,
+                owner=owner,
+                metrics=metrics,
+                deleters=BUILTIN,
+                plugins=plugins,
+                helm=helm,
+            ),
+            Teardowns(
+                client,
+                caches,
+                namespace=namespace,
+                owner=owner,
+                metrics=metrics,
+                deleters=BUILTIN,
+                plugins=plugins,
+                releases=HelmReleases(helm) if helm else None,
+            ),
+            Configurations(client, caches, namespace=namespace, owner=owner, metrics=metrics),
+        )
+    )

@@ -1,0 +1,393 @@
+"""What the controllers of add-ons go by: profiles, summaries, clusters and sources, each read once and kept."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from unwind import logs
+from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, Cluster
+from unwind.api.fields import Model
+from unwind.api.meta import ObjectMeta, ObjectRef
+from unwind.api.names import CREDENTIALS_ANNOTATION
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS
+from unwind.api.sveltos import (
+    CLUSTER_PROFILES,
+    CLUSTER_SUMMARIES,
+    PROFILES,
+    SVELTOS_CLUSTERS,
+    ClusterProfile,
+    ClusterSummary,
+    ClusterType,
+    ProfileSpec,
+    SveltosCluster,
+)
+from unwind.api.sveltos_status import ProfileStatus
+from unwind.api.unwind import TEARDOWNS, Phase
+from unwind.clock import SYSTEM
+from unwind.controllers import accepting, summarizing
+from unwind.controllers.matching import ClusterKey, ProfileKey
+from unwind.fleet import targets
+from unwind.kube import views
+from unwind.kube.cache import Change
+from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
+from unwind.kube.informers import Informer
+from unwind.kube.queue import Backoff
+from unwind.kube.views import Key, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from unwind.api.resources import Resource
+    from unwind.clock import Clock
+    from unwind.fleet.targets import Target
+    from unwind.kube.client import Client, Object
+    from unwind.kube.metrics import Metrics
+    from unwind.kube.views import Metadata
+
+log = logs.get(__name__)
+T = TypeVar("T")
+
+_RETRY = Backoff(first=0.2, limit=30.0)
+_CAPI_CRD = f"{CLUSTERS.plural}.{CLUSTERS.group}"
+
+
+class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A profile, and the fields of it that are not known here."""
+
+    metadata: ObjectMeta
+    spec: ProfileSpec
+    status: ProfileStatus
+    unread: tuple[str, ...] = ()
+
+
+class _TeardownSpec(Model, frozen=True, kw_only=True):
+    target: ObjectRef = ObjectRef()
+
+
+class _TeardownStatus(Model, frozen=True, kw_only=True):
+    phase: str = ""
+
+
+class SeenTeardown(Model, frozen=True, kw_only=True):
+    """A Teardown, as far as it matters to summaries: plans are long, and read elsewhere."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _TeardownSpec = _TeardownSpec()
+    status: _TeardownStatus = _TeardownStatus()
+
+    @property
+    def finished(self) -> bool:
+        phase = Phase.read(self.status.phase)
+        return isinstance(phase, Phase) and phase.finished
+
+
+def _profile_view(resource: Resource) -> View[SeenProfile]:
+    typed = views.typed(resource, ClusterProfile)
+
+    def decode(body: msgspec.Raw) -> SeenProfile:
+        it = typed.decode(body)
+        document = msgspec.json.decode(body).get("spec") or {}
+        unread = tuple(accepting.unread(document, ProfileSpec))
+        return SeenProfile(metadata=it.metadata, spec=it.spec, status=it.status, unread=unread)
+
+    return View(resource, decode, typed.stamp)  # type: ignore[arg-type] # it reads nothing but the metadata
+
+
+class CapiClusters:
+    """Cluster API's Clusters, in whichever version they are served; there may be no such kind at all."""
+
+    def __init__(
+        self, client: Client, *, clock: Clock, troubled: Callable[[Exception], None], listed: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._troubled = troubled
+        self._listed = listed
+        self._crds: Informer[Metadata] = Informer(
+            client, views.metadata(CUSTOM_RESOURCE_DEFINITIONS), clock=clock, troubled=troubled
+        )
+        self._crds.subscribe(self._crd_changed)
+        self._informer: Informer[Cluster] | None = None
+        self._handlers: list[Callable[[Change[Cluster]], None]] = []
+        self._looked = False
+        self._wake = asyncio.Event()
+        self._chance = random.Random()  # noqa: S311 - no secret in it
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known which there are, or that there is no such kind."""
+        return self._looked and (self._informer is None or self._informer.synced)
+
+    @property
+    def synced(self) -> bool:
+        return self._informer is not None and self._informer.synced
+
+    @property
+    def resource(self) -> Resource:
+        """The version that is read."""
+        return self._informer.view.resource if self._informer else CLUSTERS
+
+    def get(self, key: Key) -> Cluster | None:
+        return self._informer.cache.get(key) if self._informer else None
+
+    def all(self) -> Iterator[Cluster]:
+        yield from self._informer.cache if self._informer else ()
+
+    def labelled(self, label: tuple[str, str]) -> Iterator[Cluster]:
+        yield from self._informer.cache.by("label", label) if self._informer else ()
+
+    def subscribe(self, handler: Callable[[Change[Cluster]], None]) -> None:
+        self._handlers.append(handler)
+
+    async def run(self) -> None:
+        """Follow them until cancelled; begin anew where another version is served."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._crds.run())
+            await self._crds.until_synced()
+            following: asyncio.Task[None] | None = None
+            failures = 0
+            while True:
+                self._wake.clear()
+                try:
+                    served, failures = await self._served(), 0
+                except (ApiError, UnreachableError) as error:
+                    self._troubled(error)
+                    failures += 1
+                else:
+                    if served and (self._informer is None or self.resource != served):
+                        if following:
+                            following.cancel()
+                        following = tasks.create_task(self._follow(served).run())
+                    if not self._looked:
+                        self._looked = True
+                        self._listed()
+                await self._pause(_RETRY.after(failures, self._chance) if failures else None)
+
+    async def _served(self) -> Resource | None:
+        if Key("", _CAPI_CRD) not in self._crds.cache:
+            return None
+        try:
+            definition = await self._client.get(CUSTOM_RESOURCE_DEFINITIONS, _CAPI_CRD)
+        except NotFoundError:
+            return None
+        return served(definition)
+
+    def _follow(self, resource: Resource) -> Informer[Cluster]:
+        before = list(self.all())
+        informer = Informer(
+            self._client,
+            views.typed(resource, Cluster),
+            indexes={"label": lambda it: it.metadata.labels.items()},
+            clock=self._clock,
+            troubled=self._troubled,
+            listed=lambda: self._taken_over(informer, before),
+        )
+        self._informer = informer
+        for handler in self._handlers:
+            informer.subscribe(handler)
+        return informer
+
+    def _taken_over(self, informer: Informer[Cluster], before: list[Cluster]) -> None:
+        """What went while nobody looked is told: the new cache never had it."""
+        while before:
+            old = before.pop()
+            key = Key(old.metadata.namespace, old.metadata.name)
+            if key not in informer.cache:
+                for handler in self._handlers:
+                    handler(Change(key, old, None))
+        self._listed()
+
+    def _crd_changed(self, change: Change[Metadata]) -> None:
+        if change.key.name == _CAPI_CRD:
+            self._wake.set()
+
+    async def _pause(self, seconds: float | None) -> None:
+        timer = self._clock.call_later(seconds, self._wake.set) if seconds is not None else None
+        try:
+            await self._wake.wait()
+        finally:
+            if timer:
+                timer.cancel()
+
+
+def served(definition: Object) -> Resource | None:
+    """The version of Clusters to read, by their CRD: the newest that is known here."""
+    names = {one["name"] for one in definition["spec"]["versions"] if one["served"]}
+    return next((one for one in (CLUSTERS, CLUSTERS_V1BETA1) if one.version in names), None)
+
+
+class Caches:
+    """All of it, as one part of the process."""
+
+    name = "add-ons' caches"
+
+    def __init__(self, client: Client, *, metrics: Metrics | None = None, clock: Clock = SYSTEM) -> None:
+        self._client = client
+        self._told: list[Callable[[], None]] = []
+        self._troubles: dict[str, str] = {}
+        self.cluster_profiles = self._informer(client, _profile_view(CLUSTER_PROFILES), clock)
+        self.profiles = self._informer(client, _profile_view(PROFILES), clock)
+        self.summaries: Informer[ClusterSummary] = Informer(
+            client,
+            views.typed(CLUSTER_SUMMARIES, ClusterSummary),
+            indexes={
+                "cluster": lambda it: (summarizing.cluster_of(it),),
+                "profile": lambda it: (summarizing.profile_of(it),),
+                "secret": lambda it: (
+                    Key(it.metadata.namespace, it.metadata.annotations.get(CREDENTIALS_ANNOTATION, "")),
+                ),
+                "source": lambda it: summarizing.sources(it.spec),
+            },
+            clock=clock,
+            troubled=self._troubled(CLUSTER_SUMMARIES),
+            listed=self._listed,
+        )
+        self.sveltos_clusters: Informer[SveltosCluster] = Informer(
+            client,
+            views.typed(SVELTOS_CLUSTERS, SveltosCluster),
+            indexes={"label": lambda it: it.metadata.labels.items()},
+            clock=clock,
+            troubled=self._troubled(SVELTOS_CLUSTERS),
+            listed=self._listed,
+        )
+        self.teardowns = self._informer(client, views.typed(TEARDOWNS, SeenTeardown), clock)
+        self.clusters = CapiClusters(client, clock=clock, troubled=self._troubled(CLUSTERS), listed=self._listed)
+        # Their contents are read when they are needed; here it only matters that they have changed.
+        self.sources = {
+            resource.kind: self._informer(client, views.metadata(resource), clock)
+            for resource in (CONFIG_MAPS, SECRETS)
+        }
+        if metrics:
+            for informer in self._informers():
+                metrics.informer(informer)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is known what there is. A kind that is not served, or may not be read, holds nobody else up."""
+        return (self.clusters.settled or CLUSTERS.plural in self._troubles) and all(
+            informer.synced or informer.view.resource.plural in self._troubles for informer in self._informers()
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything that decides what is deployed and removed is known."""
+        return (
+            self.cluster_profiles.synced
+            and self.profiles.synced
+            and self.summaries.synced
+            and self.sveltos_clusters.synced
+            and self.clusters.settled
+        )
+
+    def subscribe(self, listed: Callable[[], None]) -> None:
+        """Have it told whenever a cache has become whole."""
+        self._told.append(listed)
+
+    async def run(self) -> None:
+        """Follow the server until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.clusters.run())
+            for informer in self._informers():
+                tasks.create_task(informer.run())
+
+    # Profiles
+
+    def profile(self, key: ProfileKey) -> SeenProfile | None:
+        return self.of_kind(key.kind).cache.get(Key(key.namespace, key.name))
+
+    def of_kind(self, kind: str) -> Informer[SeenProfile]:
+        return self.profiles if kind == PROFILES.kind else self.cluster_profiles
+
+    def all_profiles(self) -> Iterator[tuple[ProfileKey, SeenProfile]]:
+        for informer in (self.cluster_profiles, self.profiles):
+            for one in informer.cache:
+                yield ProfileKey(informer.view.resource.kind, one.metadata.namespace, one.metadata.name), one
+
+    def summary(self, profile: ProfileKey, cluster: ClusterKey) -> ClusterSummary | None:
+        return next(
+            (one for one in self.summaries.cache.by("cluster", cluster) if summarizing.profile_of(one) == profile), None
+        )
+
+    # Clusters
+
+    def target(self, key: ClusterKey) -> Target | None:
+        where = Key(key.namespace, key.name)
+        if key.type == ClusterType.CAPI:
+            cluster = self.clusters.get(where)
+            return targets.of_capi(cluster) if cluster else None
+        registered = self.sveltos_clusters.cache.get(where)
+        return targets.of_sveltos(registered) if registered else None
+
+    async def read_target(self, key: ClusterKey) -> Target | None:
+        """The cluster as it is now; None if there is none of this name."""
+        resource = self.resource(key)
+        try:
+            if key.type == ClusterType.CAPI:
+                return targets.of_capi(
+                    await self._client.get(resource, key.name, namespace=key.namespace, type=Cluster)
+                )
+            found = await self._client.get(resource, key.name, namespace=key.namespace, type=SveltosCluster)
+            return targets.of_sveltos(found)
+        except NotFoundError:
+            return None
+
+    def targets(self, labels: dict[str, str] | None = None) -> Iterator[Target]:
+        """All clusters, or those that may have these labels: at least all that do."""
+        capi: Iterator[Cluster] = self.clusters.all()
+        registered: Iterator[SveltosCluster] = iter(self.sveltos_clusters.cache)
+        if labels:
+            label = next(iter(labels.items()))
+            capi = self.clusters.labelled(label)
+            registered = iter(self.sveltos_clusters.cache.by("label", label))
+        return chain(map(targets.of_capi, capi), map(targets.of_sveltos, registered))
+
+    def knows(self, cluster: ClusterKey) -> bool:
+        """Whether it can be said of a cluster that it is not there."""
+        return self.clusters.synced if cluster.type == ClusterType.CAPI else self.sveltos_clusters.synced
+
+    def resource(self, cluster: ClusterKey) -> Resource:
+        return self.clusters.resource if cluster.type == ClusterType.CAPI else SVELTOS_CLUSTERS
+
+    def follow_targets(self, changed: Callable[[ClusterKey, Target | None, Target | None], None]) -> None:
+        """Have it told of every cluster that changes."""
+
+        def capi(change: Change[Cluster]) -> None:
+            old, new = (targets.of_capi(one) if one else None for one in (change.old, change.new))
+            changed(ClusterKey(ClusterType.CAPI.value, *change.key), old, new)
+
+        def registered(change: Change[SveltosCluster]) -> None:
+            old, new = (targets.of_sveltos(one) if one else None for one in (change.old, change.new))
+            changed(ClusterKey(ClusterType.SVELTOS.value, *change.key), old, new)
+
+        self.clusters.subscribe(capi)
+        self.sveltos_clusters.subscribe(registered)
+
+    def _informers(self) -> list[Informer[Any]]:
+        return [
+            self.cluster_profiles,
+            self.profiles,
+            self.summaries,
+            self.sveltos_clusters,
+            self.teardowns,
+            *self.sources.values(),
+        ]
+
+    def _informer(self, client: Client, view: View[T], clock: Clock) -> Informer[T]:
+        return Informer(client, view, clock=clock, troubled=self._troubled(view.resource), listed=self._listed)
+
+    def _listed(self) -> None:
+        for told in self._told:
+            told()
+
+    def _troubled(self, resource: Resource) -> Callable[[Exception], None]:
+        def troubled(error: Exception) -> None:
+            if self._troubles.get(resource.plural) != str(error):
+                log.warning("a kind cannot be followed", kind=resource.kind, api=resource.api_version, why=str(error))
+            self._troubles[resource.plural] = str(error)
+
+        return troubled

@@ -1,0 +1,142 @@
+"""From what is on a cluster to the Teardown that takes it apart (pure)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api import durations
+from unwind.api.fields import Unknown
+from unwind.api.meta import ObjectMeta, ObjectRef
+from unwind.api.names import (
+    DEADLINE_ANNOTATION,
+    DELETION_BEHAVIOR_ANNOTATION,
+    ON_DEADLINE_ANNOTATION,
+    ConditionType,
+    Reason,
+)
+from unwind.api.policies import OnDeadline
+from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterDeletionBehavior, ClusterSummary
+from unwind.api.unwind import Cause, Effort, Plan, Teardown, TeardownSpec
+from unwind.controllers.matching import ProfileKey
+from unwind.controllers.summarizing import profile_of
+from unwind.planning.plans import Draft, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from unwind.fleet.targets import Target
+
+_EFFORTS = {
+    ClusterDeletionBehavior.LEAVE: Effort.LEAVE,
+    ClusterDeletionBehavior.REMOVE: Effort.TRY,
+    ClusterDeletionBehavior.ENFORCE: Effort.ENFORCE,
+}
+
+
+class Said(msgspec.Struct, frozen=True):
+    """Something to be said of a teardown as a whole."""
+
+    type: ConditionType
+    reason: str
+    message: str
+
+
+class Drafted(msgspec.Struct, frozen=True, kw_only=True):
+    """A teardown before it is written: the plan, or why there is none."""
+
+    plan: Plan | None
+    said: tuple[Said, ...] = ()
+
+
+def behaviour(summary: ClusterSummary) -> ClusterDeletionBehavior | Unknown:
+    """What becomes of a summary's add-ons: as its profile says, or as it said while the API server knew the field."""
+    spec = summary.spec.cluster_profile_spec
+    remembered = summary.metadata.annotations.get(DELETION_BEHAVIOR_ANNOTATION)
+    if spec.cluster_deletion_behavior is not None or remembered is None:
+        return spec.deletion
+    # Not the default: that would remove what was said to be left, or let go what was said to be held.
+    return ClusterDeletionBehavior.read(remembered)
+
+
+def ref_of(summary: ClusterSummary) -> ObjectRef:
+    meta, kind = summary.metadata, CLUSTER_SUMMARIES
+    return ObjectRef(
+        group=kind.group,
+        version=kind.version,
+        kind=kind.kind,
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+    )
+
+
+def drafted(summaries: Iterable[ClusterSummary], objects: Mapping[str, int]) -> Drafted:
+    """The plan for these summaries of one cluster, with how many objects each has by its uid."""
+    said: list[Said] = []
+    drafts: list[Draft] = []
+    for summary in sorted(summaries, key=lambda one: one.metadata.name):
+        # One whose owner somebody has taken off stands for itself.
+        profile = profile_of(summary) or ProfileKey(CLUSTER_SUMMARIES.kind, "", summary.metadata.name)
+        behaves = behaviour(summary)
+        if isinstance(behaves, Unknown):
+            message = f"clusterDeletionBehavior of {profile}: {behaves}, so nothing of this cluster is removed"
+            said.append(Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
+            continue
+        if (
+            summary.spec.cluster_profile_spec.cluster_deletion_behavior is None
+            and DELETION_BEHAVIOR_ANNOTATION in summary.metadata.annotations
+        ):
+            message = f"the API server does not serve clusterDeletionBehavior; {profile} is held to {behaves.value}"
+            said.append(Said(ConditionType.FIELD_NOT_SERVED, Reason.FIELD_NOT_SERVED, message))
+        drafts.append(
+            Draft(
+                name="/".join(part for part in profile if part),
+                object=ref_of(summary),
+                kind=profile.kind,
+                namespace=profile.namespace,
+                declared=profile.name,
+                depends_on=summary.spec.cluster_profile_spec.depends_on,
+                effort=_EFFORTS[behaves],
+                objects=objects.get(summary.metadata.uid, 0),
+            )
+        )
+    unknown = any(one.type is ConditionType.UNKNOWN_VALUE for one in said)
+    # A plan is made once: not before every word in it is understood.
+    return Drafted(plan=None if unknown else plan(drafts), said=tuple(said))
+
+
+def teardown(target: Target, made: Plan | None) -> Teardown:
+    """The record of a cluster's deletion, as it is first written."""
+    annotations = target.annotations
+    deadline = annotations.get(DEADLINE_ANNOTATION, "")
+    on_deadline = OnDeadline.read(annotations.get(ON_DEADLINE_ANNOTATION, OnDeadline.HOLD.value))
+    ref = target.ref
+    return Teardown(
+        metadata=ObjectMeta(name=ref.uid),
+        spec=TeardownSpec(
+            title=f"{ref.kind} {ref.namespace}/{ref.name}",
+            target=ref,
+            cause=Cause.CLUSTER_DELETED.value,
+            requested_at=target.deleted_at,
+            # What is not understood does not release anything: it waits for ever, and a condition says so.
+            deadline="" if isinstance(durations.parse(deadline), Unknown) else deadline,
+            on_deadline=OnDeadline.HOLD.value if isinstance(on_deadline, Unknown) else on_deadline.value,
+            plan=made,
+        ),
+    )
+
+
+def misunderstood(target: Target) -> tuple[Said, ...]:
+    """The annotations of the target that are not understood."""
+    said = []
+    deadline = target.annotations.get(DEADLINE_ANNOTATION)
+    if deadline is not None and isinstance(durations.parse(deadline), Unknown):
+        message = f"{DEADLINE_ANNOTATION} is {deadline!r}, which is no span of time: there is no deadline"
+        said.append(Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
+    word = OnDeadline.read(target.annotations.get(ON_DEADLINE_ANNOTATION, OnDeadline.HOLD.value))
+    if isinstance(word, Unknown):
+        message = f"{ON_DEADLINE_ANNOTATION}: {word}, so nothing is released at the deadline"
+        said.append(Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
+    return tuple(said)

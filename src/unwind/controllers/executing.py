@@ -1,0 +1,266 @@
+"""A teardown, while it is carried out: steps start when what depends on them is done, and status follows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind import logs
+from unwind.api import durations
+from unwind.api.fields import Unknown
+from unwind.api.names import Reason
+from unwind.api.policies import OnDeadline
+from unwind.api.unwind import TEARDOWNS, Effort, Phase, Plan, Release, StepState
+from unwind.controllers import telling
+from unwind.controllers.steps import Carrying
+from unwind.controllers.telling import StepView, View
+from unwind.deleting.deletion import persist
+from unwind.kube.errors import ConflictError, NotFoundError
+from unwind.planning.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.api.unwind import Step, Teardown, TeardownStatus
+    from unwind.clock import Timer
+    from unwind.controllers.drafting import Said
+    from unwind.controllers.steps import Means
+    from unwind.fleet.targets import Target
+    from unwind.kube.client import Client
+
+log = logs.get(__name__)
+
+# How often at most it is told that there is nothing new but more objects that are gone.
+_COUNTS_EVERY = 0.5
+_OVER = (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
+
+
+class Execution:
+    """Carries a teardown out to its end; can be begun again at any moment from what the API server holds."""
+
+    def __init__(
+        self,
+        teardown: Teardown,
+        target: Target,
+        means: Means,
+        client: Client,
+        *,
+        said: tuple[Said, ...] = (),
+        take_along: Callable[[Step], bool] = lambda _: False,
+        stepped: Callable[[Step, StepState], None] = lambda *_: None,
+    ) -> None:
+        """`stepped` is told whenever a step begins or ends."""
+        assert teardown.spec.plan is not None  # noqa: S101 - nothing is carried out without a plan
+        self.teardown = teardown
+        self.target = target
+        self._plan: Plan = teardown.spec.plan
+        self._means = means
+        self._client = client
+        self._said = said
+        self._stepped = stepped
+        self._phase = Phase.REMOVING
+        self._release: Release | None = None
+        self._overdue = False
+        self._ending = asyncio.Event()
+        self._dirty = asyncio.Event()
+        self._counts_due = False
+        self._timer: Timer | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._chance = random.Random()  # noqa: S311 - no secret in it
+        over = {step.name: step for step in teardown.status.steps if step.state in _OVER}
+        self._progress = Progress(self._plan, [step.name for step in self._plan.steps if step.name in over])
+        self._steps = {
+            step.name: Carrying(
+                step,
+                target,
+                means,
+                teardown=teardown.metadata.name,
+                take_along=take_along(step),
+                going=self._going,
+                changed=self._dirty.set,
+            )
+            for step in self._plan.steps
+        }
+        for name, step in over.items():
+            if name in self._steps:
+                self._steps[name].state = StepState(step.state)
+
+    # What others may tell
+
+    def release(self, reason: str, message: str, by: str) -> None:
+        """Let the target go now; each object that is left goes into the ledger."""
+        if self._phase is Phase.REMOVING:
+            self._phase = Phase.RELEASED
+            at = self._means.clock.now().replace(microsecond=0)
+            self._release = Release(reason=reason, message=message, by=by, at=at)
+            self._ending.set()
+
+    def target_gone(self) -> None:
+        """The target has vanished: what could not be verified goes into the ledger."""
+        if self._phase is Phase.REMOVING:
+            self._phase = Phase.TARGET_GONE
+            self._ending.set()
+
+    # What it does
+
+    async def run(self) -> None:
+        """Carry it out, and return when its end is written down."""
+        deadline = self._deadline()
+        try:
+            async with asyncio.TaskGroup() as group:
+                writer = group.create_task(self._write())
+                if self._progress.finished:
+                    self._finish()
+                for name in self._progress.ready:
+                    self._start(group, name)
+                await self._ending.wait()
+                for task in self._tasks.values():
+                    task.cancel()
+                await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+                await self._close_the_books()
+                writer.cancel()
+        finally:
+            for timer in (deadline, self._timer):
+                if timer:
+                    timer.cancel()
+        await self._put_down(self._phase)
+        log.info("teardown ended", cluster=str(self.target.ref), teardown=self.teardown.metadata.name, end=self._phase)
+
+    def _start(self, group: asyncio.TaskGroup, name: str) -> None:
+        self._tasks[name] = group.create_task(self._carry(group, self._steps[name]))
+
+    async def _carry(self, group: asyncio.TaskGroup, carrying: Carrying) -> None:
+        self._stepped(carrying.step, StepState.REMOVING)
+        await carrying.run()
+        self._stepped(carrying.step, carrying.state)
+        # The next ones start from this very event; nobody waits for a write.
+        for free in self._progress.done(carrying.step.name):
+            self._start(group, free)
+        if self._progress.finished:
+            self._finish()
+        self._dirty.set()
+
+    def _finish(self) -> None:
+        if self._phase is Phase.REMOVING:
+            self._phase = Phase.COMPLETE
+            self._ending.set()
+
+    async def _close_the_books(self) -> None:
+        """Name in the ledger what is left of steps that did not come to their end."""
+        if self._phase is Phase.COMPLETE:
+            return
+        reason, message, by = self._why_left()
+        for carrying in self._steps.values():
+            if carrying.state not in _OVER:
+                await carrying.abandon(reason, message, by)
+                carrying.state = StepState.GIVEN_UP if carrying.left else StepState.REMOVED
+                self._stepped(carrying.step, carrying.state)
+
+    def _why_left(self) -> tuple[str, str, str]:
+        if self._release:
+            return self._release.reason, self._release.message, self._release.by
+        return Reason.TARGET_GONE, "the cluster vanished before its removal was verified", "unwind"
+
+    def _going(self) -> set[str]:
+        """The owners whose objects are being removed, or will be."""
+        return {
+            carrying.step.object.uid
+            for carrying in self._steps.values()
+            if carrying.state not in _OVER and carrying.step.effort != Effort.LEAVE
+        }
+
+    # Deadlines
+
+    def _deadline(self) -> Timer | None:
+        spec = self.teardown.spec
+        span = durations.parse(spec.deadline) if spec.deadline else None
+        if span is None or isinstance(span, Unknown) or spec.requested_at is None:
+            return None
+        remaining = (spec.requested_at + span - self._means.clock.now()).total_seconds()
+        return self._means.clock.call_later(max(0.0, remaining), self._pass_deadline)
+
+    def _pass_deadline(self) -> None:
+        self._overdue = True
+        if OnDeadline.read(self.teardown.spec.on_deadline) is OnDeadline.RELEASE:
+            message = f"it took longer than {self.teardown.spec.deadline}"
+            self.release(Reason.DEADLINE, message, "unwind.dev/on-deadline: Release")
+        self._dirty.set()
+
+    # What it says
+
+    def view(self) -> View:
+        """How far it has come."""
+        return View(
+            steps=tuple(
+                StepView(
+                    name=name,
+                    state=carrying.state,
+                    total=carrying.total,
+                    removed=carrying.removed,
+                    left=carrying.left,
+                    waits=dict(carrying.waits),
+                    for_steps=() if carrying.state is not StepState.WAITING else self._progress.waits_for(name),
+                )
+                for name, carrying in self._steps.items()
+            ),
+            wave=self._progress.wave,
+            phase=self._phase,
+            said=self._said,
+            release=self._release,
+            overdue=self._overdue,
+            gated=self.target.has_class,
+        )
+
+    async def _write(self) -> None:
+        """Write the status whenever there is something new, until cancelled."""
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            status = self._status(Phase.REMOVING)
+            if status == self.teardown.status:
+                continue
+            if telling.same_but_for_counts(status, self.teardown.status) and not self._counts_due:
+                self._timer = self._timer or self._means.clock.call_later(_COUNTS_EVERY, self._count)
+                continue
+            self._counts_due = False
+            await self._put_down(Phase.REMOVING)
+
+    def _count(self) -> None:
+        self._timer = None
+        self._counts_due = True
+        self._dirty.set()
+
+    async def _put_down(self, phase: Phase) -> None:
+        await persist(
+            lambda: self._put(self._status(phase)),
+            clock=self._means.clock,
+            chance=self._chance,
+            say=lambda what: log.warning("the status of a teardown is not written yet", why=what.told),
+        )
+
+    def _status(self, phase: Phase) -> TeardownStatus:
+        view = msgspec.structs.replace(self.view(), phase=phase)
+        return telling.status(self.teardown, view, now=self._means.clock.now())
+
+    async def _put(self, status: TeardownStatus) -> None:
+        meta = self.teardown.metadata
+        body = {
+            "apiVersion": TEARDOWNS.api_version,
+            "kind": TEARDOWNS.kind,
+            "metadata": {"name": meta.name, "uid": meta.uid},
+            "status": msgspec.to_builtins(status),
+        }
+        # Applied, so that what is not said any more disappears. With the uid: a record that somebody deleted is not
+        # made again, and the removal goes on without it.
+        try:
+            await self._client.apply(TEARDOWNS, body, subresource="status")
+        except NotFoundError:
+            pass
+        except ConflictError:
+            # The name belongs to another record now; or two writes have met, and it is tried again.
+            if not (await self._client.sighting(TEARDOWNS, meta.name, uid=meta.uid)).absent:
+                raise
+        self.teardown = msgspec.structs.replace(self.teardown, status=status)

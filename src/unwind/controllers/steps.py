@@ -1,0 +1,232 @@
+"""One step of a teardown, carried out as its effort says."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from unwind.addons import helm_removing
+from unwind.api.names import Reason
+from unwind.api.unwind import Effort, EntryState, LedgerNote, StepState
+from unwind.clock import SYSTEM, Clock
+from unwind.concurrency import side_by_side
+from unwind.controllers.places import by_place, member_of
+from unwind.deleting.deletion import persist
+from unwind.deleting.registering import External, Registration
+from unwind.deleting.registry import Plugin
+from unwind.fleet.fleet import Fleet
+from unwind.removing.inventories import Inventories, items
+from unwind.removing.releases import Releases, last_first
+from unwind.removing.removal import Removal, release
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable
+
+    from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Inventory, Step
+    from unwind.deleting.entering import Failed, Waiting
+    from unwind.fleet.targets import Target
+
+T = TypeVar("T")
+
+BEST_EFFORT = 60.0
+"""Seconds that the removal of a step may take whose cluster does not wait for it."""
+_AT_ONCE = 16
+
+
+class Means(msgspec.Struct, frozen=True, kw_only=True):
+    """What steps are carried out with."""
+
+    fleet: Fleet
+    inventories: Inventories
+    deleters: tuple[Registration | External, ...]
+    plugins: tuple[Plugin, ...] = ()
+    releases: Releases | None = None
+    best_effort: float = BEST_EFFORT
+    clock: Clock = SYSTEM
+
+
+class Carrying:
+    """A step, while it is carried out."""
+
+    def __init__(
+        self,
+        step: Step,
+        target: Target,
+        means: Means,
+        *,
+        teardown: str,
+        take_along: bool = False,
+        going: Callable[[], Collection[str]] = frozenset,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.step = step
+        self.state = StepState.WAITING
+        self.total = step.objects
+        self.removed = 0
+        self.left = 0
+        self.waits: dict[ObjectRef, Waiting | Failed] = {}
+        self._target = target
+        self._means = means
+        self._teardown = teardown
+        self._take_along = take_along
+        self._going = going
+        self._changed = changed
+        self._removals: list[Removal] = []
+        self._chance = random.Random()  # noqa: S311 - no secret in it
+
+    async def run(self) -> None:
+        """Carry it out; `state` says how it ended."""
+        self.state = StepState.REMOVING
+        self._changed()
+        if self.step.effort == Effort.LEAVE:
+            await self._within(self._leave(), Reason.KEPT_BY_POLICY, "LeavePolicies: it stays as it is")
+            self.state = StepState.LEFT
+        elif self.step.effort == Effort.TRY:
+            done = await self._within(self._remove(), Reason.GAVE_UP, "RemovePolicies: its time was over")
+            self.state = StepState.REMOVED if done else StepState.GIVEN_UP
+        else:
+            await self._remove()
+            self.state = StepState.REMOVED
+        self.waits.clear()
+        self._changed()
+
+    async def abandon(self, reason: str, message: str, by: str) -> int:
+        """Write each object that is still there into the ledger; how many those are."""
+        return await self._persist(self._target.ref, lambda: self._note_left(reason, message, by))
+
+    async def _within(self, work: Awaitable[None], reason: str, message: str) -> bool:
+        """Do the work while its time lasts; what is not done then goes into the ledger."""
+        over = asyncio.Event()
+        timer = self._means.clock.call_later(self._means.best_effort, over.set)
+        try:
+            async with asyncio.TaskGroup() as group:
+                doing = group.create_task(_run(work))
+                waiting = group.create_task(over.wait())
+                await asyncio.wait((doing, waiting), return_when=asyncio.FIRST_COMPLETED)
+                done = doing.done() and not doing.cancelled()
+                doing.cancel()
+                waiting.cancel()
+        finally:
+            timer.cancel()
+        if not done:
+            why = next((what.told for what in self.waits.values()), "")
+            await self.abandon(reason, f"{message}; {why}" if why else message, by=_decided_by(self.step))
+        return done
+
+    async def _remove(self) -> None:
+        """All of it, however long it takes."""
+        chunks = await self._sealed()
+        if not any(not item.done for item in items(chunks)):
+            self.removed, self.left = _counted(chunks)
+            return
+        self._removals.clear()
+        async with asyncio.TaskGroup() as group:
+            for those in by_place(chunks):
+                group.create_task(self._remove_there(those))
+
+    async def _remove_there(self, chunks: list[Inventory]) -> None:
+        await self._persist(chunks[0].spec.member.object, lambda: self._remove_from(chunks))
+
+    async def _remove_from(self, chunks: list[Inventory]) -> None:
+        means = self._means
+        async with member_of(means.fleet, chunks[0], self._target) as member:
+            removal = Removal(
+                member,
+                means.inventories,
+                chunks,
+                deleters=means.deleters,
+                plugins=means.plugins,
+                teardown=self._teardown,
+                take_along=self._take_along,
+                going=self._going,
+                releases=means.releases,
+                changed=self._follow,
+                clock=means.clock,
+            )
+            self._removals.append(removal)
+            await removal.run()
+
+    async def _leave(self) -> None:
+        """Take our marks off, and leave the rest as it is; each object is named in the ledger."""
+        chunks = await self._sealed()
+        for those in by_place(chunks):
+            await self._persist(those[0].spec.member.object, lambda those=those: self._release(those))  # type: ignore[misc]
+        await self.abandon(Reason.KEPT_BY_POLICY, "LeavePolicies: it stays as it is", by=_decided_by(self.step))
+
+    async def _release(self, chunks: list[Inventory]) -> None:
+        todo = [item for item in items(chunks) if not item.done]
+        if not todo:
+            return
+        async with member_of(self._means.fleet, chunks[0], self._target) as member:
+            await side_by_side((release(member, item) for item in todo), limit=_AT_ONCE)
+            if releases := self._means.releases:
+                for ref in last_first(releases, (item.entry for item in todo)):
+                    await helm_removing.leave(
+                        member, namespace=ref.namespace, release=ref.name, owner=self.step.object.uid
+                    )
+
+    async def _sealed(self) -> list[Inventory]:
+        """The inventory, closed for everybody else."""
+
+        async def seal() -> list[Inventory]:
+            found = await self._means.inventories.of(self.step.object.uid)
+            return [await self._means.inventories.seal(chunk, self._teardown) for chunk in found]
+
+        return await self._persist(self._target.ref, seal)
+
+    async def _note_left(self, reason: str, message: str, by: str) -> int:
+        chunks = await self._means.inventories.of(self.step.object.uid)
+        note = LedgerNote(reason=reason, message=message, by=by, at=self._means.clock.now().replace(microsecond=0))
+        # What was seen to be absent a moment ago may not be written down yet.
+        gone = frozenset[str]().union(*(removal.removed for removal in self._removals))
+        for chunk in chunks:
+            notes = {
+                item.key: {"state": EntryState.REMOVED.value}
+                if item.entry.object.uid in gone
+                else {"ledger": msgspec.to_builtins(note)}
+                for item in items([chunk])
+                if not item.done
+            }
+            if notes:
+                await self._means.inventories.write(chunk, notes)
+        chunks = await self._means.inventories.of(self.step.object.uid)
+        self.removed, self.left = _counted(chunks)
+        self.total = self.removed + self.left
+        return self.left
+
+    def _follow(self) -> None:
+        progress = [removal.progress for removal in self._removals]
+        self.total = max(self.step.objects, sum(one.total for one in progress))
+        self.removed = sum(one.removed for one in progress)
+        self.left = sum(one.left for one in progress)
+        self.waits = {ref: what for one in progress for ref, what in one.waits.items()}
+        self._changed()
+
+    async def _persist(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:
+        def say(what: Waiting | Failed) -> None:
+            self.waits[about] = what
+            self._changed()
+
+        done = await persist(work, clock=self._means.clock, chance=self._chance, say=say)
+        if self.waits.pop(about, None):
+            self._changed()
+        return done
+
+
+async def _run(work: Awaitable[None]) -> None:
+    await work
+
+
+def _decided_by(step: Step) -> str:
+    return f"clusterDeletionBehavior of {step.name}"
+
+
+def _counted(chunks: Iterable[Inventory]) -> tuple[int, int]:
+    """How many objects are gone, and how many were left."""
+    entries = [item.entry for item in items(chunks)]
+    left = sum(entry.ledger is not None for entry in entries)
+    return sum(entry.state == EntryState.REMOVED and entry.ledger is None for entry in entries), left

@@ -1,0 +1,422 @@
+"""The controller of ClusterSummaries: what a profile says comes onto one cluster, and goes from it again.
+
+A summary is deployed once all that it depends on is, and taken back once nothing on that cluster depends on it. A
+cluster that is being deleted is left alone: its add-ons are the teardown's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from unwind import logs
+from unwind.addons.helm_removing import HelmReleases
+from unwind.api import names
+from unwind.api.fields import Unknown
+from unwind.api.names import Finalizer, Reason
+from unwind.api.resources import SECRETS
+from unwind.api.sveltos import ClusterSummary, ClusterType
+from unwind.api.sveltos_status import FeatureStatus
+from unwind.clock import SYSTEM
+from unwind.concurrency import to_tell
+from unwind.controllers import statuses, summarizing
+from unwind.controllers.deploying import Deploying
+from unwind.controllers.matching import ClusterKey
+from unwind.controllers.withdrawing import Manner, Withdrawal, Withdrawals
+from unwind.controllers.wording import Words, key_of
+from unwind.errors import UnwindError
+from unwind.fleet import credentials
+from unwind.fleet.fleet import Fleet
+from unwind.kube.queue import Queue
+from unwind.kube.views import Key
+from unwind.removing.inventories import Inventories, items
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+
+    from unwind.addons.helm import Helm
+    from unwind.clock import Clock
+    from unwind.controllers.caches import Caches, SeenProfile, SeenTeardown
+    from unwind.controllers.deploying import Work
+    from unwind.controllers.external import Owner
+    from unwind.deleting.registering import External, Registration
+    from unwind.deleting.registry import Plugin
+    from unwind.fleet.targets import Target
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+    from unwind.kube.metrics import Metrics
+    from unwind.kube.views import Metadata
+
+log = logs.get(__name__)
+
+# Deployments to one member side by side; what is taken back has no such bound, because it may wait for long.
+_SIDE_BY_SIDE = 8
+
+
+class NotDeployedError(UnwindError):
+    """Something of a summary is not on its cluster; the summary says what. It is tried again."""
+
+
+class Summaries:
+    """Looks after all summaries."""
+
+    name = "summaries"
+
+    def __init__(
+        self,
+        client: Client,
+        caches: Caches,
+        *,
+        namespace: str,
+        owner: Owner,
+        metrics: Metrics,
+        deleters: Iterable[Registration | External],
+        plugins: Iterable[Plugin] = (),
+        helm: Helm | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`namespace`: Unwind's own, where the inventories are."""
+        self._client = client
+        self._caches = caches
+        self._owner = owner
+        self._deleters = tuple(deleters)
+        self._plugins = tuple(plugins)
+        self._helm = helm
+        self._clock = clock
+        self._inventories = Inventories(client, namespace=namespace)
+        self._words = Words(client, caches, clock=clock)
+        self._keys: dict[str, Key] = {}
+        """Summaries that are being withdrawn, by their uid."""
+        self._stops: dict[Key, asyncio.Event] = {}
+        """Deployments under way, and how each is told to stop."""
+        self._queue: Queue[Key] = Queue(
+            metrics.timed(self.name, self._reconcile),
+            group=self._group,
+            per_group=_SIDE_BY_SIDE,
+            clock=clock,
+            failed=self._failed,
+        )
+        metrics.queue(self.name, self._queue)
+        caches.summaries.subscribe(self._summary_changed)
+        caches.follow_targets(self._target_changed)
+        caches.teardowns.subscribe(self._teardown_changed)
+        for kind, informer in caches.sources.items():
+            informer.subscribe(lambda change, kind=kind: self._source_changed(kind, change))  # type: ignore[misc]
+        caches.subscribe(self._look_at_all)
+        owner.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._caches.ready
+
+    async def run(self) -> None:
+        """Look after them, until cancelled."""
+        async with Fleet(self._client, clock=self._clock, troubled=_troubled) as fleet, asyncio.TaskGroup() as tasks:
+            self._deploying = Deploying(
+                self._client,
+                fleet,
+                self._inventories,
+                deleters=self._deleters,
+                plugins=self._plugins,
+                helm=self._helm,
+                clock=self._clock,
+            )
+            self._withdrawals = Withdrawals(
+                fleet,
+                self._inventories,
+                tasks,
+                changed=self._withdrawal_changed,
+                releases=HelmReleases(self._helm) if self._helm else None,
+                deleters=self._deleters,
+                plugins=self._plugins,
+                clock=self._clock,
+            )
+            tasks.create_task(self._queue.run())
+
+    # What happens
+
+    def _summary_changed(self, change: Change[ClusterSummary]) -> None:
+        old, new = change.old, change.new
+        if old is None or new is None or _matters(old) != _matters(new):
+            # Not for each status that we write ourselves.
+            self._stop(change.key, unless=new is not None and not new.metadata.terminating)
+            self._queue.add(change.key)
+        it = new or old
+        if it is None or (old and new and _told(old) == _told(new)):
+            return
+        profile, needed = summarizing.profile_of(it), set(summarizing.needs(it))
+        going = new is None or new.metadata.terminating
+        for other in self._caches.summaries.cache.by("cluster", summarizing.cluster_of(it)):
+            # Those that wait for it to be deployed; and once it goes, those that wait for it to be gone.
+            if profile in summarizing.needs(other) or (going and summarizing.profile_of(other) in needed):
+                self._queue.add(key_of(other))
+
+    def _look_below(self, it: ClusterSummary) -> None:
+        """Those that wait for it to be gone."""
+        needed = set(summarizing.needs(it))
+        for other in self._caches.summaries.cache.by("cluster", summarizing.cluster_of(it)):
+            if summarizing.profile_of(other) in needed:
+                self._queue.add(key_of(other))
+
+    def _target_changed(self, cluster: ClusterKey, old: Target | None, new: Target | None) -> None:
+        if old and new and _reached_by(old) == _reached_by(new):
+            return
+        for summary in self._caches.summaries.cache.by("cluster", cluster):
+            self._stop(key_of(summary), unless=new is not None and not new.terminating and not new.paused)
+            self._queue.add(key_of(summary))
+
+    def _source_changed(self, kind: str, change: Change[Metadata]) -> None:
+        for summary in self._caches.summaries.cache.by("source", (kind, *change.key)):
+            self._queue.add(key_of(summary))
+        old, new = change.old, change.new
+        if kind == SECRETS.kind and old and new and old.finalizers == new.finalizers:
+            # The way to a cluster may be another one now; whoever goes the old way may find it shut for ever.
+            for summary in self._caches.summaries.cache.by("secret", change.key):
+                it = self._withdrawals.get(summary.metadata.uid)
+                if it and not it.absent:
+                    self._withdrawals.give_up(summary.metadata.uid)
+                self._queue.add(key_of(summary))
+
+    def _teardown_changed(self, change: Change[SeenTeardown]) -> None:
+        if change.new:
+            ref = change.new.spec.target
+            cluster = ClusterKey(ClusterType.CAPI.value, ref.namespace, ref.name)
+            for summary in self._caches.summaries.cache.by("cluster", cluster):
+                if summary.metadata.terminating:
+                    self._queue.add(key_of(summary))
+
+    def _withdrawal_changed(self, uid: str) -> None:
+        key = self._keys.get(uid)
+        summary = self._caches.summaries.cache.get(key) if key else None
+        if key and summary and summary.metadata.uid == uid:
+            self._queue.add(key)
+            it = self._withdrawals.get(uid)
+            if it and it.absent and not it.done:
+                # What it needed need not wait until that is written down.
+                self._look_below(summary)
+
+    def _look_at_all(self) -> None:
+        if self._caches.settled:
+            for key in list(self._caches.summaries.cache.keys()):
+                self._queue.add(key)
+
+    def _group(self, key: Key) -> ClusterKey | Key:
+        summary = self._caches.summaries.cache.get(key)
+        return summarizing.cluster_of(summary) if summary else key
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        expected = isinstance(error, UnwindError)
+        why = str(error) or type(error).__name__
+        log.warning("it is tried again", object=f"ClusterSummary {key}", why=why, exc_info=None if expected else error)
+
+    # What is done
+
+    async def _reconcile(self, key: Key) -> float | None:
+        caches = self._caches
+        summary = caches.summaries.cache.get(key)
+        if summary is None or not self._owner.owns(summarizing.cluster_of(summary).shard):
+            self._forget(key)
+            return None
+        if not caches.settled:
+            return None  # it is told when they are
+        if summary.metadata.terminating:
+            await self._withdraw(summary)
+        elif Finalizer.SUMMARY not in summary.metadata.finalizers:
+            # One that was made by somebody else. Nothing is deployed for a summary that can vanish.
+            await self._words.set_finalizer(summary, wanted=True)
+        else:
+            await self._deploy(summary)
+        return None
+
+    async def _deploy(self, summary: ClusterSummary) -> None:
+        cluster = summarizing.cluster_of(summary)
+        target = self._target_of(summary)
+        if target is None or target.terminating:
+            return
+        if target.paused or not target.ready:
+            reason = Reason.PAUSED if target.paused else Reason.NOT_READY
+            await self._words.wait(summary, reason, f"{target} is {'paused' if target.paused else 'not ready'}")
+            return
+        if waited_for := summarizing.waited_for(summary, self._caches.summaries.cache.by("cluster", cluster)):
+            await self._words.wait(summary, Reason.WAITING, f"waits for: {'; '.join(waited_for)}")
+            return
+        stop = self._stops[key_of(summary)] = asyncio.Event()
+        try:
+            await _unless(stop, self._put(summary, target))
+        finally:
+            del self._stops[key_of(summary)]
+
+    async def _put(self, summary: ClusterSummary, target: Target) -> None:
+        """Have it on its cluster, and say what came of it."""
+        try:
+            work = await self._deploying.prepare(summary, self._profile_of(summary), target)
+            if work is None:
+                await self._words.wait(summary, None)  # it is there
+                return
+            if not work.dry_run and not self._is_held(target):
+                # Before the first thing is put there: without it, nobody could take it back.
+                await credentials.hold(self._client, target)
+            async with asyncio.TaskGroup() as group:
+                # Beside the work, and not before it: nobody waits for what is only said.
+                telling = group.create_task(self._tell(summary, work))
+                done = await work.run()
+                telling.cancel()
+        except (UnwindError, ExceptionGroup) as error:
+            failure = to_tell(error) if isinstance(error, ExceptionGroup) else error
+            await self._words.say(summary, statuses.all_of(summary, FeatureStatus.FAILED, str(failure)))
+            raise failure from None
+        now = self._clock.now()
+        await self._words.write(summary, statuses.waiting(done.apply(summary.status, now=now), None, now=now))
+        if done.trouble:
+            raise NotDeployedError(done.trouble)
+
+    def _is_held(self, target: Target) -> bool:
+        secret = self._caches.sources[SECRETS.kind].cache.get(Key(target.ref.namespace, target.secret))
+        return secret is not None and not secret.deletion_timestamp and Finalizer.CREDENTIALS in secret.finalizers
+
+    async def _tell(self, summary: ClusterSummary, work: Work) -> None:
+        """Say what a deployment waits for, as long as it runs."""
+        while True:
+            await work.news.wait()
+            work.news.clear()
+            await self._words.say(summary, work.begun)
+
+    async def _withdraw(self, summary: ClusterSummary) -> None:
+        if Finalizer.SUMMARY not in summary.metadata.finalizers:
+            return  # others are waited for by others
+        cluster, target = summarizing.cluster_of(summary), self._target_of(summary)
+        if target is None or target.terminating:
+            if not self._caches.knows(cluster):
+                return
+            # What lets things go is not decided by what a cache says (DESIGN, rule 4).
+            target = self._same(summary, await self._caches.read_target(cluster))
+        gone = target is None or target.terminating
+        if gone and cluster.type == ClusterType.CAPI:
+            await self._leave_to_teardown(summary, target)
+        elif gone:
+            await self._take_back(summary, target, Manner.FORGET)
+        elif target and target.paused:
+            await self._words.wait(summary, Reason.PAUSED, f"{target} is paused")
+        else:
+            withdraws = summarizing.withdraws(summary.spec.cluster_profile_spec)
+            if isinstance(withdraws, Unknown):
+                message = f"stopMatchingBehavior {withdraws}: nothing is removed, a person has to put it right"
+                await self._words.wait(summary, Reason.UNKNOWN_VALUE, message)
+            elif withdraws and (before := self._dependents(summary)):
+                if all(one.metadata.terminating for one in before):
+                    # Its turn comes: when it does, all is ready.
+                    self._begin(summary, target, Manner.REMOVE, free=False)
+                named = ", ".join(sorted(str(summarizing.profile_of(one)) for one in before))
+                await self._words.wait(summary, Reason.WAITING, f"waits until these are gone, which need it: {named}")
+            else:
+                await self._take_back(summary, target, Manner.REMOVE if withdraws else Manner.RELEASE)
+
+    def _dependents(self, summary: ClusterSummary) -> list[ClusterSummary]:
+        """Those that need it and still stand."""
+        on_cluster = self._caches.summaries.cache.by("cluster", summarizing.cluster_of(summary))
+        return [
+            one
+            for one in summarizing.dependents(summary, on_cluster)
+            if not ((it := self._withdrawals.get(one.metadata.uid)) and it.absent)
+        ]
+
+    def _begin(self, summary: ClusterSummary, target: Target | None, manner: Manner, *, free: bool) -> Withdrawal:
+        uid, cluster, profile = summary.metadata.uid, summarizing.cluster_of(summary), self._profile_of(summary)
+        self._keys[uid] = key_of(summary)
+        along = bool(profile and profile.metadata.annotations.get(names.TAKE_ALONG_ANNOTATION) == "true")
+        return self._withdrawals.begin(uid, cluster, target, manner, free=free, take_along=along)
+
+    async def _take_back(self, summary: ClusterSummary, target: Target | None, manner: Manner) -> None:
+        uid = summary.metadata.uid
+        it = self._begin(summary, target, manner, free=True)
+        if it.done:
+            await self._end(summary, target, removed=manner is Manner.REMOVE)
+            self._forget(key_of(summary))
+        elif it.error:
+            self._withdrawals.give_up(uid)
+            await self._words.say(summary, statuses.all_of(summary, FeatureStatus.REMOVING, str(it.error)))
+            raise it.error
+        else:
+            await self._words.say(summary, statuses.all_of(summary, FeatureStatus.REMOVING, it.waits))
+
+    async def _leave_to_teardown(self, summary: ClusterSummary, target: Target | None) -> None:
+        """Let the summary go only when all that it put on the cluster is accounted for."""
+        self._forget(key_of(summary))  # two that remove the same would do no harm, but only one of them tells the truth
+        chunks = await self._inventories.of(summary.metadata.uid)
+        if not all(item.done for item in items(chunks)):
+            uid = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION, "")
+            teardown = self._caches.teardowns.cache.get(Key("", uid))
+            if target is not None or teardown is None or not teardown.finished:
+                await self._words.wait(summary, Reason.WAITING, f"waits for Teardown {uid} of its cluster")
+                return
+        await self._words.set_finalizer(summary, wanted=False)
+
+    async def _end(self, summary: ClusterSummary, target: Target | None, *, removed: bool) -> None:
+        """Let the summary go, and the way to its cluster with the last of them."""
+        if self._caches.summaries.cache.count("cluster", summarizing.cluster_of(summary)) <= 1:
+            await credentials.let_go(self._client, target or summarizing.cluster_gone(summary))
+        if removed:
+            await self._words.say(summary, statuses.all_of(summary, FeatureStatus.REMOVED))
+        await self._words.set_finalizer(summary, wanted=False)
+
+    # Small things
+
+    def _profile_of(self, summary: ClusterSummary) -> SeenProfile | None:
+        key = summarizing.profile_of(summary)
+        return self._caches.profile(key) if key else None
+
+    def _target_of(self, summary: ClusterSummary) -> Target | None:
+        return self._same(summary, self._caches.target(summarizing.cluster_of(summary)))
+
+    @staticmethod
+    def _same(summary: ClusterSummary, target: Target | None) -> Target | None:
+        """The cluster, if it is the one that the summary was made for and not another that has its name."""
+        made_for = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION)
+        return target if target and made_for in (None, target.ref.uid) else None
+
+    def _stop(self, key: Key, *, unless: bool) -> None:
+        if not unless and (stop := self._stops.get(key)):
+            stop.set()
+
+    def _forget(self, key: Key) -> None:
+        self._stop(key, unless=False)
+        for uid in [uid for uid, one in self._keys.items() if one == key]:
+            del self._keys[uid]
+            self._withdrawals.give_up(uid)
+
+
+def _matters(summary: ClusterSummary) -> object:
+    """What of a summary decides what is done for it; its status does not."""
+    meta = summary.metadata
+    return meta.uid, summary.spec, meta.deletion_timestamp, meta.finalizers, meta.annotations
+
+
+def _told(summary: ClusterSummary) -> object:
+    """What of a summary decides what is done for others on its cluster."""
+    return summary.metadata.uid, summarizing.provisioned(summary), summary.metadata.terminating
+
+
+def _reached_by(target: Target) -> object:
+    """What of a cluster decides whether something is done on it."""
+    return target.ref.uid, target.terminating, target.paused, target.ready, target.secret, target.secret_key
+
+
+def _troubled(error: Exception) -> None:
+    log.warning("a member cannot be followed", why=str(error))
+
+
+async def _unless(told: asyncio.Event, work: Awaitable[None]) -> None:
+    """Do the work, unless told otherwise before it is done."""
+
+    async def doing() -> None:
+        await work
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(doing())
+            waiting = group.create_task(told.wait())
+            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            task.cancel()
+            waiting.cancel()
+    except ExceptionGroup as failures:
+        raise to_tell(failures) from None

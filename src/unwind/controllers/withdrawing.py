@@ -1,0 +1,263 @@
+"""Taking back what summaries put on clusters that stay: each summary's withdrawal, from its begin to its end.
+
+They take as long as a finalizer on the member wants, so each has a task of its own. All they know is in the
+inventories: killed at any instruction, a withdrawal is begun again and goes on from where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from enum import Enum
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.addons import helm_removing
+from unwind.api.names import Reason
+from unwind.api.resources import NAMESPACES
+from unwind.api.unwind import LedgerNote
+from unwind.concurrency import side_by_side, to_tell
+from unwind.deleting.entering import Waiting
+from unwind.errors import UnwindError
+from unwind.kube.errors import NotFoundError
+from unwind.removing.inventories import items
+from unwind.removing.releases import last_first
+from unwind.removing.removal import Removal, release
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from unwind.api.unwind import Inventory
+    from unwind.clock import Clock
+    from unwind.controllers.matching import ClusterKey
+    from unwind.deleting.registering import External, Registration
+    from unwind.deleting.registry import Plugin
+    from unwind.fleet.fleet import Fleet
+    from unwind.fleet.member import Member
+    from unwind.fleet.targets import Target
+    from unwind.removing.inventories import Inventories
+    from unwind.removing.order import Item
+    from unwind.removing.releases import Releases
+
+_AT_ONCE = 16
+_SHOWN = 5
+
+
+class Manner(Enum):
+    """What becomes of what was deployed."""
+
+    REMOVE = "remove"
+    RELEASE = "release"
+    """It stays, and our marks come off."""
+    FORGET = "forget"
+    """It stays, and nobody goes there: the cluster is managed no longer."""
+
+
+class Withdrawal:
+    """One summary's withdrawal."""
+
+    def __init__(self, uid: str, cluster: ClusterKey, manner: Manner) -> None:
+        self.uid = uid
+        self.cluster = cluster
+        self.manner = manner
+        self.removals: list[Removal] = []
+        self.free = asyncio.Event()
+        """Set when nothing on the cluster needs it any more. Until then all is made ready, and nothing is removed."""
+        self.absent = False
+        """Whether nothing of it is left to wait for: what it needed may go."""
+        self.done = False
+        """Whether that is written down, too: the summary may go."""
+        self.error: Exception | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def waits(self) -> str:
+        """What it waits for, for people; it says the same as long as that is the same."""
+        waits = [
+            what.reason if isinstance(what, Waiting) else what.message
+            for removal in self.removals
+            for what in removal.progress.waits.values()
+        ]
+        more = f" and {len(waits) - _SHOWN} more" if len(waits) > _SHOWN else ""
+        return "; ".join(waits[:_SHOWN]) + more
+
+
+class Withdrawals:
+    """All withdrawals that this process carries out."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        inventories: Inventories,
+        tasks: asyncio.TaskGroup,
+        *,
+        changed: Callable[[str], None],
+        deleters: Iterable[Registration | External],
+        plugins: Iterable[Plugin] = (),
+        releases: Releases | None = None,
+        clock: Clock,
+    ) -> None:
+        """`changed` is told the uid of a summary whose withdrawal has come further."""
+        self._fleet = fleet
+        self._inventories = inventories
+        self._tasks = tasks
+        self._changed = changed
+        self._deleters = tuple(deleters)
+        self._plugins = tuple(plugins)
+        self._releases = releases
+        self._clock = clock
+        self._under_way: dict[str, Withdrawal] = {}
+
+    def get(self, uid: str) -> Withdrawal | None:
+        return self._under_way.get(uid)
+
+    def begin(
+        self,
+        uid: str,
+        cluster: ClusterKey,
+        target: Target | None,
+        manner: Manner,
+        *,
+        free: bool = True,
+        take_along: bool = False,
+    ) -> Withdrawal:
+        """The withdrawal of a summary; it is begun if it is not under way. Nothing is removed before it is `free`."""
+        there = self._under_way.get(uid)
+        if there is None or there.manner is not manner:
+            self.give_up(uid)
+            there = self._under_way[uid] = Withdrawal(uid, cluster, manner)
+            there.task = self._tasks.create_task(self._run(there, target, take_along=take_along))
+        if free and not there.free.is_set():
+            there.free.set()
+            self._look_again(cluster)
+        return there
+
+    def give_up(self, uid: str) -> None:
+        """Have nothing more done for a summary; what was done is seen when it is begun again."""
+        if (there := self._under_way.pop(uid, None)) and there.task:
+            there.task.cancel()
+            self._look_again(there.cluster)
+
+    async def _run(self, it: Withdrawal, target: Target | None, *, take_along: bool) -> None:
+        try:
+            chunks = await self._inventories.of(it.uid)
+            await (
+                self._note_all(chunks, Reason.UNMANAGED, "its cluster is managed no longer")
+                if it.manner is Manner.FORGET
+                else self._take_back(it, chunks, target, take_along=take_along)
+            )
+            self._went(it)
+            await self._tidy(it)
+            it.done = True
+        except Exception as error:  # noqa: BLE001 - it is told on the summary, and tried again
+            it.error = error
+        self._changed(it.uid)
+
+    def _went(self, it: Withdrawal) -> None:
+        """All of it is seen to be absent, whether that is written down yet or not."""
+        if not it.absent:
+            it.absent = True
+            self._look_again(it.cluster)
+            self._changed(it.uid)
+
+    def _further(self, it: Withdrawal, members: int) -> None:
+        if len(it.removals) == members and all(removal.progress.over for removal in it.removals):
+            self._went(it)
+        self._changed(it.uid)
+
+    def _look_again(self, cluster: ClusterKey) -> None:
+        """What is removed beside the others has changed, and with it what they wait for."""
+        for other in self._under_way.values():
+            if other.cluster == cluster:
+                for removal in other.removals:
+                    removal.look_again()
+
+    async def _take_back(
+        self, it: Withdrawal, chunks: list[Inventory], target: Target | None, *, take_along: bool
+    ) -> None:
+        """From each cluster that it was put on: its member, and for what is Local the management cluster."""
+        sealed: list[Inventory] = []
+        while len(sealed) < len(chunks):
+            sealed = [await self._inventories.seal(chunk, f"withdraw-{it.uid}") for chunk in chunks]
+            # Whoever deploys may have added one meanwhile. Either it finds the others sealed, or this finds it.
+            chunks = await self._inventories.of(it.uid)
+        if all(item.done for item in items(sealed)):
+            return  # nobody need be asked
+        sealed.sort(key=lambda chunk: chunk.spec.member.system_uid)
+        members = [list(those) for _, those in groupby(sealed, key=lambda chunk: chunk.spec.member.system_uid)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for those in members:
+                    group.create_task(self._take_from(it, those, target, len(members), take_along=take_along))
+        except ExceptionGroup as failures:
+            raise to_tell(failures) from None
+
+    async def _take_from(
+        self, it: Withdrawal, chunks: list[Inventory], target: Target | None, members: int, *, take_along: bool
+    ) -> None:
+        async with self._member(chunks[0], target) as member:
+            if it.manner is Manner.RELEASE:
+                todo = [item for item in items(chunks) if not item.done]
+                await side_by_side((release(member, item) for item in todo), limit=_AT_ONCE)
+                if self._releases:
+                    for ref in last_first(self._releases, (item.entry for item in todo)):
+                        await helm_removing.leave(member, namespace=ref.namespace, release=ref.name, owner=it.uid)
+                await self._note_all(chunks, Reason.KEPT_BY_POLICY, "stopMatchingBehavior is LeavePolicies")
+                return
+            removal = Removal(
+                member,
+                self._inventories,
+                chunks,
+                deleters=self._deleters,
+                plugins=self._plugins,
+                releases=self._releases,
+                take_along=take_along,
+                going=lambda: self._going(it.cluster),
+                changed=lambda: self._further(it, members),
+                clock=self._clock,
+            )
+            await it.free.wait()
+            it.removals.append(removal)
+            await removal.run()
+
+    @asynccontextmanager
+    async def _member(self, chunk: Inventory, target: Target | None) -> AsyncIterator[Member]:
+        where = chunk.spec.member
+        if where.object.kind == NAMESPACES.kind:
+            async with self._fleet.management() as member:
+                yield member
+        elif target is None or target.ref.uid != where.object.uid:
+            raise UnwindError(f"{where.object} is not there any more", remedy="delete the inventory if it is gone")
+        else:
+            async with self._fleet.member(target, system_uid=where.system_uid) as member:
+                yield member
+
+    def _going(self, cluster: ClusterKey) -> frozenset[str]:
+        """The owners whose objects are being removed from the same cluster."""
+        return frozenset(
+            one.uid
+            for one in self._under_way.values()
+            if one.cluster == cluster and one.manner is Manner.REMOVE and one.free.is_set() and not one.absent
+        )
+
+    async def _note_all(self, chunks: Iterable[Inventory], reason: Reason, message: str) -> None:
+        """Write into the ledger all that is there still."""
+        at = self._clock.now().replace(microsecond=0)
+        note: Any = msgspec.to_builtins(LedgerNote(reason=reason, message=message, by="unwind", at=at))
+        for chunk in chunks:
+            left: list[Item] = [item for item in items([chunk]) if not item.done]
+            if left:
+                await self._inventories.write(chunk, {item.key: {"kept": True, "ledger": note} for item in left})
+
+    async def _tidy(self, it: Withdrawal) -> None:
+        """Discard what is an account of nothing any more; a chunk with something in the ledger stays as a record."""
+        if it.manner is not Manner.REMOVE:
+            return
+        for chunk in await self._inventories.of(it.uid):
+            if not any(item.entry.ledger for item in items([chunk])):
+                try:
+                    await self._inventories.discard(chunk)
+                except NotFoundError:
+                    continue  # somebody else did

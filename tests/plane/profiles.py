@@ -1,0 +1,316 @@
+"""Profiles, clusters and sources for tests: what a person writes, and what is seen of it on the member."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import yaml
+from prometheus_client import CollectorRegistry
+
+from tests.plane.external import Everything
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS
+from unwind.api.sveltos import (
+    CLUSTER_CONFIGURATIONS,
+    CLUSTER_PROFILES,
+    CLUSTER_SUMMARIES,
+    PROFILES,
+    SVELTOS_CLUSTERS,
+    ClusterSummary,
+)
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory
+from unwind.controllers.caches import Caches
+from unwind.controllers.configurations import Configurations
+from unwind.controllers.profiles import Profiles
+from unwind.controllers.summaries import Summaries
+from unwind.deleting.builtin import BUILTIN
+from unwind.installing.manifests import crds
+from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from unwind.kube.metrics import Metrics
+from unwind.local import waiting
+from unwind.testing.clock import StillClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from unwind.api.resources import Resource
+    from unwind.clock import Clock
+    from unwind.controllers.external import Owner
+    from unwind.kube.client import Client, Object
+    from unwind.local.cluster import Cluster
+
+KINDS = (
+    CLUSTER_PROFILES,
+    PROFILES,
+    CLUSTER_SUMMARIES,
+    CLUSTER_CONFIGURATIONS,
+    SVELTOS_CLUSTERS,
+    INVENTORIES,
+    TEARDOWNS,
+)
+
+
+# Kubernetes puts it into every namespace.
+_ROOT = "kube-root-ca.crt"
+
+
+async def install(client: Client) -> None:
+    """Have all kinds served, and watches of them answered."""
+    for group in ("config.projectsveltos.io", "lib.projectsveltos.io", "unwind.dev"):
+        for body in crds(group):
+            with suppress(AlreadyExistsError):  # another test was first
+                await client.create(CUSTOM_RESOURCE_DEFINITIONS, body)
+            await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"], "Established")
+    async with asyncio.timeout(30):
+        for kind in KINDS:
+            while not await _watched(client, kind):
+                await asyncio.sleep(0.05)
+
+
+async def _watched(client: Client, resource: Resource) -> bool:
+    """Right after a CRD was created its watches are turned away; by a clock that stands still nobody comes back."""
+    try:
+        async for _ in client.watch_lines(resource, seconds=1):
+            return True
+    except ApiError:
+        return False
+    return True
+
+
+@asynccontextmanager
+async def running(
+    client: Client, namespace: str, *, clock: Clock | None = None, owner: Owner | None = None
+) -> AsyncIterator[Clock]:
+    """Run the controllers, by a clock that stands still unless there is another."""
+    clock = clock or StillClock()
+    owner = owner or Everything()
+    metrics = Metrics(CollectorRegistry())
+    caches = Caches(client, clock=clock)
+    parts = (
+        caches,
+        Profiles(client, caches, owner=owner, metrics=metrics, clock=clock),
+        Summaries(client, caches, namespace=namespace, owner=owner, metrics=metrics, deleters=BUILTIN, clock=clock),
+        Configurations(client, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
+    )
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(part.run()) for part in parts]
+        try:
+            yield clock
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def config_map(namespace: str, name: str, **data: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": namespace},
+        "data": data or {"made": "by a profile"},
+    }
+
+
+class Scene:
+    """One test's namespace on the management cluster, and one of the same name on the member."""
+
+    def __init__(self, client: Client, member: Cluster, namespace: str) -> None:
+        self.client = client
+        self.member = member
+        self.namespace = namespace
+        self.label = {"test": namespace}
+
+    async def register(self, name: str = "edge", *, labels: dict[str, str] | None = None, ready: bool = True) -> Object:
+        """A SveltosCluster that is the member."""
+        kubeconfig = base64.b64encode(self.member.kubeconfig.read_bytes()).decode()
+        secret = {"name": f"{name}-sveltos-kubeconfig", "namespace": self.namespace}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": secret, "data": {"kubeconfig": kubeconfig}}
+        await self.client.create(SECRETS, body)
+        return await self.register_again(name, labels=labels, ready=ready)
+
+    async def register_again(
+        self, name: str = "edge", *, labels: dict[str, str] | None = None, ready: bool = True
+    ) -> Object:
+        metadata = {"name": name, "namespace": self.namespace, "labels": self.label if labels is None else labels}
+        made = await self.client.create(
+            SVELTOS_CLUSTERS,
+            {"apiVersion": SVELTOS_CLUSTERS.api_version, "kind": "SveltosCluster", "metadata": metadata, "spec": {}},
+        )
+        if ready:
+            await self.client.patch(
+                SVELTOS_CLUSTERS, name, {"status": {"ready": True}}, namespace=self.namespace, subresource="status"
+            )
+        return made
+
+    async def source(self, name: str, *documents: Object, secret: bool = False) -> Object:
+        """A ConfigMap or Secret with these manifests."""
+        text = yaml.dump_all(documents)
+        metadata = {"name": name, "namespace": self.namespace}
+        if secret:
+            data = {"all.yaml": base64.b64encode(text.encode()).decode()}
+            return await self.client.create(
+                SECRETS, {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+            )
+        return await self.client.create(
+            CONFIG_MAPS,
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"all.yaml": text}},
+        )
+
+    async def edit(self, name: str, *documents: Object) -> None:
+        data = {"all.yaml": yaml.dump_all(documents)}
+        await self.client.patch(CONFIG_MAPS, name, {"data": data}, namespace=self.namespace)
+
+    def refs(self, *names: str) -> list[Object]:
+        return [{"kind": "ConfigMap", "namespace": self.namespace, "name": name} for name in names]
+
+    async def profile(self, name: str, *sources: str, kind: Resource = CLUSTER_PROFILES, **spec: Any) -> Object:
+        """A profile of the sources for the clusters with this test's label, unless the spec says otherwise."""
+        metadata = {"name": self.called(name, kind)}
+        if kind.namespaced:
+            metadata["namespace"] = self.namespace
+        body = {"clusterSelector": {"matchLabels": self.label}, "policyRefs": self.refs(*sources)} | spec
+        return await self.client.create(
+            kind, {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": body}
+        )
+
+    def called(self, name: str, kind: Resource = CLUSTER_PROFILES) -> str:
+        """ClusterProfiles of different tests share one place."""
+        return name if kind.namespaced else f"{self.namespace}-{name}"
+
+    def needs(self, *names: str) -> list[str]:
+        return [self.called(name) for name in names]
+
+    async def edit_profile(self, name: str, spec: Object, kind: Resource = CLUSTER_PROFILES) -> None:
+        namespace = self.namespace if kind.namespaced else None
+        await self.client.patch(kind, self.called(name, kind), {"spec": spec}, namespace=namespace)
+
+    async def delete_profile(self, name: str, kind: Resource = CLUSTER_PROFILES) -> None:
+        namespace = self.namespace if kind.namespaced else None
+        found = await self.client.get(kind, self.called(name, kind), namespace=namespace)
+        await self.client.delete(kind, found["metadata"]["name"], uid=found["metadata"]["uid"], namespace=namespace)
+
+    async def until_profile(
+        self, name: str, holds: Callable[[Object], bool], called: str = "as it should be"
+    ) -> Object:
+        found = await waiting.until(
+            self.client, CLUSTER_PROFILES, self.called(name), lambda it: it is not None and holds(it), called, within=30
+        )
+        assert found
+        return found
+
+    async def until_profile_gone(self, name: str) -> None:
+        await waiting.until_absent(self.client, CLUSTER_PROFILES, self.called(name), within=30)
+
+    def summary_name(self, profile: str, cluster: str = "edge", type_: str = "sveltos") -> str:
+        return f"{self.called(profile)}-{type_}-{cluster}"
+
+    async def summary(self, profile: str, cluster: str = "edge") -> ClusterSummary:
+        return await self.client.get(
+            CLUSTER_SUMMARIES, self.summary_name(profile, cluster), namespace=self.namespace, type=ClusterSummary
+        )
+
+    async def until_summary(
+        self,
+        profile: str,
+        holds: Callable[[ClusterSummary], bool],
+        called: str = "as it should be",
+        *,
+        cluster: str = "edge",
+        type_: str = "sveltos",
+    ) -> ClusterSummary:
+        last: list[Object | None] = [None]
+
+        def look(it: Object | None) -> bool:
+            last[0] = it
+            return it is not None and holds(msgspec.convert(it, ClusterSummary))
+
+        try:
+            found = await waiting.until(
+                self.client,
+                CLUSTER_SUMMARIES,
+                self.summary_name(profile, cluster, type_),
+                look,
+                called,
+                namespace=self.namespace,
+                within=30,
+            )
+        except Exception as error:
+            raise AssertionError(f"{error}: {(last[0] or {}).get('status')}") from error
+        return msgspec.convert(found, ClusterSummary)
+
+    async def until_provisioned(self, *profiles: str, cluster: str = "edge", type_: str = "sveltos") -> None:
+        for profile in profiles:
+            await self.until_summary(
+                profile,
+                lambda it: feature(it) == "Provisioned",
+                "Provisioned",
+                cluster=cluster,
+                type_=type_,
+            )
+
+    async def until_summary_gone(self, profile: str, cluster: str = "edge", type_: str = "sveltos") -> None:
+        name = self.summary_name(profile, cluster, type_)
+        await waiting.until_absent(self.client, CLUSTER_SUMMARIES, name, namespace=self.namespace, within=30)
+
+    async def on_member(self) -> dict[str, Object]:
+        """The ConfigMaps in the test's namespace of the member, by name."""
+        found = await self.member.client.list(CONFIG_MAPS, namespace=self.namespace)
+        return {one["metadata"]["name"]: one for one in found if one["metadata"]["name"] != _ROOT}
+
+    async def until_on_member(self, name: str, holds: Callable[[Object], bool] = lambda _: True) -> Object:
+        found = await waiting.until(
+            self.member.client,
+            CONFIG_MAPS,
+            name,
+            lambda it: it is not None and holds(it),
+            "there",
+            namespace=self.namespace,
+            within=30,
+        )
+        assert found
+        return found
+
+    async def until_off_member(self, name: str) -> None:
+        await waiting.until_absent(self.member.client, CONFIG_MAPS, name, namespace=self.namespace, within=30)
+
+    async def inventories(self, uid: str) -> list[Inventory]:
+        found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"unwind.dev/owner={uid}")
+        return msgspec.convert(found, list[Inventory])
+
+    def deleted(self) -> list[str]:
+        """The ConfigMaps whose deletion the member accepted, in order."""
+        found = self.member.audit.deletions(resource="configmaps", namespace=self.namespace)
+        return [one.object_ref.name for one in found]
+
+    def created(self) -> list[str]:
+        entries = self.member.audit.entries(verbs=("create",), resource="configmaps", namespace=self.namespace)
+        return [one.object_ref.name for one in entries if one.code < 300 and one.object_ref.name != _ROOT]
+
+    async def clear(self) -> None:
+        """Let go of what is left, so that the controllers of the next test do not find it."""
+        for kind in (CLUSTER_PROFILES, PROFILES, CLUSTER_SUMMARIES, SVELTOS_CLUSTERS, INVENTORIES, SECRETS):
+            namespace = self.namespace if kind.namespaced else None
+            for one in await self.client.list(kind, namespace=namespace):
+                meta = one["metadata"]
+                if kind is CLUSTER_PROFILES and not meta["name"].startswith(self.namespace):
+                    continue
+                with suppress(NotFoundError, ConflictError):
+                    await self.client.delete(kind, meta["name"], uid=meta["uid"], namespace=namespace)
+                with suppress(NotFoundError):
+                    await self.client.patch(kind, meta["name"], {"metadata": {"finalizers": None}}, namespace=namespace)
+
+
+def feature(summary: ClusterSummary, feature_id: str = "Resources") -> str:
+    return next((one.status for one in summary.status.feature_summaries if one.feature_id == feature_id), "")
+
+
+def message(summary: ClusterSummary, feature_id: str = "Resources") -> str:
+    found = (one.failure_message for one in summary.status.feature_summaries if one.feature_id == feature_id)
+    return next(found, None) or ""
+
+
+def condition(obj: Object, type_: str) -> Object:
+    found: list[Object] = (obj.get("status") or {}).get("conditions") or []
+    return next((one for one in found if one["type"] == type_), {})

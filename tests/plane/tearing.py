@@ -1,0 +1,259 @@
+"""What the tests of teardowns are made of: clusters with add-ons on them, as if they had been deployed."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.capi import CLUSTERS
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.names import OWNER_LABEL, Finalizer
+from unwind.api.resources import CONFIG_MAPS, SECRETS
+from unwind.api.rights import HOME, Setting
+from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, EntryState, Inventory, InventorySpec, MemberRef, Teardown
+from unwind.controllers.caches import Caches
+from unwind.controllers.revising import revise
+from unwind.controllers.teardowns import Teardowns
+from unwind.deleting.builtin import BUILTIN
+from unwind.installing.install import install
+from unwind.kube.metrics import Metrics
+from unwind.local.capi import create_cluster
+from unwind.local.waiting import until
+from unwind.metrics import new_registry
+from unwind.removing.inventories import Inventories
+from unwind.testing.clock import StillClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from unwind.clock import Clock
+    from unwind.kube.client import Client, Object
+    from unwind.local.cluster import Cluster
+    from unwind.local.plane import Plane
+
+HOLD = "example.dev/hold"
+MEMBER = "member-1"
+
+
+class Everything:
+    """An owner of all clusters."""
+
+    def owns(self, key: str) -> bool:
+        return True
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        pass
+
+
+class Scene:
+    """One Cluster API cluster, whose workload cluster is a member, and what is on it."""
+
+    def __init__(self, management: Cluster, member: Cluster, namespace: str, name: str) -> None:
+        self.management = management
+        self.member = member
+        self.client: Client = management.client
+        self.namespace = namespace
+        self.name = name
+        self.on_member = f"addons-{uuid.uuid4().hex[:8]}"
+        self._annotations: dict[str, str] = {}
+        self._suffix = uuid.uuid4().hex[:6]
+        self.system_uid = ""
+        self.uid = ""
+
+    def profile(self, name: str) -> str:
+        """What a profile of this scene is called: ClusterProfiles have no namespace to keep them apart."""
+        return f"{name}-{self._suffix}"
+
+    async def begin(self, *, topology: bool = True, annotations: dict[str, str] | None = None) -> None:
+        """Have the cluster made; it stays until it is let go, as if a gate held it."""
+        made = await create_cluster(
+            self.client, name=self.name, namespace=self.namespace, member=MEMBER, topology=topology
+        )
+        self.uid = made["metadata"]["uid"]
+        finalizers = [*(made["metadata"].get("finalizers") or ()), HOLD]
+        self._annotations = annotations or {}
+        await self.client.patch(CLUSTERS, self.name, {"metadata": {"finalizers": finalizers}}, namespace=self.namespace)
+        self.system_uid = await self.member.client.cluster_uid()
+        await self.member.create_namespace(self.on_member)
+
+    async def add_on(
+        self,
+        profile: str,
+        *,
+        behaviour: str = "EnforceRemovePolicies",
+        depends_on: tuple[str, ...] = (),
+        objects: int = 3,
+        finalizers: tuple[str, ...] = (),
+    ) -> ObjectRef:
+        """A profile's add-on: a summary, ConfigMaps on the member, and the inventory that names them."""
+        spec: Object = {"clusterDeletionBehavior": behaviour, "dependsOn": [self.profile(one) for one in depends_on]}
+        owner = await self.client.create(
+            CLUSTER_PROFILES,
+            {
+                "apiVersion": CLUSTER_PROFILES.api_version,
+                "kind": "ClusterProfile",
+                "metadata": {"name": self.profile(profile)},
+                "spec": spec,
+            },
+        )
+        summary = await self.client.create(
+            CLUSTER_SUMMARIES,
+            {
+                "apiVersion": CLUSTER_SUMMARIES.api_version,
+                "kind": "ClusterSummary",
+                "metadata": {
+                    "name": f"{profile}-capi-{self.name}",
+                    "namespace": self.namespace,
+                    "ownerReferences": [
+                        {
+                            "apiVersion": CLUSTER_PROFILES.api_version,
+                            "kind": "ClusterProfile",
+                            "name": self.profile(profile),
+                            "uid": owner["metadata"]["uid"],
+                        }
+                    ],
+                },
+                "spec": {
+                    "clusterNamespace": self.namespace,
+                    "clusterName": self.name,
+                    "clusterType": "Capi",
+                    "clusterProfileSpec": spec,
+                },
+            },
+        )
+        ref = ObjectRef(
+            group=CLUSTER_SUMMARIES.group,
+            version=CLUSTER_SUMMARIES.version,
+            kind="ClusterSummary",
+            namespace=self.namespace,
+            name=summary["metadata"]["name"],
+            uid=summary["metadata"]["uid"],
+        )
+        status = {"featureSummaries": [{"featureID": "Resources", "status": "Provisioned"}]}
+        await self.client.patch(
+            CLUSTER_SUMMARIES, ref.name, {"status": status}, namespace=self.namespace, subresource="status"
+        )
+        entries = {}
+        for number in range(objects):
+            name = f"{profile}-{number}"
+            metadata: Object = {
+                "name": name,
+                "namespace": self.on_member,
+                "labels": {OWNER_LABEL: ref.uid},
+                "finalizers": list(finalizers),
+            }
+            made = await self.member.client.create(
+                CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+            )
+            it = ObjectRef(
+                version="v1", kind="ConfigMap", namespace=self.on_member, name=name, uid=made["metadata"]["uid"]
+            )
+            entries[name] = Entry(object=it, resource="configmaps", state=EntryState.CONFIRMED.value)
+        await self.record(ref, entries)
+        return ref
+
+    async def record(self, owner: ObjectRef, entries: dict[str, Entry]) -> None:
+        cluster = ObjectRef(
+            group=CLUSTERS.group,
+            version=CLUSTERS.version,
+            kind="Cluster",
+            namespace=self.namespace,
+            name=self.name,
+            uid=self.uid,
+        )
+        inventory = Inventory(
+            metadata=ObjectMeta(
+                name=f"{owner.uid}-0",
+                namespace=HOME,
+                labels={OWNER_LABEL: owner.uid},
+                finalizers=(Finalizer.INVENTORY.value,),
+            ),
+            spec=InventorySpec(
+                owner=owner, member=MemberRef(object=cluster, system_uid=self.system_uid), entries=entries
+            ),
+        )
+        await self.client.create(INVENTORIES, manifest(INVENTORIES, inventory))
+
+    async def delete(self) -> None:
+        # At the last moment: what is set while Cluster API still sets the Cluster up does not always stay.
+        patch = {"metadata": {"annotations": self._annotations}}
+        await self.client.patch(CLUSTERS, self.name, patch, namespace=self.namespace)
+        await self.client.delete(CLUSTERS, self.name, uid=self.uid, namespace=self.namespace)
+
+    async def let_go(self) -> None:
+        """Take our hold off the Cluster, as a gate that opens."""
+        found = await self.client.get(CLUSTERS, self.name, namespace=self.namespace)
+
+        def without(it: Object) -> Object | None:
+            return {"metadata": {"finalizers": [one for one in it["metadata"]["finalizers"] if one != HOLD]}}
+
+        await revise(self.client, CLUSTERS, found, without)
+
+    async def teardown(self, state: Callable[[Teardown], bool], called: str, *, within: float = 60.0) -> Teardown:
+        """The Teardown, as soon as it is so."""
+        found = await until(
+            self.client,
+            TEARDOWNS,
+            self.uid,
+            lambda it: it is not None and state(msgspec.convert(it, Teardown)),
+            called,
+            within=within,
+        )
+        return msgspec.convert(found, Teardown)
+
+    async def ended(self) -> Teardown:
+        return await self.teardown(lambda it: it.finished, "finished")
+
+    async def objects(self) -> set[str]:
+        """The add-ons' ConfigMaps on the member."""
+        found = await self.member.client.list(CONFIG_MAPS, namespace=self.on_member)
+        return {one["metadata"]["name"] for one in found} - {"kube-root-ca.crt"}
+
+    def deleted(self) -> list[str]:
+        """The ConfigMaps whose deletion the member accepted, in order."""
+        entries = self.member.audit.deletions(resource="configmaps", namespace=self.on_member)
+        return [entry.object_ref.name for entry in entries]
+
+    async def inventory(self, owner: ObjectRef) -> Inventory | None:
+        found = await Inventories(self.client, namespace=HOME).of(owner.uid)
+        return found[0] if found else None
+
+    async def secret(self) -> Object:
+        return await self.client.get(SECRETS, f"{self.name}-kubeconfig", namespace=self.namespace)
+
+
+async def scene(plane: Plane, namespace: str, **more: Any) -> Scene:
+    """A cluster that is ready, on the plane's first member."""
+    await install(plane.management.client, Setting())
+    made = Scene(plane.management, plane.members[MEMBER], namespace, f"c-{uuid.uuid4().hex[:6]}")
+    await made.begin(**more)
+    return made
+
+
+@asynccontextmanager
+async def manager(client: Client, *, clock: Clock | None = None, best_effort: float = 60.0) -> AsyncIterator[Teardowns]:
+    """The controller, as long as the context lasts; then it is gone as if it had been killed."""
+    clock = clock or StillClock()
+    caches = Caches(client, clock=clock)
+    controller = Teardowns(
+        client,
+        caches,
+        namespace=HOME,
+        owner=Everything(),
+        metrics=Metrics(new_registry()),
+        deleters=BUILTIN,
+        best_effort=best_effort,
+        clock=clock,
+    )
+    tasks = [asyncio.ensure_future(one.run()) for one in (caches, controller)]
+    try:
+        yield controller
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
