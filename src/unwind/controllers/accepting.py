@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from unwind.addons import unsupported
+from unwind.addons import charts, unsupported
 from unwind.api.conditions import with_condition, without_condition
 from unwind.api.fields import Unknown
 from unwind.api.names import ConditionType, Reason
@@ -72,8 +72,15 @@ def _unknown(spec: ProfileSpec) -> Iterator[str]:
 
 def _unsupported(key: ProfileKey, spec: ProfileSpec, unknown: Iterable[str]) -> Iterator[str]:
     said = {one.partition(":")[0] for one in unknown}
-    # A word that is not known is not supported either; to say so twice helps nobody.
-    yield from (one for one in unsupported.in_spec(spec) if one.partition(" ")[0] not in said)
+    found = unsupported.in_spec(spec)
+    for place, chart in enumerate(spec.helm_charts):
+        found += charts.unsupported(chart, name=f"helmCharts[{place}]")
+    for one in found:
+        # A word that is not known is not supported either; to say so twice helps nobody.
+        field = one.partition(" ")[0].rstrip(":")
+        if field not in said:
+            said.add(field)
+            yield one
     for place, reference in enumerate(spec.policy_refs):
         if reference.deployment_type == DeploymentType.LOCAL and key.kind == PROFILES.kind:
             # Whoever may write a Profile in one namespace would put things into the management cluster with our rights.

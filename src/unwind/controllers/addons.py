@@ -51,7 +51,8 @@ def contribute(surroundings: Surroundings) -> Share:
                 metrics=metrics,
                 deleters=BUILTIN,
                 plugins=plugins,
-                releases=HelmReleases(helm) if helm else None,
+                # Without the program a release is held, and says so.
+                releases=HelmReleases(helm),
             ),
             Configurations(client, caches, namespace=namespace, owner=owner, metrics=metrics),
         )

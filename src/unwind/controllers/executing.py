@@ -24,7 +24,8 @@ from unwind.planning.progress import Progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unwind.api.unwind import Step, Teardown, TeardownStatus
+    from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Blocker, Step, Teardown, TeardownStatus
     from unwind.clock import Timer
     from unwind.controllers.drafting import Said
     from unwind.controllers.steps import Means
@@ -69,6 +70,10 @@ class Execution:
         self._counts_due = False
         self._timer: Timer | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._open: set[str] = set()
+        """Steps that have begun, and whose end is not written down."""
+        self._known: dict[tuple[str, ObjectRef, str], Blocker] = {}
+        self._below = _below(self._plan)
         self._chance = random.Random()  # noqa: S311 - no secret in it
         over = {step.name: step for step in teardown.status.steps if step.state in _OVER}
         self._progress = Progress(self._plan, [step.name for step in self._plan.steps if step.name in over])
@@ -79,7 +84,7 @@ class Execution:
                 means,
                 teardown=teardown.metadata.name,
                 take_along=take_along(step),
-                going=self._going,
+                going=lambda step=step: self._going(step),  # type: ignore[misc]
                 changed=self._dirty.set,
             )
             for step in self._plan.steps
@@ -133,13 +138,21 @@ class Execution:
         self._tasks[name] = group.create_task(self._carry(group, self._steps[name]))
 
     async def _carry(self, group: asyncio.TaskGroup, carrying: Carrying) -> None:
+        name = carrying.step.name
+        self._open.add(name)
         self._stepped(carrying.step, StepState.REMOVING)
-        await carrying.run()
+        async with asyncio.TaskGroup() as inner:
+            inner.create_task(carrying.run())
+            await carrying.over.wait()
+            # The next ones start from this very event; nobody waits for a write (DESIGN, rule 7).
+            for free in self._progress.done(name):
+                self._start(group, free)
+            self._dirty.set()
         self._stepped(carrying.step, carrying.state)
-        # The next ones start from this very event; nobody waits for a write.
-        for free in self._progress.done(carrying.step.name):
-            self._start(group, free)
-        if self._progress.finished:
+        self._open.discard(name)
+        for other in self._steps.values():
+            other.look_again()
+        if self._progress.finished and not self._open:
             self._finish()
         self._dirty.set()
 
@@ -164,12 +177,17 @@ class Execution:
             return self._release.reason, self._release.message, self._release.by
         return Reason.TARGET_GONE, "the cluster vanished before its removal was verified", "unwind"
 
-    def _going(self) -> set[str]:
-        """The owners whose objects are being removed, or will be."""
+    def _going(self, step: Step) -> set[str]:
+        """The owners whose objects are being removed beside a step's: it may wait for them.
+
+        Not for what it needs itself: that waits for this step.
+        """
         return {
             carrying.step.object.uid
-            for carrying in self._steps.values()
-            if carrying.state not in _OVER and carrying.step.effort != Effort.LEAVE
+            for name, carrying in self._steps.items()
+            if carrying.state not in _OVER
+            and carrying.step.effort != Effort.LEAVE
+            and name not in self._below[step.name]
         }
 
     # Deadlines
@@ -212,6 +230,7 @@ class Execution:
             release=self._release,
             overdue=self._overdue,
             gated=self.target.has_class,
+            known=self._known,
         )
 
     async def _write(self) -> None:
@@ -227,6 +246,27 @@ class Execution:
                 continue
             self._counts_due = False
             await self._put_down(Phase.REMOVING)
+            if await self._find_out():
+                self._dirty.set()
+
+    async def _find_out(self) -> bool:
+        """Why what is waited for is still there; whether there is something new. It takes a while, and so comes after
+        what was said at once."""
+        found: dict[tuple[str, ObjectRef, str], Blocker] = {}
+        for name, carrying in self._steps.items():
+            waits = {(name, ref, what.told): ref for ref, what in carrying.waits.items()}
+            if not waits:
+                continue
+            if waits.keys() <= self._known.keys():
+                found |= {key: self._known[key] for key in waits}
+                continue
+            blockers = await carrying.blockers(self.teardown.status.blockers, self._means.clock.now())
+            by_ref = {blocker.object: blocker for blocker in blockers}
+            found |= {key: by_ref[ref] for key, ref in waits.items() if ref in by_ref}
+        if found == self._known:
+            return False
+        self._known = found
+        return True
 
     def _count(self) -> None:
         self._timer = None
@@ -264,3 +304,19 @@ class Execution:
             if not (await self._client.sighting(TEARDOWNS, meta.name, uid=meta.uid)).absent:
                 raise
         self.teardown = msgspec.structs.replace(self.teardown, status=status)
+
+
+def _below(plan: Plan) -> dict[str, set[str]]:
+    """For each step those that it needs, also by way of others."""
+    needs = {step.name: set(step.needs) for step in plan.steps}
+    below: dict[str, set[str]] = {}
+    for name in needs:
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            for need in needs.get(waiting.pop(), ()):
+                if need not in found:
+                    found.add(need)
+                    waiting.append(need)
+        below[name] = found
+    return below

@@ -12,22 +12,25 @@ from unwind.addons import helm_removing
 from unwind.api.names import Reason
 from unwind.api.unwind import Effort, EntryState, LedgerNote, StepState
 from unwind.clock import SYSTEM, Clock
-from unwind.concurrency import side_by_side
+from unwind.concurrency import side_by_side, to_tell
 from unwind.controllers.places import by_place, member_of
 from unwind.deleting.deletion import persist
 from unwind.deleting.registering import External, Registration
 from unwind.deleting.registry import Plugin
 from unwind.fleet.fleet import Fleet
+from unwind.removing.blocked import what_blocks
 from unwind.removing.inventories import Inventories, items
 from unwind.removing.releases import Releases, last_first
 from unwind.removing.removal import Removal, release
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable
+    from datetime import datetime
 
     from unwind.api.meta import ObjectRef
-    from unwind.api.unwind import Inventory, Step
+    from unwind.api.unwind import Blocker, Inventory, Step
     from unwind.deleting.entering import Failed, Waiting
+    from unwind.fleet.member import Member
     from unwind.fleet.targets import Target
 
 T = TypeVar("T")
@@ -75,7 +78,10 @@ class Carrying:
         self._take_along = take_along
         self._going = going
         self._changed = changed
-        self._removals: list[Removal] = []
+        self._places = 0
+        self.over = asyncio.Event()
+        """Everything is gone or left, and only has to be written down."""
+        self._removals: list[tuple[Member, Removal, list[Inventory]]] = []
         self._chance = random.Random()  # noqa: S311 - no secret in it
 
     async def run(self) -> None:
@@ -92,7 +98,21 @@ class Carrying:
             await self._remove()
             self.state = StepState.REMOVED
         self.waits.clear()
+        self.over.set()
         self._changed()
+
+    def look_again(self) -> None:
+        """Another step has come to its end: what this one waits for may never come."""
+        for _, removal, _ in self._removals:
+            removal.look_again()
+
+    async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
+        """What it waits for on its clusters, each with why and who must act."""
+        found: list[Blocker] = []
+        for member, removal, chunks in list(self._removals):
+            if waits := dict(removal.progress.waits):
+                found += await what_blocks(member, waits, items(chunks), step=self.step.name, before=before, now=now)
+        return tuple(found)
 
     async def abandon(self, reason: str, message: str, by: str) -> int:
         """Write each object that is still there into the ledger; how many those are."""
@@ -123,16 +143,22 @@ class Carrying:
         if not any(not item.done for item in items(chunks)):
             self.removed, self.left = _counted(chunks)
             return
-        self._removals.clear()
-        async with asyncio.TaskGroup() as group:
-            for those in by_place(chunks):
-                group.create_task(self._remove_there(those))
+        places = by_place(chunks)
+        self._places = len(places)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for those in places:
+                    group.create_task(self._remove_there(those))
+        except ExceptionGroup as failures:
+            raise to_tell(failures) from None
 
     async def _remove_there(self, chunks: list[Inventory]) -> None:
         await self._persist(chunks[0].spec.member.object, lambda: self._remove_from(chunks))
 
     async def _remove_from(self, chunks: list[Inventory]) -> None:
         means = self._means
+        # What an earlier try said of this place counts no more.
+        self._removals = [one for one in self._removals if one[2] is not chunks]
         async with member_of(means.fleet, chunks[0], self._target) as member:
             removal = Removal(
                 member,
@@ -147,7 +173,7 @@ class Carrying:
                 changed=self._follow,
                 clock=means.clock,
             )
-            self._removals.append(removal)
+            self._removals.append((member, removal, chunks))
             await removal.run()
 
     async def _leave(self) -> None:
@@ -173,8 +199,14 @@ class Carrying:
         """The inventory, closed for everybody else."""
 
         async def seal() -> list[Inventory]:
-            found = await self._means.inventories.of(self.step.object.uid)
-            return [await self._means.inventories.seal(chunk, self._teardown) for chunk in found]
+            inventories, owner = self._means.inventories, self.step.object.uid
+            sealed: list[Inventory] = []
+            found = await inventories.of(owner)
+            while len(sealed) < len(found):
+                sealed = [await inventories.seal(chunk, self._teardown) for chunk in found]
+                # Whoever deploys may have added one meanwhile. Either it finds the others sealed, or this finds it.
+                found = await inventories.of(owner)
+            return sealed
 
         return await self._persist(self._target.ref, seal)
 
@@ -182,7 +214,7 @@ class Carrying:
         chunks = await self._means.inventories.of(self.step.object.uid)
         note = LedgerNote(reason=reason, message=message, by=by, at=self._means.clock.now().replace(microsecond=0))
         # What was seen to be absent a moment ago may not be written down yet.
-        gone = frozenset[str]().union(*(removal.removed for removal in self._removals))
+        gone = frozenset[str]().union(*(removal.removed for _, removal, _ in self._removals))
         for chunk in chunks:
             notes = {
                 item.key: {"state": EntryState.REMOVED.value}
@@ -199,11 +231,13 @@ class Carrying:
         return self.left
 
     def _follow(self) -> None:
-        progress = [removal.progress for removal in self._removals]
+        progress = [removal.progress for _, removal, _ in self._removals]
         self.total = max(self.step.objects, sum(one.total for one in progress))
         self.removed = sum(one.removed for one in progress)
         self.left = sum(one.left for one in progress)
         self.waits = {ref: what for one in progress for ref, what in one.waits.items()}
+        if len(progress) == self._places and all(one.over for one in progress):
+            self.over.set()
         self._changed()
 
     async def _persist(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:

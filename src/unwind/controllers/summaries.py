@@ -126,7 +126,7 @@ class Summaries:
                 self._inventories,
                 tasks,
                 changed=self._withdrawal_changed,
-                releases=HelmReleases(self._helm) if self._helm else None,
+                releases=HelmReleases(self._helm),  # without the program a release is held, and says so
                 deleters=self._deleters,
                 plugins=self._plugins,
                 clock=self._clock,

@@ -105,7 +105,9 @@ class Teardowns:
             views.typed(TEARDOWNS, Teardown),
             indexes={"target": lambda it: [Key(it.spec.target.namespace, it.spec.target.name)]},
             clock=clock,
+            troubled=self._unfollowed,
         )
+        self._trouble = ""
         self._executions: dict[Key, Execution] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -123,7 +125,8 @@ class Teardowns:
 
     @property
     def ready(self) -> bool:
-        return self._teardowns.synced and self._caches.ready
+        # Where there is no such kind there is nothing to do, which holds nobody up.
+        return self._caches.ready and (self._teardowns.synced or bool(self._trouble))
 
     async def run(self) -> None:
         """Look after all clusters, until cancelled."""
@@ -135,6 +138,11 @@ class Teardowns:
             await self._queue.run()
 
     # What happens
+
+    def _unfollowed(self, error: Exception) -> None:
+        if self._trouble != str(error):
+            log.warning("teardowns cannot be followed", why=str(error))
+        self._trouble = str(error)
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
         it = change.new or change.old

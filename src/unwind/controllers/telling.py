@@ -56,6 +56,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     overdue: bool = False
     gated: bool = True
     """Whether the target can be held at all."""
+    known: Mapping[tuple[str, ObjectRef, str], Blocker] = {}
+    """What was found out about what is waited for, by step, object and what is told of it."""
 
 
 def status(teardown: Teardown, view: View, *, now: datetime) -> TeardownStatus:
@@ -112,6 +114,9 @@ def _blockers(view: View, before: TeardownStatus, now: datetime) -> tuple[Blocke
     found = []
     for step in view.steps:
         for ref, what in step.waits.items():
+            if blocker := view.known.get((step.name, ref, what.told)):
+                found.append(blocker)
+                continue
             reason = Reason.DELETING.value if isinstance(what, Waiting) else str(what.reason)
             found.append(
                 Blocker(
