@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Finalizer
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
-from unwind.controllers.external import ExternalResources
-from unwind.controllers.measures import Measures
+from unwind.controllers.external.controller import ExternalResources
+from unwind.controllers.external.measures import Measures
 from unwind.deleting.builtin import BUILTIN
 from unwind.deleting.kinds import Kinds
 from unwind.deleting.outcomes import Again, Gone
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from unwind.api.policies import DeletePolicy
     from unwind.clock import Clock
-    from unwind.controllers.external import Owner
+    from unwind.controllers.external.controller import Owner
     from unwind.deleting.context import DeleteContext
     from unwind.deleting.outcomes import Kept
     from unwind.deleting.registering import Registration

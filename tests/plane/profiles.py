@@ -22,10 +22,10 @@ from unwind.api.sveltos import (
     ClusterSummary,
 )
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory
-from unwind.controllers.caches import Caches
-from unwind.controllers.configurations import Configurations
-from unwind.controllers.profiles import Profiles
-from unwind.controllers.summaries import Summaries
+from unwind.controllers.addons.caches import Caches
+from unwind.controllers.addons.configurations import Configurations
+from unwind.controllers.addons.profiles import Profiles
+from unwind.controllers.addons.summaries import Summaries
 from unwind.deleting.builtin import BUILTIN
 from unwind.installing.manifests import crds
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.controllers.external import Owner
+    from unwind.controllers.external.controller import Owner
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import Cluster
 

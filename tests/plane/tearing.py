@@ -16,9 +16,9 @@ from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, EntryState, Inventory, InventorySpec, MemberRef, Teardown
-from unwind.controllers.caches import Caches
+from unwind.controllers.addons.caches import Caches
 from unwind.controllers.revising import revise
-from unwind.controllers.teardowns import Teardowns
+from unwind.controllers.teardowns.controller import Teardowns
 from unwind.deleting.builtin import BUILTIN
 from unwind.installing.install import install
 from unwind.kube.metrics import Metrics

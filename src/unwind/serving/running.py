@@ -21,7 +21,8 @@ from unwind.api.policies import DeletePolicy
 from unwind.api.rights import HOME
 from unwind.certificates import KeyPair
 from unwind.concurrency import to_tell
-from unwind.controllers import addons, external
+from unwind.controllers.addons import parts as addons
+from unwind.controllers.external import controller as external
 from unwind.errors import UnwindError
 from unwind.installing import rivals
 from unwind.installing.contributions import SERVICE

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from unwind.controllers.conditions import Said, dropped, listed, not_ready, said
+from unwind.controllers.external.conditions import Said, dropped, listed, not_ready, said
 from unwind.deleting.entering import Failed, Waiting
 from unwind.deleting.outcomes import Pace, Severity
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from unwind.api.unwind import Inventory
     from unwind.clock import Clock
-    from unwind.controllers.matching import ClusterKey
+    from unwind.controllers.addons.matching import ClusterKey
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.fleet import Fleet

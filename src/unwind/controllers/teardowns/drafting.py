@@ -19,8 +19,8 @@ from unwind.api.names import (
 from unwind.api.policies import OnDeadline
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterDeletionBehavior, ClusterSummary
 from unwind.api.unwind import Cause, Effort, Plan, Teardown, TeardownSpec
-from unwind.controllers.matching import ProfileKey
-from unwind.controllers.summarizing import profile_of
+from unwind.controllers.addons.matching import ProfileKey
+from unwind.controllers.addons.summarizing import profile_of
 from unwind.planning.plans import Draft, plan
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from unwind.api.unwind import (
     Teardown,
     TeardownStatus,
 )
-from unwind.controllers.drafting import Said
+from unwind.controllers.teardowns.drafting import Said
 from unwind.deleting.entering import Failed, Waiting
 from unwind.planning.plans import circles
 

@@ -21,8 +21,8 @@ from unwind.api.meta import ObjectRef
 from unwind.api.sveltos import CLUSTER_SUMMARIES, CONFIG_GROUP, HelmChartAction, SyncMode
 from unwind.api.sveltos_status import DeployedKinds, FeatureID, FeatureStatus, HelmReleaseSummary
 from unwind.api.unwind import EntryState
-from unwind.controllers import statuses, summarizing
-from unwind.controllers.statuses import Result
+from unwind.controllers.addons import statuses, summarizing
+from unwind.controllers.addons.statuses import Result
 from unwind.deleting.entering import Waiting
 from unwind.errors import UnwindError
 from unwind.removing.removal import Removal
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from unwind.api.sveltos_status import ClusterSummaryStatus
     from unwind.api.unwind import Entry
     from unwind.clock import Clock
-    from unwind.controllers.caches import SeenProfile
+    from unwind.controllers.addons.caches import SeenProfile
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.fleet import Fleet

@@ -26,7 +26,7 @@ from unwind.api.sveltos_status import (
 )
 from unwind.api.unwind import EntryState
 from unwind.clock import SYSTEM
-from unwind.controllers import summarizing
+from unwind.controllers.addons import summarizing
 from unwind.errors import UnwindError
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from unwind.kube.queue import Queue
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from unwind.api.sveltos import ClusterSummary
     from unwind.api.unwind import Inventory
     from unwind.clock import Clock
-    from unwind.controllers.caches import Caches
-    from unwind.controllers.external import Owner
-    from unwind.controllers.matching import ClusterKey
+    from unwind.controllers.addons.caches import Caches
+    from unwind.controllers.addons.matching import ClusterKey
+    from unwind.controllers.external.controller import Owner
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics

@@ -8,7 +8,7 @@ import msgspec
 
 from unwind.api.names import Finalizer
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
-from unwind.controllers import statuses
+from unwind.controllers.addons import statuses
 from unwind.controllers.revising import revise
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.views import Key
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unwind.api.names import Reason
     from unwind.api.sveltos_status import ClusterSummaryStatus
     from unwind.clock import Clock
-    from unwind.controllers.caches import Caches
+    from unwind.controllers.addons.caches import Caches
     from unwind.kube.client import Client, Object
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from unwind.controllers.ends import Ends
+from unwind.controllers.external.ends import Ends
 from unwind.deleting.kinds import Kinds
 from unwind.deleting.kubernetes import KubernetesEnd
 from unwind.deleting.outcomes import TransientError

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from unwind.addons.helm import Helm
 from unwind.addons.helm_removing import HelmReleases
-from unwind.controllers.caches import Caches
-from unwind.controllers.configurations import Configurations
-from unwind.controllers.profiles import Profiles
-from unwind.controllers.summaries import Summaries
-from unwind.controllers.teardowns import Teardowns
+from unwind.controllers.addons.caches import Caches
+from unwind.controllers.addons.configurations import Configurations
+from unwind.controllers.addons.profiles import Profiles
+from unwind.controllers.addons.summaries import Summaries
+from unwind.controllers.teardowns.controller import Teardowns
 from unwind.deleting.builtin import BUILTIN
 from unwind.deleting.registry import installed
 from unwind.parts import Share

@@ -15,11 +15,11 @@ from unwind.api.names import CLUSTER_UID_ANNOTATION, FORCE_RELEASE_ANNOTATION, T
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.api.unwind import TEARDOWNS, StepState, Teardown
 from unwind.clock import SYSTEM
-from unwind.controllers import drafting, projecting
-from unwind.controllers.executing import Execution
-from unwind.controllers.managers import who_set
-from unwind.controllers.matching import ClusterKey
-from unwind.controllers.steps import BEST_EFFORT, Means
+from unwind.controllers.addons.matching import ClusterKey
+from unwind.controllers.teardowns import drafting, projecting
+from unwind.controllers.teardowns.executing import Execution
+from unwind.controllers.teardowns.managers import who_set
+from unwind.controllers.teardowns.steps import BEST_EFFORT, Means
 from unwind.fleet import credentials, targets
 from unwind.fleet.fleet import Fleet
 from unwind.kube import views
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from unwind.api.unwind import Inventory, Step
     from unwind.clock import Clock
-    from unwind.controllers.caches import Caches
-    from unwind.controllers.drafting import Said
+    from unwind.controllers.addons.caches import Caches
+    from unwind.controllers.teardowns.drafting import Said
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.targets import Target

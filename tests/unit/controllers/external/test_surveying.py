@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from unwind.api.resources import Resource
-from unwind.controllers.surveying import survey, unserved
+from unwind.controllers.external.surveying import survey, unserved
 from unwind.deleting.entering import Failed
 from unwind.deleting.kinds import Kinds
 from unwind.deleting.registering import External

@@ -13,7 +13,7 @@ from unwind.api.names import Reason
 from unwind.api.unwind import Effort, EntryState, LedgerNote, StepState
 from unwind.clock import SYSTEM, Clock
 from unwind.concurrency import side_by_side, to_tell
-from unwind.controllers.places import by_place, member_of
+from unwind.controllers.addons.places import by_place, member_of
 from unwind.deleting.deletion import persist
 from unwind.deleting.registering import External, Registration
 from unwind.deleting.registry import Plugin

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from unwind.api.names import Reason
-from unwind.controllers import ledgers
+from unwind.controllers.external import ledgers
 from unwind.deleting.builtin import keep_by_policy
 from unwind.deleting.context import DeleteContext
 from unwind.deleting.entering import Failed, attempt, enter
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unwind.api.policies import DeletePolicy
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.controllers.ends import Ends
+    from unwind.controllers.external.ends import Ends
     from unwind.deleting.entering import Waiting
     from unwind.deleting.outcomes import Gone, Kept, Outcome
     from unwind.deleting.protocol import DeleteFunc

@@ -11,9 +11,9 @@ import msgspec
 
 from unwind import logs
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
-from unwind.controllers import objects
-from unwind.controllers.reports import Reports
-from unwind.controllers.surveying import crd_name, survey, unserved
+from unwind.controllers.external import objects
+from unwind.controllers.external.reports import Reports
+from unwind.controllers.external.surveying import crd_name, survey, unserved
 from unwind.deleting.entering import Failed
 from unwind.kube import views
 from unwind.kube.discovery import Discovery
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.controllers.objects import Seen
-    from unwind.controllers.surveying import Found
+    from unwind.controllers.external.objects import Seen
+    from unwind.controllers.external.surveying import Found
     from unwind.deleting.registry import Registry
     from unwind.kube.cache import Change
     from unwind.kube.client import Client

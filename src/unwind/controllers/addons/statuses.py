@@ -9,7 +9,7 @@ import msgspec
 from unwind.api.conditions import with_condition, without_condition
 from unwind.api.names import ConditionType, Reason
 from unwind.api.sveltos_status import FeatureID, FeatureStatus, FeatureSummary
-from unwind.controllers import summarizing
+from unwind.controllers.addons import summarizing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,11 +19,11 @@ from unwind.api.sveltos import ClusterSummary, ClusterType
 from unwind.api.sveltos_status import FeatureStatus
 from unwind.clock import SYSTEM
 from unwind.concurrency import to_tell
-from unwind.controllers import statuses, summarizing
-from unwind.controllers.deploying import Deploying
-from unwind.controllers.matching import ClusterKey
-from unwind.controllers.withdrawing import Manner, Withdrawal, Withdrawals
-from unwind.controllers.wording import Words, key_of
+from unwind.controllers.addons import statuses, summarizing
+from unwind.controllers.addons.deploying import Deploying
+from unwind.controllers.addons.matching import ClusterKey
+from unwind.controllers.addons.withdrawing import Manner, Withdrawal, Withdrawals
+from unwind.controllers.addons.wording import Words, key_of
 from unwind.errors import UnwindError
 from unwind.fleet import credentials
 from unwind.fleet.fleet import Fleet
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from unwind.addons.helm import Helm
     from unwind.clock import Clock
-    from unwind.controllers.caches import Caches, SeenProfile, SeenTeardown
-    from unwind.controllers.deploying import Work
-    from unwind.controllers.external import Owner
+    from unwind.controllers.addons.caches import Caches, SeenProfile, SeenTeardown
+    from unwind.controllers.addons.deploying import Work
+    from unwind.controllers.external.controller import Owner
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.targets import Target

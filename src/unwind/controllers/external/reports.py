@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from unwind import logs
 from unwind.api.names import EventReason, Reason
-from unwind.controllers import conditions, objects
-from unwind.controllers.conditions import Said
+from unwind.controllers.external import conditions, objects
+from unwind.controllers.external.conditions import Said
 from unwind.controllers.revising import revise
 from unwind.deleting.outcomes import Gone, Kept, Severity
 from unwind.kube.errors import ApiError

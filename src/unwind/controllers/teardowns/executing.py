@@ -14,9 +14,9 @@ from unwind.api.fields import Unknown
 from unwind.api.names import Reason
 from unwind.api.policies import OnDeadline
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Plan, Release, StepState
-from unwind.controllers import telling
-from unwind.controllers.steps import Carrying
-from unwind.controllers.telling import StepView, View
+from unwind.controllers.teardowns import telling
+from unwind.controllers.teardowns.steps import Carrying
+from unwind.controllers.teardowns.telling import StepView, View
 from unwind.deleting.deletion import persist
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.planning.progress import Progress
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Blocker, Step, Teardown, TeardownStatus
     from unwind.clock import Timer
-    from unwind.controllers.drafting import Said
-    from unwind.controllers.steps import Means
+    from unwind.controllers.teardowns.drafting import Said
+    from unwind.controllers.teardowns.steps import Means
     from unwind.fleet.targets import Target
     from unwind.kube.client import Client
 

@@ -15,14 +15,14 @@ from unwind import logs
 from unwind.api.names import Reason
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
-from unwind.controllers import objects
-from unwind.controllers.chains import Chains
-from unwind.controllers.ends import Ends
-from unwind.controllers.following import Following
-from unwind.controllers.measures import Measures
-from unwind.controllers.objects import Act, Target, act, matters
+from unwind.controllers.external import objects
+from unwind.controllers.external.chains import Chains
+from unwind.controllers.external.ends import Ends
+from unwind.controllers.external.following import Following
+from unwind.controllers.external.measures import Measures
+from unwind.controllers.external.objects import Act, Target, act, matters
+from unwind.controllers.external.waits import Waits
 from unwind.controllers.revising import revise
-from unwind.controllers.waits import Waits
 from unwind.deleting.builtin import BUILTIN
 from unwind.deleting.deletion import delay
 from unwind.deleting.entering import Failed, Waiting
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from unwind.api.policies import DeletePolicy
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.controllers.following import Followed
-    from unwind.controllers.objects import Seen
+    from unwind.controllers.external.following import Followed
+    from unwind.controllers.external.objects import Seen
     from unwind.deleting.registry import Plugin
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object

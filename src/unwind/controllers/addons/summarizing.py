@@ -23,7 +23,7 @@ from unwind.api.sveltos import (
     summary_name,
 )
 from unwind.api.sveltos_status import FeatureID, FeatureStatus
-from unwind.controllers.matching import ClusterKey, ProfileKey
+from unwind.controllers.addons.matching import ClusterKey, ProfileKey
 from unwind.fleet.targets import Target
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from unwind.controllers.objects import Target
+    from unwind.controllers.external.objects import Target
     from unwind.deleting.entering import Waiting
     from unwind.deleting.outcomes import Event
 

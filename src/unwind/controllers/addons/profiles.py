@@ -19,8 +19,8 @@ from unwind.api.meta import Reference
 from unwind.api.names import Finalizer, Reason
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.clock import SYSTEM
-from unwind.controllers import accepting, matching, summarizing
-from unwind.controllers.matching import ClusterKey, ProfileKey, Verdict, key_of, verdict
+from unwind.controllers.addons import accepting, matching, summarizing
+from unwind.controllers.addons.matching import ClusterKey, ProfileKey, Verdict, key_of, verdict
 from unwind.controllers.revising import revise
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.queue import Queue
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import Condition
     from unwind.clock import Clock
-    from unwind.controllers.caches import Caches, SeenProfile
-    from unwind.controllers.external import Owner
+    from unwind.controllers.addons.caches import Caches, SeenProfile
+    from unwind.controllers.external.controller import Owner
     from unwind.fleet.targets import Target
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object

@@ -29,8 +29,8 @@ from unwind.api.sveltos import (
 from unwind.api.sveltos_status import ProfileStatus
 from unwind.api.unwind import TEARDOWNS, Phase
 from unwind.clock import SYSTEM
-from unwind.controllers import accepting, summarizing
-from unwind.controllers.matching import ClusterKey, ProfileKey
+from unwind.controllers.addons import accepting, summarizing
+from unwind.controllers.addons.matching import ClusterKey, ProfileKey
 from unwind.fleet import targets
 from unwind.kube import views
 from unwind.kube.cache import Change

@@ -19,7 +19,7 @@ from unwind.api.sveltos import (
     SourceKind,
     SyncMode,
 )
-from unwind.controllers import matching
+from unwind.controllers.addons import matching
 from unwind.planning.cycles import spelled
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from unwind.api.meta import Condition
-    from unwind.controllers.matching import ProfileKey
+    from unwind.controllers.addons.matching import ProfileKey
 
 
 class Objections(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,9 +10,9 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.sveltos_status import FeatureStatus
 from unwind.api.unwind import TEARDOWNS, Phase, StepState
 from unwind.clock import SYSTEM
-from unwind.controllers import telling
 from unwind.controllers.revising import revise
-from unwind.controllers.telling import View
+from unwind.controllers.teardowns import telling
+from unwind.controllers.teardowns.telling import View
 from unwind.kube.errors import NotFoundError
 from unwind.kube.queue import Queue
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Teardown
     from unwind.clock import Clock
-    from unwind.controllers.drafting import Said
+    from unwind.controllers.teardowns.drafting import Said
     from unwind.kube.client import Client, Object
 
 _TOLD = {

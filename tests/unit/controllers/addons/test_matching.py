@@ -7,8 +7,8 @@ import pytest
 
 from unwind.api.meta import LabelSelector, ObjectRef, Reference, SelectorRequirement
 from unwind.api.sveltos import ClusterType, HelmChart, PolicyRef, ProfileSpec, ValuesFrom
-from unwind.controllers import accepting, matching, summarizing
-from unwind.controllers.matching import ProfileKey, Verdict, matches, selects, verdict
+from unwind.controllers.addons import accepting, matching, summarizing
+from unwind.controllers.addons.matching import ProfileKey, Verdict, matches, selects, verdict
 from unwind.fleet.targets import Target
 
 WIDE = ProfileKey("ClusterProfile", "", "web")

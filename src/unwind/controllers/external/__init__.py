@@ -1,0 +1,1 @@
+"""Resources that stand for something outside the cluster: that goes before they do."""
