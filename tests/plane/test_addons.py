@@ -787,6 +787,7 @@ async def test_a_deployment_that_dies_over_any_request_is_finished_by_the_next_a
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.soak
 async def test_five_thousand_objects_cost_a_handful_of_inventory_writes(site: Site) -> None:
     owner = site.owner()
     refs = []

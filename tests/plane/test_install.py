@@ -23,8 +23,10 @@ from unwind.api.resources import (
     DEPLOYMENTS,
     LEASES,
     NAMESPACES,
+    PODS,
     SECRETS,
     SERVICE_ACCOUNTS,
+    SERVICES,
     Resource,
 )
 from unwind.api.rights import Setting
@@ -182,9 +184,14 @@ async def _check_rights(cluster: Cluster) -> None:
         await client.list(SECRETS, namespace=HOME)
         await client.list(CUSTOM_RESOURCE_DEFINITIONS)
         await client.cluster_uid()
-        for resource, namespace in ((SECRETS, "default"), (CONFIG_MAPS, HOME), (unwind.INVENTORIES, "default")):
+        for resource, namespace in ((PODS, "default"), (SERVICES, HOME), (unwind.INVENTORIES, "default")):
             with pytest.raises(ApiError) as refusal:
                 await client.list(resource, namespace=namespace)
+            assert refusal.value.code == 403
+        # What profiles are made of is read everywhere, and never written.
+        for resource in (SECRETS, CONFIG_MAPS):
+            with pytest.raises(ApiError) as refusal:
+                await client.create(resource, body(resource, "ours", "default"))
             assert refusal.value.code == 403
 
 
