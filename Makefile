@@ -53,6 +53,8 @@ bench: setup ## The benchmarks: ratios against limits measured in the same run
 	@$(BIN)/python -m bench.serving
 	@$(BIN)/python -m bench.planning
 	@$(BIN)/python -m bench.deleting
+	@$(BIN)/python -m bench.addons
+	@$(BIN)/python -m bench.clusters
 
 lock: ## Pin the dependencies anew, with hashes and without any address (needs uv)
 	@uv pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt

@@ -16,6 +16,8 @@ from unwind.api.resources import Resource
 from unwind.routes import Route
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from prometheus_client import CollectorRegistry
 
     from unwind.api.policies import DeletePolicy
@@ -77,6 +79,8 @@ class Surroundings:
         shards: Shards,
         recorder: Recorder,
         policy: DeletePolicy,
+        best_effort: float,
+        keep_teardowns: timedelta,
     ) -> None:
         self.client = client
         """The management cluster."""
@@ -91,6 +95,10 @@ class Surroundings:
         self.recorder = recorder
         self.policy = policy
         """Whether things are deleted where neither they nor their namespace says anything."""
+        self.best_effort = best_effort
+        """How many seconds a removal may take that its cluster does not wait for."""
+        self.keep_teardowns = keep_teardowns
+        """How long the record of a teardown stays after its end."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.plane import profiles
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
-from unwind.api.names import OWNER_LABEL, Finalizer
+from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import HOME, Setting
-from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
+from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, EntryState, Inventory, InventorySpec, MemberRef, Teardown
 from unwind.controllers.addons.caches import Caches
+from unwind.controllers.addons.configurations import Configurations
+from unwind.controllers.addons.profiles import Profiles
+from unwind.controllers.addons.summaries import Summaries
 from unwind.controllers.revising import revise
 from unwind.controllers.teardowns.controller import Teardowns
 from unwind.deleting.builtin import BUILTIN
 from unwind.installing.install import install
+from unwind.kube import kubeconfig
 from unwind.kube.metrics import Metrics
 from unwind.local.capi import create_cluster
-from unwind.local.waiting import until
+from unwind.local.waiting import until, until_absent
 from unwind.metrics import new_registry
 from unwind.removing.inventories import Inventories
 from unwind.testing.clock import StillClock
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
+    from unwind.kube.kubeconfig import Connection
     from unwind.local.cluster import Cluster
     from unwind.local.plane import Plane
 
@@ -50,34 +57,97 @@ class Everything:
         pass
 
 
-class Scene:
-    """One Cluster API cluster, whose workload cluster is a member, and what is on it."""
+class CapiCluster:
+    """A Cluster API cluster whose workload cluster is a member; it stays until it is let go, as if a gate held it."""
 
-    def __init__(self, management: Cluster, member: Cluster, namespace: str, name: str) -> None:
+    def __init__(self, client: Client, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+        self.name = f"c-{uuid.uuid4().hex[:6]}"
+        self.annotations: dict[str, str] = {}
+        self.uid = ""
+
+    async def create(self, *, topology: bool = True, labels: dict[str, str] | None = None) -> None:
+        made = await create_cluster(
+            self.client, name=self.name, namespace=self.namespace, member=MEMBER, topology=topology, labels=labels
+        )
+        self.uid = made["metadata"]["uid"]
+
+        def held(it: Object) -> Object | None:
+            return {"metadata": {"finalizers": [*(it["metadata"].get("finalizers") or ()), HOLD]}}
+
+        await revise(self.client, CLUSTERS, made, held)
+
+    async def delete(self) -> None:
+        # At the last moment: what is set while Cluster API still sets the Cluster up does not always stay.
+        if self.annotations:
+            await self.annotate(self.annotations)
+        await self.client.delete(CLUSTERS, self.name, uid=self.uid, namespace=self.namespace)
+
+    async def annotate(self, annotations: dict[str, str], *, by: str = "unwind") -> None:
+        patch = {"metadata": {"annotations": annotations}}
+        await self.client.patch(CLUSTERS, self.name, patch, namespace=self.namespace, field_manager=by)
+
+    async def let_go(self) -> None:
+        """Take our hold off the Cluster, as a gate that opens."""
+        found = await self.client.get(CLUSTERS, self.name, namespace=self.namespace)
+
+        def without(it: Object) -> Object | None:
+            return {"metadata": {"finalizers": [one for one in it["metadata"]["finalizers"] if one != HOLD]}}
+
+        await revise(self.client, CLUSTERS, found, without)
+
+    async def go(self) -> None:
+        """Let it go, and see it gone."""
+        await self.let_go()
+        await until_absent(self.client, CLUSTERS, self.name, namespace=self.namespace)
+
+    async def teardown(self, state: Callable[[Teardown], bool], called: str, *, within: float = 60.0) -> Teardown:
+        """The Teardown, as soon as it is so."""
+        last: list[Object | None] = [None]
+
+        def look(it: Object | None) -> bool:
+            last[0] = it
+            return it is not None and state(msgspec.convert(it, Teardown))
+
+        try:
+            found = await until(self.client, TEARDOWNS, self.uid, look, called, within=within)
+        except Exception as error:
+            raise AssertionError(f"{error}: {(last[0] or {}).get('status')}") from error
+        return msgspec.convert(found, Teardown)
+
+    async def ended(self) -> Teardown:
+        return await self.teardown(lambda it: it.finished, "finished")
+
+    async def secret(self) -> Object:
+        return await self.client.get(SECRETS, f"{self.name}-kubeconfig", namespace=self.namespace)
+
+    async def lead_to(self, connection: Connection) -> None:
+        """Have its Secret lead somewhere else."""
+        text = kubeconfig.document(connection, cluster=self.name, user="unwind")
+        data = {"value": base64.b64encode(text.encode()).decode()}
+        await self.client.patch(SECRETS, f"{self.name}-kubeconfig", {"data": data}, namespace=self.namespace)
+
+
+class Scene(CapiCluster):
+    """A cluster with add-ons on it, as if they had been deployed."""
+
+    def __init__(self, management: Cluster, member: Cluster, namespace: str) -> None:
+        super().__init__(management.client, namespace)
         self.management = management
         self.member = member
-        self.client: Client = management.client
-        self.namespace = namespace
-        self.name = name
         self.on_member = f"addons-{uuid.uuid4().hex[:8]}"
-        self._annotations: dict[str, str] = {}
         self._suffix = uuid.uuid4().hex[:6]
         self.system_uid = ""
-        self.uid = ""
 
     def profile(self, name: str) -> str:
         """What a profile of this scene is called: ClusterProfiles have no namespace to keep them apart."""
         return f"{name}-{self._suffix}"
 
     async def begin(self, *, topology: bool = True, annotations: dict[str, str] | None = None) -> None:
-        """Have the cluster made; it stays until it is let go, as if a gate held it."""
-        made = await create_cluster(
-            self.client, name=self.name, namespace=self.namespace, member=MEMBER, topology=topology
-        )
-        self.uid = made["metadata"]["uid"]
-        finalizers = [*(made["metadata"].get("finalizers") or ()), HOLD]
-        self._annotations = annotations or {}
-        await self.client.patch(CLUSTERS, self.name, {"metadata": {"finalizers": finalizers}}, namespace=self.namespace)
+        """Have the cluster made."""
+        self.annotations = annotations or {}
+        await self.create(topology=topology)
         self.system_uid = await self.member.client.cluster_uid()
         await self.member.create_namespace(self.on_member)
 
@@ -170,7 +240,7 @@ class Scene:
             metadata=ObjectMeta(
                 name=f"{owner.uid}-0",
                 namespace=HOME,
-                labels={OWNER_LABEL: owner.uid},
+                labels={OWNER_LABEL: owner.uid, MEMBER_LABEL: self.uid},
                 finalizers=(Finalizer.INVENTORY.value,),
             ),
             spec=InventorySpec(
@@ -178,36 +248,6 @@ class Scene:
             ),
         )
         await self.client.create(INVENTORIES, manifest(INVENTORIES, inventory))
-
-    async def delete(self) -> None:
-        # At the last moment: what is set while Cluster API still sets the Cluster up does not always stay.
-        patch = {"metadata": {"annotations": self._annotations}}
-        await self.client.patch(CLUSTERS, self.name, patch, namespace=self.namespace)
-        await self.client.delete(CLUSTERS, self.name, uid=self.uid, namespace=self.namespace)
-
-    async def let_go(self) -> None:
-        """Take our hold off the Cluster, as a gate that opens."""
-        found = await self.client.get(CLUSTERS, self.name, namespace=self.namespace)
-
-        def without(it: Object) -> Object | None:
-            return {"metadata": {"finalizers": [one for one in it["metadata"]["finalizers"] if one != HOLD]}}
-
-        await revise(self.client, CLUSTERS, found, without)
-
-    async def teardown(self, state: Callable[[Teardown], bool], called: str, *, within: float = 60.0) -> Teardown:
-        """The Teardown, as soon as it is so."""
-        found = await until(
-            self.client,
-            TEARDOWNS,
-            self.uid,
-            lambda it: it is not None and state(msgspec.convert(it, Teardown)),
-            called,
-            within=within,
-        )
-        return msgspec.convert(found, Teardown)
-
-    async def ended(self) -> Teardown:
-        return await self.teardown(lambda it: it.finished, "finished")
 
     async def objects(self) -> set[str]:
         """The add-ons' ConfigMaps on the member."""
@@ -223,16 +263,59 @@ class Scene:
         found = await Inventories(self.client, namespace=HOME).of(owner.uid)
         return found[0] if found else None
 
-    async def secret(self) -> Object:
-        return await self.client.get(SECRETS, f"{self.name}-kubeconfig", namespace=self.namespace)
-
 
 async def scene(plane: Plane, namespace: str, **more: Any) -> Scene:
     """A cluster that is ready, on the plane's first member."""
     await install(plane.management.client, Setting())
-    made = Scene(plane.management, plane.members[MEMBER], namespace, f"c-{uuid.uuid4().hex[:6]}")
+    made = Scene(plane.management, plane.members[MEMBER], namespace)
     await made.begin(**more)
     return made
+
+
+class Deployed(profiles.Scene):
+    """A cluster on which the real controllers put what real profiles say."""
+
+    def __init__(self, plane: Plane, namespace: str) -> None:
+        super().__init__(plane.management.client, plane.members[MEMBER], namespace)
+        self.cluster = CapiCluster(self.client, namespace)
+
+    async def begin(self, *, topology: bool = True) -> None:
+        await profiles.install(self.client)
+        await self.member.create_namespace(self.namespace)
+        await self.cluster.create(topology=topology, labels=self.label)
+
+    async def add_on(
+        self, name: str, *, behaviour: str = "EnforceRemovePolicies", depends_on: tuple[str, ...] = (), objects: int = 2
+    ) -> None:
+        """A ClusterProfile of so many ConfigMaps, called after it."""
+        maps = [profiles.config_map(self.namespace, f"{name}-{number}") for number in range(objects)]
+        await self.source(name, *maps)
+        await self.profile(name, name, clusterDeletionBehavior=behaviour, dependsOn=self.needs(*depends_on))
+
+    async def deployed(self, *names: str) -> None:
+        await self.until_provisioned(*names, cluster=self.cluster.name, type_="capi")
+
+    async def summary_of(self, name: str) -> ClusterSummary:
+        called = self.summary_name(name, self.cluster.name, "capi")
+        return await self.client.get(CLUSTER_SUMMARIES, called, namespace=self.namespace, type=ClusterSummary)
+
+    async def until_summaries_gone(self, *names: str) -> None:
+        for name in names:
+            await self.until_summary_gone(name, self.cluster.name, "capi")
+
+    async def block(self, name: str) -> None:
+        """Put a finalizer on an object on the member that nobody serves."""
+        await self.member.client.patch(
+            CONFIG_MAPS, name, {"metadata": {"finalizers": [HOLD]}}, namespace=self.namespace
+        )
+
+    async def unblock(self, name: str) -> None:
+        await self.member.client.patch(CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=self.namespace)
+
+    def went(self) -> dict[str, tuple[str, str]]:
+        """When the deletion of each object was asked for and answered, by the member's own account."""
+        found = self.member.audit.deletions(resource="configmaps", namespace=self.namespace)
+        return {one.object_ref.name: (one.request_received_timestamp, one.stage_timestamp) for one in found}
 
 
 @asynccontextmanager
@@ -257,3 +340,48 @@ async def manager(client: Client, *, clock: Clock | None = None, best_effort: fl
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until_let_go(scene: Deployed) -> None:
+    """Return when nobody holds on to the credentials any more, which is the last thing that is done."""
+    await until(
+        scene.client,
+        SECRETS,
+        f"{scene.cluster.name}-kubeconfig",
+        lambda it: it is None or Finalizer.CREDENTIALS not in (it["metadata"].get("finalizers") or ()),
+        "let go",
+        namespace=scene.namespace,
+    )
+
+
+@asynccontextmanager
+async def all_controllers(
+    client: Client, namespace: str, *, clock: Clock | None = None, best_effort: float = 60.0
+) -> AsyncIterator[Clock]:
+    """All that has to do with add-ons, as long as the context lasts. `namespace`: where the inventories are."""
+    clock = clock or StillClock()
+    owner, metrics = Everything(), Metrics(new_registry())
+    caches = Caches(client, clock=clock)
+    parts = (
+        caches,
+        Profiles(client, caches, owner=owner, metrics=metrics, clock=clock),
+        Summaries(client, caches, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock),
+        Configurations(client, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
+        Teardowns(
+            client,
+            caches,
+            namespace=namespace,
+            deleters=BUILTIN,
+            owner=owner,
+            metrics=metrics,
+            best_effort=best_effort,
+            clock=clock,
+        ),
+    )
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(part.run()) for part in parts]
+        try:
+            yield clock
+        finally:
+            for task in tasks:
+                task.cancel()

@@ -21,6 +21,8 @@ def pages() -> list[Path]:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
 def test_every_command_on_the_page_succeeds(page: Path, tmp_path: Path) -> None:
     script = "\n".join(re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
+    # What a page puts into the background ends with it, also where it fails halfway.
+    script = f"trap 'jobs -p | xargs -r kill || true' EXIT\n{script}"
     shell = Shell(tmp_path / "state")
     try:
         ran = subprocess.run(

@@ -12,14 +12,20 @@ import subprocess
 import sys
 import uuid
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiohttp
+import msgspec
 import pytest
 
+from tests.plane import profiles
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.resources import DEPLOYMENTS, SECRETS
+from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown, TeardownSpec, TeardownStatus
 from unwind.certificates import Authority, KeyPair
+from unwind.local.waiting import until_absent
 from unwind.serving.secret import NAME
 
 if TYPE_CHECKING:
@@ -240,6 +246,26 @@ async def _rival(cluster: Cluster) -> None:
     )
 
 
+async def test_the_record_of_a_teardown_goes_when_its_time_is_over(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    await profiles.install(client)
+    ended = {"old": timedelta(hours=2), "new": timedelta(minutes=30)}
+    for name, ago in ended.items():
+        target = ObjectRef(group="cluster.x-k8s.io", kind="Cluster", namespace=namespace, name=name, uid=name)
+        metadata = ObjectMeta(name=f"{namespace}-{name}")
+        spec = TeardownSpec(target=target, title=name, cause=Cause.CLUSTER_DELETED.value)
+        body = manifest(TEARDOWNS, Teardown(metadata=metadata, spec=spec))
+        await client.create(TEARDOWNS, body)
+        status = TeardownStatus(phase=Phase.COMPLETE.value, finished_at=datetime.now(UTC) - ago)
+        patch = {"status": msgspec.to_builtins(status)}
+        await client.patch(TEARDOWNS, metadata.name, patch, subresource="status")
+    async with running(plane.management, namespace, UNWIND_KEEP_TEARDOWNS="1h") as manager:
+        await until_absent(client, TEARDOWNS, f"{namespace}-old")
+        kept = await client.get(TEARDOWNS, f"{namespace}-new")
+        assert await manager.stop() == 0
+    await client.delete(TEARDOWNS, kept["metadata"]["name"], uid=kept["metadata"]["uid"])
+
+
 async def refused(*options: str) -> str:
     """Start a manager that cannot start; what it says is one line."""
     process = await asyncio.create_subprocess_exec(
@@ -271,6 +297,8 @@ async def test_what_is_wrong_is_said_in_one_line_with_what_to_do(plane: Plane, n
         ((*kubeconfig, "--listen", "9443"), "--listen is '9443': write HOST:PORT"),
         ((*kubeconfig, "--listen", taken), "Address already in use"),
         ((*kubeconfig, "--shutdown-grace", "soon"), "write a span such as 20s"),
+        ((*kubeconfig, "--keep-teardowns", "a week"), "--keep-teardowns is 'a week': write a span such as 20s"),
+        ((*kubeconfig, "--best-effort-timeout", "60"), "--best-effort-timeout is '60': write a span such as 20s"),
         (
             (*kubeconfig, "--delete-policy", "Skip"),
             "--delete-policy is 'Skip': use one of manage, skip, detach-on-delete",

@@ -16,7 +16,7 @@ from unwind.concurrency import side_by_side
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from unwind.addons.marks import Owner, Seen
     from unwind.addons.placing import Placed
@@ -37,15 +37,17 @@ async def deploy(
     *,
     within: str = "",
     anew: bool = False,
+    landed: Callable[[], None] = lambda: None,
 ) -> Report:
     """Put what the sources hold on a member; tell what became of each object. What has dropped out of them stays:
     `pruning.prune` takes it.
 
     `within`: the only namespace they may use, as for a Profile on the management cluster. `anew`: also apply what has
-    not changed since it was last applied. One object that fails does not stop the others. Raises SealedError if the
-    owner is being removed, UnreachableError if the member does not answer.
+    not changed since it was last applied. `landed` is told when all of it is on the member, before that is written
+    down. One object that fails does not stop the others. Raises SealedError if the owner is being removed,
+    UnreachableError if the member does not answer.
     """
-    return await _Deployment(member, inventories, owner, list(sources), within=within, anew=anew).run()
+    return await _Deployment(member, inventories, owner, list(sources), within=within, anew=anew, landed=landed).run()
 
 
 class _Deployment:
@@ -60,12 +62,14 @@ class _Deployment:
         *,
         within: str,
         anew: bool,
+        landed: Callable[[], None],
     ) -> None:
         self._member = member
         self._owner = owner
         self._sources = sources
         self._within = within
         self._anew = anew
+        self._landed = landed
         self._records = Records(inventories, owner.summary, member)
         self._known: dict[str, tuple[Entry, Seen]] = {}
         self._settled: dict[str, Contact] = {}
@@ -83,6 +87,8 @@ class _Deployment:
             await self._intend(objects)
             for stage in stages(objects.values()):
                 await self._carry_out(stage)
+                if wanted.whole and not charted and all(self._is_there(key) for key in objects):
+                    self._landed()
                 await self._write_down(objects, all_of_it=False)
             await self._once_more(objects)
             await self._write_down(objects, all_of_it=True)
@@ -235,6 +241,10 @@ class _Deployment:
             except (ApiError, UnreachableError) as error:
                 left.append(f"{ref} ({error})")
         return left
+
+    def _is_there(self, key: str) -> bool:
+        settled = self._settled.get(key)
+        return settled is not None and settled.outcome in (Outcome.CREATED, Outcome.UPDATED, Outcome.UNCHANGED)
 
     def _changed(self, placed: Placed) -> bool:
         settled = self._settled.get(placed.key)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
-from unwind.api.names import OWNER_LABEL, Finalizer
+from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, Finalizer
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, Inventory, InventorySpec, MemberRef
 from unwind.errors import UnwindError
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnreachableError
@@ -39,9 +39,13 @@ class Records:
         self._chunks: dict[str, Inventory] = {}
         self._next = 0
 
-    async def load(self) -> None:
-        """Read them. Raises SealedError, or UnreachableError if they are of another cluster behind the same address."""
-        found = await self._inventories.of(self._owner.uid)
+    async def load(self, *, exactly: bool = False) -> None:
+        """Read them. Raises SealedError, or UnreachableError if they are of another cluster behind the same address.
+
+        `exactly`: also those behind a gap, which only a removal leaves.
+        """
+        read = self._inventories.of if exactly else self._inventories.at_hand
+        found = await read(self._owner.uid)
         for chunk in found:
             self._check(chunk)
             there = chunk.spec.member
@@ -121,7 +125,7 @@ class Records:
         meta = ObjectMeta(
             name=f"{self._owner.uid}-{self._next}",
             namespace=self._inventories.namespace,
-            labels={OWNER_LABEL: self._owner.uid},
+            labels={OWNER_LABEL: self._owner.uid, MEMBER_LABEL: self._member.object.uid},
             finalizers=(Finalizer.INVENTORY.value,),
         )
         spec = InventorySpec(owner=self._owner, member=self._member, chunk=self._next, entries=some)
@@ -129,7 +133,7 @@ class Records:
         try:
             chunk = msgspec.convert(await self._inventories.client.create(INVENTORIES, body), Inventory)
         except AlreadyExistsError:
-            await self.load()
+            await self.load(exactly=True)
             return None
         self._chunks[chunk.metadata.name] = chunk
         self._next += 1
@@ -141,7 +145,7 @@ class Records:
         """A removal that has sealed the others meanwhile need not know of the new ones. It lists them again when all
         that it knew are sealed: so either it finds the new ones, or this finds it."""
         try:
-            await self.load()
+            await self.load(exactly=True)
         except SealedError:
             for chunk in made:
                 await self._inventories.discard(chunk)  # nothing was put on the member for it yet

@@ -1,4 +1,4 @@
-"""Spans of time as people write them: 90s, 30m, 1h30m."""
+"""Spans of time as people write them: 90s, 30m, 1h30m, 7d."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from unwind.api.fields import Unknown
 
-PATTERN = "^(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?$"
+PATTERN = "^(?:([0-9]{1,6})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?$"
 """Also for CRDs, where `minLength: 1` goes with it, because each part may be missing."""
 
 
@@ -16,5 +16,5 @@ def parse(text: str) -> timedelta | Unknown:
     found = re.fullmatch(PATTERN, text, flags=re.ASCII)
     if not text or not found:
         return Unknown(text)
-    hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)

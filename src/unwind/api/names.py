@@ -20,6 +20,8 @@ ADOPTED_FIELDS_ANNOTATION = "unwind.dev/adopted-fields"
 
 # The mark of what was deployed. It carries the owner's uid, because a name may be taken again by another.
 OWNER_LABEL = "unwind.dev/owner"
+MEMBER_LABEL = "unwind.dev/member-uid"
+"""On an Inventory: the uid of what stands for the cluster that it is about, to find what nobody else knows of."""
 
 # What people say with annotations.
 DEADLINE_ANNOTATION = "unwind.dev/deadline"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import uvloop
 from cyclopts import Parameter
@@ -18,6 +18,9 @@ from unwind.errors import UnwindError
 from unwind.parts import Role
 from unwind.serving import addresses, running
 from unwind.serving.running import Options
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 File = Path | None
 
@@ -73,6 +76,20 @@ def run(
             help="What holds for things outside the cluster whose objects say nothing: manage, skip, detach-on-delete.",
         ),
     ] = DeletePolicy.MANAGE.value,
+    best_effort_timeout: Annotated[
+        str,
+        Parameter(
+            env_var="UNWIND_BEST_EFFORT_TIMEOUT",
+            help="How long the removal of an add-on is tried whose cluster does not wait for it (RemovePolicies).",
+        ),
+    ] = "60s",
+    keep_teardowns: Annotated[
+        str,
+        Parameter(
+            env_var="UNWIND_KEEP_TEARDOWNS",
+            help="How long the record of a teardown, with its ledger, stays at its end.",
+        ),
+    ] = "7d",
     log_format: Annotated[
         logs.Format,
         Parameter(env_var="UNWIND_LOG_FORMAT", help="console is for people, json for machines; auto is by the output."),
@@ -96,8 +113,10 @@ def run(
         tls_key=tls_key,
         hosts=tuple(_words(tls_hosts)),
         client_ca=client_ca,
-        shutdown_grace=_seconds(shutdown_grace, option="--shutdown-grace"),
+        shutdown_grace=_span(shutdown_grace, option="--shutdown-grace").total_seconds(),
         delete_policy=_policy(delete_policy),
+        best_effort=_span(best_effort_timeout, option="--best-effort-timeout").total_seconds(),
+        keep_teardowns=_span(keep_teardowns, option="--keep-teardowns"),
     )
     logs.setup(log_format)
     _allow_many_files()
@@ -123,11 +142,11 @@ def _policy(text: str) -> DeletePolicy:
     return policy
 
 
-def _seconds(text: str, *, option: str) -> float:
+def _span(text: str, *, option: str) -> timedelta:
     span = durations.parse(text)
     if isinstance(span, Unknown):
-        raise UnwindError(f"{option} is {text!r}", remedy="write a span such as 20s or 1m30s")
-    return span.total_seconds()
+        raise UnwindError(f"{option} is {text!r}", remedy="write a span such as 20s, 1m30s or 7d")
+    return span
 
 
 def _allow_many_files() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
+
+import msgspec
 
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import NAMESPACES
@@ -26,20 +29,15 @@ if TYPE_CHECKING:
 
 # Add-ons come in swarms, one summary after the other: a member that nobody needs just now is soon needed again.
 LINGER = 30.0
-
-
-class _Key(NamedTuple):
-    """A member as one version of its Secret tells the way to it."""
-
-    uid: str
-    version: str
+# The way to the management cluster; no digest is like it.
+_HOME = ""
 
 
 class _Shared:
     """One open member, and how many work with it."""
 
-    def __init__(self, key: _Key) -> None:
-        self.key = key
+    def __init__(self, way: str) -> None:
+        self.way = way
         self.member: Member | None = None
         self.error: Exception | None = None
         self.tried = asyncio.Event()
@@ -73,7 +71,10 @@ class Fleet:
         self._observe = observe
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._shared: dict[_Key, _Shared] = {}
+        self._shared: dict[str, _Shared] = {}
+        """By the way to them: whatever stands for a cluster, it is opened and watched once."""
+        self._ways: dict[str, str] = {}
+        """The way to each target that was last found, by its uid."""
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
@@ -107,29 +108,32 @@ class Fleet:
         # Fresh, each time: a Secret that was rotated is another way in, and the old one may be shut.
         found = await credentials.secret(self._client, target)
         way = credentials.connection(target, found)
-        key = _Key(target.ref.uid, found["metadata"]["resourceVersion"])
-        self._outdate(key)
-        async with self._using(key, lambda: self._connect(target, way)) as member:
+        key = _digest(way)
+        self._outdate(target.ref.uid, key)
+        async with self._using(key, lambda: self._connect(target, way), target.ref) as member:
             if system_uid and member.system_uid != system_uid:
                 raise UnreachableError(
                     f"another cluster answers at the address of {target} ({member.system_uid}, not {system_uid})"
                 )
-            yield member
+            yield member if member.ref == target.ref else member.standing_for(target.ref)
 
     @asynccontextmanager
     async def management(self) -> AsyncIterator[Member]:
         """The management cluster itself, as a member: where what is `Local` goes."""
-        async with self._using(_Key("", ""), self._at_home) as member:
+        async with self._using(_HOME, self._at_home) as member:
             yield member
 
     @asynccontextmanager
     async def _using(
-        self, key: _Key, connect: Callable[[], AbstractAsyncContextManager[Member]]
+        self,
+        way: str,
+        connect: Callable[[], AbstractAsyncContextManager[Member]],
+        ref: ObjectRef | None = None,
     ) -> AsyncIterator[Member]:
-        shared = self._shared.get(key)
+        shared = self._shared.get(way)
         fresh = shared is None
         if shared is None:
-            shared = self._shared[key] = _Shared(key)
+            shared = self._shared[way] = _Shared(way)
             task = self._group.create_task(self._keep(shared, connect))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -140,13 +144,13 @@ class Fleet:
         try:
             member = await shared.opened()
             if not fresh:
-                await self._verify(member, shared)
+                await self._verify(member, shared, ref or member.ref)
             yield member
         finally:
             shared.users -= 1
             self._left(shared)
 
-    async def _verify(self, member: Member, shared: _Shared) -> None:
+    async def _verify(self, member: Member, shared: _Shared, ref: ObjectRef) -> None:
         """It has been open for a while: does it still answer, and is it still the same?"""
         try:
             await member.verify()
@@ -154,7 +158,7 @@ class Fleet:
             # Whoever comes next shall find out anew who is there.
             shared.outdated = True
             self._forget(shared)
-            raise _told(member.ref, error) from error
+            raise _told(ref, error) from error
 
     def _left(self, shared: _Shared) -> None:
         if shared.users or shared.over.is_set():
@@ -169,19 +173,24 @@ class Fleet:
         shared.over.set()
 
     def _forget(self, shared: _Shared) -> None:
-        if self._shared.get(shared.key) is shared:
-            del self._shared[shared.key]
+        if self._shared.get(shared.way) is shared:
+            del self._shared[shared.way]
+            for uid in [uid for uid, way in self._ways.items() if way == shared.way]:
+                del self._ways[uid]
 
-    def _outdate(self, key: _Key) -> None:
-        """The Secret has changed since those were opened: they are closed as soon as nobody uses them."""
-        for other, shared in list(self._shared.items()):
-            if other.uid == key.uid and other != key:
-                self._forget(shared)
-                shared.outdated = True
-                if shared.lingering:
-                    shared.lingering.cancel()
-                    shared.lingering = None
-                self._left(shared)
+    def _outdate(self, uid: str, way: str) -> None:
+        """The Secret may tell another way than before: what was opened by that one is closed as soon as nobody uses it,
+        unless another target is reached by it still."""
+        before, self._ways[uid] = self._ways.get(uid), way
+        shared = self._shared.get(before) if before and before != way else None
+        if shared is None or before in self._ways.values():
+            return
+        self._forget(shared)
+        shared.outdated = True
+        if shared.lingering:
+            shared.lingering.cancel()
+            shared.lingering = None
+        self._left(shared)
 
     async def _keep(self, shared: _Shared, connect: Callable[[], AbstractAsyncContextManager[Member]]) -> None:
         """Hold a member open. In a task of its own, because its watches belong to the task that opened them, and who
@@ -218,6 +227,11 @@ class Fleet:
         ref = ObjectRef(version=NAMESPACES.version, kind=NAMESPACES.kind, name="kube-system", uid=uid)
         async with Member(ref, self._client, system_uid=uid, clock=self._clock, troubled=self._troubled) as member:
             yield member
+
+
+def _digest(way: Connection) -> str:
+    """The same for all who go the same way: address, authority, credentials."""
+    return hashlib.sha256(msgspec.json.encode(way, order="sorted")).hexdigest()
 
 
 def _told(ref: ObjectRef, error: UnwindError) -> UnreachableError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Self
 
 from unwind.clock import SYSTEM
@@ -45,6 +46,12 @@ class Member:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.watches.__aexit__(kind, error, traceback)
+
+    def standing_for(self, ref: ObjectRef) -> Member:
+        """The same member with another object that stands for it; all else is shared."""
+        other = copy.copy(self)
+        other.ref = ref
+        return other
 
     async def verify(self) -> None:
         """Raise UnreachableError if it does not answer, or another cluster does in its place."""

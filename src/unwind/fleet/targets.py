@@ -74,9 +74,16 @@ def of_sveltos(cluster: sveltos.SveltosCluster) -> Target:
         terminating=meta.terminating,
         deleted_at=meta.deletion_timestamp,
         paused=cluster.spec.paused,
-        ready=cluster.status.ready,
+        # Only Sveltos' own manager would write status.ready, and it does not run beside us. Whoever registers a cluster
+        # says that it is there; if it does not answer, that is told where it is tried.
+        ready=True,
         pull_mode=cluster.spec.pull_mode,
     )
+
+
+def capi_ref(namespace: str, name: str, uid: str) -> ObjectRef:
+    """A Cluster of Cluster API by what it is known by."""
+    return _ref(capi.CLUSTERS, ObjectMeta(namespace=namespace, name=name, uid=uid))
 
 
 def of_gone(ref: ObjectRef) -> Target:

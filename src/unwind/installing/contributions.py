@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unwind.api import capi, names, sveltos, unwind
-from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, SERVICE_ACCOUNTS, SERVICES
+from unwind.api.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
 from unwind.api.rights import READ, Contribution, Right, Setting
 
 if TYPE_CHECKING:
@@ -19,6 +25,8 @@ SERVICE = "unwind"
 """The Service of a manager that runs in the cluster: unwind.NAMESPACE.svc."""
 MANAGER = "unwind"
 """What the manager's ServiceAccount, roles and bindings are called."""
+PROFILES_PATH = "/admit/profiles"
+"""Where the API server asks about profiles."""
 _LISTENS_ON = 9443
 
 
@@ -74,23 +82,27 @@ def _aggregated(setting: Setting) -> list[dict[str, Any]]:
     Which kinds stand for something outside is known by plugins only, and RBAC has no patterns such as `*.azure.com`:
     the alternative would be a right to everything.
     """
-    name = f"{MANAGER}-external:{setting.namespace}"
-    role = {"apiGroup": CLUSTER_ROLES.group, "kind": CLUSTER_ROLES.kind, "name": name}
-    subject = {"kind": SERVICE_ACCOUNTS.kind, "name": MANAGER, "namespace": setting.namespace}
+    # Its rules are written by the API server's own controller.
+    selectors = [{"matchLabels": {names.AGGREGATE_LABEL: "true"}}]
+    return _granted(setting, f"{MANAGER}-external", aggregationRule={"clusterRoleSelectors": selectors})
+
+
+def _granted(setting: Setting, name: str, **role: Any) -> list[dict[str, Any]]:
+    """A role in the whole cluster that the manager has, beside the one with all that is always the same."""
+    name = f"{name}:{setting.namespace}"
     return [
         {
             "apiVersion": CLUSTER_ROLES.api_version,
             "kind": CLUSTER_ROLES.kind,
             "metadata": {"name": name},
-            # Its rules are written by the API server's own controller.
-            "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {names.AGGREGATE_LABEL: "true"}}]},
+            **role,
         },
         {
             "apiVersion": CLUSTER_ROLE_BINDINGS.api_version,
             "kind": CLUSTER_ROLE_BINDINGS.kind,
             "metadata": {"name": name},
-            "roleRef": role,
-            "subjects": [subject],
+            "roleRef": {"apiGroup": CLUSTER_ROLES.group, "kind": CLUSTER_ROLES.kind, "name": name},
+            "subjects": [{"kind": SERVICE_ACCOUNTS.kind, "name": MANAGER, "namespace": setting.namespace}],
         },
     ]
 
@@ -103,6 +115,58 @@ EXTERNAL = Contribution(
     kinds=(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS),
     manifests=_aggregated,
 )
+
+
+# In CEL, where a field that is not there is an error, and an error is as if nobody had asked.
+_DEPENDS_ON_OTHERS = "has(object.spec) && has(object.spec.dependsOn) && size(object.spec.dependsOn) > 0"
+_ANEW = (
+    "oldObject == null || !has(oldObject.spec) || !has(oldObject.spec.dependsOn)"
+    # Which names are new is found out by whoever is asked: CEL may run out of its budget over a thousand of them.
+    " || object.spec.dependsOn != oldObject.spec.dependsOn"
+)
+
+
+def profile_rules(namespace: str) -> str:
+    """What the configuration is called that has the API server ask about profiles: one for each manager."""
+    return f"{MANAGER}-profiles.{namespace}"
+
+
+def _admission(setting: Setting) -> list[dict[str, Any]]:
+    """The API server asks before it writes a profile with another dependsOn than before."""
+    service = {"namespace": setting.namespace, "name": SERVICE, "path": PROFILES_PATH, "port": 443}
+    name = profile_rules(setting.namespace)
+    kind = VALIDATING_WEBHOOK_CONFIGURATIONS
+    # Whoever may write any of these has the say over every write in the cluster: the right is for this one alone.
+    right = Right(kind.group, (kind.plural,), (*READ, "patch"), (name,))
+    webhook = {
+        "name": "profiles.addons.unwind.dev",
+        "clientConfig": {"url": setting.url.rstrip("/") + PROFILES_PATH} if setting.url else {"service": service},
+        "rules": [
+            {
+                "apiGroups": [sveltos.CONFIG_GROUP],
+                "apiVersions": [sveltos.CLUSTER_PROFILES.version],
+                "resources": [sveltos.CLUSTER_PROFILES.plural, sveltos.PROFILES.plural],
+                "operations": ["CREATE", "UPDATE"],
+                "scope": "*",
+            }
+        ],
+        "matchPolicy": "Equivalent",
+        # Our own finalizers and annotations, and whatever else is written, need not wait for an answer.
+        "matchConditions": [
+            {"name": "depends-on-others", "expression": _DEPENDS_ON_OTHERS},
+            {"name": "not-as-before", "expression": _ANEW},
+        ],
+        # A manager that is not there holds nobody's profiles up; a cycle that gets in is dealt with by the planner.
+        "failurePolicy": "Ignore",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 5,
+    }
+    return [
+        *_granted(setting, f"{MANAGER}-profiles", rules=[right.rule()]),
+        {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "webhooks": [webhook]},
+    ]
+
 
 ADDONS = Contribution(
     name="addons",
@@ -119,6 +183,8 @@ ADDONS = Contribution(
         # A kubeconfig has to outlast what is on its cluster: our finalizer.
         Right("", ("secrets",), ("patch",)),
     ),
+    kinds=(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, VALIDATING_WEBHOOK_CONFIGURATIONS),
+    manifests=_admission,
 )
 
 REGISTER: Sequence[Contribution] = (MACHINERY, RECORDS, EXTERNAL, ADDONS)

@@ -93,6 +93,8 @@ def api_server(program: Path, files: Files, *, prefix: str, port: int) -> list[s
             # On top of those that are on by default, as installers of real clusters do.
             "enable-admission-plugins": "NodeRestriction",
             "allow-privileged": True,
+            # Nothing answers at the addresses of Services here: who is behind one is called, and at once if nobody is.
+            "enable-aggregator-routing": True,
             "proxy-client-cert-file": files.certificate("aggregator"),
             "proxy-client-key-file": files.key("aggregator"),
             "requestheader-client-ca-file": files.certificate("aggregator-ca"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api.meta import ObjectMeta, manifest
-from unwind.api.names import OWNER_LABEL, Finalizer
+from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, Finalizer
 from unwind.api.unwind import INVENTORIES, Inventory
 from unwind.clock import SYSTEM
 from unwind.deleting.memo import Memo
@@ -44,6 +44,36 @@ class Inventories:
         found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{OWNER_LABEL}={owner}")
         return sorted(msgspec.convert(found, list[Inventory]), key=lambda one: one.spec.chunk)
 
+    async def at_hand(self, owner: str) -> list[Inventory]:
+        """The chunks of an owner as far as they are counted without a gap, read from the server one by one.
+
+        A list by label makes the server look through all inventories there are; nearly every owner has one chunk. Who
+        relies on there being no more asks `of`.
+        """
+        found: list[Inventory] = []
+        while True:
+            name = f"{owner}-{len(found)}"
+            try:
+                found.append(await self.client.get(INVENTORIES, name, namespace=self.namespace, type=Inventory))
+            except NotFoundError:
+                return found
+
+    async def begun(self, owner: str) -> list[Inventory]:
+        """Where to begin sealing: the first chunk, which nearly always is the only one; all, if there is no such.
+
+        Once it is sealed `of` tells whether there are more.
+        """
+        try:
+            first = await self.client.get(INVENTORIES, f"{owner}-0", namespace=self.namespace, type=Inventory)
+        except NotFoundError:
+            return await self.of(owner)
+        return [first]
+
+    async def on(self, member: str) -> list[Inventory]:
+        """The chunks of all owners on a cluster, by the uid of what stands for it, read from the server."""
+        found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{MEMBER_LABEL}={member}")
+        return [one for one in msgspec.convert(found, list[Inventory]) if one.spec.member.object.uid == member]
+
     async def seal(self, inventory: Inventory, teardown: str) -> Inventory:
         """Close it for whoever deploys, by compare-and-swap: they have to read it again. One that another removal has
         sealed is closed as well: a cluster may be deleted while something is withdrawn from it."""
@@ -69,15 +99,18 @@ class Inventories:
         """Delete a chunk that is an account of nothing any more."""
         name, uid = inventory.metadata.name, inventory.metadata.uid
         try:
-            found = await self.client.get(INVENTORIES, name, namespace=self.namespace)
-            if found["metadata"]["uid"] != uid:
-                return
-            await self.client.delete(INVENTORIES, name, uid=uid, namespace=self.namespace)
-            left = [one for one in found["metadata"].get("finalizers") or () if one != Finalizer.INVENTORY]
-            found = await self.client.get(INVENTORIES, name, namespace=self.namespace)
-            await self.client.revise(INVENTORIES, found, {"metadata": {"finalizers": left}})
-        except NotFoundError:
-            pass  # somebody was faster
+            # The answer is the object as it waits for its finalizers; or a Status, if there were none.
+            found = await self.client.delete(INVENTORIES, name, uid=uid, namespace=self.namespace)
+            while found["kind"] == INVENTORIES.kind and found["metadata"]["uid"] == uid:
+                left = [one for one in found["metadata"].get("finalizers") or () if one != Finalizer.INVENTORY]
+                try:
+                    found = await self.client.revise(INVENTORIES, found, {"metadata": {"finalizers": left}})
+                except ConflictError:
+                    found = await self.client.get(INVENTORIES, name, namespace=self.namespace)
+                else:
+                    return
+        except (NotFoundError, ConflictError):
+            pass  # somebody was faster, or its name is another's by now
 
     def memo(self, chunk: Inventory, key: str, entry: Entry) -> Memo:
         """What an entry's deletion remembers. It outlives the object, because the inventory does."""
@@ -159,9 +192,11 @@ class Notes:
         finally:
             self._stop_timer()
 
-    def finish(self) -> None:
-        """Nothing more comes."""
+    def finish(self, *, unwritten: bool = False) -> None:
+        """Nothing more comes. `unwritten`: what is still to be written need not be any more."""
         self._finishing = True
+        if unwritten:
+            self._pending.clear()
         self._write_everything()
 
     def _write_everything(self) -> None:

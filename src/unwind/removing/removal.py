@@ -75,6 +75,7 @@ class Removal:
         only: Collection[str] | None = None,
         teardown: str = "",
         take_along: bool = False,
+        discarded: bool = False,
         releases: Releases | None = None,
         going: Callable[[], Collection[str]] = frozenset,
         changed: Callable[[], None] = lambda: None,
@@ -82,7 +83,8 @@ class Removal:
         clock: Clock = SYSTEM,
     ) -> None:
         """`chunks`: its inventory, sealed. `only`: the keys of the entries that go, if not all do: then the inventory
-        need not be sealed. `going`: the owners that are removed beside it; none that waits for this,
+        need not be sealed. `discarded`: whether the caller discards the inventory if nothing was left; then what is
+        gone need not be written into it. `going`: the owners that are removed beside it; none that waits for this,
         because it waits for their objects. `changed` is told whenever `progress` is another. `releases`: who uninstalls
         what was deployed as one, such as Helm's releases."""
         self.progress = Progress()
@@ -90,6 +92,7 @@ class Removal:
         self._inventories = inventories
         self._chunks = {chunk.metadata.name: chunk for chunk in chunks}
         self._only = only
+        self._discarded = discarded
         self._changed = changed
         self._troubled = troubled
         self._clock = clock
@@ -137,7 +140,8 @@ class Removal:
                 await self._remove_all()
                 self.progress.over = True
                 self._changed()
-                self._notes.finish()
+                # Should we die before it is discarded, what is gone is seen to be gone again.
+                self._notes.finish(unwritten=self._discarded and not self.progress.left)
         except ExceptionGroup as failures:
             raise to_tell(failures) from None
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import uuid
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ from unwind.certificates import KeyPair
 from unwind.concurrency import to_tell
 from unwind.controllers.addons import parts as addons
 from unwind.controllers.external import controller as external
+from unwind.controllers.teardowns.controller import KEEP
+from unwind.controllers.teardowns.steps import BEST_EFFORT
 from unwind.errors import UnwindError
 from unwind.installing import rivals
 from unwind.installing.contributions import SERVICE
@@ -75,6 +77,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     client_ca: Path | None = None
     shutdown_grace: float = 20.0
     delete_policy: DeletePolicy = DeletePolicy.MANAGE
+    best_effort: float = BEST_EFFORT
+    keep_teardowns: timedelta = KEEP
 
 
 async def run(options: Options, *, contributors: Sequence[Contributor] = CONTRIBUTORS) -> None:
@@ -142,6 +146,8 @@ class _Process:
             shards=shards,
             recorder=recorder,
             policy=options.delete_policy,
+            best_effort=options.best_effort,
+            keep_teardowns=options.keep_teardowns,
         )
         shares = [contribute(surroundings) for contribute in contributors]
         self._parts.append(recorder)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
-    Seen = Callable[[str, str], Awaitable[None]]
+    Seen = Callable[[str, str, bytes], Awaitable[None]]
 
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
 # What belongs to one connection, and not to the request that is passed on.
@@ -32,8 +32,8 @@ class Interceptor:
     """
 
     def __init__(self, server: Connection, *, before: Seen, after: Seen) -> None:
-        """`before` is awaited with the method and the path of every write before it is passed on, `after` when it was
-        answered, before the program has the answer."""
+        """`before` is awaited with the method, the path and the body of every write before it is passed on, `after`
+        when it was answered, before the program has the answer. What they raise becomes the answer."""
         self._server = server
         self._before = before
         self._after = after
@@ -54,9 +54,10 @@ class Interceptor:
         )
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_route("*", "/{path:.*}", self._pass)
-        self._runner = web.AppRunner(app, access_log=None)
+        # A program that is gone must not leave its watches behind.
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls(), shutdown_timeout=0.1)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls())
         await site.start()
         self._port = self._runner.addresses[0][1]
         return self
@@ -84,7 +85,7 @@ class Interceptor:
         body = await request.read()
         headers = {key: value for key, value in request.headers.items() if key.lower() not in _OWN}
         if writes:
-            await self._before(request.method, request.path)
+            await self._before(request.method, request.path, body)
         async with self._session.request(
             request.method, request.rel_url, data=body or None, headers=headers, allow_redirects=False
         ) as answer:
@@ -93,7 +94,7 @@ class Interceptor:
                 passed["Content-Encoding"] = answer.headers["Content-Encoding"]
             if writes:
                 content = await answer.read()
-                await self._after(request.method, request.path)
+                await self._after(request.method, request.path, body)
                 return web.Response(status=answer.status, headers=passed, body=content)
             response = web.StreamResponse(status=answer.status, headers=passed)
             await response.prepare(request)

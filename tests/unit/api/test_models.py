@@ -284,12 +284,14 @@ def test_a_new_object_is_written_as_the_api_wants_it() -> None:
         ("1h30m", timedelta(minutes=90)),
         ("90s", timedelta(seconds=90)),
         ("0s", timedelta()),
+        ("7d", timedelta(days=7)),
+        ("1d12h", timedelta(hours=36)),
     ],
 )
 def test_a_span_of_time_is_read(text: str, span: timedelta) -> None:
     assert durations.parse(text) == span
 
 
-@pytest.mark.parametrize("text", ["", "30", "30 m", "m", "1m1h", "-5m", "1.5h", "٣m", "forever"])
+@pytest.mark.parametrize("text", ["", "30", "30 m", "m", "d", "1m1h", "1h1d", "-5m", "1.5h", "٣m", "forever"])
 def test_what_is_no_span_of_time_is_unknown(text: str) -> None:
     assert durations.parse(text) == Unknown(text)

@@ -57,3 +57,7 @@ def test_a_sveltos_cluster_may_name_its_secret_and_the_key_in_it() -> None:
     named = SveltosClusterSpec(kubeconfig_name="mine", kubeconfig_key_name="re-kubeconfig", pull_mode=True)
     target = of_sveltos(SveltosCluster(metadata=META, spec=named))
     assert (target.secret, target.secret_key, target.pull_mode) == ("mine", "re-kubeconfig", True)
+
+
+def test_a_registered_cluster_is_tried_whether_or_not_somebody_called_it_ready() -> None:
+    assert of_sveltos(SveltosCluster(metadata=META)).ready

@@ -72,6 +72,23 @@ def test_a_manager_outside_the_cluster_needs_no_service() -> None:
     assert of_kind("Service", Setting(url="https://10.0.0.1:9443")) == []
 
 
+def test_the_api_server_asks_about_profiles_where_the_manager_is() -> None:
+    [inside] = of_kind("ValidatingWebhookConfiguration", Setting(namespace="elsewhere"))
+    [outside] = of_kind("ValidatingWebhookConfiguration", Setting(namespace="elsewhere", url="https://10.0.0.1:9443/"))
+    assert inside["webhooks"][0]["clientConfig"] == {
+        "service": {"namespace": "elsewhere", "name": "unwind", "path": "/admit/profiles", "port": 443}
+    }
+    assert outside["webhooks"][0]["clientConfig"] == {"url": "https://10.0.0.1:9443/admit/profiles"}
+
+
+def test_the_manager_may_change_its_own_webhook_configuration_and_no_other() -> None:
+    [configuration] = of_kind("ValidatingWebhookConfiguration")
+    rules = [rule for role in of_kind("ClusterRole") for rule in role.get("rules", [])]
+    [rule] = [rule for rule in rules if "validatingwebhookconfigurations" in rule["resources"]]
+    assert rule["resourceNames"] == [configuration["metadata"]["name"]]
+    assert rule["verbs"] == ["get", "list", "watch", "patch"]
+
+
 @pytest.mark.parametrize(
     "url",
     ["http://host:1", "host:9443", "https://", "https://host:0", "https://host:x", "https://[::1", "https://h/?a=b"],

@@ -195,7 +195,7 @@ class Configurations:
         state, uid = _state(summary), summary.metadata.uid
         known = self._known.get(uid)
         if known is None or known[0] != state:
-            known = self._known[uid] = (state, features(summary, await self._inventories.of(uid)))
+            known = self._known[uid] = (state, features(summary, await self._inventories.at_hand(uid)))
         return known[1]
 
     async def _write(self, cluster: ClusterKey, status: ClusterConfigurationStatus) -> None:

@@ -28,7 +28,7 @@ from unwind.errors import UnwindError
 from unwind.removing.removal import Removal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
     from unwind.addons.charts import Chart
@@ -182,6 +182,7 @@ class Work:
         self._take_along = annotations.get(names.TAKE_ALONG_ANNOTATION) == "true"
         self.dry_run = summary.spec.cluster_profile_spec.sync_mode == SyncMode.DRY_RUN
         self._removals: list[Removal] = []
+        self._landed: Callable[[], None] = lambda: None
         self.news = asyncio.Event()
         """Set when something else is waited for."""
         self.news.set()
@@ -195,9 +196,14 @@ class Work:
         message = "; ".join(what.reason if isinstance(what, Waiting) else what.message for what in waits[:_SHOWN])
         return [Result(feature=feature, status=FeatureStatus.PROVISIONING, message=message) for feature in self._hashes]
 
-    async def run(self) -> Done:
-        """Carry it out. Raises where the member cannot be reached, or the summary is being withdrawn."""
+    async def run(self, *, landed: Callable[[], None] = lambda: None) -> Done:
+        """Carry it out. Raises where the member cannot be reached, or the summary is being withdrawn.
+
+        `landed` is told when all of it is on the member for the first time, before that is written down anywhere.
+        """
         done = Done(report="" if self.dry_run else None)
+        if self._first and not self._charts and not any(one.local for one in self._sources):
+            self._landed = landed
         async with self._shared.fleet.member(self._target) as member:
             if FeatureID.RESOURCES in self._hashes:
                 done = await self._resources(member, done)
@@ -230,7 +236,7 @@ class Work:
         shared, owner = self._shared, self._owner
         if self.dry_run:
             return await rehearsing.rehearse(member, shared.inventories, owner, found, within=within)
-        report = await manifests.deploy(member, shared.inventories, owner, found, within=within)
+        report = await manifests.deploy(member, shared.inventories, owner, found, within=within, landed=self._landed)
         if self._first:
             return report
         await pruning.prune(

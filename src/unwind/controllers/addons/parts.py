@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unwind.addons.helm import Helm
 from unwind.addons.helm_removing import HelmReleases
+from unwind.api.resources import VALIDATING_WEBHOOK_CONFIGURATIONS
+from unwind.controllers.addons import admitting
 from unwind.controllers.addons.caches import Caches
 from unwind.controllers.addons.configurations import Configurations
 from unwind.controllers.addons.profiles import Profiles
@@ -15,7 +18,8 @@ from unwind.controllers.addons.summaries import Summaries
 from unwind.controllers.teardowns.controller import Teardowns
 from unwind.deleting.builtin import BUILTIN
 from unwind.deleting.registry import installed
-from unwind.parts import Share
+from unwind.installing.contributions import profile_rules
+from unwind.parts import Share, Trusting
 
 if TYPE_CHECKING:
     from unwind.parts import Surroundings
@@ -53,7 +57,11 @@ def contribute(surroundings: Surroundings) -> Share:
                 plugins=plugins,
                 # Without the program a release is held, and says so.
                 releases=HelmReleases(helm),
+                best_effort=surroundings.best_effort,
+                keep=surroundings.keep_teardowns,
             ),
             Configurations(client, caches, namespace=namespace, owner=owner, metrics=metrics),
-        )
+        ),
+        routes=(admitting.route(partial(admitting.existing, client)),),
+        trusting=(Trusting(VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(namespace)),),
     )

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
+# Profiles on one cluster that are looked at side by side. It is a few small requests each, and of a chain that goes the
+# last one may be the first whose turn it is.
+_SIDE_BY_SIDE = 64
+
 
 class Pair(NamedTuple):
     """One profile on one cluster."""
@@ -71,6 +75,7 @@ class Profiles:
         self._pairs: Queue[Pair] = Queue(
             metrics.timed("matches", self._reconcile_pair),
             group=lambda pair: pair.cluster,
+            per_group=_SIDE_BY_SIDE,
             clock=clock,
             failed=self._failed,
         )
@@ -269,7 +274,10 @@ class Profiles:
         where = summary.metadata
         # It may be gone, or the name another's: then there is nothing to delete.
         with suppress(NotFoundError, ConflictError):
-            await self._client.delete(CLUSTER_SUMMARIES, where.name, uid=where.uid, namespace=where.namespace)
+            told = await self._client.delete(CLUSTER_SUMMARIES, where.name, uid=where.uid, namespace=where.namespace)
+            if told["kind"] == CLUSTER_SUMMARIES.kind:
+                # It waits for its finalizer, which is known at once: nobody deletes it twice, or waits for a watch.
+                self._caches.summaries.take(msgspec.convert(told, ClusterSummary))
 
     async def _read(self, key: ProfileKey) -> SeenProfile | None:
         informer = self._caches.of_kind(key.kind)

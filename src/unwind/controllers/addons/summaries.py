@@ -89,6 +89,8 @@ class Summaries:
         """Summaries that are being withdrawn, by their uid."""
         self._stops: dict[Key, asyncio.Event] = {}
         """Deployments under way, and how each is told to stop."""
+        self._landed: set[str] = set()
+        """Those that are on their clusters, by uid, and whose status does not say so yet."""
         self._queue: Queue[Key] = Queue(
             metrics.timed(self.name, self._reconcile),
             group=self._group,
@@ -237,7 +239,8 @@ class Summaries:
             reason = Reason.PAUSED if target.paused else Reason.NOT_READY
             await self._words.wait(summary, reason, f"{target} is {'paused' if target.paused else 'not ready'}")
             return
-        if waited_for := summarizing.waited_for(summary, self._caches.summaries.cache.by("cluster", cluster)):
+        on_cluster = self._caches.summaries.cache.by("cluster", cluster)
+        if waited_for := summarizing.waited_for(summary, on_cluster, self._landed):
             await self._words.wait(summary, Reason.WAITING, f"waits for: {'; '.join(waited_for)}")
             return
         stop = self._stops[key_of(summary)] = asyncio.Event()
@@ -245,6 +248,7 @@ class Summaries:
             await _unless(stop, self._put(summary, target))
         finally:
             del self._stops[key_of(summary)]
+            self._landed.discard(summary.metadata.uid)
 
     async def _put(self, summary: ClusterSummary, target: Target) -> None:
         """Have it on its cluster, and say what came of it."""
@@ -259,7 +263,7 @@ class Summaries:
             async with asyncio.TaskGroup() as group:
                 # Beside the work, and not before it: nobody waits for what is only said.
                 telling = group.create_task(self._tell(summary, work))
-                done = await work.run()
+                done = await work.run(landed=lambda: self._has_landed(summary))
                 telling.cancel()
         except (UnwindError, ExceptionGroup) as error:
             failure = to_tell(error) if isinstance(error, ExceptionGroup) else error
@@ -269,6 +273,14 @@ class Summaries:
         await self._words.write(summary, statuses.waiting(done.apply(summary.status, now=now), None, now=now))
         if done.trouble:
             raise NotDeployedError(done.trouble)
+
+    def _has_landed(self, summary: ClusterSummary) -> None:
+        """What needs it starts from this very event, and waits for no write (DESIGN, rule 7)."""
+        self._landed.add(summary.metadata.uid)
+        profile = summarizing.profile_of(summary)
+        for other in self._caches.summaries.cache.by("cluster", summarizing.cluster_of(summary)):
+            if profile in summarizing.needs(other):
+                self._queue.add(key_of(other))
 
     def _is_held(self, target: Target) -> bool:
         secret = self._caches.sources[SECRETS.kind].cache.get(Key(target.ref.namespace, target.secret))

@@ -27,7 +27,7 @@ from unwind.controllers.addons.matching import ClusterKey, ProfileKey
 from unwind.fleet.targets import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from unwind.api.sveltos import ProfileSpec
 
@@ -171,8 +171,13 @@ def needs(summary: ClusterSummary) -> list[ProfileKey]:
     ]
 
 
-def waited_for(summary: ClusterSummary, on_cluster: Iterable[ClusterSummary]) -> list[str]:
-    """What has to be deployed before it and is not, for people."""
+def waited_for(
+    summary: ClusterSummary, on_cluster: Iterable[ClusterSummary], landed: Collection[str] = ()
+) -> list[str]:
+    """What has to be deployed before it and is not, for people.
+
+    `landed`: those (by uid) that are, and whose status does not say so yet.
+    """
     there = {profile_of(one): one for one in on_cluster}
     told: list[str] = []
     for need in needs(summary):
@@ -181,7 +186,7 @@ def waited_for(summary: ClusterSummary, on_cluster: Iterable[ClusterSummary]) ->
             told.append(f"{need} is not on this cluster")
         elif one.metadata.terminating:
             told.append(f"{need} is being withdrawn from this cluster")
-        elif not provisioned(one):
+        elif not provisioned(one) and one.metadata.uid not in landed:
             told.append(f"{need} is not Provisioned")
     return told
 

@@ -142,10 +142,12 @@ class Withdrawals:
 
     async def _run(self, it: Withdrawal, target: Target | None, *, take_along: bool) -> None:
         try:
-            chunks = await self._inventories.of(it.uid)
+            forget = it.manner is Manner.FORGET
+            # Where chunks are sealed it is looked again for more.
+            chunks = await (self._inventories.of(it.uid) if forget else self._inventories.begun(it.uid))
             await (
                 self._note_all(chunks, Reason.UNMANAGED, "its cluster is managed no longer")
-                if it.manner is Manner.FORGET
+                if forget
                 else self._take_back(it, chunks, target, take_along=take_along)
             )
             self._went(it)
@@ -214,6 +216,7 @@ class Withdrawals:
                 plugins=self._plugins,
                 releases=self._releases,
                 take_along=take_along,
+                discarded=True,
                 going=lambda: self._going(it.cluster),
                 changed=lambda: self._further(it, members),
                 clock=self._clock,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
@@ -11,16 +12,17 @@ import msgspec
 
 from unwind import logs
 from unwind.api.meta import manifest
-from unwind.api.names import CLUSTER_UID_ANNOTATION, FORCE_RELEASE_ANNOTATION, TAKE_ALONG_ANNOTATION, Reason
+from unwind.api.names import CLUSTER_UID_ANNOTATION, TAKE_ALONG_ANNOTATION
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.api.unwind import TEARDOWNS, StepState, Teardown
 from unwind.clock import SYSTEM
 from unwind.controllers.addons.matching import ClusterKey
-from unwind.controllers.teardowns import drafting, projecting
+from unwind.controllers.addons.summarizing import profile_of
+from unwind.controllers.teardowns import drafting, projecting, releasing
+from unwind.controllers.teardowns.cleaning import clean
 from unwind.controllers.teardowns.executing import Execution
-from unwind.controllers.teardowns.managers import who_set
 from unwind.controllers.teardowns.steps import BEST_EFFORT, Means
-from unwind.fleet import credentials, targets
+from unwind.fleet import targets
 from unwind.fleet.fleet import Fleet
 from unwind.kube import views
 from unwind.kube.errors import AlreadyExistsError, NotFoundError
@@ -32,10 +34,12 @@ from unwind.removing.inventories import Inventories, items
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from unwind.api.unwind import Inventory, Step
+    from unwind.api.capi import Cluster
+    from unwind.api.unwind import Step
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches
     from unwind.controllers.teardowns.drafting import Said
+    from unwind.controllers.teardowns.releasing import LetGo
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.targets import Target
@@ -51,6 +55,8 @@ KEEP = timedelta(days=7)
 
 
 _BREATHE = 5.0
+# A plan that is held waits for a person. What they do to a summary or to the cluster is seen; to an inventory, not.
+_LOOK_AGAIN = 30.0
 
 
 class Owner(Protocol):
@@ -110,6 +116,8 @@ class Teardowns:
         self._trouble = ""
         self._executions: dict[Key, Execution] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._cleaned: set[str] = set()
+        """Clusters, by uid, that are gone and after which nothing is left to be taken away."""
         self._group: asyncio.TaskGroup | None = None
         self._queue: Queue[Key] = Queue(
             metrics.timed(self.name, self._reconcile), group=lambda key: key, clock=clock, failed=_tell_failed
@@ -159,7 +167,9 @@ class Teardowns:
     def _look_at_all(self) -> None:
         clusters = {Key(one.metadata.namespace, one.metadata.name) for one in self._caches.clusters.all()}
         targets = {Key(one.spec.target.namespace, one.spec.target.name) for one in self._teardowns.cache}
-        for key in {*clusters, *targets, *self._executions}:
+        # A cluster may have gone while nobody looked: then its summaries are all that tell of it.
+        told = {key for one in self._caches.summaries.cache for key in _clusters_of(one)}
+        for key in {*clusters, *targets, *told, *self._executions}:
             self._queue.add(key)
 
     # What is done
@@ -173,33 +183,39 @@ class Teardowns:
         if not self._caches.settled or not self._caches.clusters.synced:
             return None  # it is told when they are
         cluster = self._caches.clusters.get(key)
-        for teardown in self._teardowns.cache.by("target", key):
-            if cluster is None or teardown.spec.target.uid != cluster.metadata.uid:
-                await self._bereaved(key, teardown)
+        for uid in self._gone(key, cluster):
+            await self._bereaved(key, uid)
         execution = self._executions.get(key)
         if cluster is None or not cluster.metadata.terminating:
             return await self._retain(key)
         target = targets.of_capi(cluster)
         if execution and execution.target.ref.uid == target.ref.uid:
-            await self._released(target, execution)
+            if let_go := await self._let_go(target):
+                execution.release(*let_go)
             return None
         if execution:
             return None  # of another cluster that had this name; its end is on the way, and adds this key again
         teardown = await self._teardown(target)
         if teardown.finished:
-            await self._clean(teardown, target)
+            await clean(self._client, self._means.inventories, teardown, target)
             return await self._retain(key)
+        let_go = await self._let_go(target)
+        if releasing.overdue(teardown.spec, now=self._clock.now()):
+            let_go = let_go or releasing.expired(teardown.spec)
+        if teardown.spec.plan is None and let_go:
+            teardown = await self._teardown(target, decided=True)
         if teardown.spec.plan is None:
-            return None  # a value in it is not known; whoever puts it right changes a summary
-        await self._begin(key, teardown, target)
+            left = releasing.remaining(teardown.spec, now=self._clock.now())  # something in it is not known
+            return min(_LOOK_AGAIN, left) if left else _LOOK_AGAIN
+        await self._begin(key, teardown, target, let_go)
         return None
 
-    async def _teardown(self, target: Target) -> Teardown:
+    async def _teardown(self, target: Target, *, decided: bool = False) -> Teardown:
         """The target's Teardown; written with its plan before anything is deleted."""
         found = self._teardowns.cache.get(Key("", target.ref.uid))
         if found and found.spec.plan:
             return found
-        drafted = await self._drafted(target)
+        drafted = await self._drafted(target, decided=decided)
         wanted = drafting.teardown(target, drafted.plan)
         if found is None:
             try:
@@ -210,21 +226,32 @@ class Teardowns:
             read = await self._client.get(TEARDOWNS, target.ref.uid)
             made = await self._client.revise(TEARDOWNS, read, {"spec": {"plan": msgspec.to_builtins(drafted.plan)}})
         else:
+            await self._hold(found, drafted, target)
             return found
         teardown = msgspec.convert(made, Teardown)
         self._teardowns.take(teardown)
         if teardown.spec.plan is None:
-            await projecting.hold(self._client, teardown, drafted.said, now=self._clock.now())
+            await self._hold(teardown, drafted, target)
         return teardown
 
-    async def _drafted(self, target: Target) -> drafting.Drafted:
+    async def _hold(self, teardown: Teardown, drafted: drafting.Drafted, target: Target) -> None:
+        now = self._clock.now()
+        await projecting.hold(self._client, teardown, drafted.said, gated=target.has_class, now=now)
+
+    async def _drafted(self, target: Target, *, decided: bool) -> drafting.Drafted:
         """The plan, from what the server says now and not from a cache: it is made once."""
         found = await self._client.list(CLUSTER_SUMMARIES, namespace=target.ref.namespace)
         here = [one for one in msgspec.convert(found, list[ClusterSummary]) if _is_of(one, target)]
-        objects = {one.metadata.uid: len(items(await self._means.inventories.of(one.metadata.uid))) for one in here}
-        return drafting.drafted(here, objects)
+        chunks = await self._means.inventories.on(target.ref.uid)
+        objects = Counter(chunk.spec.owner.uid for chunk in chunks for _ in chunk.spec.entries)
+        for one in here:
+            uid = one.metadata.uid
+            if uid not in objects or drafting.is_local(one):  # what is Local is not on this cluster
+                objects[uid] = len(items(await self._means.inventories.of(uid)))
+        # A summary whose finalizer somebody took off is gone, and with it the word on what becomes of its objects.
+        return drafting.drafted(here, objects, drafting.lost(here, chunks), decided=decided)
 
-    async def _begin(self, key: Key, teardown: Teardown, target: Target) -> None:
+    async def _begin(self, key: Key, teardown: Teardown, target: Target, let_go: LetGo | None) -> None:
         assert self._group  # noqa: S101 - we run
         along = await self._taking_along(teardown)
         execution = Execution(
@@ -236,15 +263,18 @@ class Teardowns:
             take_along=lambda step: step.name in along,
             stepped=self._stepped,
         )
+        if let_go:  # before the first step: there shall be none
+            execution.release(*let_go)
         self._executions[key] = execution
         self._tasks[key] = self._group.create_task(self._execute(key, execution))
-        await self._released(target, execution)
 
     async def _execute(self, key: Key, execution: Execution) -> None:
         log.info("teardown begins", cluster=str(execution.target.ref), teardown=execution.teardown.metadata.name)
         again = 0.0
         try:
             await execution.run()
+            # Whoever looks next has to see the end: it would be begun again, and told anew.
+            self._teardowns.take(execution.teardown)
         except Exception:
             # A mistake of ours in one teardown must not end the others; what it did is seen again.
             log.exception("a teardown broke off", cluster=str(key))
@@ -254,9 +284,17 @@ class Teardowns:
             self._tasks.pop(key, None)
         self._queue.add_after(key, again)
 
-    async def _bereaved(self, key: Key, teardown: Teardown) -> None:
-        """The target of a teardown is gone: it ends, if it has not."""
-        ref = teardown.spec.target
+    def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
+        """The clusters of this name, by uid, that records or summaries tell of and that are not there any more."""
+        summaries = self._caches.summaries.cache.by("cluster", ClusterKey(ClusterType.CAPI.value, *key))
+        told = {one.metadata.annotations.get(CLUSTER_UID_ANNOTATION, "") for one in summaries}
+        told |= {one.spec.target.uid for one in self._teardowns.cache.by("target", key)}
+        return told - {"", cluster.metadata.uid if cluster else ""} - self._cleaned
+
+    async def _bereaved(self, key: Key, uid: str) -> None:
+        """A cluster is gone: its teardown ends, if it has not; if there is none, because it went while nobody looked,
+        there is one now, for the ledger."""
+        ref = targets.capi_ref(key.namespace, key.name, uid)
         sighting = await self._client.sighting(
             self._caches.clusters.resource, ref.name, uid=ref.uid, namespace=ref.namespace
         )
@@ -267,33 +305,17 @@ class Teardowns:
             execution.target_gone()
             return
         target = targets.of_gone(ref)
-        if not teardown.finished and teardown.spec.plan:
+        teardown = await self._teardown(target, decided=True)
+        if not teardown.finished:
             ending = Execution(teardown, target, self._means, self._client, stepped=self._stepped)
             ending.target_gone()
             await ending.run()
             teardown = ending.teardown
-        await self._clean(teardown, target)
+        await clean(self._client, self._means.inventories, teardown, target, self._caches.clusters.get(key))
+        self._cleaned.add(uid)
 
-    async def _released(self, target: Target, execution: Execution) -> None:
-        """Let the target go if a person says so."""
-        reason = target.annotations.get(FORCE_RELEASE_ANNOTATION)
-        if reason is None:
-            return
-        # Who said it stands only in what the server keeps of every field; and a yes is never taken from a cache.
-        obj = await self._client.get(self._caches.clusters.resource, target.ref.name, namespace=target.ref.namespace)
-        if obj["metadata"]["uid"] != target.ref.uid:
-            return
-        said = (obj["metadata"].get("annotations") or {}).get(FORCE_RELEASE_ANNOTATION)
-        if said is not None:
-            execution.release(Reason.FORCED, said or "no reason was given", who_set(obj, FORCE_RELEASE_ANNOTATION))
-
-    async def _clean(self, teardown: Teardown, target: Target) -> None:
-        """Take away what is needed no more. Done again after a crash, it finds nothing to do."""
-        for step in teardown.spec.plan.steps if teardown.spec.plan else ():
-            for chunk in await self._means.inventories.of(step.object.uid):
-                if not _ledgered(chunk):
-                    await self._means.inventories.discard(chunk)
-        await credentials.let_go(self._client, target)
+    async def _let_go(self, target: Target) -> LetGo | None:
+        return await releasing.forced(self._client, self._caches.clusters.resource, target)
 
     async def _retain(self, key: Key) -> float | None:
         """See to it that finished records go when their time is over."""
@@ -314,6 +336,7 @@ class Teardowns:
                 await self._means.inventories.discard(chunk)
         with suppress(NotFoundError):  # somebody was faster
             await self._client.delete(TEARDOWNS, teardown.metadata.name, uid=teardown.metadata.uid)
+        self._cleaned.discard(teardown.spec.target.uid)
 
     # What it knows
 
@@ -327,7 +350,9 @@ class Teardowns:
         along = set()
         for step in teardown.spec.plan.steps if teardown.spec.plan else ():
             summary = self._caches.summaries.cache.get(Key(step.object.namespace, step.object.name))
-            if summary and summary.metadata.annotations.get(TAKE_ALONG_ANNOTATION) == "true":
+            key = profile_of(summary) if summary else None
+            profile = self._caches.profile(key) if key else None
+            if profile and profile.metadata.annotations.get(TAKE_ALONG_ANNOTATION) == "true":
                 along.add(step.name)
         return along
 
@@ -344,10 +369,6 @@ def _is_of(summary: ClusterSummary, target: Target) -> bool:
     # Another cluster that had the name has summaries of its own.
     made_for = summary.metadata.annotations.get(CLUSTER_UID_ANNOTATION, target.ref.uid)
     return Key(target.ref.namespace, target.ref.name) in _clusters_of(summary) and made_for == target.ref.uid
-
-
-def _ledgered(chunk: Inventory) -> bool:
-    return any(entry.ledger is not None for entry in chunk.spec.entries.values())
 
 
 def _tell_troubled(error: Exception) -> None:

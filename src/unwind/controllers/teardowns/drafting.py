@@ -12,20 +12,23 @@ from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.names import (
     DEADLINE_ANNOTATION,
     DELETION_BEHAVIOR_ANNOTATION,
+    FORCE_RELEASE_ANNOTATION,
     ON_DEADLINE_ANNOTATION,
     ConditionType,
     Reason,
 )
 from unwind.api.policies import OnDeadline
-from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterDeletionBehavior, ClusterSummary
+from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterDeletionBehavior, ClusterSummary, DeploymentType
 from unwind.api.unwind import Cause, Effort, Plan, Teardown, TeardownSpec
 from unwind.controllers.addons.matching import ProfileKey
 from unwind.controllers.addons.summarizing import profile_of
 from unwind.planning.plans import Draft, plan
+from unwind.removing.inventories import items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from unwind.api.unwind import Inventory
     from unwind.fleet.targets import Target
 
 _EFFORTS = {
@@ -41,6 +44,19 @@ class Said(msgspec.Struct, frozen=True):
     type: ConditionType
     reason: str
     message: str
+
+
+class Lost(msgspec.Struct, frozen=True, order=True):
+    """Objects whose summary vanished before they were accounted for: what is to become of them stood in it."""
+
+    name: str
+    """Of the summary."""
+    owner: ObjectRef
+    objects: int
+
+    @property
+    def step(self) -> str:
+        return f"{self.owner.kind}/{self.name}/{self.owner.uid}"  # one summary after the other may have had the name
 
 
 class Drafted(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +76,11 @@ def behaviour(summary: ClusterSummary) -> ClusterDeletionBehavior | Unknown:
     return ClusterDeletionBehavior.read(remembered)
 
 
+def is_local(summary: ClusterSummary) -> bool:
+    """Whether some of what it put somewhere is on the management cluster."""
+    return any(one.deployment_type == DeploymentType.LOCAL for one in summary.spec.cluster_profile_spec.policy_refs)
+
+
 def ref_of(summary: ClusterSummary) -> ObjectRef:
     meta, kind = summary.metadata, CLUSTER_SUMMARIES
     return ObjectRef(
@@ -72,8 +93,30 @@ def ref_of(summary: ClusterSummary) -> ObjectRef:
     )
 
 
-def drafted(summaries: Iterable[ClusterSummary], objects: Mapping[str, int]) -> Drafted:
-    """The plan for these summaries of one cluster, with how many objects each has by its uid."""
+def lost(summaries: Iterable[ClusterSummary], inventories: Iterable[Inventory]) -> list[Lost]:
+    """The owners of what is on a cluster that are not among its summaries, and left something that is not done."""
+    known = {summary.metadata.uid for summary in summaries}
+    owners: dict[str, Lost] = {}
+    for chunk in inventories:
+        owner, todo = chunk.spec.owner, sum(not item.done for item in items([chunk]))
+        if todo and owner.uid not in known:
+            before = owners[owner.uid].objects if owner.uid in owners else 0
+            owners[owner.uid] = Lost(owner.name, owner, before + todo)
+    return sorted(owners.values(), key=lambda one: one.step)
+
+
+def drafted(
+    summaries: Iterable[ClusterSummary],
+    objects: Mapping[str, int],
+    lost: Iterable[Lost] = (),
+    *,
+    decided: bool = False,
+) -> Drafted:
+    """The plan for these summaries of one cluster, with how many objects each has by its uid.
+
+    `decided`: the cluster goes without it, because a person said so or because it is gone. The plan is made then for
+    the ledger's sake, and what is not understood is left.
+    """
     said: list[Said] = []
     drafts: list[Draft] = []
     for summary in sorted(summaries, key=lambda one: one.metadata.name):
@@ -83,8 +126,7 @@ def drafted(summaries: Iterable[ClusterSummary], objects: Mapping[str, int]) -> 
         if isinstance(behaves, Unknown):
             message = f"clusterDeletionBehavior of {profile}: {behaves}, so nothing of this cluster is removed"
             said.append(Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
-            continue
-        if (
+        elif (
             summary.spec.cluster_profile_spec.cluster_deletion_behavior is None
             and DELETION_BEHAVIOR_ANNOTATION in summary.metadata.annotations
         ):
@@ -98,13 +140,33 @@ def drafted(summaries: Iterable[ClusterSummary], objects: Mapping[str, int]) -> 
                 namespace=profile.namespace,
                 declared=profile.name,
                 depends_on=summary.spec.cluster_profile_spec.depends_on,
-                effort=_EFFORTS[behaves],
+                effort=Effort.LEAVE if isinstance(behaves, Unknown) else _EFFORTS[behaves],
                 objects=objects.get(summary.metadata.uid, 0),
+            )
+        )
+    for one in lost:
+        said.append(Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, _told(one)))
+        drafts.append(
+            Draft(
+                name=one.step,
+                object=one.owner,
+                kind=one.owner.kind,
+                namespace=one.owner.namespace,
+                declared=one.step,
+                effort=Effort.LEAVE,
+                objects=one.objects,
             )
         )
     unknown = any(one.type is ConditionType.UNKNOWN_VALUE for one in said)
     # A plan is made once: not before every word in it is understood.
-    return Drafted(plan=None if unknown else plan(drafts), said=tuple(said))
+    return Drafted(plan=None if unknown and not decided else plan(drafts), said=tuple(said))
+
+
+def _told(one: Lost) -> str:
+    return (
+        f"{one.owner} is gone, but {one.objects} objects that it put on this cluster are not accounted for: nobody "
+        f"knows what is to become of them, so nothing of this cluster is removed; {FORCE_RELEASE_ANNOTATION} lets it go"
+    )
 
 
 def teardown(target: Target, made: Plan | None) -> Teardown:

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind import logs
-from unwind.api import durations
-from unwind.api.fields import Unknown
 from unwind.api.names import Reason
-from unwind.api.policies import OnDeadline
-from unwind.api.unwind import TEARDOWNS, Effort, Phase, Plan, Release, StepState
-from unwind.controllers.teardowns import telling
+from unwind.api.unwind import TEARDOWNS, Effort, Phase, Plan, Release, StepState, Teardown
+from unwind.controllers.teardowns import releasing, telling
 from unwind.controllers.teardowns.steps import Carrying
 from unwind.controllers.teardowns.telling import StepView, View
 from unwind.deleting.deletion import persist
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.api.meta import ObjectRef
-    from unwind.api.unwind import Blocker, Step, Teardown, TeardownStatus
+    from unwind.api.unwind import Blocker, Step, TeardownStatus
     from unwind.clock import Timer
     from unwind.controllers.teardowns.drafting import Said
     from unwind.controllers.teardowns.steps import Means
@@ -193,18 +190,13 @@ class Execution:
     # Deadlines
 
     def _deadline(self) -> Timer | None:
-        spec = self.teardown.spec
-        span = durations.parse(spec.deadline) if spec.deadline else None
-        if span is None or isinstance(span, Unknown) or spec.requested_at is None:
-            return None
-        remaining = (spec.requested_at + span - self._means.clock.now()).total_seconds()
-        return self._means.clock.call_later(max(0.0, remaining), self._pass_deadline)
+        left = releasing.remaining(self.teardown.spec, now=self._means.clock.now())
+        return None if left is None else self._means.clock.call_later(left, self._pass_deadline)
 
     def _pass_deadline(self) -> None:
         self._overdue = True
-        if OnDeadline.read(self.teardown.spec.on_deadline) is OnDeadline.RELEASE:
-            message = f"it took longer than {self.teardown.spec.deadline}"
-            self.release(Reason.DEADLINE, message, "unwind.dev/on-deadline: Release")
+        if let_go := releasing.expired(self.teardown.spec):
+            self.release(*let_go)
         self._dirty.set()
 
     # What it says
@@ -296,14 +288,15 @@ class Execution:
         # Applied, so that what is not said any more disappears. With the uid: a record that somebody deleted is not
         # made again, and the removal goes on without it.
         try:
-            await self._client.apply(TEARDOWNS, body, subresource="status")
+            written = await self._client.apply(TEARDOWNS, body, subresource="status")
+            meta = msgspec.convert(written, Teardown).metadata
         except NotFoundError:
             pass
         except ConflictError:
             # The name belongs to another record now; or two writes have met, and it is tried again.
             if not (await self._client.sighting(TEARDOWNS, meta.name, uid=meta.uid)).absent:
                 raise
-        self.teardown = msgspec.structs.replace(self.teardown, status=status)
+        self.teardown = msgspec.structs.replace(self.teardown, metadata=meta, status=status)
 
 
 def _below(plan: Plan) -> dict[str, set[str]]:

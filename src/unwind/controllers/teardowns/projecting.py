@@ -11,7 +11,7 @@ from unwind.api.sveltos_status import FeatureStatus
 from unwind.api.unwind import TEARDOWNS, Phase, StepState
 from unwind.clock import SYSTEM
 from unwind.controllers.revising import revise
-from unwind.controllers.teardowns import telling
+from unwind.controllers.teardowns import releasing, telling
 from unwind.controllers.teardowns.telling import View
 from unwind.kube.errors import NotFoundError
 from unwind.kube.queue import Queue
@@ -68,13 +68,19 @@ def _features(summary: Object, word: FeatureStatus) -> Object | None:
     return None if after == before else {"status": {"featureSummaries": after}}
 
 
-async def hold(client: Client, teardown: Teardown, said: tuple[Said, ...], *, now: datetime) -> None:
+async def hold(
+    client: Client, teardown: Teardown, said: tuple[Said, ...], *, gated: bool = True, now: datetime
+) -> None:
     """Say why a teardown has no plan."""
-    view = View(steps=(), wave=0, phase=Phase.HELD, said=said)
+    overdue = releasing.overdue(teardown.spec, now=now)
+    view = View(steps=(), wave=0, phase=Phase.HELD, said=said, gated=gated, overdue=overdue)
+    status = telling.status(teardown, view, now=now)
+    if status == teardown.status:
+        return
     body = {
         "apiVersion": TEARDOWNS.api_version,
         "kind": TEARDOWNS.kind,
         "metadata": {"name": teardown.metadata.name, "uid": teardown.metadata.uid},
-        "status": msgspec.to_builtins(telling.status(teardown, view, now=now)),
+        "status": msgspec.to_builtins(status),
     }
     await client.apply(TEARDOWNS, body, subresource="status")

@@ -201,7 +201,7 @@ class Carrying:
         async def seal() -> list[Inventory]:
             inventories, owner = self._means.inventories, self.step.object.uid
             sealed: list[Inventory] = []
-            found = await inventories.of(owner)
+            found = await inventories.begun(owner)
             while len(sealed) < len(found):
                 sealed = [await inventories.seal(chunk, self._teardown) for chunk in found]
                 # Whoever deploys may have added one meanwhile. Either it finds the others sealed, or this finds it.

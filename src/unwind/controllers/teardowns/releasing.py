@@ -1,0 +1,66 @@
+"""A target that goes before everything is removed: because a person says so, or because its time is over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from unwind.api import durations
+from unwind.api.fields import Unknown
+from unwind.api.names import FORCE_RELEASE_ANNOTATION, ON_DEADLINE_ANNOTATION, Reason
+from unwind.api.policies import OnDeadline
+from unwind.controllers.teardowns.managers import who_set
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from unwind.api.resources import Resource
+    from unwind.api.unwind import TeardownSpec
+    from unwind.fleet.targets import Target
+    from unwind.kube.client import Client
+
+
+class LetGo(NamedTuple):
+    """Why a target goes before everything is removed, and who said so."""
+
+    reason: str
+    message: str
+    by: str
+
+
+async def forced(client: Client, resource: Resource, target: Target) -> LetGo | None:
+    """That a person lets the target go, if one does."""
+    if FORCE_RELEASE_ANNOTATION not in target.annotations:
+        return None
+    # Who said it stands only in what the server keeps of every field; and a yes is never taken from a cache.
+    obj = await client.get(resource, target.ref.name, namespace=target.ref.namespace)
+    if obj["metadata"]["uid"] != target.ref.uid:
+        return None
+    said = (obj["metadata"].get("annotations") or {}).get(FORCE_RELEASE_ANNOTATION)
+    if said is None:
+        return None
+    return LetGo(Reason.FORCED, said or "no reason was given", who_set(obj, FORCE_RELEASE_ANNOTATION))
+
+
+def ends_at(spec: TeardownSpec) -> datetime | None:
+    """When the time of a teardown is over; None if it has all the time there is."""
+    span = durations.parse(spec.deadline) if spec.deadline else None
+    if span is None or isinstance(span, Unknown) or spec.requested_at is None:
+        return None
+    return spec.requested_at + span
+
+
+def remaining(spec: TeardownSpec, *, now: datetime) -> float | None:
+    """How many seconds are left until then; 0 if it is over."""
+    ends = ends_at(spec)
+    return None if ends is None else max(0.0, (ends - now).total_seconds())
+
+
+def overdue(spec: TeardownSpec, *, now: datetime) -> bool:
+    return remaining(spec, now=now) == 0
+
+
+def expired(spec: TeardownSpec) -> LetGo | None:
+    """What the deadline means for the target once it has passed."""
+    if OnDeadline.read(spec.on_deadline) is not OnDeadline.RELEASE:
+        return None
+    return LetGo(Reason.DEADLINE, f"it took longer than {spec.deadline}", f"{ON_DEADLINE_ANNOTATION}: Release")

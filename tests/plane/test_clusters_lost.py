@@ -1,0 +1,119 @@
+"""Clusters of which something got lost, a summary or the Cluster itself: nothing is deleted on a guess, and each object
+that is left is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest_asyncio
+
+from tests.plane.tearing import Deployed, all_controllers, until_let_go
+from unwind.api import conditions
+from unwind.api.names import DEADLINE_ANNOTATION, FORCE_RELEASE_ANNOTATION, ON_DEADLINE_ANNOTATION
+from unwind.api.sveltos import CLUSTER_SUMMARIES
+from unwind.api.unwind import Phase
+from unwind.clock import SYSTEM
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.api.meta import ObjectMeta
+    from unwind.local.plane import Plane
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def scene(plane: Plane, namespace: str) -> AsyncIterator[Deployed]:
+    made = Deployed(plane, namespace)
+    yield made
+    await made.clear()
+
+
+async def lose(scene: Deployed, name: str) -> ObjectMeta:
+    """Have a summary vanish, as if somebody had taken its finalizers off."""
+    meta = (await scene.summary_of(name)).metadata
+    patch = {"metadata": {"finalizers": None}}
+    await scene.client.patch(CLUSTER_SUMMARIES, meta.name, patch, namespace=scene.namespace)
+    await scene.client.delete(CLUSTER_SUMMARIES, meta.name, uid=meta.uid, namespace=scene.namespace)
+    return meta
+
+
+async def test_what_a_vanished_summary_left_is_held_until_a_person_decides(scene: Deployed) -> None:
+    await scene.begin()
+    await scene.add_on("web")
+    await scene.add_on("other")
+    async with all_controllers(scene.client, scene.namespace):
+        await scene.deployed("web", "other")
+    # While nobody looks.
+    lost = await lose(scene, "web")
+    await scene.cluster.delete()
+    async with all_controllers(scene.client, scene.namespace):
+        held = await scene.cluster.teardown(lambda it: it.phase is Phase.HELD, "held")
+        assert held.spec.plan is None
+        said = conditions.find(held.status.conditions, "UnknownValue")
+        assert said
+        assert lost.name in said.message
+    # Another process says the same.
+    async with all_controllers(scene.client, scene.namespace):
+        await scene.cluster.annotate({FORCE_RELEASE_ANNOTATION: "it is only a test"}, by="jane")
+        teardown = await scene.cluster.ended()
+        assert teardown.phase is Phase.RELEASED
+        assert teardown.status.left == 4
+        await scene.cluster.go()
+    assert scene.deleted() == []
+    notes = [entry.ledger for chunk in await scene.inventories(lost.uid) for entry in chunk.spec.entries.values()]
+    assert [(note.reason, note.message, note.by) for note in notes if note] == [
+        ("Forced", "it is only a test", "jane")
+    ] * 2
+
+
+async def test_a_cluster_that_vanishes_while_its_plan_is_held_ends_with_a_ledger(scene: Deployed) -> None:
+    await scene.begin()
+    await scene.add_on("web")
+    async with all_controllers(scene.client, scene.namespace):
+        await scene.deployed("web")
+    lost = await lose(scene, "web")
+    await scene.cluster.delete()
+    async with all_controllers(scene.client, scene.namespace):
+        await scene.cluster.teardown(lambda it: it.phase is Phase.HELD, "held")
+        await scene.cluster.go()
+        assert (await scene.cluster.ended()).phase is Phase.TARGET_GONE
+    notes = [entry.ledger for chunk in await scene.inventories(lost.uid) for entry in chunk.spec.entries.values()]
+    assert [note.reason for note in notes if note] == ["TargetGone"] * 2
+    assert scene.deleted() == []
+
+
+async def test_a_plan_that_is_held_is_released_at_the_deadline_too(scene: Deployed) -> None:
+    await scene.begin()
+    await scene.add_on("web")
+    async with all_controllers(scene.client, scene.namespace):
+        await scene.deployed("web")
+    await lose(scene, "web")
+    scene.cluster.annotations = {DEADLINE_ANNOTATION: "3s", ON_DEADLINE_ANNOTATION: "Release"}
+    await scene.cluster.delete()
+    async with all_controllers(scene.client, scene.namespace, clock=SYSTEM):
+        teardown = await scene.cluster.ended()
+        await scene.cluster.go()
+    assert teardown.phase is Phase.RELEASED
+    assert teardown.status.left == 2
+    assert teardown.status.release
+    assert teardown.status.release.reason == "Deadline"
+    assert scene.deleted() == []
+
+
+async def test_a_cluster_that_went_while_nobody_looked_leaves_a_ledger_and_holds_nothing(scene: Deployed) -> None:
+    await scene.begin(topology=False)
+    await scene.add_on("web")
+    async with all_controllers(scene.client, scene.namespace):
+        await scene.deployed("web")
+        uid = (await scene.summary_of("web")).metadata.uid
+    await scene.cluster.delete()
+    await scene.cluster.go()
+    async with all_controllers(scene.client, scene.namespace):
+        assert (await scene.cluster.ended()).phase is Phase.TARGET_GONE
+        await scene.until_summaries_gone("web")
+        await until_let_go(scene)
+        await scene.delete_profile("web")
+        await scene.until_profile_gone("web")
+    notes = [entry.ledger for chunk in await scene.inventories(uid) for entry in chunk.spec.entries.values()]
+    assert [note.reason for note in notes if note] == ["TargetGone"] * 2
+    assert set(await scene.on_member()) == {"web-0", "web-1"}
