@@ -47,6 +47,16 @@ class Part(Protocol):
         """Do the work, until cancelled."""
 
 
+class Owner(Protocol):
+    """Who says which keys this process may act for: its shards."""
+
+    def owns(self, key: str) -> bool:
+        """Whether it may, now; to be asked again before every act."""
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Have it told when that changes."""
+
+
 class Role(StrEnum):
     """What a process does; by default, both."""
 

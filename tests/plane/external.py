@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     from unwind.api.policies import DeletePolicy
     from unwind.clock import Clock
-    from unwind.controllers.external.controller import Owner
     from unwind.deleting.context import DeleteContext
     from unwind.deleting.outcomes import Kept
     from unwind.deleting.registering import Registration
     from unwind.deleting.registry import Plugin
     from unwind.kube.client import Client, Object
+    from unwind.parts import Owner
 
 # As Azure Service Operator's conditions are.
 CONDITIONS: Object = {

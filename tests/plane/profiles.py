@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.controllers.external.controller import Owner
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import Cluster
+    from unwind.parts import Owner
 
 KINDS = (
     CLUSTER_PROFILES,

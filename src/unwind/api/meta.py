@@ -75,6 +75,18 @@ class ObjectRef(Model, frozen=True, kw_only=True):
         return f"{self.kind} {where}"
 
 
+def ref_of(resource: Resource, meta: ObjectMeta) -> ObjectRef:
+    """The object that this metadata is of."""
+    return ObjectRef(
+        group=resource.group,
+        version=resource.version,
+        kind=resource.kind,
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+    )
+
+
 class Reference(Model, frozen=True, kw_only=True):
     """An object as others name it (corev1.ObjectReference)."""
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from unwind.api import capi, sveltos
-from unwind.api.meta import ObjectMeta, ObjectRef
+from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.sveltos import ClusterType
-
-if TYPE_CHECKING:
-    from unwind.api.resources import Resource
 
 # Where Cluster API puts a kubeconfig in its Secret.
 _CAPI_KEY = "value"
@@ -48,7 +44,7 @@ def of_capi(cluster: capi.Cluster) -> Target:
     meta = cluster.metadata
     return Target(
         type=ClusterType.CAPI,
-        ref=_ref(capi.CLUSTERS, meta),
+        ref=ref_of(capi.CLUSTERS, meta),
         labels=meta.labels,
         annotations=meta.annotations,
         secret=cluster.kubeconfig_secret,
@@ -66,7 +62,7 @@ def of_sveltos(cluster: sveltos.SveltosCluster) -> Target:
     meta = cluster.metadata
     return Target(
         type=ClusterType.SVELTOS,
-        ref=_ref(sveltos.SVELTOS_CLUSTERS, meta),
+        ref=ref_of(sveltos.SVELTOS_CLUSTERS, meta),
         labels=meta.labels,
         annotations=meta.annotations,
         secret=cluster.kubeconfig_secret,
@@ -83,21 +79,10 @@ def of_sveltos(cluster: sveltos.SveltosCluster) -> Target:
 
 def capi_ref(namespace: str, name: str, uid: str) -> ObjectRef:
     """A Cluster of Cluster API by what it is known by."""
-    return _ref(capi.CLUSTERS, ObjectMeta(namespace=namespace, name=name, uid=uid))
+    return ref_of(capi.CLUSTERS, ObjectMeta(namespace=namespace, name=name, uid=uid))
 
 
 def of_gone(ref: ObjectRef) -> Target:
     """The target that a Cluster of Cluster API was: all that is left of it is where its kubeconfig may be."""
     secret = capi.Cluster(metadata=ObjectMeta(name=ref.name)).kubeconfig_secret
     return Target(type=ClusterType.CAPI, ref=ref, secret=secret, secret_key=_CAPI_KEY)
-
-
-def _ref(resource: Resource, meta: ObjectMeta) -> ObjectRef:
-    return ObjectRef(
-        group=resource.group,
-        version=resource.version,
-        kind=resource.kind,
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-    )

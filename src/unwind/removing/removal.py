@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import MARKED_ANNOTATIONS, MARKED_LABELS, Reason
 from unwind.api.unwind import INVENTORIES, EntryState, LedgerNote
 from unwind.clock import SYSTEM
@@ -320,15 +320,7 @@ class Removal:
             self._changed()
 
     def _chunk(self, name: str) -> ObjectRef:
-        meta = self._chunks[name].metadata
-        return ObjectRef(
-            group=INVENTORIES.group,
-            version=INVENTORIES.version,
-            kind=INVENTORIES.kind,
-            namespace=meta.namespace,
-            name=name,
-            uid=meta.uid,
-        )
+        return ref_of(INVENTORIES, self._chunks[name].metadata)
 
     async def _persist(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:
         done = await persist(work, clock=self._clock, chance=self._chance, say=lambda what: self._say(about, what))

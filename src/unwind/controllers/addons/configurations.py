@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches
     from unwind.controllers.addons.matching import ClusterKey
-    from unwind.controllers.external.controller import Owner
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics
+    from unwind.parts import Owner
 
 log = logs.get(__name__)
 

@@ -17,7 +17,7 @@ from unwind.addons.marks import Owner
 from unwind.addons.records import Records
 from unwind.addons.reports import Outcome
 from unwind.api import names
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.sveltos import CLUSTER_SUMMARIES, CONFIG_GROUP, HelmChartAction, SyncMode
 from unwind.api.sveltos_status import DeployedKinds, FeatureID, FeatureStatus, HelmReleaseSummary
 from unwind.api.unwind import EntryState
@@ -365,15 +365,7 @@ def _removed(entry: Entry | None) -> bool:
 
 
 def _ref(summary: ClusterSummary) -> ObjectRef:
-    meta = summary.metadata
-    return ObjectRef(
-        group=CLUSTER_SUMMARIES.group,
-        version=CLUSTER_SUMMARIES.version,
-        kind=CLUSTER_SUMMARIES.kind,
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-    )
+    return ref_of(CLUSTER_SUMMARIES, summary.metadata)
 
 
 def _hash(content: object) -> str:

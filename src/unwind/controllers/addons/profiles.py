@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from unwind.api.meta import Condition
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches, SeenProfile
-    from unwind.controllers.external.controller import Owner
     from unwind.fleet.targets import Target
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.metrics import Metrics
+    from unwind.parts import Owner
 
 log = logs.get(__name__)
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches, SeenProfile, SeenTeardown
     from unwind.controllers.addons.deploying import Work
-    from unwind.controllers.external.controller import Owner
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.targets import Target
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics
     from unwind.kube.views import Metadata
+    from unwind.parts import Owner
 
 log = logs.get(__name__)
 

@@ -7,27 +7,24 @@ inventories: killed at any instruction, a withdrawal is begun again and goes on 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from enum import Enum
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from unwind.addons import helm_removing
 from unwind.api.names import Reason
-from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import LedgerNote
 from unwind.concurrency import side_by_side, to_tell
+from unwind.controllers.addons.places import by_place, member_of
 from unwind.deleting.entering import Waiting
-from unwind.errors import UnwindError
 from unwind.kube.errors import NotFoundError
 from unwind.removing.inventories import items
 from unwind.removing.releases import last_first
 from unwind.removing.removal import Removal, release
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import Callable, Iterable
 
     from unwind.api.unwind import Inventory
     from unwind.clock import Clock
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.fleet import Fleet
-    from unwind.fleet.member import Member
     from unwind.fleet.targets import Target
     from unwind.removing.inventories import Inventories
     from unwind.removing.order import Item
@@ -187,8 +183,7 @@ class Withdrawals:
             chunks = await self._inventories.of(it.uid)
         if all(item.done for item in items(sealed)):
             return  # nobody need be asked
-        sealed.sort(key=lambda chunk: chunk.spec.member.system_uid)
-        members = [list(those) for _, those in groupby(sealed, key=lambda chunk: chunk.spec.member.system_uid)]
+        members = by_place(sealed)
         try:
             async with asyncio.TaskGroup() as group:
                 for those in members:
@@ -199,7 +194,7 @@ class Withdrawals:
     async def _take_from(
         self, it: Withdrawal, chunks: list[Inventory], target: Target | None, members: int, *, take_along: bool
     ) -> None:
-        async with self._member(chunks[0], target) as member:
+        async with member_of(self._fleet, chunks[0], target) as member:
             if it.manner is Manner.RELEASE:
                 todo = [item for item in items(chunks) if not item.done]
                 await side_by_side((release(member, item) for item in todo), limit=_AT_ONCE)
@@ -224,18 +219,6 @@ class Withdrawals:
             await it.free.wait()
             it.removals.append(removal)
             await removal.run()
-
-    @asynccontextmanager
-    async def _member(self, chunk: Inventory, target: Target | None) -> AsyncIterator[Member]:
-        where = chunk.spec.member
-        if where.object.kind == NAMESPACES.kind:
-            async with self._fleet.management() as member:
-                yield member
-        elif target is None or target.ref.uid != where.object.uid:
-            raise UnwindError(f"{where.object} is not there any more", remedy="delete the inventory if it is gone")
-        else:
-            async with self._fleet.member(target, system_uid=where.system_uid) as member:
-                yield member
 
     def _going(self, cluster: ClusterKey) -> frozenset[str]:
         """The owners whose objects are being removed from the same cluster."""

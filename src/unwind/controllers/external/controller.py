@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from unwind import logs
+from unwind.api.meta import ref_of
 from unwind.api.names import Reason
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
@@ -37,8 +38,6 @@ from unwind.kube.watches import Watches
 from unwind.parts import Share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from unwind.api.meta import ObjectMeta
     from unwind.api.policies import DeletePolicy
     from unwind.api.resources import Resource
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from unwind.kube.events import Recorder
     from unwind.kube.metrics import Metrics
     from unwind.kube.views import Metadata
-    from unwind.parts import Surroundings
+    from unwind.parts import Owner, Surroundings
 
 log = logs.get(__name__)
 
@@ -81,16 +80,6 @@ def _tell_broken(plugin: Plugin) -> None:
 
 def _tell_blind(error: Exception) -> None:
     log.warning("namespaces cannot be followed, so their policies are noticed late", why=str(error))
-
-
-class Owner(Protocol):
-    """Who says which objects this process may act for."""
-
-    def owns(self, key: str) -> bool:
-        """Whether it may, now."""
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        """Have it told when that changes."""
 
 
 class _Deletion:
@@ -261,12 +250,12 @@ class ExternalResources:
         if metadata.namespace:
             read["namespace"] = metadata.namespace
         if await revise(self._client, kind.resource, {"metadata": read}, objects.claimed):
-            kind.reports.claimed(objects.ref_of(kind.resource, metadata))
+            kind.reports.claimed(ref_of(kind.resource, metadata))
 
     async def _delete(self, kind: Followed, target: Target, metadata: ObjectMeta) -> float | None:
         """Enter the object's chain, and do what came of it; returns after how many seconds to do so again."""
         self._waits.give_up(target)
-        ref = objects.ref_of(kind.resource, metadata)
+        ref = ref_of(kind.resource, metadata)
         # What lets an object go is not decided by what a cache says (DESIGN, rule 4).
         obj = await self._chains.read(kind.resource, ref)
         if obj is None or act(objects.metadata_of(obj)) is not Act.DELETE:
@@ -325,7 +314,7 @@ class ExternalResources:
     ) -> float | None:
         """Take our finalizer off."""
         read = objects.metadata_of(obj)
-        ref = objects.ref_of(kind.resource, read)
+        ref = ref_of(kind.resource, read)
 
         def release(now: Object) -> Object | None:
             if isinstance(outcome, Kept) and matters(objects.metadata_of(now)) != matters(read):
@@ -352,7 +341,7 @@ class ExternalResources:
             self._forget(target)
             deletion = self._deletions[target] = _Deletion(metadata.uid)
             self._count(target.resource, 1)
-            kind.reports.started(objects.ref_of(kind.resource, metadata))
+            kind.reports.started(ref_of(kind.resource, metadata))
         deletion.attentive = None
         return deletion
 

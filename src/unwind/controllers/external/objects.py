@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from unwind.api.meta import ObjectMeta, ObjectRef
+from unwind.api.meta import ObjectMeta
 from unwind.api.names import MEMO_ANNOTATION, Finalizer
 from unwind.kube import views
 
@@ -92,14 +92,3 @@ def released(obj: Object) -> Object | None:
     if Finalizer.EXTERNAL not in finalizers:
         return None
     return {"metadata": {"finalizers": [one for one in finalizers if one != Finalizer.EXTERNAL]}}
-
-
-def ref_of(resource: Resource, metadata: ObjectMeta) -> ObjectRef:
-    return ObjectRef(
-        group=resource.group,
-        version=resource.version,
-        kind=resource.kind,
-        namespace=metadata.namespace,
-        name=metadata.name,
-        uid=metadata.uid,
-    )

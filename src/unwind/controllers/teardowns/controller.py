@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,7 +32,7 @@ from unwind.kube.views import Key
 from unwind.removing.inventories import Inventories, items
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from unwind.api.capi import Cluster
     from unwind.api.unwind import Step
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics
+    from unwind.parts import Owner
     from unwind.removing.releases import Releases
 
 log = logs.get(__name__)
@@ -57,16 +58,6 @@ KEEP = timedelta(days=7)
 _BREATHE = 5.0
 # A plan that is held waits for a person. What they do to a summary or to the cluster is seen; to an inventory, not.
 _LOOK_AGAIN = 30.0
-
-
-class Owner(Protocol):
-    """Who says which clusters this process may act for."""
-
-    def owns(self, key: str) -> bool:
-        """Whether it may, now."""
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        """Have it told when that changes."""
 
 
 class Teardowns:

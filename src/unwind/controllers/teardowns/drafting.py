@@ -8,7 +8,7 @@ import msgspec
 
 from unwind.api import durations
 from unwind.api.fields import Unknown
-from unwind.api.meta import ObjectMeta, ObjectRef
+from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import (
     DEADLINE_ANNOTATION,
     DELETION_BEHAVIOR_ANNOTATION,
@@ -81,18 +81,6 @@ def is_local(summary: ClusterSummary) -> bool:
     return any(one.deployment_type == DeploymentType.LOCAL for one in summary.spec.cluster_profile_spec.policy_refs)
 
 
-def ref_of(summary: ClusterSummary) -> ObjectRef:
-    meta, kind = summary.metadata, CLUSTER_SUMMARIES
-    return ObjectRef(
-        group=kind.group,
-        version=kind.version,
-        kind=kind.kind,
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-    )
-
-
 def lost(summaries: Iterable[ClusterSummary], inventories: Iterable[Inventory]) -> list[Lost]:
     """The owners of what is on a cluster that are not among its summaries, and left something that is not done."""
     known = {summary.metadata.uid for summary in summaries}
@@ -135,7 +123,7 @@ def drafted(
         drafts.append(
             Draft(
                 name="/".join(part for part in profile if part),
-                object=ref_of(summary),
+                object=ref_of(CLUSTER_SUMMARIES, summary.metadata),
                 kind=profile.kind,
                 namespace=profile.namespace,
                 declared=profile.name,
