@@ -79,9 +79,13 @@ class CapiCluster:
         await revise(self.client, CLUSTERS, made, held)
 
     async def delete(self) -> None:
-        # At the last moment: what is set while Cluster API still sets the Cluster up does not always stay.
-        if self.annotations:
+        # What is set while Cluster API still sets the Cluster up does not always stay (seen under load).
+        while self.annotations:
             await self.annotate(self.annotations)
+            await asyncio.sleep(0.5)
+            found = await self.client.get(CLUSTERS, self.name, namespace=self.namespace)
+            if self.annotations.items() <= (found["metadata"].get("annotations") or {}).items():
+                break
         await self.client.delete(CLUSTERS, self.name, uid=self.uid, namespace=self.namespace)
 
     async def annotate(self, annotations: dict[str, str], *, by: str = "unwind") -> None:
