@@ -36,6 +36,7 @@ from unwind.testing.clock import StillClock
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from unwind.addons.helm import Helm
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
@@ -82,7 +83,12 @@ async def _watched(client: Client, resource: Resource) -> bool:
 
 @asynccontextmanager
 async def running(
-    client: Client, namespace: str, *, clock: Clock | None = None, owner: Owner | None = None
+    client: Client,
+    namespace: str,
+    *,
+    clock: Clock | None = None,
+    owner: Owner | None = None,
+    helm: Helm | None = None,
 ) -> AsyncIterator[Clock]:
     """Run the controllers, by a clock that stands still unless there is another."""
     clock = clock or StillClock()
@@ -92,7 +98,9 @@ async def running(
     parts = (
         caches,
         Profiles(client, caches, owner=owner, metrics=metrics, clock=clock),
-        Summaries(client, caches, namespace=namespace, owner=owner, metrics=metrics, deleters=BUILTIN, clock=clock),
+        Summaries(
+            client, caches, namespace=namespace, owner=owner, metrics=metrics, deleters=BUILTIN, helm=helm, clock=clock
+        ),
         Configurations(client, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
     )
     async with asyncio.TaskGroup() as group:

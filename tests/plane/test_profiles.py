@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
+from tests.plane.charting import SETTINGS, VALUES
 from tests.plane.profiles import Scene, condition, config_map, feature, install, message, running
+from unwind.addons.helm import Helm
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import OWNER_LABEL, Finalizer
 from unwind.api.resources import (
@@ -33,12 +35,14 @@ from unwind.clock import SYSTEM
 from unwind.installing.contributions import ADDONS, MACHINERY, RECORDS
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
-from unwind.local import waiting
+from unwind.local import building, tools, waiting
 from unwind.local.capi import create_cluster
 from unwind.removing.inventories import Inventories
+from unwind.testing.charts import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     from unwind.local.plane import Plane
 
@@ -689,3 +693,25 @@ async def test_a_kubeconfig_that_is_put_right_is_used_at_once(scene: Scene) -> N
         assert f"SveltosCluster {scene.namespace}/edge cannot be reached" in message(failed)
         await scene.client.patch(SECRETS, name, {"data": {"kubeconfig": right}}, **where)
         await scene.until_provisioned("web")
+
+
+async def test_a_chart_comes_and_goes_with_its_profile(scene: Scene, tmp_path: Path) -> None:
+    directory = unpack(pack("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}), tmp_path)
+    helm = Helm((await building.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
+    chart = {
+        "repositoryURL": directory.as_uri(),
+        "releaseName": "app",
+        "releaseNamespace": scene.namespace,
+        "values": "colour: green",
+    }
+    await scene.register()
+    await scene.profile("app", helmCharts=[chart])
+    async with running(scene.client, scene.namespace, helm=helm):
+        await scene.until_summary("app", lambda it: feature(it, "Helm") == "Provisioned", "Provisioned")
+        there = await scene.on_member()
+        assert there["app-settings"]["data"]["colour"] == "green"
+        await scene.edit_profile("app", {"helmCharts": [chart | {"values": "colour: red"}]})
+        await scene.until_on_member("app-settings", lambda it: it["data"]["colour"] == "red")
+        await scene.delete_profile("app")
+        await scene.until_off_member("app-settings")
+        await scene.until_profile_gone("app")
