@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from unwind.local.cluster import Cluster
     from unwind.local.plane import Plane
 
+# Among the longest: they run with the soak tests.
+pytestmark = pytest.mark.soak
+
 BEHAVIOURS = ("LeavePolicies", "RemovePolicies", "EnforceRemovePolicies")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 import pytest_asyncio
 
 from tests.plane.tearing import Deployed, all_controllers, until_let_go
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import ObjectMeta
     from unwind.local.plane import Plane
+
+# Among the longest: they run with the soak tests.
+pytestmark = pytest.mark.soak
 
 
 @pytest_asyncio.fixture(loop_scope="session")

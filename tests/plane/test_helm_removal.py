@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 import pytest_asyncio
 
 from tests.plane.charting import (
@@ -38,10 +39,11 @@ from unwind.local.waiting import until, until_absent
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    import pytest
-
     from unwind.local.plane import Plane
     from unwind.testing.charts import ChartRepository
+
+# Among the longest: they run with the soak tests.
+pytestmark = pytest.mark.soak
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from unwind.local.cluster import Cluster
     from unwind.local.plane import Plane
 
+# Among the longest: they run with the soak tests.
+pytestmark = pytest.mark.soak
+
 FINALIZER = "gadgets.example.dev/cleanup"
 
 
