@@ -190,8 +190,8 @@ async def test_an_owner_that_was_stopped_and_wakes_up_late_does_not_act(plane: P
             # It is awake, and knows where it is, when it has its own half again.
             await until(lambda: len(b.owned) == SHARDS // 2)
             assert b.owns(key)
-            # One act may have been decided on before the sleep and is sent after it: no Lease can rule that out. Whoever
-            # believed to own the key still would act every 10 ms.
+            # One act may have been decided on before the sleep and is sent after it: no Lease can rule that out.
+            # Whoever believed to own the key still would act every 10 ms.
             assert acts() <= before + 1
     finally:
         sleeper.kill()
