@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
 
-QUICK = Timing(lasts=2.0, renew=0.3, acts=1.3)
+QUICK = Timing(lasts=3.0, renew=0.6, acts=2.0)
 
 
 @asynccontextmanager
@@ -152,7 +152,7 @@ from unwind.kube.shards import Shards, Timing
 async def main(config, namespace, identity, key):
     async with Client(kubeconfig.load(pathlib.Path(config))) as client, asyncio.TaskGroup() as group:
         shards = Shards(client, namespace=namespace, identity=identity,
-                        timing=Timing(lasts=2.0, renew=0.3, acts=1.3))
+                        timing=Timing(lasts=3.0, renew=0.6, acts=2.0))
         group.create_task(shards.run())
         for number in range(100000):
             if shards.owns(key):
