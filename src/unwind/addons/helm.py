@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ import yaml
 
 from unwind.addons.helm_releases import rendered
 from unwind.api.names import CHART_INPUTS_LABEL, CHART_UNINSTALL_LABEL, OWNER_LABEL
+from unwind.children import die_with_parent, until_child_ended
 from unwind.clock import SYSTEM
 from unwind.deleting.outcomes import Pace, TransientError
 from unwind.errors import UnwindError
@@ -55,9 +55,6 @@ _ENVIRONMENT = (
     "https_proxy",
     "no_proxy",
 )
-_PR_SET_PDEATHSIG = 1
-# Looked up before any fork: between fork and exec nothing may be imported or allocated that takes a lock.
-_prctl = ctypes.CDLL(None, use_errno=True).prctl
 _PASSWORD = re.compile(r"://[^/\s@]*@")
 _LONGEST = 600
 _WORDS = 200
@@ -174,7 +171,7 @@ class Helm:
             process = _spawn([str(self.program), *argv, f"--kubeconfig={directory / _KUBECONFIG}"], directory)
             try:
                 async with asyncio.timeout(within):
-                    await _ended(process.pid)
+                    await until_child_ended(process.pid)
             except TimeoutError:
                 raise HelmError(f"helm {argv[0]} of {argv[1]} did not end within {within:.0f} s") from None
             finally:
@@ -263,7 +260,7 @@ def _spawn(argv: Sequence[str], directory: Path) -> subprocess.Popen[bytes]:
                 stderr=complaint,
                 # A group of its own, so that what it starts is ended with it.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - it only calls prctl, which takes no lock
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - it only calls prctl, which takes no lock
             )
     except OSError as error:
         raise UnwindError(f"Helm cannot be run ({error.strerror})", remedy="install it") from error
@@ -273,21 +270,6 @@ def _said(directory: Path) -> tuple[bytes, str]:
     return (directory / _OUTPUT).read_bytes(), (directory / _COMPLAINT).read_text(errors="replace")
 
 
-async def _ended(pid: int) -> None:
-    """Return when our child has ended. Nobody has collected it yet, so its number is still its own."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        over = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(descriptor, over.set)
-        try:
-            await over.wait()
-        finally:
-            loop.remove_reader(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 async def _end(process: subprocess.Popen[bytes]) -> None:
     """End the program, and all that it started, whether it has ended by itself or not; collect it."""
     try:
@@ -295,14 +277,9 @@ async def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):
             async with asyncio.timeout(_GRACE):
-                await _ended(process.pid)
+                await until_child_ended(process.pid)
     finally:
         # Also when this is cancelled once more. The program is not collected yet, so that its group is its own.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()  # it has ended, or was killed a moment ago
-
-
-def _die_with_parent() -> None:
-    # Our own end by SIGKILL, which nobody could tell Helm of, must not leave it at work for nobody.
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

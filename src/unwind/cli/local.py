@@ -11,6 +11,7 @@ import msgspec
 from cyclopts import App, Parameter
 from rich.table import Table
 
+from unwind.children import end_with_parent
 from unwind.cli import console
 from unwind.cli.building import BuildProgress
 from unwind.errors import UnwindError
@@ -21,7 +22,6 @@ from unwind.local.capi import create_cluster
 from unwind.local.home import Home, Record, RecordedCluster, Shape
 from unwind.local.paths import cache_dir, size
 from unwind.local.plane import MANAGEMENT
-from unwind.local.processes import end_with_parent
 from unwind.local.toolbox import equip
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import subprocess
@@ -13,31 +12,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from unwind.children import die_with_parent, until_ended
 from unwind.errors import UnwindError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
-# Looked up before any fork: between fork and exec nothing may be imported or allocated that takes a lock.
-_prctl = ctypes.CDLL(None, use_errno=True).prctl
-
 _READY_POLL = 0.02
 _RESTART_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends; for use as `preexec_fn`.
-
-    It holds when the parent gets SIGKILL, which no handler of ours would see.
-    """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def end_with_parent(sign: signal.Signals = signal.SIGTERM) -> None:
-    """Have the kernel send this process, which is running already, a signal when its parent ends."""
-    _prctl(_PR_SET_PDEATHSIG, sign, 0, 0, 0)
 
 
 class ProcessId(msgspec.Struct, frozen=True):
@@ -95,13 +78,7 @@ class ProcessId(msgspec.Struct, frozen=True):
             return
         try:
             if self.alive:
-                gone = asyncio.Event()
-                loop = asyncio.get_running_loop()
-                loop.add_reader(fd, gone.set)
-                try:
-                    await gone.wait()
-                finally:
-                    loop.remove_reader(fd)
+                await until_ended(fd)
         finally:
             os.close(fd)
 

@@ -31,6 +31,7 @@ from unwind.api.unwind import TEARDOWNS, Phase
 from unwind.clock import SYSTEM
 from unwind.controllers.addons import accepting, summarizing
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey
+from unwind.deleting.deletion import pause
 from unwind.fleet import targets
 from unwind.kube import views
 from unwind.kube.cache import Change
@@ -166,7 +167,7 @@ class CapiClusters:
                     if not self._looked:
                         self._looked = True
                         self._listed()
-                await self._pause(_RETRY.after(failures, self._chance) if failures else None)
+                await pause(self._clock, _RETRY.after(failures, self._chance) if failures else None, self._wake)
 
     async def _served(self) -> Resource | None:
         if Key("", _CAPI_CRD) not in self._crds.cache:
@@ -205,14 +206,6 @@ class CapiClusters:
     def _crd_changed(self, change: Change[Metadata]) -> None:
         if change.key.name == _CAPI_CRD:
             self._wake.set()
-
-    async def _pause(self, seconds: float | None) -> None:
-        timer = self._clock.call_later(seconds, self._wake.set) if seconds is not None else None
-        try:
-            await self._wake.wait()
-        finally:
-            if timer:
-                timer.cancel()
 
 
 def served(definition: Object) -> Resource | None:

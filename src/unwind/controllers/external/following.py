@@ -14,6 +14,7 @@ from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.controllers.external import objects
 from unwind.controllers.external.reports import Reports
 from unwind.controllers.external.surveying import crd_name, survey, unserved
+from unwind.deleting.deletion import pause
 from unwind.deleting.entering import Failed
 from unwind.kube import views
 from unwind.kube.discovery import Discovery
@@ -114,16 +115,7 @@ class Following:
                     log.warning("the kinds of the API server cannot be read", why=str(error))
                     again = True
                 looks = looks + 1 if again else 0
-                await self._pause(_RETRY.after(looks, self._chance) if again else None)
-
-    async def _pause(self, seconds: float | None) -> None:
-        """Until a CRD changes, or so many seconds are over."""
-        timer = self._clock.call_later(seconds, self._wake.set) if seconds is not None else None
-        try:
-            await self._wake.wait()
-        finally:
-            if timer:
-                timer.cancel()
+                await pause(self._clock, _RETRY.after(looks, self._chance) if again else None, self._wake)
 
     async def _survey(self, tasks: asyncio.TaskGroup) -> set[str]:
         """Look which kinds there are; returns the CRDs that are not served."""
