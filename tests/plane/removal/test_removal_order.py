@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 
-from tests.plane.removals import Scene, Told, define_inventories, serve_finalizers, stateful_set, until_claimed
+from tests.plane.removals import Scene, Told, serve_finalizers, stateful_set, until_claimed
 from unwind.api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -24,7 +22,6 @@ from unwind.api.resources import (
 )
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.local import waiting
-from unwind.removing.inventories import Inventories
 
 if TYPE_CHECKING:
     from unwind.kube.client import Object
@@ -38,24 +35,6 @@ WEBHOOKS = Resource(
     namespaced=False,
 )
 FINALIZER = "gadgets.example.dev/cleanup"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def system_uid(plane: Plane) -> str:
-    await define_inventories(plane.management.client)
-    return await plane.members["member-1"].client.cluster_uid()
-
-
-@pytest.fixture
-def scene(plane: Plane, namespace: str, system_uid: str) -> Scene:
-    inventories = Inventories(plane.management.client, namespace=namespace)
-    return Scene(plane, inventories, plane.members["member-1"], system_uid)
-
-
-@pytest.fixture
-def room() -> str:
-    """The name of a namespace on the member that no other test has."""
-    return f"removal-{uuid.uuid4().hex[:8]}"
 
 
 async def test_custom_resources_go_while_their_operator_runs_and_definitions_and_namespaces_last(

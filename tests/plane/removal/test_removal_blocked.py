@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from typing import TYPE_CHECKING
 
-import pytest
-import pytest_asyncio
-
-from tests.plane.removals import CLUSTER, Scene, Told, define_inventories
+from tests.plane.removals import CLUSTER, Scene, Told
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES
 from unwind.fleet.member import Member
 from unwind.local import waiting
 from unwind.removing.blocked import what_blocks
-from unwind.removing.inventories import Inventories, items
+from unwind.removing.inventories import items
 from unwind.testing.clock import START
 
 if TYPE_CHECKING:
     from unwind.api.unwind import Blocker
     from unwind.kube.client import Object
-    from unwind.local.plane import Plane
     from unwind.removing.removal import Removal
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def system_uid(plane: Plane) -> str:
-    await define_inventories(plane.management.client)
-    return await plane.members["member-1"].client.cluster_uid()
-
-
-@pytest.fixture
-def scene(plane: Plane, namespace: str, system_uid: str) -> Scene:
-    inventories = Inventories(plane.management.client, namespace=namespace)
-    return Scene(plane, inventories, plane.members["member-1"], system_uid)
-
-
-@pytest.fixture
-def room() -> str:
-    """The name of a namespace on the member that no other test has."""
-    return f"removal-{uuid.uuid4().hex[:8]}"
 
 
 async def blockers(scene: Scene, removal: Removal) -> tuple[Blocker, ...]:

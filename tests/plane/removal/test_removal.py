@@ -7,10 +7,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 import msgspec
-import pytest
-import pytest_asyncio
 
-from tests.plane.removals import CLUSTER, Scene, Told, define_inventories, everything_by
+from tests.plane.removals import CLUSTER, Scene, Told, everything_by
 from unwind.api import names
 from unwind.api.meta import ObjectRef
 from unwind.api.names import OWNER_LABEL
@@ -28,29 +26,9 @@ from unwind.api.unwind import INVENTORIES, Entry
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import NotFoundError
 from unwind.local.waiting import until_absent
-from unwind.removing.inventories import Inventories
 
 if TYPE_CHECKING:
     from unwind.api.resources import Resource
-    from unwind.local.plane import Plane
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def system_uid(plane: Plane) -> str:
-    await define_inventories(plane.management.client)
-    return await plane.members["member-1"].client.cluster_uid()
-
-
-@pytest.fixture
-def scene(plane: Plane, namespace: str, system_uid: str) -> Scene:
-    inventories = Inventories(plane.management.client, namespace=namespace)
-    return Scene(plane, inventories, plane.members["member-1"], system_uid)
-
-
-@pytest.fixture
-def room() -> str:
-    """The name of a namespace on the member that no other test has."""
-    return f"removal-{uuid.uuid4().hex[:8]}"
 
 
 async def exists(scene: Scene, resource: Resource, name: str, namespace: str | None = None) -> bool:

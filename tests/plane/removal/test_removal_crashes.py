@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-import uuid
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from tests.plane.removals import (
     Scene,
     Told,
-    define_inventories,
     everything_by,
     serve_finalizers,
     stateful_set,
@@ -45,30 +42,11 @@ if TYPE_CHECKING:
 
     from unwind.kube.transport import Answer
     from unwind.local.cluster import Cluster
-    from unwind.local.plane import Plane
 
 # Among the longest: they run with the soak tests.
 pytestmark = pytest.mark.soak
 
 FINALIZER = "gadgets.example.dev/cleanup"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def system_uid(plane: Plane) -> str:
-    await define_inventories(plane.management.client)
-    return await plane.members["member-1"].client.cluster_uid()
-
-
-@pytest.fixture
-def scene(plane: Plane, namespace: str, system_uid: str) -> Scene:
-    inventories = Inventories(plane.management.client, namespace=namespace)
-    return Scene(plane, inventories, plane.members["member-1"], system_uid)
-
-
-@pytest.fixture
-def room() -> str:
-    """The name of a namespace on the member that no other test has."""
-    return f"removal-{uuid.uuid4().hex[:8]}"
 
 
 class Life:
