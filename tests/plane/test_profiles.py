@@ -246,7 +246,7 @@ async def test_an_object_that_fails_is_named_and_the_others_are_there(scene: Sce
     async with running(scene.client, scene.namespace):
         failed = await scene.until_summary("web", lambda it: feature(it) == "Failed", "Failed")
         assert f"ConfigMap {scene.namespace}/broken" in message(failed)
-        assert failed.status.feature_summaries[0].consecutive_failures == 1
+        assert failed.status.feature_summaries[0].consecutive_failures >= 1
         assert set(await scene.on_member()) == {"a", "z"}
         await scene.edit("web", config_map(scene.namespace, "a"), config_map(scene.namespace, "broken"))
         await scene.until_provisioned("web")
