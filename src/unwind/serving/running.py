@@ -150,9 +150,10 @@ class _Process:
             keep_teardowns=options.keep_teardowns,
         )
         shares = [contribute(surroundings) for contribute in contributors]
-        self._parts.append(recorder)
-        self._parts += [shards, *(part for share in shares for part in share.controllers)] if controls else []
-        self._parts += [part for share in shares for part in share.servants] if serves else []
+        parts: list[Part] = [recorder]
+        parts += [shards, *(part for share in shares for part in share.controllers)] if controls else []
+        parts += [part for share in shares for part in share.servants] if serves else []
+        self._parts += dict.fromkeys(parts)  # a cache may serve both, and runs once
         tls = await self._secure(client, [one for share in shares for one in share.trusting]) if serves else None
 
         log.info("started", server=connection.server, version=version.git_version, roles=",".join(options.roles))

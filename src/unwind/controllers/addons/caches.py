@@ -11,8 +11,7 @@ import msgspec
 
 from unwind import logs
 from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, Cluster
-from unwind.api.fields import Model
-from unwind.api.meta import ObjectMeta, ObjectRef
+from unwind.api.meta import ObjectMeta
 from unwind.api.names import CREDENTIALS_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS
 from unwind.api.sveltos import (
@@ -27,7 +26,7 @@ from unwind.api.sveltos import (
     SveltosCluster,
 )
 from unwind.api.sveltos_status import ProfileStatus
-from unwind.api.unwind import TEARDOWNS, Phase
+from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.clock import SYSTEM
 from unwind.controllers.addons import accepting, summarizing
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey
@@ -64,27 +63,6 @@ class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
     spec: ProfileSpec
     status: ProfileStatus
     unread: tuple[str, ...] = ()
-
-
-class _TeardownSpec(Model, frozen=True, kw_only=True):
-    target: ObjectRef = ObjectRef()
-
-
-class _TeardownStatus(Model, frozen=True, kw_only=True):
-    phase: str = ""
-
-
-class SeenTeardown(Model, frozen=True, kw_only=True):
-    """A Teardown, as far as it matters to summaries: plans are long, and read elsewhere."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: _TeardownSpec = _TeardownSpec()
-    status: _TeardownStatus = _TeardownStatus()
-
-    @property
-    def finished(self) -> bool:
-        phase = Phase.read(self.status.phase)
-        return isinstance(phase, Phase) and phase.finished
 
 
 def _profile_view(resource: Resource) -> View[SeenProfile]:
@@ -248,7 +226,14 @@ class Caches:
             troubled=self._troubled(SVELTOS_CLUSTERS),
             listed=self._listed,
         )
-        self.teardowns = self._informer(client, views.typed(TEARDOWNS, SeenTeardown), clock)
+        self.teardowns: Informer[Teardown] = Informer(
+            client,
+            views.typed(TEARDOWNS, Teardown),
+            indexes={"target": lambda it: (Key(it.spec.target.namespace, it.spec.target.name),)},
+            clock=clock,
+            troubled=self._troubled(TEARDOWNS),
+            listed=self._listed,
+        )
         self.clusters = CapiClusters(client, clock=clock, troubled=self._troubled(CLUSTERS), listed=self._listed)
         # Their contents are read when they are needed; here it only matters that they have changed.
         self.sources = {

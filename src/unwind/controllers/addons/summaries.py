@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
     from unwind.addons.helm import Helm
+    from unwind.api.unwind import Teardown
     from unwind.clock import Clock
-    from unwind.controllers.addons.caches import Caches, SeenProfile, SeenTeardown
+    from unwind.controllers.addons.caches import Caches, SeenProfile
     from unwind.controllers.addons.deploying import Work
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
@@ -179,7 +180,7 @@ class Summaries:
                     self._withdrawals.give_up(summary.metadata.uid)
                 self._queue.add(key_of(summary))
 
-    def _teardown_changed(self, change: Change[SeenTeardown]) -> None:
+    def _teardown_changed(self, change: Change[Teardown]) -> None:
         if change.new:
             ref = change.new.spec.target
             cluster = ClusterKey(ClusterType.CAPI.value, ref.namespace, ref.name)

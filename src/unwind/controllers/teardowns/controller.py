@@ -24,9 +24,7 @@ from unwind.controllers.teardowns.executing import Execution
 from unwind.controllers.teardowns.steps import BEST_EFFORT, Means
 from unwind.fleet import targets
 from unwind.fleet.fleet import Fleet
-from unwind.kube import views
 from unwind.kube.errors import AlreadyExistsError, NotFoundError
-from unwind.kube.informers import Informer
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
 from unwind.removing.inventories import Inventories, items
@@ -97,14 +95,7 @@ class Teardowns:
         self._owner = owner
         self._keep = keep
         self._clock = clock
-        self._teardowns = Informer(
-            client,
-            views.typed(TEARDOWNS, Teardown),
-            indexes={"target": lambda it: [Key(it.spec.target.namespace, it.spec.target.name)]},
-            clock=clock,
-            troubled=self._unfollowed,
-        )
-        self._trouble = ""
+        self._teardowns = caches.teardowns
         self._executions: dict[Key, Execution] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._cleaned: set[str] = set()
@@ -115,7 +106,6 @@ class Teardowns:
         )
         self._projections = projecting.Projections(client, clock=clock)
         metrics.queue(self.name, self._queue)
-        metrics.informer(self._teardowns)
         caches.clusters.subscribe(lambda change: self._queue.add(change.key))
         caches.summaries.subscribe(self._summary_changed)
         caches.subscribe(self._look_at_all)
@@ -124,24 +114,17 @@ class Teardowns:
 
     @property
     def ready(self) -> bool:
-        # Where there is no such kind there is nothing to do, which holds nobody up.
-        return self._caches.ready and (self._teardowns.synced or bool(self._trouble))
+        return self._caches.ready
 
     async def run(self) -> None:
         """Look after all clusters, until cancelled."""
         async with self._fleet, asyncio.TaskGroup() as group:
             self._group = group
-            group.create_task(self._teardowns.run())
             group.create_task(self._projections.run())
             await self._teardowns.until_synced()
             await self._queue.run()
 
     # What happens
-
-    def _unfollowed(self, error: Exception) -> None:
-        if self._trouble != str(error):
-            log.warning("teardowns cannot be followed", why=str(error))
-        self._trouble = str(error)
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
         it = change.new or change.old

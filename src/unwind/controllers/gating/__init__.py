@@ -1,0 +1,1 @@
+"""Cluster API's hooks: what answers them, and whether they are registered."""
