@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from unwind.errors import UnwindError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
+
+T = TypeVar("T")
 
 
 async def side_by_side(work: Iterable[Coroutine[object, object, object]], *, limit: int) -> None:
@@ -29,6 +31,60 @@ async def side_by_side(work: Iterable[Coroutine[object, object, object]], *, lim
     finally:
         for one in work:
             one.close()  # what was never begun; on all others it does nothing
+
+
+class Together(Generic[T]):
+    """A question that many have at the same time, asked once for all of them.
+
+    Everybody gets an answer to a question that was put after they came: nothing is older than if they had asked alone.
+    """
+
+    def __init__(self) -> None:
+        self._asking: dict[Hashable, asyncio.Future[None]] = {}
+        """Questions that are being asked; done when there is an answer."""
+        self._waiting: dict[Hashable, asyncio.Future[T]] = {}
+        """For those who came too late for these: the answer of the next one."""
+
+    async def ask(self, key: Hashable, question: Callable[[], Awaitable[T]]) -> T:
+        """The answer. `key`: what makes two questions the same."""
+        while (before := self._asking.get(key)) is not None:
+            if (waiting := self._waiting.get(key)) is None:
+                break
+            # Somebody waits to ask already. If they give up, another one has to.
+            await asyncio.wait([waiting])
+            if not waiting.cancelled():
+                return waiting.result()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] | None = None
+        if before is not None:
+            answer = self._waiting[key] = loop.create_future()
+            try:
+                await asyncio.wait([before])
+            except BaseException:
+                answer.cancel()
+                raise
+            finally:
+                del self._waiting[key]
+        asking = self._asking[key] = loop.create_future()
+        try:
+            found = await question()
+        except Exception as error:
+            if answer:
+                answer.set_exception(error)
+                answer.exception()  # nobody need have waited for it
+            raise
+        except BaseException:
+            if answer:
+                answer.cancel()
+            raise
+        else:
+            if answer:
+                answer.set_result(found)
+            return found
+        finally:
+            asking.set_result(None)
+            if self._asking.get(key) is asking:
+                del self._asking[key]
 
 
 def to_tell(failures: ExceptionGroup[Exception]) -> Exception:

@@ -188,7 +188,7 @@ class Step:
         )
 
     async def remove(self) -> Removal:
-        chunks = [await self._inventories.seal(one, "teardown") for one in await self._inventories.of(self.owner)]
+        chunks = await self._inventories.sealed(self.owner, "teardown")
         self.removal = removal = Removal(
             self.member,
             self._inventories,

@@ -125,7 +125,7 @@ class Site:
         return {entry.object.name: entry for chunk in chunks for entry in chunk.spec.entries.values()}
 
     async def remove(self, owner: Owner) -> None:
-        chunks = [await self.inventories.seal(one, "t") for one in await self.inventories.of(owner.uid)]
+        chunks = await self.inventories.sealed(owner.uid, "t")
         removal = Removal(self.member, self.inventories, chunks, deleters=BUILTIN, teardown="t")
         await removal.run()
 
@@ -679,8 +679,7 @@ def undry(cluster: Cluster, namespace: str) -> list[str]:
 async def test_an_inventory_that_is_sealed_stops_the_deployment_at_once(site: Site, cluster: Cluster) -> None:
     owner = site.owner()
     await site.deploy(owner, await site.source("s", site.config_map("it")))
-    [chunk] = await site.inventories.of(owner.uid)
-    await site.inventories.seal(chunk, "teardown-1")
+    await site.inventories.sealed(owner.uid, "teardown-1")
     before = writes(cluster, site.namespace)
     with pytest.raises(SealedError, match="it is being removed by Teardown teardown-1"):
         await site.deploy(owner, await site.source("s", site.config_map("more")))
@@ -696,8 +695,7 @@ async def test_what_was_made_while_the_inventory_was_sealed_is_taken_back(site: 
 
         async def create(self, resource: Resource, body: Object, **more: Any) -> Object:
             made = await super().create(resource, body, **more)
-            for chunk in await site.inventories.of(owner.uid):
-                await site.inventories.seal(chunk, "t")
+            await site.inventories.sealed(owner.uid, "t")
             return made
 
     async with Sealing(site.there.connection) as client:

@@ -15,6 +15,7 @@ from unwind.api.resources import SECRETS
 from unwind.api.sveltos import ClusterType
 from unwind.fleet import credentials
 from unwind.fleet.fleet import LINGER, Fleet
+from unwind.fleet.member import RECENT
 from unwind.fleet.targets import Target
 from unwind.kube import kubeconfig
 from unwind.kube.errors import NotFoundError, UnreachableError
@@ -156,10 +157,11 @@ async def test_a_rotated_secret_opens_another_way_and_the_old_one_stays_for_its_
 ) -> None:
     client, cluster = plane.management.client, member_of(plane)
     await put(client, namespace, way(cluster))
-    it = target(namespace)
-    async with Proxy(cluster.server) as proxy, Fleet(client, clock=StillClock()) as fleet:
+    it, clock = target(namespace), StillClock()
+    async with Proxy(cluster.server) as proxy, Fleet(client, clock=clock) as fleet:
         async with fleet.member(it) as old:
             await put(client, namespace, way(cluster, proxy.url))
+            clock.advance(RECENT)
             async with fleet.member(it) as new:
                 assert new is not old
                 assert new.client.connection.server == proxy.url
@@ -173,12 +175,13 @@ async def test_a_rotated_secret_opens_another_way_and_the_old_one_stays_for_its_
 
 async def test_a_member_that_answers_no_longer_is_opened_anew_when_it_does(plane: Plane, namespace: str) -> None:
     client, cluster = plane.management.client, member_of(plane)
-    it = target(namespace)
-    async with Proxy(cluster.server) as proxy, Fleet(client, clock=StillClock()) as fleet:
+    it, clock = target(namespace), StillClock()
+    async with Proxy(cluster.server) as proxy, Fleet(client, clock=clock) as fleet:
         await put(client, namespace, way(cluster, proxy.url))
         async with fleet.member(it) as first:
             pass
         proxy.close()
+        clock.advance(RECENT)
         with pytest.raises(UnreachableError, match="does not answer"):
             async with fleet.member(it):
                 pass

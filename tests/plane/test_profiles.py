@@ -490,8 +490,8 @@ async def test_a_cluster_that_is_deleted_during_a_withdrawal_is_left_to_its_tear
             "web", lambda it: it.status.dependencies == told, "left to the teardown", cluster=name, type_="capi"
         )
         inventories = Inventories(scene.client, namespace=scene.namespace)
-        [chunk] = await inventories.of(waits.metadata.uid)
-        assert (await inventories.seal(chunk, uid)).spec.sealed_for == f"withdraw-{waits.metadata.uid}"
+        [chunk] = await inventories.sealed(waits.metadata.uid, uid)
+        assert chunk.spec.sealed_for == f"withdraw-{waits.metadata.uid}"
     free = {"metadata": {"finalizers": None}}
     await scene.member.client.patch(CONFIG_MAPS, "held", free, namespace=scene.namespace)
     await scene.client.patch(CLUSTERS, name, free, namespace=scene.namespace)

@@ -1,4 +1,4 @@
-"""Side by side: bounded, the first failure ends the rest, and is raised as it is."""
+"""Side by side: bounded, the first failure ends the rest, and is raised as it is. Together: asked once for many."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from unwind.concurrency import side_by_side
+from unwind.concurrency import Together, side_by_side
 from unwind.errors import UnwindError
 
 
@@ -45,3 +45,71 @@ async def test_what_is_a_bug_stays_a_group_of_bugs() -> None:
 
     with pytest.raises(ExceptionGroup):
         await side_by_side([bug()], limit=1)
+
+
+class Oracle:
+    """Answers with a number that grows with each question, when it is let."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.let = asyncio.Event()
+
+    async def __call__(self) -> int:
+        self.asked += 1
+        mine = self.asked
+        await self.let.wait()
+        return mine
+
+
+async def test_who_comes_while_a_question_is_asked_shares_the_next_one() -> None:
+    together, oracle = Together[int](), Oracle()
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(together.ask("a", oracle))
+        await asyncio.sleep(0)
+        others = [group.create_task(together.ask("a", oracle)) for _ in range(20)]
+        elsewhere = group.create_task(together.ask("b", oracle))
+        await asyncio.sleep(0)
+        assert oracle.asked == 2
+        oracle.let.set()
+    assert (first.result(), elsewhere.result()) == (1, 2)
+    assert {one.result() for one in others} == {3}
+    assert oracle.asked == 3
+
+
+async def test_a_later_question_is_asked_anew() -> None:
+    together, oracle = Together[int](), Oracle()
+    oracle.let.set()
+    assert [await together.ask("a", oracle) for _ in range(3)] == [1, 2, 3]
+
+
+async def test_when_the_one_who_asks_gives_up_another_one_does() -> None:
+    together, oracle = Together[int](), Oracle()
+    first = asyncio.create_task(together.ask("a", oracle))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(together.ask("a", oracle))
+    await asyncio.sleep(0)
+    third = asyncio.create_task(together.ask("a", oracle))
+    await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.sleep(0)
+    first.cancel()
+    oracle.let.set()
+    assert await third == 2
+    assert first.cancelled()
+    assert second.cancelled()
+
+
+async def test_a_failure_is_everybodys() -> None:
+    together, let = Together[int](), asyncio.Event()
+
+    async def fail() -> int:
+        await let.wait()
+        raise UnwindError("nobody knows")
+
+    asked = [asyncio.create_task(together.ask("a", fail)) for _ in range(3)]
+    await asyncio.sleep(0)
+    let.set()
+    told = await asyncio.gather(*asked, return_exceptions=True)
+    assert [str(one) for one in told] == ["nobody knows"] * 3
+    with pytest.raises(UnwindError):
+        await together.ask("a", fail)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import math
 from typing import TYPE_CHECKING
 
 from unwind.api.resources import NAMESPACES, SECRETS
+from unwind.clock import SYSTEM
 from unwind.deleting.outcomes import TransientError
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import NotFoundError
@@ -15,19 +17,28 @@ from unwind.kube.errors import NotFoundError
 if TYPE_CHECKING:
     from unwind.api.meta import Reference, SecretReference
     from unwind.api.resources import Resource
+    from unwind.clock import Clock
     from unwind.kube.client import Client, Object
 
 
 class Resolver:
-    """Finds what an object refers to, where it is kept. Everything is read fresh, but namespaces once a resolver:
+    """Finds what an object refers to, where it is kept. Everything is read fresh, but namespaces: those are remembered
+    for a while, because many objects that go together are in the same one."""
 
-    one is made for each entry of an object's chain, or for a swarm of objects that go together.
-    """
-
-    def __init__(self, client: Client, *, discovery: Discovery | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        discovery: Discovery | None = None,
+        remembers: float = math.inf,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`remembers`: for how many seconds; for ever is for a resolver that is made for one entry of a chain."""
         self._client = client
         self._discovery = discovery or Discovery(client)
-        self._namespaces: dict[str, Object | None] = {}
+        self._remembers = remembers
+        self._clock = clock
+        self._namespaces: dict[str, tuple[float, Object | None]] = {}
         self._reading: dict[str, asyncio.Lock] = {}
 
     async def resource(self, name: str) -> Resource:
@@ -60,12 +71,17 @@ class Resolver:
 
     async def namespace(self, name: str) -> Object | None:
         """A namespace, or None if it is not there."""
-        if name not in self._namespaces:
+        if not self._knows(name):
             # Many may want to know the same: one asks.
             async with self._reading.setdefault(name, asyncio.Lock()):
-                if name not in self._namespaces:
-                    self._namespaces[name] = await self._read_namespace(name)
-        return self._namespaces[name]
+                if not self._knows(name):
+                    asked = self._clock.monotonic()
+                    self._namespaces[name] = asked, await self._read_namespace(name)
+        return self._namespaces[name][1]
+
+    def _knows(self, name: str) -> bool:
+        read = self._namespaces.get(name)
+        return read is not None and self._clock.monotonic() - read[0] < self._remembers
 
     async def _read_namespace(self, name: str) -> Object | None:
         try:

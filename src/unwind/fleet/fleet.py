@@ -12,9 +12,10 @@ import msgspec
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
+from unwind.concurrency import Together
 from unwind.errors import UnwindError
 from unwind.fleet import credentials
-from unwind.fleet.member import Member
+from unwind.fleet.member import RECENT, Member
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, UnreachableError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock, Timer
     from unwind.fleet.targets import Target
+    from unwind.kube.client import Object
     from unwind.kube.kubeconfig import Connection
 
 # Add-ons come in swarms, one summary after the other: a member that nobody needs just now is soon needed again.
@@ -69,12 +71,15 @@ class Fleet:
         self._clock = clock
         self._troubled = troubled
         self._observe = observe
+        self._secrets: Together[Object] = Together()
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
         self._shared: dict[str, _Shared] = {}
         """By the way to them: whatever stands for a cluster, it is opened and watched once."""
         self._ways: dict[str, str] = {}
         """The way to each target that was last found, by its uid."""
+        self._read: dict[str, tuple[float, Connection, str]] = {}
+        """When that was, and what it is; as long as it is open."""
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
@@ -105,17 +110,28 @@ class Fleet:
         """
         if target.pull_mode:
             raise UnreachableError(f"{target} is in pull mode: it cannot be reached from here")
-        # Fresh, each time: a Secret that was rotated is another way in, and the old one may be shut.
-        found = await credentials.secret(self._client, target)
-        way = credentials.connection(target, found)
-        key = _digest(way)
-        self._outdate(target.ref.uid, key)
+        way, key = await self._way(target)
         async with self._using(key, lambda: self._connect(target, way), target.ref) as member:
             if system_uid and member.system_uid != system_uid:
                 raise UnreachableError(
                     f"another cluster answers at the address of {target} ({member.system_uid}, not {system_uid})"
                 )
             yield member if member.ref == target.ref else member.standing_for(target.ref)
+
+    async def _way(self, target: Target) -> tuple[Connection, str]:
+        """How it is reached, and what that is known by. Read each time, but for a moment ago: a Secret that was rotated
+        is another way in, and the old one may be shut."""
+        uid, now = target.ref.uid, self._clock.monotonic()
+        if (last := self._read.get(uid)) and now - last[0] < RECENT and self._ways.get(uid) == last[2]:
+            return last[1:]
+        found = await self._secrets.ask(
+            (target.ref.namespace, target.secret), lambda: credentials.secret(self._client, target)
+        )
+        way = credentials.connection(target, found)
+        key = _digest(way)
+        self._outdate(uid, key)
+        self._read[uid] = (now, way, key)
+        return way, key
 
     @asynccontextmanager
     async def management(self) -> AsyncIterator[Member]:
@@ -153,7 +169,7 @@ class Fleet:
     async def _verify(self, member: Member, shared: _Shared, ref: ObjectRef) -> None:
         """It has been open for a while: does it still answer, and is it still the same?"""
         try:
-            await member.verify()
+            await member.verify(within=RECENT)
         except (ApiError, UnreachableError) as error:
             # Whoever comes next shall find out anew who is there.
             shared.outdated = True
@@ -177,6 +193,7 @@ class Fleet:
             del self._shared[shared.way]
             for uid in [uid for uid, way in self._ways.items() if way == shared.way]:
                 del self._ways[uid]
+                self._read.pop(uid, None)
 
     def _outdate(self, uid: str, way: str) -> None:
         """The Secret may tell another way than before: what was opened by that one is closed as soon as nobody uses it,
@@ -216,7 +233,9 @@ class Fleet:
                 system_uid = await client.cluster_uid()
             except UnwindError as error:
                 raise _told(target.ref, error) from error
-            member = Member(target.ref, client, system_uid=system_uid, clock=self._clock, troubled=self._troubled)
+            member = Member(
+                target.ref, client, system_uid=system_uid, answered=True, clock=self._clock, troubled=self._troubled
+            )
             async with member:
                 yield member
 
@@ -225,7 +244,8 @@ class Fleet:
         uid = await self._client.cluster_uid()
         # Nothing stands for the management cluster but what it is known by.
         ref = ObjectRef(version=NAMESPACES.version, kind=NAMESPACES.kind, name="kube-system", uid=uid)
-        async with Member(ref, self._client, system_uid=uid, clock=self._clock, troubled=self._troubled) as member:
+        member = Member(ref, self._client, system_uid=uid, answered=True, clock=self._clock, troubled=self._troubled)
+        async with member:
             yield member
 
 

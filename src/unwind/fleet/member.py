@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import TYPE_CHECKING, Self
 
 from unwind.clock import SYSTEM
+from unwind.concurrency import Together
+from unwind.deleting.resolver import Resolver
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import UnreachableError
 from unwind.kube.watches import Watches
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
 
 
+RECENT = 2.0
+"""Seconds for which what a member said is not asked again: each request may fail a moment later anyway."""
+
+
 class Member:
     """A cluster that add-ons or Works are on: who it is, how it is spoken to. Use it as an async context manager."""
 
@@ -28,15 +35,22 @@ class Member:
         client: Client,
         *,
         system_uid: str,
+        answered: bool = False,
         clock: Clock = SYSTEM,
         troubled: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        """`ref`: the object that stands for it. `system_uid`: what it is known by, the uid of its kube-system."""
+        """`ref`: the object that stands for it. `system_uid`: what it is known by, the uid of its kube-system.
+        `answered`: whether that is what it has just said itself."""
         self.ref = ref
         self.client = client
         self.system_uid = system_uid
+        self._clock = clock
+        self._answers: Together[float] = Together()
+        self._answered = [clock.monotonic() if answered else -math.inf]
+        """When it last answered as the one that it is; shared by all who stand for it."""
         self.watches = Watches(client, cluster=system_uid, clock=clock, troubled=troubled)
         self.discovery = Discovery(client)
+        self.resolver = Resolver(client, discovery=self.discovery, remembers=RECENT, clock=clock)
 
     async def __aenter__(self) -> Self:
         await self.watches.__aenter__()
@@ -53,8 +67,17 @@ class Member:
         other.ref = ref
         return other
 
-    async def verify(self) -> None:
-        """Raise UnreachableError if it does not answer, or another cluster does in its place."""
+    async def verify(self, *, within: float = 0.0) -> None:
+        """Raise UnreachableError if it does not answer, or another cluster does in its place.
+
+        `within`: it will do if it answered so many seconds ago.
+        """
+        if self._clock.monotonic() - self._answered[0] >= within:
+            self._answered[0] = await self._answers.ask("", self._ask)
+
+    async def _ask(self) -> float:
+        asked = self._clock.monotonic()
         found = await self.client.cluster_uid()
         if found != self.system_uid:
             raise UnreachableError(f"another cluster answers at the address of {self.ref} ({found})")
+        return asked

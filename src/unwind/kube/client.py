@@ -35,6 +35,7 @@ PAGE = 500
 DEADLINE = 30.0
 # A watch sends a bookmark about once a minute: when nothing at all has come for longer, nobody is there any more.
 SILENCE = 100.0
+_ASIDE = 3
 _JSON = {"Accept": "application/json"}
 _MERGE_PATCH = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
@@ -82,6 +83,8 @@ class Client:
         self._transport = transport
         self._deadline = deadline
         self._observe = observe
+        self.aside = asyncio.Semaphore(_ASIDE)
+        """To be held for a request that nobody waits for: there are few of them at once, and the others come first."""
 
     async def __aenter__(self) -> Self:
         self._transport = self._transport or HttpTransport(self.connection, user_agent=self._user_agent)

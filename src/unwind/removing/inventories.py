@@ -11,6 +11,7 @@ from unwind.api.meta import ObjectMeta, manifest
 from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, Finalizer
 from unwind.api.unwind import INVENTORIES, Inventory
 from unwind.clock import SYSTEM
+from unwind.concurrency import side_by_side
 from unwind.deleting.memo import Memo
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.queue import Backoff
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 _RETRY = Backoff(first=0.2, limit=30.0)
 # What is reported is gathered: until there is much of it for one chunk, or for so many seconds.
 _BATCH = 250
+# A uid in a selector is 40 characters, and a request's line is not endless.
+_OWNERS_AT_ONCE = 50
+_SIDE_BY_SIDE = 8
 _SOON = 5.0
 # What the removal itself remembers of an entry. The name of no deleter begins like this.
 OWN = "/"
@@ -58,34 +62,56 @@ class Inventories:
             except NotFoundError:
                 return found
 
-    async def begun(self, owner: str) -> list[Inventory]:
-        """Where to begin sealing: the first chunk, which nearly always is the only one; all, if there is no such.
-
-        Once it is sealed `of` tells whether there are more.
-        """
-        try:
-            first = await self.client.get(INVENTORIES, f"{owner}-0", namespace=self.namespace, type=Inventory)
-        except NotFoundError:
-            return await self.of(owner)
-        return [first]
-
     async def on(self, member: str) -> list[Inventory]:
         """The chunks of all owners on a cluster, by the uid of what stands for it, read from the server."""
         found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{MEMBER_LABEL}={member}")
         return [one for one in msgspec.convert(found, list[Inventory]) if one.spec.member.object.uid == member]
 
-    async def seal(self, inventory: Inventory, teardown: str) -> Inventory:
-        """Close it for whoever deploys, by compare-and-swap: they have to read it again. One that another removal has
-        sealed is closed as well: a cluster may be deleted while something is withdrawn from it."""
-        while not inventory.spec.sealed_for:
-            patch = {"spec": {"sealedFor": teardown}}
+    async def owned(self, owners: Iterable[str]) -> list[Inventory]:
+        """The chunks of several owners, read from the server, with one question for many of them."""
+        wanted = sorted(owners)
+        found: list[Object] = []
+        for start in range(0, len(wanted), _OWNERS_AT_ONCE):
+            some = ",".join(wanted[start : start + _OWNERS_AT_ONCE])
+            found += await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{OWNER_LABEL} in ({some})")
+        return msgspec.convert(found, list[Inventory])
+
+    async def sealed(self, owner: str, teardown: str) -> list[Inventory]:
+        """All chunks of an owner, closed for whoever deploys.
+
+        They write by compare-and-swap and have to read a chunk again that was sealed. Whoever adds one looks afterwards
+        whether the others are sealed: so either this finds the new one, or they find this. What stands behind a gap is
+        an account of what is over: who discards chunks begins with the last.
+        """
+        chunks: list[Inventory] = []
+        while chunk := await self._seal(f"{owner}-{len(chunks)}", teardown):
+            chunks.append(chunk)
+        if chunks:
+            return chunks
+        found = [await self._seal(one.metadata.name, teardown) for one in await self.of(owner)]
+        return [one for one in found if one]
+
+    async def _seal(self, name: str, teardown: str) -> Inventory | None:
+        """The chunk of that name, sealed; None if there is none. One that another removal has sealed is closed as well:
+        a cluster may be deleted while something is withdrawn from it."""
+        while True:
             try:
-                sealed = await self.client.revise(INVENTORIES, _guard(inventory), patch)
-                return msgspec.convert(sealed, Inventory)
+                patch = {"spec": {"sealedFor": teardown}}
+                found = await self.client.patch(INVENTORIES, name, patch, namespace=self.namespace)
+                return msgspec.convert(found, Inventory)
+            except NotFoundError:
+                return None
             except ConflictError:
-                found = await self.client.get(INVENTORIES, inventory.metadata.name, namespace=self.namespace)
-                inventory = msgspec.convert(found, Inventory)
-        return inventory
+                continue  # many have written at once
+            except ApiError:
+                # Who has sealed it once does not change.
+                try:
+                    chunk = await self.client.get(INVENTORIES, name, namespace=self.namespace, type=Inventory)
+                except NotFoundError:
+                    return None
+                if chunk.spec.sealed_for:
+                    return chunk
+                raise
 
     async def write(self, chunk: Inventory, entries: Mapping[str, Mapping[str, Any] | None]) -> None:
         """Merge something into entries, or take those out that are None. No other entry is touched."""
@@ -112,6 +138,20 @@ class Inventories:
         except (NotFoundError, ConflictError):
             pass  # somebody was faster, or its name is another's by now
 
+    async def discard_all(self, chunks: Iterable[Inventory]) -> None:
+        """Delete chunks that are accounts of nothing any more; of each owner's, the last one first (see `sealed`)."""
+        owners: dict[str, list[Inventory]] = {}
+        for chunk in chunks:
+            owners.setdefault(chunk.spec.owner.uid, []).append(chunk)
+
+        async def discard(those: list[Inventory]) -> None:
+            for chunk in sorted(those, key=lambda one: -one.spec.chunk):
+                # Nobody waits for it.
+                async with self.client.aside:
+                    await self.discard(chunk)
+
+        await side_by_side((discard(those) for those in owners.values()), limit=_SIDE_BY_SIDE)
+
     def memo(self, chunk: Inventory, key: str, entry: Entry) -> Memo:
         """What an entry's deletion remembers. It outlives the object, because the inventory does."""
 
@@ -136,6 +176,11 @@ class Inventories:
             # We made it, and died before anything was written into it; or somebody else removes the same.
             created = await self.client.get(INVENTORIES, name, namespace=self.namespace)
         return msgspec.convert(created, Inventory)
+
+
+def ledgered(chunk: Inventory) -> bool:
+    """Whether something of it was knowingly left, so that it stays as a record."""
+    return any(entry.ledger is not None for entry in chunk.spec.entries.values())
 
 
 def items(chunks: Iterable[Inventory]) -> list[Item]:
@@ -170,7 +215,8 @@ class Notes:
         self._pending: dict[str, dict[str, dict[str, Any]]] = {}
         self._wake = asyncio.Event()
         self._timer: Timer | None = None
-        self._everything = False
+        self._overdue: set[str] = set()
+        """Chunks that are to be written however little there is to tell of them."""
         self._finishing = False
 
     def note(self, item: Item, change: dict[str, Any]) -> None:
@@ -201,7 +247,7 @@ class Notes:
 
     def _write_everything(self) -> None:
         self._stop_timer()
-        self._everything = True
+        self._overdue.update(self._pending)
         self._wake.set()
 
     def _stop_timer(self) -> None:
@@ -214,6 +260,7 @@ class Notes:
         failures = 0
         while name := self._due():
             entries = self._pending.pop(name)
+            self._overdue.discard(name)  # what comes from now on is gathered again
             try:
                 await self._inventories.write(self._chunks[name], entries)
                 self._settled(name)
@@ -227,14 +274,15 @@ class Notes:
                 for key, change in entries.items():
                     newer = self._pending.setdefault(name, {}).get(key, {})
                     self._pending[name][key] = change | newer
+                self._overdue.add(name)
                 failures += 1
                 await self._clock.sleep(_RETRY.after(failures, self._chance))
-        if not self._pending:
-            self._everything = False
 
     def _due(self) -> str | None:
-        every = self._everything or self._finishing
-        return next((name for name, entries in self._pending.items() if every or len(entries) >= _BATCH), None)
+        return next((name for name, entries in self._pending.items() if self._is_due(name, entries)), None)
+
+    def _is_due(self, name: str, entries: Mapping[str, object]) -> bool:
+        return self._finishing or name in self._overdue or len(entries) >= _BATCH
 
     async def _is_lost(self, chunk: Inventory) -> bool:
         """Whether a chunk is not there any more. A conflict alone does not say so: many may write at once."""
@@ -247,15 +295,3 @@ class Notes:
         except (ApiError, UnreachableError):
             return False  # nobody knows
         return bool(found["metadata"]["uid"] != chunk.metadata.uid)
-
-
-def _guard(inventory: Inventory) -> Object:
-    meta = inventory.metadata
-    return {
-        "metadata": {
-            "name": meta.name,
-            "namespace": meta.namespace,
-            "uid": meta.uid,
-            "resourceVersion": meta.resource_version,
-        }
-    }

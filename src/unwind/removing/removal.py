@@ -18,7 +18,7 @@ from unwind.deleting.entering import Failed, Waiting, attempt
 from unwind.deleting.kubernetes import propagation
 from unwind.deleting.outcomes import Gone, Kept, Pace, Severity, TransientError
 from unwind.deleting.registry import Registry
-from unwind.deleting.resolver import Resolver
+from unwind.fleet.member import RECENT
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.removing import belongings, claims
 from unwind.removing.foreign import Foreigners
@@ -30,7 +30,7 @@ from unwind.removing.surveying import Survey
 from unwind.removing.taken import keep_taken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from unwind.api.unwind import Inventory
     from unwind.clock import Clock
@@ -116,7 +116,7 @@ class Removal:
         self._deletions = Deletions(
             Registry([*deleters, keep_taken(own), self._foreigners.registration()], plugins=plugins),
             member.watches,
-            Resolver(member.client, discovery=member.discovery),
+            member.resolver,
             clock=clock,
             teardown=teardown,
             say=self._say,
@@ -126,6 +126,11 @@ class Removal:
     def removed(self) -> frozenset[str]:
         """The uids of what was seen to be absent."""
         return frozenset(self._removed)
+
+    @property
+    def chunks(self) -> Mapping[str, Inventory]:
+        """The inventory, by name: also what had to be added to it."""
+        return self._chunks
 
     def look_again(self) -> None:
         """To be called when `going` is another: what this waits for may never come."""
@@ -149,7 +154,7 @@ class Removal:
         everything = [item for item in items(self._chunks.values()) if self._only is None or item.key in self._only]
         self.progress.total = len(everything)
         # Before anything is believed of it or done to it: another cluster may answer at its address.
-        await self._persist(self._member.ref, self._member.verify)
+        await self._persist(self._member.ref, lambda: self._member.verify(within=RECENT))
         for item in everything:
             if item.done:
                 self._done(item, left=item.entry.ledger is not None)

@@ -28,6 +28,7 @@ from unwind.api.sveltos import (
 from unwind.api.sveltos_status import ProfileStatus
 from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.clock import SYSTEM
+from unwind.concurrency import Together
 from unwind.controllers.addons import accepting, summarizing
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey
 from unwind.deleting.deletion import pause
@@ -120,6 +121,11 @@ class CapiClusters:
     def labelled(self, label: tuple[str, str]) -> Iterator[Cluster]:
         yield from self._informer.cache.by("label", label) if self._informer else ()
 
+    def take(self, cluster: Cluster) -> None:
+        """Put in what was just read, so that nobody has to wait for the watch."""
+        if self._informer:
+            self._informer.take(cluster)
+
     def subscribe(self, handler: Callable[[Change[Cluster]], None]) -> None:
         self._handlers.append(handler)
 
@@ -200,7 +206,9 @@ class Caches:
     def __init__(self, client: Client, *, metrics: Metrics | None = None, clock: Clock = SYSTEM) -> None:
         self._client = client
         self._told: list[Callable[[], None]] = []
+        self._followers: list[Callable[[ClusterKey, Target | None, Target | None], None]] = []
         self._troubles: dict[str, str] = {}
+        self._reading: Together[Target | None] = Together()
         self.cluster_profiles = self._informer(client, _profile_view(CLUSTER_PROFILES), clock)
         self.profiles = self._informer(client, _profile_view(PROFILES), clock)
         self.summaries: Informer[ClusterSummary] = Informer(
@@ -303,6 +311,9 @@ class Caches:
 
     async def read_target(self, key: ClusterKey) -> Target | None:
         """The cluster as it is now; None if there is none of this name."""
+        return await self._reading.ask(key, lambda: self._read_target(key))
+
+    async def _read_target(self, key: ClusterKey) -> Target | None:
         resource = self.resource(key)
         try:
             if key.type == ClusterType.CAPI:
@@ -342,8 +353,15 @@ class Caches:
             old, new = (targets.of_sveltos(one) if one else None for one in (change.old, change.new))
             changed(ClusterKey(ClusterType.SVELTOS.value, *change.key), old, new)
 
+        self._followers.append(changed)
         self.clusters.subscribe(capi)
         self.sveltos_clusters.subscribe(registered)
+
+    def look_again(self, cluster: ClusterKey) -> None:
+        """Have a cluster looked at as if it were new: what waits there for its next try need not wait."""
+        if target := self.target(cluster):
+            for changed in self._followers:
+                changed(cluster, None, target)
 
     def _informers(self) -> list[Informer[Any]]:
         return [

@@ -169,7 +169,9 @@ class Configurations:
         if not summaries:
             await self._discard(cluster)
             return None
-        status = await self._status(summaries)
+        # Nobody waits for it, and what there is to tell has been settling meanwhile.
+        async with self._client.aside:
+            status = await self._status(self._caches.summaries.cache.by("cluster", cluster))
         if self._written.get(cluster) == status:
             return None
         if status != ClusterConfigurationStatus() or cluster in self._written:

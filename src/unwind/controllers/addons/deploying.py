@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 from typing import TYPE_CHECKING
@@ -183,9 +182,7 @@ class Work:
         self.dry_run = summary.spec.cluster_profile_spec.sync_mode == SyncMode.DRY_RUN
         self._removals: list[Removal] = []
         self._landed: Callable[[], None] = lambda: None
-        self.news = asyncio.Event()
-        """Set when something else is waited for."""
-        self.news.set()
+        self._news: Callable[[], None] = lambda: None
 
     @property
     def begun(self) -> list[Result]:
@@ -196,11 +193,13 @@ class Work:
         message = "; ".join(what.reason if isinstance(what, Waiting) else what.message for what in waits[:_SHOWN])
         return [Result(feature=feature, status=FeatureStatus.PROVISIONING, message=message) for feature in self._hashes]
 
-    async def run(self, *, landed: Callable[[], None] = lambda: None) -> Done:
+    async def run(self, *, landed: Callable[[], None], news: Callable[[], None]) -> Done:
         """Carry it out. Raises where the member cannot be reached, or the summary is being withdrawn.
 
-        `landed` is told when all of it is on the member for the first time, before that is written down anywhere.
+        `landed` is told when all of it is on the member for the first time, before that is written down anywhere;
+        `news` when something else is waited for.
         """
+        self._news = news
         done = Done(report="" if self.dry_run else None)
         if self._first and not self._charts and not any(one.local for one in self._sources):
             self._landed = landed
@@ -248,7 +247,7 @@ class Work:
             plugins=shared.plugins,
             take_along=self._take_along,
             started=self._removals.append,
-            changed=self.news.set,
+            changed=self._news,
             clock=shared.clock,
         )
         return report
@@ -339,7 +338,7 @@ class Work:
             plugins=shared.plugins,
             take_along=self._take_along,
             releases=releases,
-            changed=self.news.set,
+            changed=self._news,
             clock=shared.clock,
         )
         self._removals.append(removal)

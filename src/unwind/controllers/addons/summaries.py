@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches, SeenProfile
-    from unwind.controllers.addons.deploying import Work
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.targets import Target
@@ -134,6 +133,7 @@ class Summaries:
                 plugins=self._plugins,
                 clock=self._clock,
             )
+            tasks.create_task(self._words.run())
             tasks.create_task(self._queue.run())
 
     # What happens
@@ -238,11 +238,11 @@ class Summaries:
             return
         if target.paused or not target.ready:
             reason = Reason.PAUSED if target.paused else Reason.NOT_READY
-            await self._words.wait(summary, reason, f"{target} is {'paused' if target.paused else 'not ready'}")
+            self._words.wait(summary, reason, f"{target} is {'paused' if target.paused else 'not ready'}")
             return
         on_cluster = self._caches.summaries.cache.by("cluster", cluster)
         if waited_for := summarizing.waited_for(summary, on_cluster, self._landed):
-            await self._words.wait(summary, Reason.WAITING, f"waits for: {'; '.join(waited_for)}")
+            self._words.wait(summary, Reason.WAITING, f"waits for: {'; '.join(waited_for)}")
             return
         stop = self._stops[key_of(summary)] = asyncio.Event()
         try:
@@ -256,22 +256,20 @@ class Summaries:
         try:
             work = await self._deploying.prepare(summary, self._profile_of(summary), target)
             if work is None:
-                await self._words.wait(summary, None)  # it is there
+                self._words.wait(summary, None)  # it is there
                 return
             if not work.dry_run and not self._is_held(target):
                 # Before the first thing is put there: without it, nobody could take it back.
                 await credentials.hold(self._client, target)
-            async with asyncio.TaskGroup() as group:
-                # Beside the work, and not before it: nobody waits for what is only said.
-                telling = group.create_task(self._tell(summary, work))
-                done = await work.run(landed=lambda: self._has_landed(summary))
-                telling.cancel()
-        except (UnwindError, ExceptionGroup) as error:
-            failure = to_tell(error) if isinstance(error, ExceptionGroup) else error
-            await self._words.say(summary, statuses.all_of(summary, FeatureStatus.FAILED, str(failure)))
-            raise failure from None
+            self._words.mention(summary, work.begun)
+            done = await work.run(
+                landed=lambda: self._has_landed(summary), news=lambda: self._words.mention(summary, work.begun)
+            )
+        except UnwindError as error:
+            await self._words.say(summary, statuses.all_of(summary, FeatureStatus.FAILED, str(error)))
+            raise
         now = self._clock.now()
-        await self._words.write(summary, statuses.waiting(done.apply(summary.status, now=now), None, now=now))
+        await self._words.write(summary, lambda it: statuses.waiting(done.apply(it, now=now), None, now=now))
         if done.trouble:
             raise NotDeployedError(done.trouble)
 
@@ -286,13 +284,6 @@ class Summaries:
     def _is_held(self, target: Target) -> bool:
         secret = self._caches.sources[SECRETS.kind].cache.get(Key(target.ref.namespace, target.secret))
         return secret is not None and not secret.deletion_timestamp and Finalizer.CREDENTIALS in secret.finalizers
-
-    async def _tell(self, summary: ClusterSummary, work: Work) -> None:
-        """Say what a deployment waits for, as long as it runs."""
-        while True:
-            await work.news.wait()
-            work.news.clear()
-            await self._words.say(summary, work.begun)
 
     async def _withdraw(self, summary: ClusterSummary) -> None:
         if Finalizer.SUMMARY not in summary.metadata.finalizers:
@@ -309,18 +300,18 @@ class Summaries:
         elif gone:
             await self._take_back(summary, target, Manner.FORGET)
         elif target and target.paused:
-            await self._words.wait(summary, Reason.PAUSED, f"{target} is paused")
+            self._words.wait(summary, Reason.PAUSED, f"{target} is paused")
         else:
             withdraws = summarizing.withdraws(summary.spec.cluster_profile_spec)
             if isinstance(withdraws, Unknown):
                 message = f"stopMatchingBehavior {withdraws}: nothing is removed, a person has to put it right"
-                await self._words.wait(summary, Reason.UNKNOWN_VALUE, message)
+                self._words.wait(summary, Reason.UNKNOWN_VALUE, message)
             elif withdraws and (before := self._dependents(summary)):
-                if all(one.metadata.terminating for one in before):
-                    # Its turn comes: when it does, all is ready.
+                if all((it := self._withdrawals.get(one.metadata.uid)) and it.free.is_set() for one in before):
+                    # Its turn comes next: when it does, all is ready.
                     self._begin(summary, target, Manner.REMOVE, free=False)
                 named = ", ".join(sorted(str(summarizing.profile_of(one)) for one in before))
-                await self._words.wait(summary, Reason.WAITING, f"waits until these are gone, which need it: {named}")
+                self._words.wait(summary, Reason.WAITING, f"waits until these are gone, which need it: {named}")
             else:
                 await self._take_back(summary, target, Manner.REMOVE if withdraws else Manner.RELEASE)
 
@@ -343,14 +334,14 @@ class Summaries:
         uid = summary.metadata.uid
         it = self._begin(summary, target, manner, free=True)
         if it.done:
-            await self._end(summary, target, removed=manner is Manner.REMOVE)
+            await self._end(summary, target)
             self._forget(key_of(summary))
         elif it.error:
             self._withdrawals.give_up(uid)
             await self._words.say(summary, statuses.all_of(summary, FeatureStatus.REMOVING, str(it.error)))
             raise it.error
         else:
-            await self._words.say(summary, statuses.all_of(summary, FeatureStatus.REMOVING, it.waits))
+            self._words.mention(summary, statuses.all_of(summary, FeatureStatus.REMOVING, it.waits))
 
     async def _leave_to_teardown(self, summary: ClusterSummary, target: Target | None) -> None:
         """Let the summary go only when all that it put on the cluster is accounted for."""
@@ -360,16 +351,14 @@ class Summaries:
             uid = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION, "")
             teardown = self._caches.teardowns.cache.get(Key("", uid))
             if target is not None or teardown is None or not teardown.finished:
-                await self._words.wait(summary, Reason.WAITING, f"waits for Teardown {uid} of its cluster")
+                self._words.wait(summary, Reason.WAITING, f"waits for Teardown {uid} of its cluster")
                 return
         await self._words.set_finalizer(summary, wanted=False)
 
-    async def _end(self, summary: ClusterSummary, target: Target | None, *, removed: bool) -> None:
+    async def _end(self, summary: ClusterSummary, target: Target | None) -> None:
         """Let the summary go, and the way to its cluster with the last of them."""
         if self._caches.summaries.cache.count("cluster", summarizing.cluster_of(summary)) <= 1:
             await credentials.let_go(self._client, target or summarizing.cluster_gone(summary))
-        if removed:
-            await self._words.say(summary, statuses.all_of(summary, FeatureStatus.REMOVED))
         await self._words.set_finalizer(summary, wanted=False)
 
     # Small things

@@ -18,8 +18,7 @@ from unwind.api.unwind import LedgerNote
 from unwind.concurrency import side_by_side, to_tell
 from unwind.controllers.addons.places import by_place, member_of
 from unwind.deleting.entering import Waiting
-from unwind.kube.errors import NotFoundError
-from unwind.removing.inventories import items
+from unwind.removing.inventories import items, ledgered
 from unwind.removing.releases import last_first
 from unwind.removing.removal import Removal, release
 
@@ -59,12 +58,16 @@ class Withdrawal:
         self.cluster = cluster
         self.manner = manner
         self.removals: list[Removal] = []
+        self.chunks: dict[str, Inventory] = {}
+        """Its inventory, sealed."""
         self.free = asyncio.Event()
         """Set when nothing on the cluster needs it any more. Until then all is made ready, and nothing is removed."""
         self.absent = False
         """Whether nothing of it is left to wait for: what it needed may go."""
         self.done = False
         """Whether that is written down, too: the summary may go."""
+        self.told = ""
+        """What it was last told to wait for."""
         self.error: Exception | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -138,14 +141,11 @@ class Withdrawals:
 
     async def _run(self, it: Withdrawal, target: Target | None, *, take_along: bool) -> None:
         try:
-            forget = it.manner is Manner.FORGET
-            # Where chunks are sealed it is looked again for more.
-            chunks = await (self._inventories.of(it.uid) if forget else self._inventories.begun(it.uid))
-            await (
-                self._note_all(chunks, Reason.UNMANAGED, "its cluster is managed no longer")
-                if forget
-                else self._take_back(it, chunks, target, take_along=take_along)
-            )
+            if it.manner is Manner.FORGET:
+                chunks = await self._inventories.of(it.uid)
+                await self._note_all(chunks, Reason.UNMANAGED, "its cluster is managed no longer")
+            else:
+                await self._take_back(it, target, take_along=take_along)
             self._went(it)
             await self._tidy(it)
             it.done = True
@@ -163,7 +163,9 @@ class Withdrawals:
     def _further(self, it: Withdrawal, members: int) -> None:
         if len(it.removals) == members and all(removal.progress.over for removal in it.removals):
             self._went(it)
-        self._changed(it.uid)
+        elif it.waits != it.told:
+            it.told = it.waits
+            self._changed(it.uid)
 
     def _look_again(self, cluster: ClusterKey) -> None:
         """What is removed beside the others has changed, and with it what they wait for."""
@@ -172,15 +174,10 @@ class Withdrawals:
                 for removal in other.removals:
                     removal.look_again()
 
-    async def _take_back(
-        self, it: Withdrawal, chunks: list[Inventory], target: Target | None, *, take_along: bool
-    ) -> None:
+    async def _take_back(self, it: Withdrawal, target: Target | None, *, take_along: bool) -> None:
         """From each cluster that it was put on: its member, and for what is Local the management cluster."""
-        sealed: list[Inventory] = []
-        while len(sealed) < len(chunks):
-            sealed = [await self._inventories.seal(chunk, f"withdraw-{it.uid}") for chunk in chunks]
-            # Whoever deploys may have added one meanwhile. Either it finds the others sealed, or this finds it.
-            chunks = await self._inventories.of(it.uid)
+        sealed = await self._inventories.sealed(it.uid, f"withdraw-{it.uid}")
+        it.chunks = {chunk.metadata.name: chunk for chunk in sealed}
         if all(item.done for item in items(sealed)):
             return  # nobody need be asked
         members = by_place(sealed)
@@ -241,9 +238,10 @@ class Withdrawals:
         """Discard what is an account of nothing any more; a chunk with something in the ledger stays as a record."""
         if it.manner is not Manner.REMOVE:
             return
-        for chunk in await self._inventories.of(it.uid):
-            if not any(item.entry.ledger for item in items([chunk])):
-                try:
-                    await self._inventories.discard(chunk)
-                except NotFoundError:
-                    continue  # somebody else did
+        chunks = it.chunks
+        for removal in it.removals:
+            chunks = {**chunks, **removal.chunks}
+        if any(removal.progress.left for removal in it.removals):
+            # Which ones have something in the ledger was written into them meanwhile.
+            chunks = {chunk.metadata.name: chunk for chunk in await self._inventories.of(it.uid)}
+        await self._inventories.discard_all(chunk for chunk in chunks.values() if not ledgered(chunk))

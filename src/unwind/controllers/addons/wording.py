@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from unwind.api.names import Finalizer
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
+from unwind.clock import SYSTEM
 from unwind.controllers.addons import statuses
 from unwind.controllers.revising import revise
 from unwind.kube.errors import ConflictError, NotFoundError
+from unwind.kube.queue import Queue
 from unwind.kube.views import Key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unwind.api.names import Reason
     from unwind.api.sveltos_status import ClusterSummaryStatus
     from unwind.clock import Clock
@@ -21,35 +27,83 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
 
 
+WORTH_TELLING = 0.3
+"""Seconds that something has to last before it is told of: what is over sooner, nobody could have read."""
+_Change: TypeAlias = "Callable[[ClusterSummaryStatus], ClusterSummaryStatus]"
+
+
 def key_of(summary: ClusterSummary) -> Key:
     return Key(summary.metadata.namespace, summary.metadata.name)
 
 
 class Words:
-    """Says things on summaries. What is said is in the cache at once: nobody need wait for a watch to tell it."""
+    """Says things on summaries. What was written is in the cache at once: nobody need wait for a watch to tell it.
+
+    What is only of interest as long as it lasts, such as a wait, is mentioned: it is written beside what has to be
+    done, and not at all if it is over before anybody could have read it.
+    """
 
     def __init__(self, client: Client, caches: Caches, *, clock: Clock) -> None:
         self._client = client
         self._caches = caches
         self._clock = clock
+        self._mentioned: dict[Key, tuple[ClusterSummary, _Change]] = {}
+        """What is to be written when there is room."""
+        self._writing: dict[Key, asyncio.Lock] = {}
+        # On the clock of the wall: nothing depends on when it is written.
+        self._queue: Queue[Key] = Queue(self._write_mentioned, clock=SYSTEM)
 
-    async def wait(self, summary: ClusterSummary, reason: Reason | None, message: str = "") -> None:
-        """Say what is waited for before anything is done; None for nothing."""
-        await self.write(summary, statuses.waiting(summary.status, reason, message, now=self._clock.now()))
+    async def run(self) -> None:
+        """Write what is mentioned, until cancelled."""
+        await self._queue.run()
+
+    def wait(self, summary: ClusterSummary, reason: Reason | None, message: str = "") -> None:
+        """Mention what is waited for before anything is done; None for nothing."""
+        self._mention(summary, lambda status: statuses.waiting(status, reason, message, now=self._clock.now()))
+
+    def mention(self, summary: ClusterSummary, results: list[statuses.Result]) -> None:
+        """Mention how far features are."""
+        self._mention(summary, partial(self._with, results))
 
     async def say(self, summary: ClusterSummary, results: list[statuses.Result]) -> None:
         """Say how far features are."""
-        now = self._clock.now()
-        await self.write(
-            summary, statuses.waiting(statuses.with_results(summary.status, results, now=now), None, now=now)
-        )
+        await self.write(summary, partial(self._with, results))
 
-    async def write(self, summary: ClusterSummary, status: ClusterSummaryStatus) -> None:
-        """Have this status; nothing is written where it is there already."""
-        # What was written last may be in the cache already: two writes that cross would tell old things.
-        change = statuses.patch(self._latest(summary).status, status)
-        if not change:
-            return
+    async def write(self, summary: ClusterSummary, change: _Change) -> None:
+        """Have the status changed like this; nothing is written where it is there already."""
+        self._mentioned.pop(key_of(summary), None)
+        await self._write(summary, change)
+
+    def _with(self, results: list[statuses.Result], status: ClusterSummaryStatus) -> ClusterSummaryStatus:
+        now = self._clock.now()
+        return statuses.waiting(statuses.with_results(status, results, now=now), None, now=now)
+
+    def _mention(self, summary: ClusterSummary, change: _Change) -> None:
+        key, status = key_of(summary), self._latest(summary).status
+        if key in self._mentioned or key in self._writing or statuses.patch(status, change(status)):
+            self._mentioned[key] = (summary, change)
+            self._queue.add_after(key, WORTH_TELLING)
+
+    async def _write_mentioned(self, key: Key) -> float | None:
+        async with self._client.aside:
+            if mentioned := self._mentioned.pop(key, None):
+                await self._write(*mentioned)
+        return None
+
+    async def _write(self, summary: ClusterSummary, change: _Change) -> None:
+        # Two writes that cross would tell old things.
+        key = key_of(summary)
+        lock = self._writing.setdefault(key, asyncio.Lock())
+        try:
+            async with lock:
+                status = self._latest(summary).status
+                if patch := statuses.patch(status, change(status)):
+                    await self._patch(summary, patch)
+        finally:
+            if not lock.locked():
+                self._writing.pop(key, None)
+
+    async def _patch(self, summary: ClusterSummary, change: Object) -> None:
         meta = summary.metadata
         body: Object = {"metadata": {"uid": meta.uid}, "status": change}
         try:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from unwind.api.resources import SECRETS
 from unwind.fleet import credentials
 from unwind.kube.errors import NotFoundError
+from unwind.removing.inventories import ledgered
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from unwind.api.capi import Cluster
-    from unwind.api.unwind import Inventory, Teardown
+    from unwind.api.unwind import Teardown
     from unwind.fleet.targets import Target
     from unwind.kube.client import Client, Object
     from unwind.removing.inventories import Inventories
@@ -25,10 +26,9 @@ async def clean(
 
     `successor`: another cluster that has the target's name now.
     """
-    for step in teardown.spec.plan.steps if teardown.spec.plan else ():
-        for chunk in await inventories.of(step.object.uid):
-            if not _ledgered(chunk):
-                await inventories.discard(chunk)
+    steps = teardown.spec.plan.steps if teardown.spec.plan else ()
+    chunks = await inventories.owned(step.object.uid for step in steps)
+    await inventories.discard_all(chunk for chunk in chunks if not ledgered(chunk))
     if successor and await _belongs_to(client, target, successor):
         return
     await credentials.let_go(client, target)
@@ -55,7 +55,3 @@ def is_successors(secret: Object, successor: Cluster) -> bool:
 
 def _written(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _ledgered(chunk: Inventory) -> bool:
-    return any(entry.ledger is not None for entry in chunk.spec.entries.values())

@@ -11,6 +11,7 @@ import msgspec
 from unwind import logs
 from unwind.api.names import Reason
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Plan, Release, StepState, Teardown
+from unwind.controllers.addons.wording import WORTH_TELLING
 from unwind.controllers.teardowns import releasing, telling
 from unwind.controllers.teardowns.steps import Carrying
 from unwind.controllers.teardowns.telling import StepView, View
@@ -229,6 +230,8 @@ class Execution:
         """Write the status whenever there is something new, until cancelled."""
         while True:
             await self._dirty.wait()
+            # Steps that go quickly need not be told of one by one. By the clock of the wall: nothing depends on it.
+            await asyncio.sleep(WORTH_TELLING)
             self._dirty.clear()
             status = self._status(Phase.REMOVING)
             if status == self.teardown.status:
@@ -236,8 +239,10 @@ class Execution:
             if telling.same_but_for_counts(status, self.teardown.status) and not self._counts_due:
                 self._timer = self._timer or self._means.clock.call_later(_COUNTS_EVERY, self._count)
                 continue
-            self._counts_due = False
-            await self._put_down(Phase.REMOVING)
+            # Beside what has to be done; what there is to tell by then is what is written.
+            async with self._client.aside:
+                self._counts_due = False
+                await self._put_down(Phase.REMOVING)
             if await self._find_out():
                 self._dirty.set()
 

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api.sveltos import CLUSTER_SUMMARIES
+from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.sveltos_status import FeatureStatus
 from unwind.api.unwind import TEARDOWNS, Phase, StepState
-from unwind.clock import SYSTEM
-from unwind.controllers.revising import revise
+from unwind.controllers.addons.wording import WORTH_TELLING
 from unwind.controllers.teardowns import releasing, telling
 from unwind.controllers.teardowns.telling import View
-from unwind.kube.errors import NotFoundError
+from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.queue import Queue
+from unwind.kube.views import Key
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Teardown
-    from unwind.clock import Clock
     from unwind.controllers.teardowns.drafting import Said
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Client
+    from unwind.kube.informers import Informer
 
 _TOLD = {
     StepState.REMOVING: FeatureStatus.REMOVING,
@@ -34,38 +35,43 @@ _TOLD = {
 class Projections:
     """Writes into summaries how far their steps have come, behind the back of who tells it."""
 
-    def __init__(self, client: Client, *, clock: Clock = SYSTEM) -> None:
+    def __init__(self, client: Client, summaries: Informer[ClusterSummary]) -> None:
         self._client = client
+        self._summaries = summaries
         self._states: dict[ObjectRef, StepState] = {}
-        self._queue: Queue[ObjectRef] = Queue(self._write, clock=clock)
+        self._queue: Queue[ObjectRef] = Queue(self._write)
 
     def tell(self, summary: ObjectRef, state: StepState) -> None:
         """Have it written, soon."""
         self._states[summary] = state
-        self._queue.add(summary)
+        self._queue.add_after(summary, WORTH_TELLING)
 
     async def run(self) -> None:
         await self._queue.run()
 
     async def _write(self, ref: ObjectRef) -> float | None:
-        state = self._states.pop(ref, None)
-        word = _TOLD.get(state) if state else None
-        if word is None:
-            return None
-        try:
-            read = await self._client.get(CLUSTER_SUMMARIES, ref.name, namespace=ref.namespace)
-        except NotFoundError:
-            return None
-        if read["metadata"]["uid"] == ref.uid:
-            await revise(self._client, CLUSTER_SUMMARIES, read, lambda obj: _features(obj, word), subresource="status")
+        async with self._client.aside:
+            state = self._states.get(ref)
+            word = _TOLD.get(state) if state else None
+            summary = self._summaries.cache.get(Key(ref.namespace, ref.name))
+            if word and summary and summary.metadata.uid == ref.uid:
+                await self._put(summary, word)
+            if self._states.get(ref) is state:
+                self._states.pop(ref, None)
         return None
 
-
-def _features(summary: Object, word: FeatureStatus) -> Object | None:
-    """Every feature of a summary at this word; None if it says so already."""
-    before = (summary.get("status") or {}).get("featureSummaries") or []
-    after = [one | {"status": word.value} for one in before]
-    return None if after == before else {"status": {"featureSummaries": after}}
+    async def _put(self, summary: ClusterSummary, word: FeatureStatus) -> None:
+        before = summary.status.feature_summaries
+        after = tuple(msgspec.structs.replace(one, status=word.value) for one in before)
+        if after == before:
+            return
+        meta = summary.metadata
+        body = {"metadata": {"uid": meta.uid}, "status": {"featureSummaries": msgspec.to_builtins(after)}}
+        with suppress(NotFoundError, ConflictError):  # it is gone, and nobody reads it
+            written = await self._client.patch(
+                CLUSTER_SUMMARIES, meta.name, body, namespace=meta.namespace, subresource="status"
+            )
+            self._summaries.take(msgspec.convert(written, ClusterSummary))
 
 
 async def hold(

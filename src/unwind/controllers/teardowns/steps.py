@@ -168,6 +168,8 @@ class Carrying:
                 plugins=means.plugins,
                 teardown=self._teardown,
                 take_along=self._take_along,
+                # All of them go when the teardown has ended.
+                discarded=True,
                 going=self._going,
                 releases=means.releases,
                 changed=self._follow,
@@ -197,18 +199,8 @@ class Carrying:
 
     async def _sealed(self) -> list[Inventory]:
         """The inventory, closed for everybody else."""
-
-        async def seal() -> list[Inventory]:
-            inventories, owner = self._means.inventories, self.step.object.uid
-            sealed: list[Inventory] = []
-            found = await inventories.begun(owner)
-            while len(sealed) < len(found):
-                sealed = [await inventories.seal(chunk, self._teardown) for chunk in found]
-                # Whoever deploys may have added one meanwhile. Either it finds the others sealed, or this finds it.
-                found = await inventories.of(owner)
-            return sealed
-
-        return await self._persist(self._target.ref, seal)
+        inventories, owner = self._means.inventories, self.step.object.uid
+        return await self._persist(self._target.ref, lambda: inventories.sealed(owner, self._teardown))
 
     async def _note_left(self, reason: str, message: str, by: str) -> int:
         chunks = await self._means.inventories.of(self.step.object.uid)
