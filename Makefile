@@ -55,6 +55,8 @@ bench: setup ## The benchmarks: ratios against limits measured in the same run
 	@$(BIN)/python -m bench.deleting
 	@$(BIN)/python -m bench.addons
 	@$(BIN)/python -m bench.clusters
+	@$(BIN)/python -m bench.gating
+	@$(BIN)/python -m bench.letting_go
 
 lock: ## Pin the dependencies anew, with hashes and without any address (needs uv)
 	@uv pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt

@@ -2,7 +2,8 @@
 // that Unwind's server is measured against), and the load generator that calls both of them.
 //
 //	echo serve CERT KEY               prints its address, answers until standard input closes
-//	echo load ADDRESS CA CALLERS SECONDS BODY_BYTES PATH   prints one JSON line
+//	echo load ADDRESS CA CALLERS SECONDS BODY PATH   prints one JSON line; BODY is a number of bytes, or a file with a
+//	                                  body in each line, which are sent in turn
 package main
 
 import (
@@ -31,9 +32,9 @@ func main() {
 	if len(os.Args) == 4 && os.Args[1] == "serve" {
 		serve(os.Args[2], os.Args[3])
 	} else if len(os.Args) == 8 && os.Args[1] == "load" {
-		load(os.Args[2], os.Args[3], number(os.Args[4]), number(os.Args[5]), number(os.Args[6]), os.Args[7])
+		load(os.Args[2], os.Args[3], number(os.Args[4]), number(os.Args[5]), bodies(os.Args[6]), os.Args[7])
 	} else {
-		log.Fatal("usage: echo serve CERT KEY | echo load ADDRESS CA CALLERS SECONDS BODY_BYTES PATH")
+		log.Fatal("usage: echo serve CERT KEY | echo load ADDRESS CA CALLERS SECONDS BODY PATH")
 	}
 }
 
@@ -67,9 +68,9 @@ type result struct {
 	Connected int     `json:"connected"`
 }
 
-// load does as little as it can for a request, so that what is measured is the other side: the request is made once
-// and the answer is read only for its status and length.
-func load(address, authority string, callers, seconds, size int, path string) {
+// load does as little as it can for a request, so that what is measured is the other side: the requests are made
+// once, and the answer is read only for its status and length.
+func load(address, authority string, callers, seconds int, bodies [][]byte, path string) {
 	pem, err := os.ReadFile(authority)
 	check(err)
 	pool := x509.NewCertPool()
@@ -77,9 +78,11 @@ func load(address, authority string, callers, seconds, size int, path string) {
 		log.Fatal("no certificate in ", authority)
 	}
 	config := &tls.Config{RootCAs: pool, ServerName: "localhost"}
-	body := bytes.Repeat([]byte("x"), size)
-	request := fmt.Appendf(nil, "POST %s?timeout=10s HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kube-apiserver-admission\r\n"+
-		"Content-Length: %d\r\nAccept: application/json, */*\r\nContent-Type: application/json\r\n\r\n%s", path, size, body)
+	requests := make([][]byte, len(bodies))
+	for number, body := range bodies {
+		requests[number] = fmt.Appendf(nil, "POST %s?timeout=10s HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kube-apiserver-admission\r\n"+
+			"Content-Length: %d\r\nAccept: application/json, */*\r\nContent-Type: application/json\r\n\r\n%s", path, len(body), body)
+	}
 
 	connections := make([]*tls.Conn, callers)
 	for number := range connections {
@@ -96,12 +99,12 @@ func load(address, authority string, callers, seconds, size int, path string) {
 		go func() {
 			defer group.Done()
 			reader := bufio.NewReaderSize(connection, 4096)
-			for {
+			for next := number; ; next += callers {
 				start := time.Now()
 				if start.After(ends) {
 					return
 				}
-				if _, err := connection.Write(request); err != nil {
+				if _, err := connection.Write(requests[next%len(requests)]); err != nil {
 					failures[number]++
 					return
 				}
@@ -158,6 +161,15 @@ func answered(reader *bufio.Reader) (bool, error) {
 	}
 	_, err = reader.Discard(length)
 	return ok, err
+}
+
+func bodies(text string) [][]byte {
+	if size, err := strconv.Atoi(text); err == nil {
+		return [][]byte{bytes.Repeat([]byte("x"), size)}
+	}
+	content, err := os.ReadFile(text)
+	check(err)
+	return bytes.Split(bytes.TrimSpace(content), []byte("\n"))
 }
 
 func number(text string) int {

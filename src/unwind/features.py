@@ -22,7 +22,16 @@ class Feature(msgspec.Struct, frozen=True):
 
 
 # Whoever adds a feature that can be switched names it here.
-FEATURES: tuple[Feature, ...] = ()
+FEATURES: tuple[Feature, ...] = (
+    # Named by the hook. That a cluster waits for its add-ons when it is deleted is no feature that can be off.
+    Feature("BeforeClusterCreate", False, "a cluster is made only when what its profiles refer to is there"),
+    Feature("BeforeClusterUpgrade", False, "rules have a say before a cluster is upgraded"),
+    Feature("BeforeControlPlaneUpgrade", False, "rules have a say before a control plane is upgraded by one version"),
+    Feature("AfterControlPlaneUpgrade", False, "an upgrade goes on only when rules let it, after its control plane"),
+    Feature("BeforeWorkersUpgrade", False, "rules have a say before workers are upgraded"),
+    Feature("AfterWorkersUpgrade", False, "an upgrade goes on only when rules let it, after its workers"),
+    Feature("AfterClusterUpgrade", False, "the next upgrade begins only when rules let it"),
+)
 
 _TRUTHS = {"true": True, "false": False}
 

@@ -145,12 +145,20 @@ class Helm:
         async with self._directory(connection) as directory:
             await self._run(argv, directory, within=_OPERATIONS * patience + _START)
 
+    async def look(self, chart: Chart, *, within: float) -> None:
+        """Return if the chart is where it should be, in that version; raise HelmError if not. No member is asked."""
+        argv = ["show", "chart", self._located(chart.chart), *_origin(chart)]
+        directory = await asyncio.to_thread(_prepare, "", ())
+        try:
+            await self._run(argv, directory, within=within)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
     async def _deploy(self, command: str, connection: Connection, chart: Chart, more: Sequence[str]) -> bytes:
         options = chart.options
         argv = [command, chart.release, self._located(chart.chart), f"--namespace={chart.namespace}"]
         argv += [f"--timeout={options.timeout:.0f}s", *options.rendering, *more]
-        argv += [f"--repo={chart.repository}"] if chart.repository else []
-        argv += [f"--version={chart.version}"] if chart.version else []
+        argv += _origin(chart)
         async with self._directory(connection, values=chart.values) as directory:
             argv += [f"--values={directory / name}" for name in _value_files(chart.values)]
             return await self._run(argv, directory, within=_OPERATIONS * options.timeout + _START)
@@ -239,6 +247,11 @@ def _prepare(document: str, values: Sequence[str]) -> Path:
         shutil.rmtree(directory, ignore_errors=True)
         raise
     return directory
+
+
+def _origin(chart: Chart) -> list[str]:
+    repository = [f"--repo={chart.repository}"] if chart.repository else []
+    return [*repository, *([f"--version={chart.version}"] if chart.version else [])]
 
 
 def _value_files(values: Sequence[str]) -> list[str]:

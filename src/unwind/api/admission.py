@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+from typing import Any
+
 import msgspec
 
 from unwind.api.fields import Model
 from unwind.api.meta import Reference
 
 _API_VERSION = "admission.k8s.io/v1"
+
+
+class User(Model, frozen=True, kw_only=True):
+    """Whoever asks, as the API server knows them."""
+
+    username: str = ""
 
 
 class Asked(Model, frozen=True, kw_only=True):
@@ -18,6 +27,12 @@ class Asked(Model, frozen=True, kw_only=True):
     kind: Reference = Reference()
     """What the rule is for; an object that came in another version was converted to it."""
     namespace: str = ""
+    operation: str = ""
+    """CREATE, UPDATE, DELETE or CONNECT."""
+    user_info: User = User()
+    dry_run: bool = False
+    options: msgspec.Raw = msgspec.Raw(b"null")
+    """CreateOptions, UpdateOptions, PatchOptions or DeleteOptions."""
     object: msgspec.Raw = msgspec.Raw(b"null")
     """As it would be written."""
     old_object: msgspec.Raw = msgspec.Raw(b"null")
@@ -39,6 +54,9 @@ class _Answer(Model, frozen=True, kw_only=True):
     uid: str
     allowed: bool
     status: _Status | None = None
+    patch_type: str = ""
+    patch: str = ""
+    """A JSON patch in base64."""
 
 
 # Whoever is answered wants the version and the kind, too: they are defaults that are not left out.
@@ -67,6 +85,15 @@ def asked(body: bytes) -> Asked:
 def allowed(asked: Asked) -> bytes:
     """The answer that lets it pass."""
     return _ENCODER.encode(_Answered(response=_Answer(uid=asked.uid, allowed=True)))
+
+
+def patched(asked: Asked, patch: list[dict[str, Any]]) -> bytes:
+    """The answer that lets it pass with changes: a JSON patch of the object."""
+    if not patch:
+        return allowed(asked)
+    encoded = base64.b64encode(_ENCODER.encode(patch)).decode()
+    answer = _Answer(uid=asked.uid, allowed=True, patch_type="JSONPatch", patch=encoded)
+    return _ENCODER.encode(_Answered(response=answer))
 
 
 def denied(asked: Asked, message: str) -> bytes:

@@ -94,6 +94,9 @@ class ClusterStatus(Model, frozen=True, kw_only=True):
 class Cluster(Model, frozen=True, kw_only=True):
     """A workload cluster."""
 
+    api_version: str = ""
+    """Where it stands alone, as in what Cluster API asks a hook; in a list it is not said of each."""
+    kind: str = ""
     metadata: ObjectMeta = ObjectMeta()
     spec: ClusterSpec = ClusterSpec()
     status: ClusterStatus = ClusterStatus()

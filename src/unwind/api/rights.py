@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -38,6 +38,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = HOME
     url: str | None = None
     """Where the manager listens, if it runs outside the cluster; webhooks and extensions are registered by it."""
+    namespace_selector: dict[str, str] = {}
+    """The labels of the namespaces whose clusters Cluster API asks about; of all if there are none."""
+    hook_settings: dict[str, str] = {}
+    """What rules at hooks are told with every question."""
+    inject_ca: bool = False
+    """Whether Cluster API takes the authority to trust from our Secret; if not, the manager writes it where it is
+    read."""
 
 
 def nothing_else(_: Setting) -> list[dict[str, Any]]:
@@ -54,5 +61,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     """Rights in Unwind's own namespace only."""
     kinds: tuple[Resource, ...] = ()
     """The kinds of its manifests."""
+    optional: Mapping[Resource, str] = {}
+    """Kinds of its manifests that may not be served, and what is then said of it."""
     manifests: Callable[[Setting], list[dict[str, Any]]] = nothing_else
     """Objects beside the rights: a Service, webhooks, an ExtensionConfig."""

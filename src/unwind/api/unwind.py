@@ -106,6 +106,7 @@ class TeardownSpec(Model, frozen=True, kw_only=True):
     requested_at: Annotated[datetime | None, doc("When: the target's deletionTimestamp. Deadlines count from it.")] = (
         None
     )
+    requested_by: Annotated[str, doc("Who asked for it, as far as the API server was able to say so.")] = ""
     deadline: Annotated[
         str,
         doc("How long it may take (1h30m). Without one it waits for ever.", pattern=durations.PATTERN, minLength=1),

@@ -30,6 +30,7 @@ def app() -> App:
     unwind.command("unwind.cli.uninstall:uninstall", name="uninstall", help="Take Unwind out of a cluster.")
     unwind.command("unwind.cli.run:run", name="run", help="Run the manager: controllers, webhooks and hooks.")
     unwind.command("unwind.cli.deleters:deleters", name="deleters", help="Show what deletions go through.")
+    unwind.command("unwind.cli.hooks:hooks", name="hooks", help="Show what clusters wait for at Cluster API's hooks.")
     unwind.command("unwind.cli.crds:crds", name="crds", help="Print the kinds that Unwind brings along.")
     unwind.command("unwind.cli.local:local", name="local", help="A real control plane on this machine.")
     return unwind

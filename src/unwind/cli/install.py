@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
 
 from unwind.api.rights import HOME, Setting
 from unwind.cli import console, documents
+from unwind.errors import UnwindError
 from unwind.installing import install as installing
 from unwind.installing.manifests import manifests
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Kubeconfig = Annotated[
     Path | None, Parameter(help="The kubeconfig file; otherwise KUBECONFIG, ~/.kube/config, or the Pod's own.")
@@ -32,6 +36,18 @@ async def install(
         str | None,
         Parameter(help="https://HOST:PORT of a manager that runs outside the cluster; it is called there."),
     ] = None,
+    namespace_selector: Annotated[
+        str,
+        Parameter(help="Labels (a=b,c=d) of the namespaces whose clusters Cluster API asks about; otherwise all."),
+    ] = "",
+    hook_setting: Annotated[
+        list[str] | None,
+        Parameter(negative="", help="What rules at hooks go by, as key=value; may be given repeatedly."),
+    ] = None,
+    inject_ca_from_secret: Annotated[
+        bool,
+        Parameter(negative="", help="Have Cluster API read the authority from the manager's Secret by itself."),
+    ] = False,
     adopt_crds: Annotated[
         bool, Parameter(negative="", help="Add the fields that are missing to CRDs that something else installed.")
     ] = False,
@@ -42,7 +58,13 @@ async def install(
 
     It refuses where another system's own controller is alive, and leaves alone what something else installed.
     """
-    setting = Setting(namespace=namespace, url=url)
+    setting = Setting(
+        namespace=namespace,
+        url=url,
+        namespace_selector=pairs("--namespace-selector", filter(None, namespace_selector.split(","))),
+        hook_settings=pairs("--hook-setting", hook_setting or ()),
+        inject_ca=inject_ca_from_secret,
+    )
     if dry_run:
         documents.show(manifests(setting), output or "yaml")
         return
@@ -53,6 +75,17 @@ async def install(
         return
     counts = Counter(one.result.value for one in done)
     console.out.print(", ".join(f"{word} {count}" for word, count in counts.items()))
+
+
+def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """What an option says as key=value, several times."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise UnwindError(f"{option}: {text!r} says nothing", remedy="write key=value")
+        found[key.strip()] = value.strip()
+    return found
 
 
 def _announce(line: str) -> None:

@@ -12,19 +12,16 @@ from unwind.api import capi, names, sveltos, unwind
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
-    SERVICE_ACCOUNTS,
     SERVICES,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.api.rights import READ, Contribution, Right, Setting
+from unwind.installing.addressing import MANAGER, PORT, SERVICE, granted, webhook
+from unwind.installing.registration import GATING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SERVICE = "unwind"
-"""The Service of a manager that runs in the cluster: unwind.NAMESPACE.svc."""
-MANAGER = "unwind"
-"""What the manager's ServiceAccount, roles and bindings are called."""
 PROFILES_PATH = "/admit/profiles"
 """Where the API server asks about profiles."""
 _LISTENS_ON = 9443
@@ -40,7 +37,7 @@ def _service(setting: Setting) -> list[dict[str, Any]]:
             "metadata": {"name": SERVICE, "namespace": setting.namespace},
             "spec": {
                 "selector": {names.NAME_LABEL: "unwind"},
-                "ports": [{"name": "https", "port": 443, "targetPort": _LISTENS_ON, "protocol": "TCP"}],
+                "ports": [{"name": "https", "port": PORT, "targetPort": _LISTENS_ON, "protocol": "TCP"}],
             },
         }
     ]
@@ -84,27 +81,7 @@ def _aggregated(setting: Setting) -> list[dict[str, Any]]:
     """
     # Its rules are written by the API server's own controller.
     selectors = [{"matchLabels": {names.AGGREGATE_LABEL: "true"}}]
-    return _granted(setting, f"{MANAGER}-external", aggregationRule={"clusterRoleSelectors": selectors})
-
-
-def _granted(setting: Setting, name: str, **role: Any) -> list[dict[str, Any]]:
-    """A role in the whole cluster that the manager has, beside the one with all that is always the same."""
-    name = f"{name}:{setting.namespace}"
-    return [
-        {
-            "apiVersion": CLUSTER_ROLES.api_version,
-            "kind": CLUSTER_ROLES.kind,
-            "metadata": {"name": name},
-            **role,
-        },
-        {
-            "apiVersion": CLUSTER_ROLE_BINDINGS.api_version,
-            "kind": CLUSTER_ROLE_BINDINGS.kind,
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": CLUSTER_ROLES.group, "kind": CLUSTER_ROLES.kind, "name": name},
-            "subjects": [{"kind": SERVICE_ACCOUNTS.kind, "name": MANAGER, "namespace": setting.namespace}],
-        },
-    ]
+    return granted(setting, f"{MANAGER}-external", aggregationRule={"clusterRoleSelectors": selectors})
 
 
 EXTERNAL = Contribution(
@@ -133,14 +110,13 @@ def profile_rules(namespace: str) -> str:
 
 def _admission(setting: Setting) -> list[dict[str, Any]]:
     """The API server asks before it writes a profile with another dependsOn than before."""
-    service = {"namespace": setting.namespace, "name": SERVICE, "path": PROFILES_PATH, "port": 443}
     name = profile_rules(setting.namespace)
     kind = VALIDATING_WEBHOOK_CONFIGURATIONS
     # Whoever may write any of these has the say over every write in the cluster: the right is for this one alone.
     right = Right(kind.group, (kind.plural,), (*READ, "patch"), (name,))
-    webhook = {
+    asking = {
         "name": "profiles.addons.unwind.dev",
-        "clientConfig": {"url": setting.url.rstrip("/") + PROFILES_PATH} if setting.url else {"service": service},
+        "clientConfig": webhook(setting, PROFILES_PATH),
         "rules": [
             {
                 "apiGroups": [sveltos.CONFIG_GROUP],
@@ -163,8 +139,8 @@ def _admission(setting: Setting) -> list[dict[str, Any]]:
         "timeoutSeconds": 5,
     }
     return [
-        *_granted(setting, f"{MANAGER}-profiles", rules=[right.rule()]),
-        {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "webhooks": [webhook]},
+        *granted(setting, f"{MANAGER}-profiles", rules=[right.rule()]),
+        {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "webhooks": [asking]},
     ]
 
 
@@ -187,4 +163,4 @@ ADDONS = Contribution(
     manifests=_admission,
 )
 
-REGISTER: Sequence[Contribution] = (MACHINERY, RECORDS, EXTERNAL, ADDONS)
+REGISTER: Sequence[Contribution] = (MACHINERY, RECORDS, EXTERNAL, ADDONS, GATING)

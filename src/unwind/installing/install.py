@@ -12,11 +12,11 @@ import msgspec
 
 from unwind.api import names
 from unwind.api.definitions import DEFINITIONS
-from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
+from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 from unwind.errors import UnwindError
 from unwind.installing import adopting, rivals
-from unwind.installing.manifests import called, is_ours, manifests, resource_of
-from unwind.kube.errors import NotFoundError
+from unwind.installing.looking import Found, look
+from unwind.installing.manifests import manifests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,8 @@ class Result(StrEnum):
     """Fields were added to a CRD of somebody else's."""
     LEFT_ALONE = "left alone"
     """It is not ours, and it will do as it is."""
+    LEFT_OUT = "left out"
+    """Its kind is not served here."""
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -48,22 +50,6 @@ class Done(msgspec.Struct, frozen=True):
     name: str
     result: Result
     note: str = ""
-
-
-class _Found(msgspec.Struct, frozen=True):
-    """A manifest, and what stands in its place."""
-
-    resource: Resource
-    manifest: Object
-    existing: Object | None
-
-    @property
-    def name(self) -> str:
-        return called(self.manifest)
-
-    @property
-    def foreign(self) -> bool:
-        return self.existing is not None and not is_ours(self.existing)
 
 
 async def install(
@@ -80,23 +66,30 @@ async def install(
     elsewhere = await _served_elsewhere(client)
     _refuse_foreign([one for one in found if one.name not in elsewhere], adopt_crds=adopt_crds)
 
-    done = []
-    for one in found:
-        if one.name in elsewhere:
-            result = Done(one.resource.kind, one.name, Result.LEFT_ALONE, elsewhere[one.name])
-        elif one.foreign and one.resource == CUSTOM_RESOURCE_DEFINITIONS:
-            result = await _adopt(client, one)
-        elif one.foreign:
-            result = Done(one.resource.kind, one.name, Result.LEFT_ALONE, "it was there before, and stays on uninstall")
-        else:
-            result = await _apply(client, one)
+    done: list[Done] = []
+    after = max(place for place, one in enumerate(found) if one.resource == CUSTOM_RESOURCE_DEFINITIONS)
+    for place, one in enumerate(found):
+        result = await _put(client, one, elsewhere)
         done.append(result)
         note = f" ({result.note})" if result.note else ""
         announce(f"{result.kind} {result.name} {result.result}{note}")
-    await _until_established(
-        client, [one.name for one in done if one.kind == CUSTOM_RESOURCE_DEFINITIONS.kind], elsewhere
-    )
+        if place == after:
+            # Before what goes by our kinds: a policy over Teardowns refuses everything while there are none to be had.
+            crds = [one.name for one in done if one.kind == CUSTOM_RESOURCE_DEFINITIONS.kind]
+            await _until_established(client, crds, elsewhere)
     return done
+
+
+async def _put(client: Client, one: Found, elsewhere: dict[str, str]) -> Done:
+    if one.unserved:
+        return Done(one.resource.kind, one.name, Result.LEFT_OUT, one.unserved)
+    if one.name in elsewhere:
+        return Done(one.resource.kind, one.name, Result.LEFT_ALONE, elsewhere[one.name])
+    if one.foreign and one.resource == CUSTOM_RESOURCE_DEFINITIONS:
+        return await _adopt(client, one)
+    if one.foreign:
+        return Done(one.resource.kind, one.name, Result.LEFT_ALONE, "it was there before, and stays on uninstall")
+    return await _apply(client, one)
 
 
 async def _refuse_rivals(client: Client, warn: Callable[[str], None]) -> None:
@@ -113,18 +106,13 @@ async def _refuse_rivals(client: Client, warn: Callable[[str], None]) -> None:
         )
 
 
-async def _look(client: Client, manifest: Object) -> _Found:
-    resource, metadata = resource_of(manifest), manifest["metadata"]
-    try:
-        existing = await client.get(resource, metadata["name"], namespace=metadata.get("namespace"))
-    except NotFoundError:
-        return _Found(resource, manifest, None)
-    if existing["metadata"].get("deletionTimestamp"):
+async def _look(client: Client, manifest: Object) -> Found:
+    found = await look(client, manifest)
+    if found.existing and found.existing["metadata"].get("deletionTimestamp"):
         raise UnwindError(
-            f"{resource.kind} {called(manifest)} is being deleted",
-            remedy="wait until it is gone, and install again",
+            f"{found.resource.kind} {found.name} is being deleted", remedy="wait until it is gone, and install again"
         )
-    return _Found(resource, manifest, existing)
+    return found
 
 
 async def _served_elsewhere(client: Client) -> dict[str, str]:
@@ -139,7 +127,7 @@ async def _served_elsewhere(client: Client) -> dict[str, str]:
     return elsewhere
 
 
-def _refuse_foreign(found: list[_Found], *, adopt_crds: bool) -> None:
+def _refuse_foreign(found: list[Found], *, adopt_crds: bool) -> None:
     foreign = [one for one in found if one.foreign and one.resource != NAMESPACES]
     crds = [one.name for one in foreign if one.resource == CUSTOM_RESOURCE_DEFINITIONS]
     others = [f"{one.resource.kind} {one.name}" for one in foreign if one.resource != CUSTOM_RESOURCE_DEFINITIONS]
@@ -155,18 +143,24 @@ def _refuse_foreign(found: list[_Found], *, adopt_crds: bool) -> None:
         )
 
 
-async def _apply(client: Client, one: _Found) -> Done:
+async def _apply(client: Client, one: Found) -> Done:
     applied = await client.apply(one.resource, one.manifest, field_manager=names.INSTALL_FIELD_MANAGER)
     if one.existing is None:
         result = Result.CREATED
-    elif one.existing["metadata"]["resourceVersion"] == applied["metadata"]["resourceVersion"]:
+    elif _written(one.existing) == _written(applied):
         result = Result.UNCHANGED
     else:
         result = Result.CHANGED
     return Done(one.resource.kind, one.name, result)
 
 
-async def _adopt(client: Client, one: _Found) -> Done:
+def _written(obj: Object) -> Object:
+    """What of an object is not the server's own: others may write its status at any moment."""
+    metadata = {key: value for key, value in obj["metadata"].items() if key not in ("resourceVersion", "managedFields")}
+    return {key: value for key, value in obj.items() if key != "status"} | {"metadata": metadata}
+
+
+async def _adopt(client: Client, one: Found) -> Done:
     assert one.existing  # noqa: S101 - for the type checker
     fields, patch = adopting.adoption(one.existing, one.manifest)
     if not fields:

@@ -18,7 +18,8 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.errors import UnwindError
-from unwind.installing.contributions import MANAGER, REGISTER
+from unwind.installing.addressing import MANAGER
+from unwind.installing.contributions import REGISTER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api import names
+from unwind.api.capi import EXTENSION_CONFIGS
 from unwind.api.meta import ObjectMeta
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, LEASES, NAMESPACES, Resource
+from unwind.api.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    Resource,
+)
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
 from unwind.errors import UnwindError
 from unwind.installing import kinds, rivals
+from unwind.installing.looking import look
 from unwind.installing.manifests import called, is_ours, manifests, resource_of
 from unwind.kube.errors import ConflictError, NotFoundError
 
@@ -31,6 +40,7 @@ _GONE_WITHIN = 120.0
 _LEASE_PREFIX = "unwind-"
 # What the API server and its controllers put into every namespace, and what only tells of other objects.
 _ALWAYS_THERE = {("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")}
+_CALLING = {EXTENSION_CONFIGS.group, VALIDATING_WEBHOOK_CONFIGURATIONS.group}
 _TELLING = {EVENTS.plural, "endpoints", "endpointslices"}
 
 
@@ -89,11 +99,22 @@ async def uninstall(
         f"the fields that were added to {name} ({fields}): without them, the API server would drop their values"
         for name, fields in seen.adopted.items()
     ]
+    deleted: list[str] = []
+
+    async def delete(obj: Object) -> None:
+        resource, metadata = resource_of(obj), obj["metadata"]
+        await _delete(client, resource, metadata["name"], metadata["uid"], namespace=metadata.get("namespace"))
+        deleted.append(f"{resource.kind} {called(obj)}")
+        announce(f"{deleted[-1]} deleted")
+
+    # Whatever has us called goes before what we answer from, and before the kinds that its rules are about.
+    calling = [obj for obj in seen.objects if resource_of(obj).group in _CALLING]
+    for obj in calling:
+        await delete(obj)
     for resource, metadata in seen.bearers:
         await _release(client, resource, metadata)
         announce(f"{resource.kind} {_title(metadata)} is let go")
 
-    deleted: list[str] = []
     for crd in seen.crds:
         left = await _count(client, await client.get(CUSTOM_RESOURCE_DEFINITIONS, crd.name))
         if left.objects and not delete_crds:
@@ -104,15 +125,10 @@ async def uninstall(
         announce(f"{deleted[-1]} deleted" + (f", with {_objects(left.objects)}" if left.objects else ""))
 
     for obj in seen.objects:
-        resource, metadata = resource_of(obj), obj["metadata"]
-        if resource == NAMESPACES:
-            reason = await _in_use(client, metadata["name"])
-            if reason:
-                kept.append(f"Namespace {metadata['name']}, because of what is in it: {reason}")
-                continue
-        await _delete(client, resource, metadata["name"], metadata["uid"], namespace=metadata.get("namespace"))
-        deleted.append(f"{resource.kind} {called(obj)}")
-        announce(f"{deleted[-1]} deleted")
+        if resource_of(obj) == NAMESPACES and (reason := await _in_use(client, called(obj))):
+            kept.append(f"Namespace {called(obj)}, because of what is in it: {reason}")
+        elif obj not in calling:
+            await delete(obj)
     return Outcome(deleted=tuple(deleted), released=len(seen.bearers), kept=tuple(kept))
 
 
@@ -188,15 +204,12 @@ def _our_finalizers(finalizers: tuple[str, ...]) -> list[str]:
 
 async def _ours(client: Client, manifest: Object) -> Object | None:
     """What stands in a manifest's place, if it is ours. CRDs are looked at by themselves."""
-    resource, metadata = resource_of(manifest), manifest["metadata"]
-    if resource == CUSTOM_RESOURCE_DEFINITIONS:
-        return None
-    try:
-        existing = await client.get(resource, metadata["name"], namespace=metadata.get("namespace"))
-    except NotFoundError:
+    found = await look(client, manifest)
+    resource, existing = found.resource, found.existing
+    if resource == CUSTOM_RESOURCE_DEFINITIONS or existing is None or not is_ours(existing):
         return None
     # The API server leaves these out of what it sends for some kinds.
-    return {**existing, "apiVersion": resource.api_version, "kind": resource.kind} if is_ours(existing) else None
+    return {**existing, "apiVersion": resource.api_version, "kind": resource.kind}
 
 
 async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> None:

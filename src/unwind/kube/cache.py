@@ -95,6 +95,10 @@ class Cache(Generic[T]):
     def _index(self, key: Key, old: T | None, new: T | None) -> None:
         for name, function in self._functions.items():
             index = self._indexes[name]
+            if old is None and new is not None:  # a list brings thousands of these
+                for value in function(new):
+                    index.setdefault(value, {})[key] = None
+                continue
             before = set(function(old)) if old is not None else set()
             after = set(function(new)) if new is not None else set()
             for value in before - after:

@@ -70,8 +70,13 @@ def wanted(resource: Resource, stub: Object, workload: Workload | None) -> Objec
     return patch
 
 
-def wanted_status(resource: Resource, stub: Object, workload: Workload | None, *, now: str) -> Object:
-    """What an object should say of itself, as far as it follows from what is known."""
+def wanted_status(
+    resource: Resource, stub: Object, workload: Workload | None, *, now: str, upgraded: bool = True
+) -> Object:
+    """What an object should say of itself, as far as it follows from what is known.
+
+    `upgraded`: whether a control plane has the version that it should have by now.
+    """
     if workload is None:
         member = stub["spec"]["member"]
         return _conditions(resource, stub, "False", "UnknownMember", f"this plane has no member {member!r}", now=now)
@@ -81,11 +86,11 @@ def wanted_status(resource: Resource, stub: Object, workload: Workload | None, *
     if resource == STUB_CLUSTERS:
         return status | {"initialization": {"provisioned": True}}
     version = stub["spec"].get("version")
+    versions = [{"version": version}] if version else []
     return status | {
         "initialization": {"controlPlaneInitialized": True},
         "externalManagedControlPlane": True,
-        # There at once: an upgrade of the control plane is over as soon as it is asked for.
-        "versions": [{"version": version}] if version else [],
+        "versions": versions if upgraded else stub["status"]["versions"],
     }
 
 
@@ -120,11 +125,16 @@ class Provider:
         """`member` gives the member of a name, once it is up: Cluster API that finds nobody there waits for 30 s."""
         self.delay = delay
         """How long infrastructure takes to go, in seconds."""
+        self.upgrading = 0.0
+        """How long a control plane takes to be upgraded, in seconds. If it is no time at all, Cluster API may ask the
+        hook after the whole upgrade before the one after the control plane (seen)."""
         self._member = member
         self._known: set[Key] = set()
         self._waiting: set[Key] = set()
         self._queue: asyncio.Queue[Key] = asyncio.Queue()
         self._gone_at: dict[str, float] = {}
+        self._upgraded_at: dict[tuple[str, str], float] = {}
+        """When a control plane, by its uid, has a version."""
 
     async def run(self, management: Cluster) -> None:
         """Do it until cancelled."""
@@ -187,9 +197,19 @@ class Provider:
         if workload and cluster and not await _ensure(client, kubeconfig_secret(cluster, key.namespace, workload)):
             return _RETRY
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        status = wanted_status(key.resource, stub, workload, now=now)
+        left = self._until_upgraded(stub)
+        status = wanted_status(key.resource, stub, workload, now=now, upgraded=left <= 0)
         await _merge(client, key.resource, stub, {"status": status}, subresource="status")
-        return None
+        return left if left > 0 else None
+
+    def _until_upgraded(self, stub: Object) -> float:
+        """How many seconds a control plane still needs for the version that it should have."""
+        versions = stub.get("status", {}).get("versions")
+        wanted = stub["spec"].get("version")
+        if not versions or not wanted or versions == [{"version": wanted}]:
+            return 0.0  # it has it; or it is new, and gets it at once
+        now = asyncio.get_running_loop().time()
+        return self._upgraded_at.setdefault((stub["metadata"]["uid"], wanted), now + self.upgrading) - now
 
     async def _release(self, client: Client, resource: Resource, stub: Object) -> float | None:
         metadata = stub["metadata"]

@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
         if length > limit:
             self._refuse(refusal(413, f"The body is too long: {limit} bytes are allowed."))
         elif length > _SMALL and not self._hold(exchange, length):
-            self._refuse(BUSY)
+            self._refuse((exchange.route and exchange.route.busy) or BUSY)
         elif not exchange.body:
             exchange.body = piece
         else:

@@ -22,6 +22,7 @@ from unwind.api.resources import SECRETS
 from unwind.certificates import KeyPair
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
+from unwind.installing.addressing import CERTIFICATE
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from unwind.serving.following import backoff, follow
 from unwind.serving.renewing import Kept, Terms, next_look, renewed
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-NAME = "unwind-serving-cert"
+NAME = CERTIFICATE
 # So that a clock that was set, or a machine that slept, delays a renewal by a day at most.
 _LONGEST_WAIT = 86400.0
 _SHORTEST_WAIT = 1.0

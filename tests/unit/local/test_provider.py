@@ -67,6 +67,13 @@ def test_a_member_that_is_there_is_provided_at_once() -> None:
     assert (condition(control_plane)["type"], condition(control_plane)["status"]) == ("Available", "True")
 
 
+def test_a_control_plane_says_its_old_version_until_it_is_upgraded() -> None:
+    old = [{"version": "v1.35.4"}]
+    it = stub(owners=[OWNER], status={"versions": old})
+    assert wanted_status(STUB_CONTROL_PLANES, it, WORKLOAD, now=NOW, upgraded=False)["versions"] == old
+    assert wanted_status(STUB_CONTROL_PLANES, it, WORKLOAD, now=NOW)["versions"] == [{"version": "v1.36.3"}]
+
+
 @BOTH
 def test_the_time_of_a_condition_moves_only_with_its_status(resource: Resource) -> None:
     before = wanted_status(resource, stub(owners=[OWNER]), WORKLOAD, now=THEN)

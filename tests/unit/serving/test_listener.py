@@ -333,6 +333,14 @@ async def test_bodies_that_do_not_fit_into_memory_are_refused() -> None:
         assert (await (await served.caller()).post("/echo", b"a" * 150_000)).status == 200
 
 
+async def test_a_route_says_itself_what_is_answered_where_a_body_does_not_fit_into_memory() -> None:
+    told = Route(path="/told", name="told", handler=echo, busy=Response(b"later"))
+    async with serving(ECHO, told, limits=Limits(bodies_bytes=100_000)) as served:
+        caller = await served.caller()
+        answer = await caller.post("/told", b"a" * 150_000)
+        assert (answer.status, answer.body) == (200, b"later")
+
+
 async def test_closing_lets_what_is_under_way_finish_and_accepts_nothing_more() -> None:
     held = Held()
     async with serving(ECHO, Route(path="/held", name="held", handler=held)) as served:

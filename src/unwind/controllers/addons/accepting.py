@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import Condition
     from unwind.controllers.addons.matching import ProfileKey
+    from unwind.gating.arming import Fault
 
 
 class Objections(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +117,7 @@ def conditions(
     held: Held | None,
     mistaken: Iterable[str],
     *,
+    unarmed: Fault | Unknown | None = None,
     served: bool,
     reason: Reason,
     generation: int,
@@ -124,6 +126,7 @@ def conditions(
     """What is said of a profile; the very same tuple where that changes nothing.
 
     `mistaken`: what is wrong and holds nothing up, with its `reason`. `served`: whether clusterDeletionBehavior is.
+    `unarmed`: why clusters of it are not held; where that is not known, what was said of it stays.
     """
     said = ". ".join([*([str(held)] if held else []), *mistaken])
     after = with_condition(
@@ -149,6 +152,14 @@ def conditions(
             "" if served else "the API server does not serve spec.clusterDeletionBehavior: the last known value holds",
         ),
     ]
+    if not isinstance(unarmed, Unknown):
+        told.append(
+            (
+                ConditionType.GATE_NOT_ARMED,
+                unarmed.reason if unarmed else Reason.NOT_REGISTERED,
+                unarmed.message if unarmed else "",
+            )
+        )
     for type_, why, message in told:
         if not message:
             after = without_condition(after, type_)

@@ -31,6 +31,7 @@ from unwind.clock import SYSTEM
 from unwind.concurrency import Together
 from unwind.controllers.addons import accepting, summarizing
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey
+from unwind.controllers.addons.summarizing import Place
 from unwind.deleting.deletion import pause
 from unwind.fleet import targets
 from unwind.kube import views
@@ -217,6 +218,8 @@ class Caches:
             indexes={
                 "cluster": lambda it: (summarizing.cluster_of(it),),
                 "profile": lambda it: (summarizing.profile_of(it),),
+                "place": lambda it: (summarizing.place_of(it),),
+                "needs": summarizing.needed_places,
                 "secret": lambda it: (
                     Key(it.metadata.namespace, it.metadata.annotations.get(CREDENTIALS_ANNOTATION, "")),
                 ),
@@ -295,9 +298,16 @@ class Caches:
                 yield ProfileKey(informer.view.resource.kind, one.metadata.namespace, one.metadata.name), one
 
     def summary(self, profile: ProfileKey, cluster: ClusterKey) -> ClusterSummary | None:
-        return next(
-            (one for one in self.summaries.cache.by("cluster", cluster) if summarizing.profile_of(one) == profile), None
-        )
+        return next(iter(self.summaries.cache.by("place", Place(cluster, profile))), None)
+
+    def needing(self, summary: ClusterSummary) -> list[ClusterSummary]:
+        """The summaries on the same cluster that depend on this one."""
+        return self.summaries.cache.by("needs", summarizing.place_of(summary))
+
+    def needed(self, summary: ClusterSummary) -> list[ClusterSummary]:
+        """The summaries on the same cluster that this one depends on."""
+        places = summarizing.needed_places(summary)
+        return [one for place in places for one in self.summaries.cache.by("place", place)]
 
     # Clusters
 

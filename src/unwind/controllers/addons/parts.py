@@ -11,7 +11,6 @@ from unwind.addons.helm import Helm
 from unwind.addons.helm_removing import HelmReleases
 from unwind.api.resources import VALIDATING_WEBHOOK_CONFIGURATIONS
 from unwind.controllers.addons import admitting
-from unwind.controllers.addons.caches import Caches
 from unwind.controllers.addons.configurations import Configurations
 from unwind.controllers.addons.profiles import Profiles
 from unwind.controllers.addons.summaries import Summaries
@@ -22,21 +21,22 @@ from unwind.installing.contributions import profile_rules
 from unwind.parts import Share, Trusting
 
 if TYPE_CHECKING:
+    from unwind.controllers.addons.caches import Caches
+    from unwind.gating.arming import Gate
     from unwind.parts import Surroundings
 
 
-def contribute(surroundings: Surroundings) -> Share:
+def contribute(surroundings: Surroundings, caches: Caches, gate: Gate) -> Share:
     """What `unwind run` starts."""
     client, metrics, owner = surroundings.client, surroundings.metrics, surroundings.shards
     namespace = surroundings.namespace
-    caches = Caches(client, metrics=metrics)
     program = shutil.which("helm")
     helm = Helm(Path(program)) if program else None
     plugins = tuple(installed())
     return Share(
         controllers=(
             caches,
-            Profiles(client, caches, owner=owner, metrics=metrics),
+            Profiles(client, caches, owner=owner, metrics=metrics, gate=gate, recorder=surroundings.recorder),
             Summaries(
                 client,
                 caches,

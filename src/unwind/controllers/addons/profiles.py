@@ -20,7 +20,9 @@ from unwind.api.names import Finalizer, Reason
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.clock import SYSTEM
 from unwind.controllers.addons import accepting, matching, summarizing
+from unwind.controllers.addons.gated import Gated, holds
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey, Verdict, key_of, verdict
+from unwind.controllers.addons.wording import WORTH_TELLING
 from unwind.controllers.revising import revise
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.queue import Queue
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches, SeenProfile
     from unwind.fleet.targets import Target
+    from unwind.gating.arming import Gate
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
+    from unwind.kube.events import Recorder
     from unwind.kube.metrics import Metrics
     from unwind.parts import Owner
 
@@ -61,12 +65,22 @@ class Profiles:
     name = "profiles"
 
     def __init__(
-        self, client: Client, caches: Caches, *, owner: Owner, metrics: Metrics, clock: Clock = SYSTEM
+        self,
+        client: Client,
+        caches: Caches,
+        *,
+        owner: Owner,
+        metrics: Metrics,
+        gate: Gate | None = None,
+        recorder: Recorder | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
+        """`gate`: who knows whether Cluster API asks before it takes a cluster apart."""
         self._client = client
         self._caches = caches
         self._owner = owner
         self._clock = clock
+        self._gated = Gated(gate, recorder, self._gate_changed)
         self._taken: dict[Pair, str] = {}
         """Summaries that cannot be made, because their names belong to others."""
         self._profiles: Queue[ProfileKey] = Queue(
@@ -79,6 +93,7 @@ class Profiles:
             clock=clock,
             failed=self._failed,
         )
+        self._words: Queue[ProfileKey] = Queue(self._speak, clock=SYSTEM, failed=self._failed)
         metrics.queue("profiles", self._profiles)
         metrics.queue("matches", self._pairs)
         for informer in (caches.cluster_profiles, caches.profiles):
@@ -97,6 +112,7 @@ class Profiles:
         """Look after them, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._profiles.run())
+            tasks.create_task(self._words.run())
             tasks.create_task(self._pairs.run())
 
     # What happens
@@ -147,6 +163,11 @@ class Profiles:
             self._pairs.add(Pair(profile, summarizing.cluster_of(it)))
             if new is None:
                 self._profiles.add(profile)
+
+    def _gate_changed(self) -> None:
+        for key, profile in list(self._caches.all_profiles()):
+            if holds(profile):
+                self._profiles.add(key)
 
     def _look_at(self, key: ProfileKey, profile: SeenProfile | None) -> None:
         for cluster in self._clusters_of(key, profile):
@@ -262,7 +283,10 @@ class Profiles:
 
         What lets things go is not decided by what a cache says (DESIGN, rule 4): it may be behind.
         """
-        profile, target = await self._read(pair.profile), await self._caches.read_target(pair.cluster)
+        async with asyncio.TaskGroup() as reading:
+            what = reading.create_task(self._read(pair.profile))
+            whereto = reading.create_task(self._caches.read_target(pair.cluster))
+        profile, target = what.result(), whereto.result()
         if profile and not profile.metadata.terminating:
             made_for = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION)
             same = target is not None and made_for == target.ref.uid
@@ -300,7 +324,14 @@ class Profiles:
         else:
             if not _claimed(profile):
                 await self._set_finalizers(key, profile, add=True)
-            await self._tell(key, profile)
+            self._words.add_after(key, WORTH_TELLING)
+        return None
+
+    async def _speak(self, key: ProfileKey) -> float | None:
+        # Beside what has to be done, and as it is when there is room.
+        async with self._client.aside:
+            if profile := self._caches.profile(key):
+                await self._tell(key, profile)
         return None
 
     def held(self, key: ProfileKey, profile: SeenProfile) -> accepting.Held | None:
@@ -321,7 +352,7 @@ class Profiles:
         if not _claimed(profile):
             return
         if self._caches.summaries.cache.count("profile", key):
-            await self._tell(key, profile)
+            self._words.add_after(key, WORTH_TELLING)
             return
         found = await self._client.list(CLUSTER_SUMMARIES, namespace=key.namespace or None)
         if not any(summarizing.profile_of(one) == key for one in msgspec.convert(found, list[ClusterSummary])):
@@ -369,6 +400,7 @@ class Profiles:
             await self._client.patch(
                 informer.view.resource, meta.name, body, namespace=meta.namespace or None, subresource="status"
             )
+            self._gated.report(informer.view.resource, profile, conditions)
 
     def _conditions(self, key: ProfileKey, profile: SeenProfile) -> tuple[Condition, ...]:
         held = self.held(key, profile)
@@ -378,6 +410,7 @@ class Profiles:
             profile.status.conditions,
             held,
             [*taken, *mistaken],
+            unarmed=self._gated.why_not(profile, self._matching(key, profile)),
             served=profile.spec.cluster_deletion_behavior is not None,
             reason=Reason.NAME_TAKEN if taken else Reason.UNKNOWN_VALUE,
             generation=profile.metadata.generation,

@@ -147,19 +147,19 @@ class Summaries:
         it = new or old
         if it is None or (old and new and _told(old) == _told(new)):
             return
-        profile, needed = summarizing.profile_of(it), set(summarizing.needs(it))
-        going = new is None or new.metadata.terminating
-        for other in self._caches.summaries.cache.by("cluster", summarizing.cluster_of(it)):
-            # Those that wait for it to be deployed; and once it goes, those that wait for it to be gone.
-            if profile in summarizing.needs(other) or (going and summarizing.profile_of(other) in needed):
-                self._queue.add(key_of(other))
+        self._look_above(it)
+        if new is None or new.metadata.terminating:
+            self._look_below(it)
+
+    def _look_above(self, it: ClusterSummary) -> None:
+        """Those that wait for it to be deployed."""
+        for other in self._caches.needing(it):
+            self._queue.add(key_of(other))
 
     def _look_below(self, it: ClusterSummary) -> None:
         """Those that wait for it to be gone."""
-        needed = set(summarizing.needs(it))
-        for other in self._caches.summaries.cache.by("cluster", summarizing.cluster_of(it)):
-            if summarizing.profile_of(other) in needed:
-                self._queue.add(key_of(other))
+        for other in self._caches.needed(it):
+            self._queue.add(key_of(other))
 
     def _target_changed(self, cluster: ClusterKey, old: Target | None, new: Target | None) -> None:
         if old and new and _reached_by(old) == _reached_by(new):
@@ -232,7 +232,6 @@ class Summaries:
         return None
 
     async def _deploy(self, summary: ClusterSummary) -> None:
-        cluster = summarizing.cluster_of(summary)
         target = self._target_of(summary)
         if target is None or target.terminating:
             return
@@ -240,8 +239,7 @@ class Summaries:
             reason = Reason.PAUSED if target.paused else Reason.NOT_READY
             self._words.wait(summary, reason, f"{target} is {'paused' if target.paused else 'not ready'}")
             return
-        on_cluster = self._caches.summaries.cache.by("cluster", cluster)
-        if waited_for := summarizing.waited_for(summary, on_cluster, self._landed):
+        if waited_for := summarizing.waited_for(summary, self._caches.needed(summary), self._landed):
             self._words.wait(summary, Reason.WAITING, f"waits for: {'; '.join(waited_for)}")
             return
         stop = self._stops[key_of(summary)] = asyncio.Event()
@@ -276,10 +274,7 @@ class Summaries:
     def _has_landed(self, summary: ClusterSummary) -> None:
         """What needs it starts from this very event, and waits for no write (DESIGN, rule 7)."""
         self._landed.add(summary.metadata.uid)
-        profile = summarizing.profile_of(summary)
-        for other in self._caches.summaries.cache.by("cluster", summarizing.cluster_of(summary)):
-            if profile in summarizing.needs(other):
-                self._queue.add(key_of(other))
+        self._look_above(summary)
 
     def _is_held(self, target: Target) -> bool:
         secret = self._caches.sources[SECRETS.kind].cache.get(Key(target.ref.namespace, target.secret))
@@ -317,10 +312,9 @@ class Summaries:
 
     def _dependents(self, summary: ClusterSummary) -> list[ClusterSummary]:
         """Those that need it and still stand."""
-        on_cluster = self._caches.summaries.cache.by("cluster", summarizing.cluster_of(summary))
         return [
             one
-            for one in summarizing.dependents(summary, on_cluster)
+            for one in summarizing.dependents(summary, self._caches.needing, self._caches.needed)
             if not ((it := self._withdrawals.get(one.metadata.uid)) and it.absent)
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,7 @@ from unwind.controllers.addons.matching import ClusterKey, ProfileKey
 from unwind.fleet.targets import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from unwind.api.sveltos import ProfileSpec
 
@@ -115,6 +115,13 @@ def cluster_of(summary: ClusterSummary) -> ClusterKey:
     return ClusterKey(summary.spec.cluster_type, summary.spec.cluster_namespace, summary.spec.cluster_name)
 
 
+class Place(NamedTuple):
+    """A profile on a cluster."""
+
+    cluster: ClusterKey
+    profile: ProfileKey | None
+
+
 def cluster_gone(summary: ClusterSummary) -> Target:
     """The cluster of a summary that is there no more, as far as it takes to let its credentials go."""
     key = cluster_of(summary)
@@ -171,14 +178,24 @@ def needs(summary: ClusterSummary) -> list[ProfileKey]:
     ]
 
 
-def waited_for(
-    summary: ClusterSummary, on_cluster: Iterable[ClusterSummary], landed: Collection[str] = ()
-) -> list[str]:
+def place_of(summary: ClusterSummary) -> Place:
+    """Which profile it is of, on which cluster: at most one summary is."""
+    return Place(cluster_of(summary), profile_of(summary))
+
+
+def needed_places(summary: ClusterSummary) -> list[Place]:
+    """Where what has to be there first would be."""
+    cluster = cluster_of(summary)
+    return [Place(cluster, profile) for profile in needs(summary)]
+
+
+def waited_for(summary: ClusterSummary, needed: Iterable[ClusterSummary], landed: Collection[str] = ()) -> list[str]:
     """What has to be deployed before it and is not, for people.
 
-    `landed`: those (by uid) that are, and whose status does not say so yet.
+    `needed`: those of what it needs that are on its cluster. `landed`: those (by uid) that are deployed, and whose
+    status does not say so yet.
     """
-    there = {profile_of(one): one for one in on_cluster}
+    there = {profile_of(one): one for one in needed}
     told: list[str] = []
     for need in needs(summary):
         one = there.get(need)
@@ -191,21 +208,26 @@ def waited_for(
     return told
 
 
-def dependents(summary: ClusterSummary, on_cluster: Iterable[ClusterSummary]) -> list[ClusterSummary]:
+def dependents(
+    summary: ClusterSummary,
+    needing: Callable[[ClusterSummary], Iterable[ClusterSummary]],
+    needed: Callable[[ClusterSummary], Iterable[ClusterSummary]],
+) -> list[ClusterSummary]:
     """The summaries on the same cluster that need this one, and so go before it.
 
     Those that it needs itself, in a circle, do not count: each would wait for the other for ever.
     """
-    there = {profile_of(one): one for one in on_cluster}
-    below: set[ProfileKey | None] = set()
-    waiting: list[ProfileKey] = needs(summary)
+    above = list(needing(summary))
+    if not above:
+        return []
+    below: set[str] = {summary.metadata.uid}
+    waiting = list(needed(summary))
     while waiting:
-        need = waiting.pop()
-        if need not in below and need in there:
-            below.add(need)
-            waiting += needs(there[need])
-    profile = profile_of(summary)
-    return [one for key, one in there.items() if profile in needs(one) and key not in below and key != profile]
+        one = waiting.pop()
+        if one.metadata.uid not in below:
+            below.add(one.metadata.uid)
+            waiting += needed(one)
+    return [one for one in above if one.metadata.uid not in below]
 
 
 def withdraws(spec: ProfileSpec) -> bool | Unknown:

@@ -86,7 +86,8 @@ class Words:
 
     async def _write_mentioned(self, key: Key) -> float | None:
         async with self._client.aside:
-            if mentioned := self._mentioned.pop(key, None):
+            # It may be gone by now.
+            if (mentioned := self._mentioned.pop(key, None)) and key in self._caches.summaries.cache:
                 await self._write(*mentioned)
         return None
 

@@ -104,7 +104,7 @@ class Teardowns:
         self._queue: Queue[Key] = Queue(
             metrics.timed(self.name, self._reconcile), group=lambda key: key, clock=clock, failed=_tell_failed
         )
-        self._projections = projecting.Projections(client, clock=clock)
+        self._projections = projecting.Projections(client, caches.summaries)
         metrics.queue(self.name, self._queue)
         caches.clusters.subscribe(lambda change: self._queue.add(change.key))
         caches.summaries.subscribe(self._summary_changed)
@@ -215,7 +215,7 @@ class Teardowns:
     async def _drafted(self, target: Target, *, decided: bool) -> drafting.Drafted:
         """The plan, from what the server says now and not from a cache: it is made once."""
         found = await self._client.list(CLUSTER_SUMMARIES, namespace=target.ref.namespace)
-        here = [one for one in msgspec.convert(found, list[ClusterSummary]) if _is_of(one, target)]
+        here = [one for one in msgspec.convert(found, list[ClusterSummary]) if is_of(one, target)]
         chunks = await self._means.inventories.on(target.ref.uid)
         objects = Counter(chunk.spec.owner.uid for chunk in chunks for _ in chunk.spec.entries)
         for one in here:
@@ -305,9 +305,9 @@ class Teardowns:
         return min(due, default=None)
 
     async def _forget(self, teardown: Teardown) -> None:
-        for step in teardown.spec.plan.steps if teardown.spec.plan else ():
-            for chunk in await self._means.inventories.of(step.object.uid):
-                await self._means.inventories.discard(chunk)
+        steps = teardown.spec.plan.steps if teardown.spec.plan else ()
+        inventories = self._means.inventories
+        await inventories.discard_all(await inventories.owned(step.object.uid for step in steps))
         with suppress(NotFoundError):  # somebody was faster
             await self._client.delete(TEARDOWNS, teardown.metadata.name, uid=teardown.metadata.uid)
         self._cleaned.discard(teardown.spec.target.uid)
@@ -339,7 +339,8 @@ def _clusters_of(summary: ClusterSummary) -> list[Key]:
     return [Key(spec.cluster_namespace, spec.cluster_name)] if spec.cluster_type == ClusterType.CAPI else []
 
 
-def _is_of(summary: ClusterSummary, target: Target) -> bool:
+def is_of(summary: ClusterSummary, target: Target) -> bool:
+    """Whether a summary is of this very cluster."""
     # Another cluster that had the name has summaries of its own.
     made_for = summary.metadata.annotations.get(CLUSTER_UID_ANNOTATION, target.ref.uid)
     return Key(target.ref.namespace, target.ref.name) in _clusters_of(summary) and made_for == target.ref.uid

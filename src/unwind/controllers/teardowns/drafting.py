@@ -12,6 +12,7 @@ from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import (
     DEADLINE_ANNOTATION,
     DELETION_BEHAVIOR_ANNOTATION,
+    DELETION_REQUESTED_BY_ANNOTATION,
     FORCE_RELEASE_ANNOTATION,
     ON_DEADLINE_ANNOTATION,
     ConditionType,
@@ -170,6 +171,7 @@ def teardown(target: Target, made: Plan | None) -> Teardown:
             target=ref,
             cause=Cause.CLUSTER_DELETED.value,
             requested_at=target.deleted_at,
+            requested_by=annotations.get(DELETION_REQUESTED_BY_ANNOTATION, ""),
             # What is not understood does not release anything: it waits for ever, and a condition says so.
             deadline="" if isinstance(durations.parse(deadline), Unknown) else deadline,
             on_deadline=OnDeadline.HOLD.value if isinstance(on_deadline, Unknown) else on_deadline.value,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def who_set(obj: Object, annotation: str) -> str:
-    """The field manager that set an annotation last; for people, until admission sees the user."""
+    """The field manager that set an annotation last: a program, where the user was not seen."""
     writers = [
         (one.get("time", ""), one.get("manager", ""))
         for one in obj["metadata"].get("managedFields") or ()

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unwind.api import durations
 from unwind.api.fields import Unknown
-from unwind.api.names import FORCE_RELEASE_ANNOTATION, ON_DEADLINE_ANNOTATION, Reason
+from unwind.api.names import (
+    FORCE_RELEASE_ANNOTATION,
+    FORCE_RELEASE_BY_ANNOTATION,
+    ON_DEADLINE_ANNOTATION,
+    Reason,
+)
 from unwind.api.policies import OnDeadline
 from unwind.controllers.teardowns.managers import who_set
 
@@ -31,14 +36,17 @@ async def forced(client: Client, resource: Resource, target: Target) -> LetGo | 
     """That a person lets the target go, if one does."""
     if FORCE_RELEASE_ANNOTATION not in target.annotations:
         return None
-    # Who said it stands only in what the server keeps of every field; and a yes is never taken from a cache.
+    # A yes is never taken from a cache.
     obj = await client.get(resource, target.ref.name, namespace=target.ref.namespace)
     if obj["metadata"]["uid"] != target.ref.uid:
         return None
-    said = (obj["metadata"].get("annotations") or {}).get(FORCE_RELEASE_ANNOTATION)
+    annotations = obj["metadata"].get("annotations") or {}
+    said = annotations.get(FORCE_RELEASE_ANNOTATION)
     if said is None:
         return None
-    return LetGo(Reason.FORCED, said or "no reason was given", who_set(obj, FORCE_RELEASE_ANNOTATION))
+    # Who it was is noted when it is written. Where nobody was there to note it, the API server knows only the program.
+    by = annotations.get(FORCE_RELEASE_BY_ANNOTATION) or who_set(obj, FORCE_RELEASE_ANNOTATION)
+    return LetGo(Reason.FORCED, said or "no reason was given", by)
 
 
 def ends_at(spec: TeardownSpec) -> datetime | None:

@@ -159,6 +159,7 @@ def _conditions(
         wanted[ConditionType.UNREACHABLE] = (True, Reason.UNREACHABLE, unreachable[0].message)
     for type_, (reason, messages) in _grouped(view.said).items():
         wanted[type_] = (True, reason, "; ".join(messages))
+    # Also GateNotArmed is not among them: whoever says it applies it by another field manager, and it stays.
     for type_ in ConditionType:
         if type_ in wanted:
             true, reason, message = wanted[type_]

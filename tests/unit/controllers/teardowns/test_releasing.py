@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from unwind.api.capi import CLUSTERS
+from unwind.api.meta import ObjectRef
+from unwind.api.sveltos import ClusterType
 from unwind.api.unwind import TeardownSpec
-from unwind.controllers.teardowns.releasing import expired, overdue, remaining
+from unwind.controllers.teardowns.releasing import LetGo, expired, forced, overdue, remaining
+from unwind.fleet.targets import Target
+
+if TYPE_CHECKING:
+    from unwind.kube.client import Client
 
 BEGAN = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 SPEC = TeardownSpec(requested_at=BEGAN, deadline="30m", on_deadline="Release")
@@ -38,3 +46,27 @@ def test_what_has_no_deadline_has_all_the_time_there_is(spec: TeardownSpec) -> N
 def test_nothing_but_the_very_word_releases(word: str) -> None:
     assert expired(TeardownSpec(requested_at=BEGAN, deadline="30m", on_deadline=word)) is None
     assert expired(SPEC) == ("Deadline", "it took longer than 30m", "unwind.dev/on-deadline: Release")
+
+
+class Clusters:
+    """A server that has one cluster, with these annotations."""
+
+    def __init__(self, **annotations: str) -> None:
+        self.annotations = {f"unwind.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+
+    async def get(self, *_: object, **__: object) -> dict[str, Any]:
+        fields: dict[str, Any] = {"f:metadata": {"f:annotations": {"f:unwind.dev/force-release": {}}}}
+        written = [{"manager": "kubectl-edit", "time": "2026-01-01T00:00:00Z", "fieldsV1": fields}]
+        return {"metadata": {"uid": "u-1", "annotations": self.annotations, "managedFields": written}}
+
+
+async def let_go(clusters: Clusters) -> LetGo | None:
+    ref = ObjectRef(kind="Cluster", namespace="default", name="c", uid="u-1")
+    target = Target(type=ClusterType.CAPI, ref=ref, secret="", annotations={"unwind.dev/force-release": "seen"})
+    return await forced(cast("Client", clusters), CLUSTERS, target)
+
+
+async def test_who_was_noted_let_it_go_and_otherwise_the_program_that_wrote_it() -> None:
+    assert await let_go(Clusters(force_release="now", force_release_by="alice")) == ("Forced", "now", "alice")
+    assert await let_go(Clusters(force_release="")) == ("Forced", "no reason was given", "kubectl-edit")
+    assert await let_go(Clusters(force_release_by="alice")) is None, "it was taken back meanwhile"

@@ -1,0 +1,272 @@
+"""What Cluster API asks, and its answers: no comes from caches, yes only after a fresh read.
+
+Whatever happens in here, a request that was understood is answered 200 and Success: after anything else Cluster API
+asks again late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind import logs
+from unwind.api.fields import Model
+from unwind.api.hooks import Hook
+from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
+from unwind.api.unwind import TEARDOWNS, Teardown
+from unwind.controllers.addons.matching import ClusterKey, ProfileKey
+from unwind.controllers.addons.summarizing import profile_of
+from unwind.controllers.teardowns import drafting
+from unwind.controllers.teardowns.controller import is_of
+from unwind.errors import UnwindError
+from unwind.fleet import targets
+from unwind.gating import deciding, gate, protocol
+from unwind.gating.gate import Closed, Open, Standing, Verdict
+from unwind.hooks import LONGEST, Wait
+from unwind.kube.errors import ApiError, NotFoundError
+from unwind.kube.views import Key
+from unwind.removing.inventories import Inventories
+from unwind.routes import Response, Route, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable
+    from typing import Any
+
+    from unwind.api.capi import Cluster
+    from unwind.api.hooks import HookRequest
+    from unwind.controllers.addons.caches import Caches
+    from unwind.fleet.targets import Target
+    from unwind.gating.registry import Registry
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+    from unwind.routes import Handler, Request
+
+log = logs.get(__name__)
+
+_DELETE = Hook.BEFORE_CLUSTER_DELETE
+# Of the time that there is for an answer: so much is left for the answer itself.
+_MARGIN = 0.3
+_FILLING = "unwind does not know yet what is on this cluster"
+_LATE = "unwind found no answer in time"
+_BUSY = "unwind has too much to do"
+_UNEXPECTED = "something unexpected happened in unwind; its log says what"
+
+
+class Asking:
+    """Answers Discovery and all hooks."""
+
+    def __init__(
+        self, client: Client, caches: Caches, *, namespace: str, registry: Registry, hooks: Iterable[Hook]
+    ) -> None:
+        """`namespace`: Unwind's own, where the inventories are. `hooks`: those that Cluster API is told of."""
+        self._client = client
+        self._caches = caches
+        self._inventories = Inventories(client, namespace=namespace)
+        self._registry = registry
+        self._hooks = tuple(hooks)
+        self._go_on = {hook: protocol.go_on(hook) for hook in Hook}
+        self._filling = {hook: _held(hook, _FILLING) for hook in Hook}
+        self._answers: dict[str, Response] = {}
+        """By the cluster's uid: what it is answered with as long as its Teardown stays as it is. Never a yes."""
+        caches.teardowns.subscribe(self._teardown_changed)
+
+    def routes(self) -> tuple[Route, ...]:
+        """Where Cluster API asks."""
+        discovery = Route(
+            path=protocol.DISCOVERY_PATH, handler=self._discover, name="discovery", timeout=protocol.TIMEOUT
+        )
+        return discovery, *(self._route(hook) for hook in Hook)
+
+    def _route(self, hook: Hook) -> Route:
+        ask = self._may_be_deleted if hook is _DELETE else partial(self._may_go_on, hook)
+        answer = _answering(hook, ask)
+        return Route(
+            path=protocol.path(hook),
+            handler=partial(self._still_waiting, answer) if hook is _DELETE else answer,
+            name=hook.value,
+            timeout=protocol.TIMEOUT,
+            late=_held(hook, _LATE),
+            busy=_held(hook, _BUSY),
+        )
+
+    def _discover(self, body: bytes, _: Request) -> Response:
+        # Also before anything is known here: Cluster API's manager does not start without an answer to this.
+        try:
+            return protocol.discovered(body, self._hooks)
+        except protocol.MalformedError as error:
+            return refusal(400, str(error))
+
+    # The gate
+
+    def _still_waiting(
+        self, answer: Handler, body: bytes, request: Request
+    ) -> Response | Coroutine[Any, Any, Response]:
+        """The same as last time, if nothing has changed: a thousand clusters that wait cost a look each."""
+        kept = self._answers.get(protocol.glance(_DELETE, body))
+        return kept if kept and self._synced else answer(body, request)
+
+    def _may_be_deleted(self, asked: HookRequest, request: Request) -> Response | Coroutine[Any, Any, Response]:
+        if not (self._synced and self._registry.ready):
+            return self._filling[_DELETE]
+        uid = asked.cluster.metadata.uid
+        teardown = self._caches.teardowns.cache.get(Key("", uid))
+        if teardown is None:
+            answer = _answer(gate.of_summaries(uid, _standing(self._known_summaries(asked.cluster))))
+        else:
+            answer = _answer(gate.of_teardown(uid, teardown))
+            if answer:
+                self._answers[uid] = answer
+        return answer or self._confirmed(asked, request)
+
+    @property
+    def _synced(self) -> bool:
+        return self._caches.teardowns.synced and self._caches.summaries.synced
+
+    def _teardown_changed(self, change: Change[Teardown]) -> None:
+        self._answers.pop(change.key.name, None)
+
+    async def _confirmed(self, asked: HookRequest, request: Request) -> Response:
+        """The answer where the caches know of nothing that keeps the cluster."""
+        target = targets.of_capi(asked.cluster)
+        try:
+            async with asyncio.timeout(request.remaining - _MARGIN):
+                verdict = await self._read(target)
+        except TimeoutError:
+            verdict = gate.closed("the API server did not answer in time")
+        except (UnwindError, msgspec.DecodeError) as error:
+            log.warning("it could not be confirmed that a cluster may go", cluster=str(target), why=str(error))
+            # No address and no time: the message lands in the Cluster's conditions, where it must not change.
+            code = f" ({error.code})" if isinstance(error, ApiError) else ""
+            verdict = gate.closed(f"the API server could not be asked what is left{code}")
+        if isinstance(verdict, Open) and (wait := await self._rules_wait(_DELETE, asked, request)):
+            verdict = Closed(wait.why, wait.seconds)
+        answer = _answer(verdict)
+        if answer is None:
+            log.info("cluster may go", cluster=str(target), uid=target.ref.uid)
+        return answer or self._go_on[_DELETE]
+
+    async def _read(self, target: Target) -> Verdict:
+        """The verdict by what the API server says now."""
+        uid = target.ref.uid
+        try:
+            return gate.of_teardown(uid, await self._client.get(TEARDOWNS, uid, type=Teardown))
+        except NotFoundError as error:
+            details = error.status.details
+            if details is None or (details.name, details.kind, details.group) != (
+                uid,
+                TEARDOWNS.plural,
+                TEARDOWNS.group,
+            ):
+                raise  # this says nothing about the Teardown
+        here = await self._read_summaries(target)
+        chunks = await self._inventories.on(uid)
+        return gate.of_summaries(uid, _standing(here), [one.step for one in drafting.lost(here, chunks)])
+
+    async def _read_summaries(self, target: Target) -> list[ClusterSummary]:
+        found: list[ClusterSummary] = []
+        pages = self._client.pages(CLUSTER_SUMMARIES, namespace=target.ref.namespace)
+        async with aclosing(pages):
+            async for page in pages:
+                # One of another cluster that cannot be read keeps nobody else's.
+                here = [item for item in page.items or () if _cluster_of(item).spec.cluster_name == target.ref.name]
+                found += map(_summary, here)
+        return [one for one in found if is_of(one, target)]
+
+    def _known_summaries(self, cluster: Cluster) -> list[ClusterSummary]:
+        target = targets.of_capi(cluster)
+        key = ClusterKey(ClusterType.CAPI.value, target.ref.namespace, target.ref.name)
+        return [one for one in self._caches.summaries.cache.by("cluster", key) if is_of(one, target)]
+
+    # Rules
+
+    def _may_go_on(self, hook: Hook, asked: HookRequest, request: Request) -> Response | Coroutine[Any, Any, Response]:
+        if hook not in self._hooks:
+            return self._go_on[hook]  # switched off, and Cluster API has not noticed yet
+        if hook.blocks and not (self._caches.settled and self._caches.teardowns.synced and self._registry.ready):
+            return self._filling[hook]
+        return self._ruled(hook, asked, request)
+
+    async def _ruled(self, hook: Hook, asked: HookRequest, request: Request) -> Response:
+        wait = await self._rules_wait(hook, asked, request)
+        if wait and not hook.blocks:
+            log.warning("nobody waits for a rule", hook=hook.value, cluster=str(_ref(asked)), why=wait.why)
+        return protocol.wait(hook, wait.why, wait.seconds) if wait else self._go_on[hook]
+
+    async def _rules_wait(self, hook: Hook, asked: HookRequest, request: Request) -> Wait | None:
+        """What the rules at a hook wait for."""
+        waits = [Wait(why, LONGEST) for why in self._registry.broken(hook)]
+        if rules := self._registry.rules(hook):
+            waits += await deciding.ask(rules, asked, client=self._client, within=max(0.0, request.remaining - _MARGIN))
+        return deciding.together(waits)
+
+
+def _answering(hook: Hook, ask: Any) -> Handler:
+    """A handler that reads the request and never fails."""
+
+    def answer(body: bytes, request: Request) -> Response | Coroutine[Any, Any, Response]:
+        try:
+            asked = protocol.asked(hook, body)
+        except protocol.MalformedError as error:
+            return refusal(400, str(error))
+        try:
+            said: Response | Coroutine[Any, Any, Response] = ask(asked, request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, Cluster API gets an answer
+            return _unexpected(hook, asked, error)
+        return said if isinstance(said, Response) else _kept_from_failing(hook, asked, said)
+
+    return answer
+
+
+async def _kept_from_failing(hook: Hook, asked: HookRequest, said: Coroutine[Any, Any, Response]) -> Response:
+    try:
+        return await said
+    except Exception as error:  # noqa: BLE001 - whatever it is, Cluster API gets an answer
+        return _unexpected(hook, asked, error)
+
+
+def _unexpected(hook: Hook, asked: HookRequest, error: Exception) -> Response:
+    log.error("a hook could not be answered", hook=hook.value, cluster=str(_ref(asked)), exc_info=error)
+    return _held(hook, _UNEXPECTED)
+
+
+def _held(hook: Hook, why: str) -> Response:
+    """That it has to wait for something that has to do with us, and not with the cluster."""
+    if hook is _DELETE:
+        verdict = gate.closed(why)
+        return protocol.wait(hook, verdict.message, verdict.seconds)
+    return protocol.wait(hook, why, gate.SOON)
+
+
+def _answer(verdict: Verdict) -> Response | None:
+    return protocol.wait(_DELETE, verdict.message, verdict.seconds) if isinstance(verdict, Closed) else None
+
+
+def _ref(asked: HookRequest) -> object:
+    return targets.of_capi(asked.cluster)
+
+
+def _standing(summaries: Iterable[ClusterSummary]) -> list[Standing]:
+    found = []
+    for summary in summaries:
+        # Called as its step will be, so that what people read does not change when the plan is made.
+        profile = profile_of(summary) or ProfileKey(CLUSTER_SUMMARIES.kind, "", summary.metadata.name)
+        found.append(Standing("/".join(part for part in profile if part), drafting.behaviour(summary)))
+    return found
+
+
+class _Of(Model, frozen=True, kw_only=True):
+    cluster_name: str = ""
+
+
+class _Named(Model, frozen=True, kw_only=True):
+    """As much of a summary as tells which cluster it is of."""
+
+    spec: _Of = _Of()
+
+
+_cluster_of = msgspec.json.Decoder(_Named).decode
+_summary = msgspec.json.Decoder(ClusterSummary).decode

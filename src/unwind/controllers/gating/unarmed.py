@@ -1,0 +1,179 @@
+"""Teardowns whose cluster Cluster API takes apart without asking: they say so, and a metric counts such clusters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from prometheus_client import Gauge
+
+from unwind import logs
+from unwind.api.capi import CLUSTERS
+from unwind.api.conditions import find, with_condition
+from unwind.api.fields import Unknown
+from unwind.api.names import GATE_FIELD_MANAGER, ConditionType
+from unwind.api.sveltos import ClusterDeletionBehavior, ClusterType
+from unwind.api.unwind import TEARDOWNS, Effort, Teardown
+from unwind.clock import SYSTEM
+from unwind.controllers.addons.matching import ClusterKey
+from unwind.kube.errors import ConflictError, NotFoundError
+from unwind.kube.events import Regarding
+from unwind.kube.queue import Queue
+from unwind.kube.views import Key
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from unwind.api.capi import Cluster
+    from unwind.api.meta import Condition
+    from unwind.clock import Clock
+    from unwind.controllers.addons.caches import Caches
+    from unwind.gating.arming import Fault, Gate
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client, Object
+    from unwind.kube.events import Recorder
+    from unwind.kube.metrics import Metrics
+    from unwind.parts import Owner
+
+log = logs.get(__name__)
+
+
+class Unarmed:
+    """Tells, on Teardowns, that nobody is asked before their cluster goes."""
+
+    name = "unarmed"
+
+    def __init__(
+        self,
+        client: Client,
+        caches: Caches,
+        gate: Gate,
+        *,
+        owner: Owner,
+        recorder: Recorder,
+        metrics: Metrics,
+        registry: CollectorRegistry,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._gate = gate
+        self._owner = owner
+        self._recorder = recorder
+        self._clock = clock
+        self._queue: Queue[Key] = Queue(
+            metrics.timed(self.name, self._reconcile), group=lambda key: key, clock=clock, failed=_tell_failed
+        )
+        metrics.queue(self.name, self._queue)
+        Gauge(
+            "unwind_gate_unarmed_clusters",
+            "Clusters with add-ons that must be removed, about which Cluster API would not ask.",
+            registry=registry,
+        ).set_function(self.count)
+        caches.teardowns.subscribe(self._teardown_changed)
+        caches.subscribe(self._look_at_all)
+        gate.subscribe(self._look_at_all)
+        owner.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._caches.ready
+
+    async def run(self) -> None:
+        await self._queue.run()
+
+    def count(self) -> int:
+        """How many clusters are to be held and would not be."""
+        gate, summaries = self._gate, self._caches.summaries.cache
+        if not gate.known:
+            return 0
+        found = 0
+        faults: dict[str, bool] = {}
+        for cluster in self._caches.clusters.all():
+            meta = cluster.metadata
+            if meta.namespace not in faults:
+                faults[meta.namespace] = gate.why_not(meta.namespace) is not None
+            if cluster.class_name and faults[meta.namespace]:
+                here = summaries.by("cluster", ClusterKey(ClusterType.CAPI.value, meta.namespace, meta.name))
+                found += any(enforcing(one.spec.cluster_profile_spec.deletion) for one in here)
+        return found
+
+    def _look_at_all(self) -> None:
+        for key in list(self._caches.teardowns.cache.keys()):
+            self._queue.add(key)
+
+    def _teardown_changed(self, change: Change[Teardown]) -> None:
+        if change.new and not change.new.finished:
+            self._queue.add(change.key)
+
+    async def _reconcile(self, key: Key) -> float | None:
+        teardown = self._caches.teardowns.cache.get(key)
+        # What is over stays as it was: it tells how the cluster went.
+        if teardown is None or teardown.finished or not self._gate.known or not self._caches.clusters.settled:
+            return None
+        target = teardown.spec.target
+        if not self._owner.owns(str(Key(target.namespace, target.name))):
+            return None
+        cluster = self._caches.clusters.get(Key(target.namespace, target.name))
+        held = _held(teardown) and cluster is not None and _is_of(cluster, teardown)
+        await self._tell(teardown, self._gate.why_not(target.namespace) if held else None)
+        return None
+
+    async def _tell(self, teardown: Teardown, fault: Fault | None) -> None:
+        before = find(teardown.status.conditions, ConditionType.GATE_NOT_ARMED)
+        kept: tuple[Condition, ...] = (before,) if before else ()
+        wanted: tuple[Condition, ...] = ()
+        if fault:
+            wanted = with_condition(
+                kept,
+                type=ConditionType.GATE_NOT_ARMED,
+                status=True,
+                reason=fault.reason,
+                message=f"Cluster API does not wait for the removal: {fault}",
+                generation=teardown.metadata.generation,
+                now=self._clock.now(),
+            )
+        if wanted == kept:
+            return
+        meta = teardown.metadata
+        body: Object = {
+            "apiVersion": TEARDOWNS.api_version,
+            "kind": TEARDOWNS.kind,
+            "metadata": {"name": meta.name, "uid": meta.uid},
+            # Applied by a field manager of its own: an empty list takes back what it said, and nothing else.
+            "status": {"conditions": msgspec.to_builtins(wanted)},
+        }
+        try:
+            written = await self._client.apply(TEARDOWNS, body, subresource="status", field_manager=GATE_FIELD_MANAGER)
+        except NotFoundError:
+            return  # the record is gone
+        except ConflictError:
+            # Its name is another's by now; or two writes have met, and it is tried again.
+            if not (await self._client.sighting(TEARDOWNS, meta.name, uid=meta.uid)).absent:
+                raise
+            return
+        self._caches.teardowns.take(msgspec.convert(written, Teardown))
+        if fault and before is None:
+            it = Regarding(TEARDOWNS.api_version, TEARDOWNS.kind, meta.name, meta.uid)
+            self._recorder.report(it, ConditionType.GATE_NOT_ARMED, wanted[0].message, action="Hold", type="Warning")
+            log.warning("Cluster API does not ask about a cluster", teardown=meta.name, why=str(fault))
+
+
+def enforcing(behaviour: ClusterDeletionBehavior | Unknown) -> bool:
+    """Whether clusters are held by it. A word that is not known holds."""
+    return isinstance(behaviour, Unknown) or behaviour is ClusterDeletionBehavior.ENFORCE
+
+
+def _held(teardown: Teardown) -> bool:
+    plan = teardown.spec.plan
+    return plan is None or any(Effort.read(step.effort) not in (Effort.LEAVE, Effort.TRY) for step in plan.steps)
+
+
+def _is_of(cluster: Cluster, teardown: Teardown) -> bool:
+    target = teardown.spec.target
+    # About a Cluster without ClusterClass nobody is ever asked, which is told otherwise.
+    return target.group == CLUSTERS.group and cluster.metadata.uid == target.uid and bool(cluster.class_name)
+
+
+def _tell_failed(key: Key, error: Exception) -> None:
+    log.warning("it could not be told that a cluster is not held", teardown=str(key), why=str(error))

@@ -1,0 +1,159 @@
+"""May a cluster be taken apart? Only add-ons that have to be gone before it keep it (pure).
+
+A verdict is as good as what it was made of: a no may come from caches, a yes has to be made of what was read for it
+(DESIGN, rule 4).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.fields import Unknown
+from unwind.api.names import ConditionType, Reason
+from unwind.api.sveltos import ClusterDeletionBehavior
+from unwind.api.unwind import Effort, Phase, StepState
+from unwind.hooks import LONGEST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unwind.api.unwind import Blocker, Step, Teardown
+
+SOON = 1
+"""Seconds. The shortest time after which Cluster API can be told to ask again."""
+_WAITING = "waiting for add-on cleanup: "
+_NAMED = 5
+_TOLD = 500
+# Cluster API asks no sooner than it was told, so a long wait must not outlast what is left. These are the most that can
+# go in a second: what is quick in the end is let go at once, and what takes longer is only asked for more often.
+_OBJECTS_A_SECOND = 5000
+_WAVES_A_SECOND = 8
+_WHY = (ConditionType.UNKNOWN_VALUE, ConditionType.FIELD_NOT_SERVED, ConditionType.PLANNED)
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Nothing keeps the cluster."""
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """The cluster has to wait."""
+
+    message: str
+    """For what. The same for the same state, so there is no time in it and no number of objects."""
+    seconds: int = SOON
+    """When to ask again."""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What a summary of the cluster says, while there is no plan yet."""
+
+    name: str
+    """What its step will be called."""
+    behaviour: ClusterDeletionBehavior | Unknown
+
+
+Verdict = Open | Closed
+
+
+def closed(why: str, seconds: int = SOON) -> Closed:
+    """That the cluster has to wait, for this."""
+    return Closed(f"{_WAITING}{why}", seconds)
+
+
+def of_teardown(uid: str, teardown: Teardown) -> Verdict:
+    """Whether the cluster of this uid may go, by the record of its teardown."""
+    if not uid or teardown.spec.target.uid != uid:
+        return closed(f"the Teardown {teardown.metadata.name} is that of another cluster")
+    if teardown.finished:
+        return Open()
+    if teardown.spec.plan is None:
+        return closed(_unplanned(teardown))
+    done, others = _ended(teardown)
+    left = [step for step in teardown.spec.plan.steps if _closes(step, done, others)]
+    if not left:
+        return Open()
+    why = _some(step.name for step in left)
+    if blocker := _first_blocker(teardown, {step.name for step in left}):
+        why = f"{why}; {_told(blocker)}"
+    return closed(why, _seconds(teardown, left))
+
+
+def of_summaries(uid: str, standing: Iterable[Standing], lost: Iterable[str] = ()) -> Verdict:
+    """Whether the cluster of this uid may go, while there is no record of its teardown.
+
+    `lost`: what put objects on it and is gone itself, with the word on what is to become of them.
+    """
+    if not uid:
+        return closed("the request does not say which cluster it is about, it has no uid")
+    keeping = [one for one in standing if one.behaviour not in _LETTING_GO]
+    unknown = [f"{one.name} ({one.behaviour})" for one in keeping if isinstance(one.behaviour, Unknown)]
+    enforced = [one.name for one in keeping if not isinstance(one.behaviour, Unknown)]
+    found = [*enforced, *unknown, *(f"{one} (it is gone, and what it put there is not)" for one in lost)]
+    return closed(_some(found)) if found else Open()
+
+
+_LETTING_GO = (ClusterDeletionBehavior.LEAVE, ClusterDeletionBehavior.REMOVE)
+
+
+def _ended(teardown: Teardown) -> tuple[set[str], set[str]]:
+    """The steps that were seen to be absent, and those that came to another end."""
+    removed, others, going = set(), set(), set()
+    for step in teardown.status.steps:
+        state = StepState.read(step.state)
+        if state is StepState.REMOVED:
+            removed.add(step.name)
+        elif state in (StepState.LEFT, StepState.GIVEN_UP):
+            others.add(step.name)
+        else:  # also a state that is not known
+            going.add(step.name)
+    return removed - going, others - going
+
+
+def _closes(step: Step, removed: set[str], others: set[str]) -> bool:
+    """Whether a step keeps the cluster. One that status does not mention is not done."""
+    effort = Effort.read(step.effort)
+    if effort in (Effort.LEAVE, Effort.TRY) or step.name in removed:
+        return False
+    # Where it is not known how much is to be done for it, nobody can have decided to leave it.
+    return effort is not Effort.ENFORCE or step.name not in others
+
+
+def _seconds(teardown: Teardown, left: list[Step]) -> int:
+    waves = len({step.wave for step in left})
+    # What waits for somebody may be free at any moment; and so may the last wave, however wide it is.
+    if waves <= 1 or teardown.phase is Phase.HELD:
+        return SOON
+    gone = {step.name: step.removed for step in teardown.status.steps}
+    objects = sum(max(0, step.objects - gone.get(step.name, 0)) for step in left)
+    return min(LONGEST, SOON + max(objects // _OBJECTS_A_SECOND, waves // _WAVES_A_SECOND))
+
+
+def _unplanned(teardown: Teardown) -> str:
+    said = {one.type: one.message for one in teardown.status.conditions if one.message}
+    told = [said[one] for one in _WHY if one in said]
+    return f"its plan is not made; {_cut('; '.join(told))}" if told else "its plan is not made yet"
+
+
+def _first_blocker(teardown: Teardown, steps: set[str]) -> Blocker | None:
+    found = [one for one in teardown.status.blockers if one.step in steps]
+    if teardown.phase is not Phase.HELD:
+        # What is on its way out anyhow changes all the time while things go well.
+        found = [one for one in found if one.reason != Reason.DELETING]
+    return min(found, key=lambda one: (one.reason == Reason.DELETING, one.step, str(one.object)), default=None)
+
+
+def _told(blocker: Blocker) -> str:
+    actor = f" (must act: {blocker.actor})" if blocker.actor else ""
+    return f"{_cut(blocker.message or f'{blocker.object}: {blocker.reason}')}{_cut(actor)}"
+
+
+def _some(names: Iterable[str]) -> str:
+    found = sorted(names)
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return f"{', '.join(found[:_NAMED])}{more}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TOLD else f"{text[:_TOLD]}…"

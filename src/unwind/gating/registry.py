@@ -1,0 +1,121 @@
+"""The rules that there are at each hook: those that come along, and those of other packages."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from unwind import logs
+from unwind.api.fields import Unknown
+from unwind.api.hooks import Hook
+from unwind.errors import UnwindError
+from unwind.hooks import rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+    from importlib.metadata import EntryPoint
+
+    from unwind.hooks import Rule
+
+log = logs.get(__name__)
+
+GROUP = "unwind.hooks"
+"""The entry points of other packages. Each is named by the hook that it has rules for: `BeforeClusterUpgrade`."""
+
+
+class Plugin:
+    """Rules of another package at one hook."""
+
+    def __init__(self, name: str, load: Callable[[], object], *, source: str, beside: Collection[str] = ()) -> None:
+        """`beside`: the names of all entry points of that package."""
+        self.name = name
+        self.source = source
+        self.rules: tuple[Rule, ...] = ()
+        self.error = ""
+        self._load = load
+        self._known = {name, *beside}
+
+    def concerns(self, hook: Hook) -> bool:
+        """Whether it has a say at a hook. Where its name is none, nobody knows at which it would, so it is all."""
+        return self.name == hook.value or isinstance(Hook.read(self.name), Unknown)
+
+    def load(self) -> None:
+        """Import it. If that fails, `error` says why, and its hook is held."""
+        try:
+            if isinstance(Hook.read(self.name), Unknown):
+                raise UnwindError(f"there is no hook {self.name!r}")
+            found = tuple(rules(self._load(), source=self.source))
+            for rule in found:
+                if rule.hook.value not in self._known:
+                    # Were it to break one day, nobody would know to hold that hook.
+                    raise UnwindError(f"{rule.name} is for {rule.hook.value}, for which there is no entry point")
+            self.rules = tuple(rule for rule in found if rule.hook.value == self.name)
+            if not self.rules:
+                raise UnwindError(f"there is no rule for {self.name} in it")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it does, it takes nothing down
+            self.error = str(error) if isinstance(error, UnwindError) else f"{type(error).__name__}: {error}"
+
+
+def installed() -> list[Plugin]:
+    """The plugins of the packages that are installed."""
+    points = [(_source(point), point) for point in entry_points(group=GROUP)]
+    return [
+        Plugin(
+            point.name,
+            point.load,
+            source=source,
+            beside=[other.name for whose, other in points if whose == source],
+        )
+        for source, point in points
+    ]
+
+
+class Registry:
+    """All rules, as a part of the process that loads those of others."""
+
+    name = "hook rules"
+
+    def __init__(self, known: Iterable[Rule] = (), *, plugins: Iterable[Plugin] = ()) -> None:
+        self._known = tuple(known)
+        self._plugins = tuple(plugins)
+        self._loaded = not self._plugins
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is known who has a say."""
+        return self._loaded
+
+    async def run(self) -> None:
+        """Load them, and be there until cancelled."""
+        if not self._loaded:
+            # An import reads files, and may take a second: not on the loop.
+            await asyncio.to_thread(self.load)
+        await asyncio.Event().wait()
+
+    def load(self) -> None:
+        """Import the plugins, one after the other."""
+        for plugin in self._plugins:
+            plugin.load()
+            if plugin.error:
+                log.warning("rules of a package do not load", package=plugin.source, hook=plugin.name, why=plugin.error)
+        self._loaded = True
+
+    def rules(self, hook: Hook) -> tuple[Rule, ...]:
+        """Those at a hook."""
+        found = [rule for rule in self._known if rule.hook is hook]
+        for plugin in self._plugins:
+            found += [rule for rule in plugin.rules if rule.hook is hook]
+        return tuple(found)
+
+    def broken(self, hook: Hook) -> list[str]:
+        """Why a hook is held, whatever its rules say."""
+        return [
+            f"{plugin.source} has rules at {plugin.name}, and does not load: {plugin.error}"
+            for plugin in self._plugins
+            if plugin.error and plugin.concerns(hook)
+        ]
+
+
+def _source(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value

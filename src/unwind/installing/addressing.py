@@ -1,0 +1,45 @@
+"""What the manager is called in a cluster, how it is called there, and the rights that it is given by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, SERVICE_ACCOUNTS
+
+if TYPE_CHECKING:
+    from unwind.api.rights import Setting
+
+SERVICE = "unwind"
+"""The Service of a manager that runs in the cluster: unwind.NAMESPACE.svc."""
+MANAGER = "unwind"
+"""What the manager's ServiceAccount, roles and bindings are called."""
+CERTIFICATE = "unwind-serving-cert"
+"""The Secret with the certificate that the replicas show, and in `ca.crt` what callers verify it against."""
+PORT = 443
+
+
+def webhook(setting: Setting, path: str) -> dict[str, Any]:
+    """How the API server calls the manager at a path."""
+    if setting.url:
+        return {"url": setting.url.rstrip("/") + path}
+    return {"service": {"namespace": setting.namespace, "name": SERVICE, "path": path, "port": PORT}}
+
+
+def granted(setting: Setting, name: str, **role: Any) -> list[dict[str, Any]]:
+    """A role in the whole cluster that the manager has, beside the one with all that is always the same."""
+    name = f"{name}:{setting.namespace}"
+    return [
+        {
+            "apiVersion": CLUSTER_ROLES.api_version,
+            "kind": CLUSTER_ROLES.kind,
+            "metadata": {"name": name},
+            **role,
+        },
+        {
+            "apiVersion": CLUSTER_ROLE_BINDINGS.api_version,
+            "kind": CLUSTER_ROLE_BINDINGS.kind,
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": CLUSTER_ROLES.group, "kind": CLUSTER_ROLES.kind, "name": name},
+            "subjects": [{"kind": SERVICE_ACCOUNTS.kind, "name": MANAGER, "namespace": setting.namespace}],
+        },
+    ]

@@ -1,0 +1,127 @@
+"""Cluster API's hooks for tests: the real handlers and rules on real caches, called as Cluster API calls them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tests.plane.external import Everything
+from unwind.api.capi import CLUSTERS
+from unwind.api.hooks import API_VERSION, Hook
+from unwind.controllers.addons.caches import Caches
+from unwind.controllers.addons.profiles import Profiles
+from unwind.controllers.addons.summaries import Summaries
+from unwind.controllers.gating import ruling
+from unwind.controllers.gating.asking import Asking
+from unwind.controllers.gating.charting import Charts
+from unwind.deleting.builtin import BUILTIN
+from unwind.gating import protocol
+from unwind.gating.registry import Registry
+from unwind.kube.metrics import Metrics
+from unwind.metrics import new_registry
+from unwind.routes import Request
+from unwind.testing.clock import StillClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from unwind.addons.helm import Helm
+    from unwind.hooks import Rule
+    from unwind.kube.client import Client, Object
+
+Answer = tuple[int, str]
+"""In how many seconds to ask again (0: go on), and what is waited for."""
+
+
+class Asked:
+    """The handlers, called as Cluster API calls them."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._routes = {route.path: route for route in asking.routes()}
+        self.settings: dict[str, str] = {}
+
+    async def ask(self, hook: Hook, cluster: Object, **fields: Any) -> Answer:
+        # As it is sent: without status, managedFields, and what kubectl remembers.
+        metadata = {name: value for name, value in cluster["metadata"].items() if name != "managedFields"}
+        about = {"apiVersion": CLUSTERS.api_version, "kind": "Cluster"}
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": f"{hook.value}Request",
+            "settings": self.settings,
+            "cluster": about | {"metadata": metadata, "spec": cluster.get("spec", {})},
+            **fields,
+        }
+        route = self._routes[protocol.path(hook)]
+        request = Request(
+            method="POST", path=route.path, query="", headers={}, peer="", ends=time.monotonic() + route.timeout
+        )
+        said = route.handler(msgspec.json.encode(body), request)
+        response = await said if asyncio.iscoroutine(said) else said
+        assert response.status == 200, response
+        told = msgspec.json.decode(response.body)
+        assert told["status"] == "Success"
+        assert told["kind"] == f"{hook.value}Response"
+        return told.get("retryAfterSeconds", 0), told["message"]
+
+    async def until(self, says: Callable[[Answer], bool], hook: Hook, cluster: Object, **fields: Any) -> Answer:
+        """Ask again and again, as Cluster API does, until the answer is like that."""
+        answer: Answer = (-1, "never asked")
+        try:
+            async with asyncio.timeout(60):
+                while not says(answer := await self.ask(hook, cluster, **fields)):
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"the last answer was {answer}") from None
+        return answer
+
+    async def until_open(self, hook: Hook, cluster: Object, **fields: Any) -> None:
+        await self.until(lambda answer: answer[0] == 0, hook, cluster, **fields)
+
+    async def until_held(self, words: str, hook: Hook, cluster: Object, **fields: Any) -> str:
+        return (await self.until(lambda it: it[0] > 0 and words in it[1], hook, cluster, **fields))[1]
+
+
+@asynccontextmanager
+async def answering(
+    client: Client,
+    *,
+    followed: Client | None = None,
+    helm: Helm | None = None,
+    more: Iterable[Rule] = (),
+    controllers: str = "",
+) -> AsyncIterator[Asked]:
+    """The handlers, with all hooks switched on. `followed`: the client of the caches. `controllers`: run those of
+    add-ons as well, with their inventories in this namespace."""
+    clock = StillClock()
+    caches = Caches(followed or client, clock=clock)
+    charts = Charts(helm)
+    builtin = ruling.builtin(caches, charts=charts, namespace="default")
+    registry = Registry([*builtin, *more])
+    asking = Asking(client, caches, namespace="default", registry=registry, hooks=Hook)
+    parts: list[Any] = [caches, registry, charts]
+    if controllers:
+        parts += _controllers(client, caches, clock, controllers)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(part.run()) for part in parts]
+        try:
+            async with asyncio.timeout(60):
+                while not (caches.settled and caches.teardowns.synced):
+                    await asyncio.sleep(0.02)
+            yield Asked(asking)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def _controllers(client: Client, caches: Caches, clock: StillClock, namespace: str) -> list[Any]:
+    owner, metrics = Everything(), Metrics(new_registry())
+    return [
+        Profiles(client, caches, owner=owner, metrics=metrics, clock=clock),
+        Summaries(
+            client, caches, namespace=namespace, owner=owner, metrics=metrics, deleters=BUILTIN, helm=None, clock=clock
+        ),
+    ]

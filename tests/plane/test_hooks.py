@@ -1,0 +1,313 @@
+"""What Cluster API is answered: by a process as people run it, and by the gate with caches that lag behind."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+import uuid
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import msgspec
+import pytest_asyncio
+
+from tests.plane import profiles
+from tests.plane.test_run import running
+from tests.unit.gating.asked import V1BETA1, V1BETA2, body, cluster, teardown
+from unwind.api.hooks import API_VERSION, Hook
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.names import CLUSTER_UID_ANNOTATION, MEMBER_LABEL, OWNER_LABEL
+from unwind.api.resources import SECRETS
+from unwind.api.sveltos import CLUSTER_SUMMARIES
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, Inventory, InventorySpec, MemberRef
+from unwind.controllers.addons.caches import Caches
+from unwind.controllers.gating.asking import Asking
+from unwind.controllers.gating.parts import switched_on
+from unwind.gating import protocol
+from unwind.gating.registry import Registry
+from unwind.kube.client import Client
+from unwind.local.waiting import until_absent
+from unwind.serving import addresses
+from unwind.serving.listener import Listener
+from unwind.serving.secret import NAME
+from unwind.testing.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from unwind.kube.client import Object
+    from unwind.local.plane import Plane
+
+DELETE = Hook.BEFORE_CLUSTER_DELETE
+CLOSED = "waiting for add-on cleanup: "
+
+
+class Asked:
+    """A cluster that Cluster API asks about; all that is in the API of it is what a test puts there."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+        self.name = f"c-{uuid.uuid4().hex[:6]}"
+        self.uid = str(uuid.uuid4())
+
+    def body(self, hook: Hook = DELETE, version: str = V1BETA2) -> bytes:
+        return body(hook, cluster=cluster(uid=self.uid, name=self.name, namespace=self.namespace, version=version))
+
+    async def add_on(self, name: str, behaviour: str, *, of: str = "") -> Object:
+        """A summary of this cluster; of another one that had its name, if that is given."""
+        metadata = {
+            "name": f"{name}-capi-{self.name}",
+            "namespace": self.namespace,
+            "annotations": {CLUSTER_UID_ANNOTATION: of or self.uid},
+        }
+        spec = {
+            "clusterNamespace": self.namespace,
+            "clusterName": self.name,
+            "clusterType": "Capi",
+            "clusterProfileSpec": {"clusterDeletionBehavior": behaviour},
+        }
+        kind = CLUSTER_SUMMARIES
+        return await self.client.create(
+            kind, {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+        )
+
+    async def without(self, summary: Object) -> None:
+        meta = summary["metadata"]
+        await self.client.delete(CLUSTER_SUMMARIES, meta["name"], uid=meta["uid"], namespace=self.namespace)
+        await until_absent(self.client, CLUSTER_SUMMARIES, meta["name"], namespace=self.namespace)
+
+    async def torn_down(self, *steps: tuple[str, str, str], phase: str = "Removing") -> None:
+        """The record of its teardown, with these steps."""
+        record = teardown(*steps, uid=self.uid, phase=phase)
+        wanted = manifest(TEARDOWNS, msgspec.structs.replace(record, metadata=ObjectMeta(name=self.uid)))
+        status = wanted.pop("status")
+        await self.client.create(TEARDOWNS, wanted)
+        await self.tell(**status)
+
+    async def tell(self, **status: Any) -> None:
+        await self.client.patch(TEARDOWNS, self.uid, {"status": status}, subresource="status")
+
+    async def leave_behind(self, home: str) -> None:
+        """An inventory on this cluster whose summary is gone."""
+        owner = str(uuid.uuid4())
+        it = ObjectRef(version="v1", kind="ConfigMap", namespace="default", name="left", uid="left")
+        inventory = Inventory(
+            metadata=ObjectMeta(name=f"{owner}-0", namespace=home, labels={OWNER_LABEL: owner, MEMBER_LABEL: self.uid}),
+            spec=InventorySpec(
+                owner=ObjectRef(kind="ClusterSummary", namespace=self.namespace, name="vanished", uid=owner),
+                member=MemberRef(object=ObjectRef(kind="Cluster", name=self.name, uid=self.uid), system_uid="x"),
+                entries={"left": Entry(object=it, resource="configmaps", state="Confirmed")},
+            ),
+        )
+        await self.client.create(INVENTORIES, manifest(INVENTORIES, inventory))
+
+
+class Caller:
+    """Calls as Cluster API does."""
+
+    def __init__(self, address: str, session: aiohttp.ClientSession) -> None:
+        self._address = address
+        self._session = session
+
+    async def post(self, path: str, sent: bytes, *, waits: str = "10s") -> tuple[int, Any]:
+        # Cluster API sends no Content-Type.
+        async with self._session.post(
+            f"{self._address}{path}?timeout={waits}", data=sent, skip_auto_headers=["Content-Type"]
+        ) as answer:
+            return answer.status, await answer.json()
+
+    async def ask(self, it: Asked, hook: Hook = DELETE, *, version: str = V1BETA2, waits: str = "10s") -> Any:
+        """What a hook is answered, which always is a Success."""
+        status, told = await self.post(protocol.path(hook), it.body(hook, version), waits=waits)
+        assert (status, told["kind"], told["status"]) == (200, f"{hook.value}Response", "Success")
+        return told
+
+    async def until(self, it: Asked, holds: Callable[[Any], bool]) -> Any:
+        """The answer as soon as it is so: caches learn a little later than whoever wrote."""
+        while True:
+            told = await self.ask(it)
+            if holds(told):
+                return told
+            await asyncio.sleep(0.02)
+
+
+def lets_go(told: Any) -> bool:
+    return bool(told["retryAfterSeconds"] == 0)
+
+
+@asynccontextmanager
+async def gate(
+    reading: Client, following: Client, home: str, *, run: bool = True, features: dict[str, bool] | None = None
+) -> AsyncIterator[Caller]:
+    """The gate behind a listener: caches follow the server by one client, what is confirmed is read by another."""
+    caches = Caches(following)
+    asking = Asking(reading, caches, namespace=home, registry=Registry(), hooks=switched_on(features or {}))
+    listener = Listener("hooks", asking.routes())
+    listening = addresses.listen(addresses.Address("127.0.0.1", 0), option="")
+    async with AsyncExitStack() as stack:
+        stack.callback(listening.close)
+        await listener.open(listening)
+        stack.push_async_callback(listener.close, grace=0.5)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(caches.run()) if run else None
+            if run:
+                await asyncio.gather(caches.summaries.until_synced(), caches.teardowns.until_synced())
+            try:
+                yield Caller(f"http://{addresses.of(listening)}", session)
+            finally:
+                if task:
+                    task.cancel()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def asked(plane: Plane, namespace: str) -> AsyncIterator[Asked]:
+    """A cluster with nothing on it yet."""
+    client = plane.management.client
+    await profiles.install(client)
+    yield Asked(client, namespace)
+    for one in await client.list(TEARDOWNS):
+        await client.delete(TEARDOWNS, one["metadata"]["name"], uid=one["metadata"]["uid"])
+
+
+# A process as people run it
+
+
+async def test_cluster_api_discovers_over_tls_what_is_switched_on_and_is_answered(plane: Plane, asked: Asked) -> None:
+    client, home = asked.client, asked.namespace
+    options = ("--roles", "serving", "--feature-gates", "BeforeClusterUpgrade=true")
+    held = await asked.add_on("held", "EnforceRemovePolicies")
+    async with running(plane.management, home, *options) as manager:
+        await manager.until_listening("https", "metrics")
+        found = await client.get(SECRETS, NAME, namespace=home)
+        trust = ssl.create_default_context(cadata=base64.b64decode(found["data"]["ca.crt"]).decode())
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
+            caller = Caller(f"https://{manager.addresses['https']}", session)
+            discovery = json.dumps({"apiVersion": API_VERSION, "kind": "DiscoveryRequest"}).encode()
+            status, told = await caller.post(protocol.DISCOVERY_PATH, discovery)
+            assert (status, told["status"]) == (200, "Success")
+            assert [one["requestHook"]["hook"] for one in told["handlers"]] == [
+                "AfterControlPlaneInitialized",
+                "BeforeClusterUpgrade",
+                "BeforeClusterDelete",
+            ]
+            # From the first answer on, whatever is known by then.
+            told = await caller.until(asked, lambda it: "held" in it["message"])
+            assert told["message"] == f"{CLOSED}ClusterSummary/{held['metadata']['name']}"
+            assert told["retryAfterSeconds"] == 1
+            for version in (V1BETA1, V1BETA2):
+                assert (await caller.ask(asked, version=version))["retryAfterSeconds"] == 1
+            while (await manager.probe("/readyz"))[0] != 200:
+                await asyncio.sleep(0.02)
+            for hook in Hook:
+                if hook is not DELETE:
+                    assert (await caller.ask(asked, hook)).get("retryAfterSeconds", 0) == 0
+            for sent in (b"", b"not json", b"{}", asked.body(Hook.BEFORE_CLUSTER_CREATE)):
+                status, told = await caller.post(protocol.path(DELETE), sent)
+                assert (status, told["reason"]) == (400, "BadRequest")
+                assert "BeforeClusterDeleteRequest" in told["message"]
+            assert (await caller.post(f"/{API_VERSION}/beforeclusterdelete/another", asked.body()))[0] == 404
+
+            await asked.without(held)
+            await caller.until(asked, lets_go)
+        assert await manager.stop() == 0
+    assert any(entry["event"] == "cluster may go" and entry["uid"] == asked.uid for entry in manager.logged)
+
+
+# The gate
+
+
+async def test_before_the_caches_are_filled_every_answer_is_to_ask_again_in_a_second(asked: Asked) -> None:
+    features = {hook.value: True for hook in Hook}
+    async with gate(asked.client, asked.client, asked.namespace, run=False, features=features) as caller:
+        for hook in Hook:
+            told = await caller.ask(asked, hook)
+            if hook.blocks:
+                assert told["retryAfterSeconds"] == 1
+                assert "does not know yet what is on this cluster" in told["message"]
+
+
+async def test_only_what_is_enforced_on_this_very_cluster_keeps_it(asked: Asked) -> None:
+    async with gate(asked.client, asked.client, asked.namespace) as caller:
+        assert lets_go(await caller.ask(asked))
+        await asked.add_on("left", "LeavePolicies")
+        await asked.add_on("removed", "RemovePolicies")
+        await asked.add_on("before", "EnforceRemovePolicies", of=str(uuid.uuid4()))
+        # What it opens by is read for it, so there is nothing to wait for.
+        assert lets_go(await caller.ask(asked))
+        enforced = await asked.add_on("enforced", "EnforceRemovePolicies")
+        told = await caller.ask(asked)
+        assert (told["message"], told["retryAfterSeconds"]) == (
+            f"{CLOSED}ClusterSummary/{enforced['metadata']['name']}",
+            1,
+        )
+        await asked.without(enforced)
+        await caller.until(asked, lets_go)
+
+
+async def test_a_teardown_keeps_its_cluster_until_the_last_enforced_step_is_seen_absent(asked: Asked) -> None:
+    async with gate(asked.client, asked.client, asked.namespace) as caller:
+        await asked.torn_down(("db", "Enforce", "Removing"), ("log", "Enforce", "Waiting"), ("web", "Try", "Removing"))
+        told = await caller.until(asked, lambda it: "log" in it["message"])
+        assert told["message"] == f"{CLOSED}db, log"
+        await asked.tell(steps=[{"name": "db", "state": "Removed"}, {"name": "log", "state": "Removing"}])
+        told = await caller.until(asked, lambda it: "db" not in it["message"])
+        assert told["message"] == f"{CLOSED}log"
+        await asked.tell(steps=[{"name": "db", "state": "Removed"}, {"name": "log", "state": "Removed"}])
+        await caller.until(asked, lets_go)
+
+
+async def test_an_inventory_whose_summary_is_gone_keeps_its_cluster(asked: Asked) -> None:
+    async with gate(asked.client, asked.client, asked.namespace) as caller:
+        await asked.leave_behind(asked.namespace)
+        told = await caller.ask(asked)
+        assert told["retryAfterSeconds"] == 1
+        assert "ClusterSummary/vanished" in told["message"]
+
+
+async def test_caches_that_lag_behind_open_nothing(plane: Plane, asked: Asked) -> None:
+    connection = plane.management.client.connection
+    async with Proxy(connection.server) as proxy:
+        lagging = msgspec.structs.replace(connection, server=proxy.url)
+        async with Client(lagging) as following, gate(asked.client, following, asked.namespace) as caller:
+            assert lets_go(await caller.ask(asked))
+            proxy.hold()
+            enforced = await asked.add_on("late", "EnforceRemovePolicies")
+            told = await caller.ask(asked)
+            assert (told["message"], told["retryAfterSeconds"]) == (
+                f"{CLOSED}ClusterSummary/{enforced['metadata']['name']}",
+                1,
+            )
+            await asked.torn_down(("db", "Enforce", "Removing"))
+            await asked.without(enforced)
+            told = await caller.ask(asked)
+            assert (told["message"], told["retryAfterSeconds"]) == (f"{CLOSED}db", 1)
+            await asked.tell(phase="Complete")
+            assert lets_go(await caller.ask(asked))
+
+
+async def test_an_api_server_that_does_not_answer_opens_nothing(plane: Plane, asked: Asked) -> None:
+    connection = plane.management.client.connection
+    async with Proxy(connection.server) as proxy:
+        through = msgspec.structs.replace(connection, server=proxy.url)
+        async with Client(through) as reading, gate(reading, asked.client, asked.namespace) as caller:
+            assert lets_go(await caller.ask(asked))
+            proxy.hold()
+            told = await caller.ask(asked, waits="1s")
+            assert (told["message"], told["retryAfterSeconds"]) == (
+                f"{CLOSED}the API server did not answer in time",
+                1,
+            )
+            proxy.resume()
+            proxy.close()
+            told = await caller.ask(asked)
+            assert (told["message"], told["retryAfterSeconds"]) == (
+                f"{CLOSED}the API server could not be asked what is left",
+                1,
+            )
+            proxy.reopen()
+            await caller.until(asked, lets_go)

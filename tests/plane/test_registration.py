@@ -1,0 +1,387 @@
+"""Our registration with Cluster API on a real API server: written, kept, made again, and told of where it is bad."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tests.plane import profiles
+from tests.plane.registering import (
+    HOME,
+    OURS,
+    create_cluster,
+    create_teardown,
+    discovered,
+    say,
+    serve,
+    serve_only,
+    until_allowed,
+    until_config,
+    until_refused,
+)
+from tests.plane.test_install import absent, command
+from tests.plane.test_run import running
+from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, EXTENSION_CONFIGS, EXTENSION_CONFIGS_V1ALPHA1
+from unwind.api.conditions import with_condition
+from unwind.api.hooks import Hook
+from unwind.api.names import (
+    DELETION_REQUESTED_BY_ANNOTATION,
+    FORCE_RELEASE_ANNOTATION,
+    FORCE_RELEASE_BY_ANNOTATION,
+    HANDLERS_ANNOTATION,
+    INJECT_CA_ANNOTATION,
+)
+from unwind.api.resources import (
+    CONFIG_MAPS,
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    NAMESPACES,
+    SECRETS,
+    VALIDATING_ADMISSION_POLICIES,
+)
+from unwind.api.sveltos import CLUSTER_PROFILES
+from unwind.api.unwind import TEARDOWNS
+from unwind.installing.registration import REGISTRATION, cluster_rules, guard_name
+from unwind.kube.client import Client
+from unwind.kube.errors import ApiError
+from unwind.kube.events import EVENTS
+from unwind.local.cluster import ALL_RIGHTS
+from unwind.local.waiting import until
+from unwind.serving.secret import NAME
+
+if TYPE_CHECKING:
+    from unwind.kube.client import Object
+    from unwind.local.cluster import Cluster
+    from unwind.local.plane import Plane
+
+MANAGER = f"system:serviceaccount:{HOME}:unwind"
+
+
+async def test_install_registers_us_for_all_namespaces_and_uninstall_takes_it_back(
+    plane: Plane, fresh_member: Cluster
+) -> None:
+    client = fresh_member.client
+    await serve(plane, client, EXTENSION_CONFIGS)
+    assert (await command(fresh_member, "install")).counts.keys() == {"created"}
+    made = await client.get(EXTENSION_CONFIGS, OURS)
+    assert made["spec"]["namespaceSelector"] == {}
+    assert made["spec"]["clientConfig"] == {"service": {"namespace": HOME, "name": "unwind", "port": 443}}
+    assert (await command(fresh_member, "install")).counts.keys() == {"unchanged"}
+
+    # What install does not write is not its business, and stays.
+    await client.patch(EXTENSION_CONFIGS, OURS, {"spec": {"clientConfig": {"caBundle": "Y2E="}}})
+    options = ("--url", "https://10.0.0.1:9443", "--namespace-selector", "hold=yes,team=a", "--inject-ca-from-secret")
+    assert (await command(fresh_member, "install", *options)).code == 0
+    made = await client.get(EXTENSION_CONFIGS, OURS)
+    assert made["spec"]["clientConfig"] == {"url": "https://10.0.0.1:9443", "caBundle": "Y2E="}
+    assert made["spec"]["namespaceSelector"] == {"matchLabels": {"hold": "yes", "team": "a"}}
+    assert made["metadata"]["annotations"] == {INJECT_CA_ANNOTATION: f"{HOME}/{NAME}"}
+    refusal = (await command(fresh_member, "install", "--namespace-selector", "hold")).refusal
+    assert "write key=value" in refusal
+
+    cluster = {"metadata": {"namespace": "default", "name": "c", "uid": "u-1"}}
+    teardown = await create_teardown(client, cluster, "Enforce")
+    assert "release its target" in (await command(fresh_member, "uninstall", "--yes")).refusal
+    await say(client, teardown, "Complete", "Removed")
+    await until_allowed(partial(_delete, client, dry_run=True))
+    gone = await command(fresh_member, "uninstall", "--yes", "--delete-crds")
+    assert gone.code == 0, gone.err
+    assert gone.err.splitlines()[0] == f"ExtensionConfig {OURS} deleted", "it goes first"
+    assert await absent(fresh_member, EXTENSION_CONFIGS, OURS)
+    assert await absent(fresh_member, VALIDATING_ADMISSION_POLICIES, guard_name(HOME))
+    assert await absent(fresh_member, MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(HOME))
+    assert await absent(fresh_member, CONFIG_MAPS, REGISTRATION, namespace=HOME)
+
+    # An older Cluster API serves only the older version.
+    await serve_only(client, EXTENSION_CONFIGS_V1ALPHA1)
+    assert (await command(fresh_member, "install")).counts.keys() == {"created"}
+    made = await client.get(EXTENSION_CONFIGS_V1ALPHA1, OURS)
+    assert made["spec"]["namespaceSelector"] == {}
+
+
+async def _delete(client: Client, *, dry_run: bool = False) -> None:
+    found = await client.get(EXTENSION_CONFIGS, OURS)
+    await client.delete(EXTENSION_CONFIGS, OURS, uid=found["metadata"]["uid"], dry_run=dry_run)
+
+
+async def _delete_all(client: Client) -> None:
+    path = f"{EXTENSION_CONFIGS.path()}?dryRun=All"
+    await client._call("deletecollection", EXTENSION_CONFIGS, "DELETE", path)
+
+
+async def _select(client: Client, selector: Object | None) -> None:
+    await client.patch(EXTENSION_CONFIGS, OURS, {"spec": {"namespaceSelector": selector}})
+
+
+async def test_the_registration_stays_while_a_teardown_holds_a_cluster(plane: Plane, fresh_member: Cluster) -> None:
+    client = fresh_member.client
+    await serve(plane, client)
+    assert (await command(fresh_member, "install")).code == 0
+    other = {"apiVersion": EXTENSION_CONFIGS.api_version, "kind": EXTENSION_CONFIGS.kind, "metadata": {"name": "other"}}
+    await client.create(EXTENSION_CONFIGS, other | {"spec": {"clientConfig": {"url": "https://10.0.0.2"}}})
+    cluster = await create_cluster(client, "prod-7")
+    teardown = await create_teardown(client, cluster, "Try", "Enforce")
+
+    refused = await until_refused(partial(_delete, client, dry_run=True))
+    assert refused.code == 403
+    assert f"ExtensionConfig {OURS} holds Cluster default/prod-7 until its add-ons are removed" in str(refused)
+    assert f"Wait until Teardown {teardown} is finished, or let the cluster go with the annotation" in str(refused)
+    with pytest.raises(ApiError, match="holds Cluster default/prod-7"):
+        await _delete(client)
+    with pytest.raises(ApiError, match="holds Cluster default/prod-7"):
+        await _delete_all(client)
+    narrower: Object = {"matchLabels": {"team": "a"}}
+    for selector in (narrower, None):
+        with pytest.raises(ApiError, match="holds Cluster default/prod-7"):
+            await _select(client, selector)
+    # What narrows nothing may be written, and so may somebody else's.
+    await client.patch(EXTENSION_CONFIGS, OURS, {"metadata": {"labels": {"team": "a"}}})
+    await client.patch(EXTENSION_CONFIGS, OURS, {"spec": {"clientConfig": {"caBundle": "Y2E="}}})
+    found = await client.get(EXTENSION_CONFIGS, "other")
+    await client.delete(EXTENSION_CONFIGS, "other", uid=found["metadata"]["uid"])
+
+    # While it is carried out: not until the step that counts was seen to be removed.
+    await say(client, teardown, "Removing", "Removed", "Removing")
+    with pytest.raises(ApiError, match="holds Cluster default/prod-7"):
+        await _delete(client, dry_run=True)
+    await say(client, teardown, "Removing", "Removing", "Removed")
+    await until_allowed(partial(_delete, client, dry_run=True))
+    await say(client, teardown, "Removing", "Removed", "Waiting")
+    await until_refused(partial(_delete, client, dry_run=True))
+    await say(client, teardown, "Released", "Removed", "GivenUp")
+    await until_allowed(partial(_select, client, narrower))
+
+    # A selector that was chosen at installation may stay as it is, and be widened, and not be changed otherwise.
+    await say(client, teardown, "Held", "Removed", "Waiting")
+    await until_refused(partial(_select, client, {"matchLabels": {"team": "b"}}))
+    await client.patch(EXTENSION_CONFIGS, OURS, {"metadata": {"labels": {"team": "b"}}})
+    await _select(client, {"matchLabels": None, "matchExpressions": None})
+    assert (await client.get(EXTENSION_CONFIGS, OURS))["spec"]["namespaceSelector"] == {}
+    await say(client, teardown, "TargetGone", "Removed", "GivenUp")
+    await until_allowed(partial(_delete, client))
+
+
+async def test_a_manager_registers_itself_when_cluster_api_comes_and_again_when_it_vanished(
+    plane: Plane, fresh_member: Cluster
+) -> None:
+    client = fresh_member.client
+    told = await command(fresh_member, "install")
+    assert told.counts["left out"] == 1
+    kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
+    async with running(fresh_member, HOME, kubeconfig=kubeconfig) as manager:
+        await manager.until_listening("https", "metrics")
+        await serve(plane, client)
+        made = await until_config(client, _trusting, "trusting us")
+        bundle = (await client.get(SECRETS, NAME, namespace=HOME))["data"]["ca.crt"]
+        assert made["spec"]["clientConfig"]["caBundle"] == bundle
+        assert made["spec"]["namespaceSelector"] == {}
+        assert (await command(fresh_member, "install")).counts.keys() == {"unchanged"}, "as install would have made it"
+
+        # Cluster API is made to look, as long as it does not know what we answer to.
+        await until_config(client, lambda it: _touched(it) != "", "to be discovered")
+        await discovered(client, Hook.BEFORE_CLUSTER_CREATE)
+        before = _touched(await client.get(EXTENSION_CONFIGS, OURS))
+        await discovered(client)
+
+        await _delete(client)
+        again = await until_config(client, lambda it: it["metadata"]["uid"] != made["metadata"]["uid"], "made again")
+        assert again["spec"]["namespaceSelector"] == {}
+        again = await until_config(client, lambda it: _touched(it) == before, "to be discovered")
+        assert [one for one in manager.logged if "was made again" in one["event"]]
+        assert await manager.stop() == 0
+
+    asked = list(fresh_member.audit.entries(user=MANAGER))
+    assert [entry for entry in asked if entry.code == 403] == []
+
+
+def _trusting(config: Object) -> bool:
+    return "caBundle" in config["spec"]["clientConfig"]
+
+
+def _touched(config: Object) -> str:
+    return str((config["metadata"].get("annotations") or {}).get(HANDLERS_ANNOTATION, ""))
+
+
+async def test_profiles_and_teardowns_say_why_their_clusters_are_not_held(plane: Plane, fresh_member: Cluster) -> None:
+    client = fresh_member.client
+    await serve(plane, client)
+    assert (await command(fresh_member, "install")).code == 0
+    cluster = await create_cluster(client, "prod-7", labels={"env": "prod"})
+    teardown = await create_teardown(client, cluster, "Enforce")
+    for name, behaviour in (("strict", "EnforceRemovePolicies"), ("loose", "RemovePolicies")):
+        spec = {"clusterSelector": {"matchLabels": {"env": "prod"}}, "clusterDeletionBehavior": behaviour}
+        metadata = {"name": name}
+        body = {"apiVersion": CLUSTER_PROFILES.api_version, "kind": "ClusterProfile", "metadata": metadata}
+        await client.create(CLUSTER_PROFILES, body | {"spec": spec})
+
+    async def until_said(reason: str, words: str) -> None:
+        for resource, name in ((CLUSTER_PROFILES, "strict"), (TEARDOWNS, teardown)):
+
+            def says(it: Object | None) -> bool:
+                found = profiles.condition(it or {}, "GateNotArmed")
+                return found.get("reason", "") == reason and words in found.get("message", "")
+
+            await until(client, resource, name, says, f"saying {words!r}")
+
+    async def until_armed() -> None:
+        for resource, name in ((CLUSTER_PROFILES, "strict"), (TEARDOWNS, teardown)):
+            await until(client, resource, name, lambda it: not profiles.condition(it or {}, "GateNotArmed"), "armed")
+
+    kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
+    async with running(fresh_member, HOME, kubeconfig=kubeconfig) as manager:
+        await manager.until_listening("metrics")
+        await until_said("NotDiscovered", "it has said nothing of it yet")
+        await discovered(client, word="False")
+        await until_said("NotDiscovered", "Error in discovery: nobody is there")
+        # Whoever carries the teardown out says other things of it, and takes back what it does not say itself.
+        await _carry_out(client, teardown)
+        await until_said("NotDiscovered", "Error in discovery: nobody is there")
+        await discovered(client)
+        await until_armed()
+        record = await client.get(TEARDOWNS, teardown)
+        assert [one["type"] for one in record["status"]["conditions"]] == ["Planned"]
+        loose = await client.get(CLUSTER_PROFILES, "loose")
+        assert profiles.condition(loose, "Accepted")["status"] == "True"
+        assert not profiles.condition(loose, "GateNotArmed"), "nobody waits for it"
+
+        await discovered(client, failure_policy="Ignore")
+        await until_said("FailuresIgnored", "a cluster goes when Unwind does not answer")
+        await discovered(client, Hook.AFTER_CONTROL_PLANE_INITIALIZED)
+        await until_said("HandlerMissing", "no handler of ours for BeforeClusterDelete")
+        await discovered(client)
+        await until_armed()
+
+        # Whoever may change policies can have it narrowed all the same.
+        policy = await client.get(VALIDATING_ADMISSION_POLICIES, guard_name(HOME))
+        await client.delete(VALIDATING_ADMISSION_POLICIES, guard_name(HOME), uid=policy["metadata"]["uid"])
+        await until_allowed(partial(_select, client, {"matchLabels": {"hold": "yes"}}))
+        await until_said("NamespaceNotSelected", "leaves the namespace out")
+        await client.patch(NAMESPACES, "default", {"metadata": {"labels": {"hold": "yes"}}})
+        await until_armed()
+        await client.patch(NAMESPACES, "default", {"metadata": {"labels": {"hold": None}}})
+        await until_said("NamespaceNotSelected", "Cluster API does not wait for the removal")
+        await _until_reported(client, "ClusterProfile", "strict")
+        await _until_reported(client, "Teardown", teardown)
+        _, metrics = await manager.probe("/metrics")
+        assert "unwind_gate_unarmed_clusters 0.0" in metrics, "nothing is deployed on it, nothing would be left"
+        ready = {"status": {"initialization": {"controlPlaneInitialized": True}}}
+        await client.patch(CLUSTERS, "prod-7", ready, namespace="default", subresource="status")
+        while "unwind_gate_unarmed_clusters 1.0" not in (await manager.probe("/metrics"))[1]:
+            await asyncio.sleep(0.05)
+        assert await manager.stop() == 0
+
+    asked = list(fresh_member.audit.entries(user=MANAGER))
+    assert [entry for entry in asked if entry.code == 403] == []
+
+
+async def _carry_out(client: Client, teardown: str) -> None:
+    """Write the status of a teardown as the controller does that carries it out."""
+    said = with_condition((), type="Planned", status=True, reason="Planned", now=datetime.now(UTC))
+    body = {
+        "apiVersion": TEARDOWNS.api_version,
+        "kind": TEARDOWNS.kind,
+        "metadata": {"name": teardown},
+        "status": {"phase": "Removing", "conditions": msgspec.to_builtins(said)},
+    }
+    await client.apply(TEARDOWNS, body, subresource="status")
+
+
+async def _until_reported(client: Client, kind: str, name: str) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            for event in await client.list(EVENTS, namespace="default"):
+                regarding = event["regarding"]
+                if (regarding["kind"], regarding["name"], event["reason"]) == (kind, name, "GateNotArmed"):
+                    assert "Cluster API does not wait for the removal" in event["note"]
+                    return
+            await asyncio.sleep(0.05)
+
+
+async def test_who_lets_a_cluster_go_and_who_deletes_it_is_noted_on_it(plane: Plane, fresh_member: Cluster) -> None:
+    client = fresh_member.client
+    await serve(plane, client)
+    assert (await command(fresh_member, "install")).code == 0
+    kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
+    async with (
+        running(fresh_member, HOME, kubeconfig=kubeconfig) as manager,
+        Client(fresh_member.connection("alice", groups=ALL_RIGHTS)) as alice,
+        Client(fresh_member.connection("bob", groups=ALL_RIGHTS)) as bob,
+    ):
+        await manager.until_listening("https")
+        address = manager.addresses["https"]
+        assert (await command(fresh_member, "install", "--url", f"https://{address}")).code == 0
+        # Cluster API would hold it by a finalizer of its own.
+        cluster = await create_cluster(client, "prod-7", finalizers=["example.dev/hold"])
+        await _until_noted(alice, cluster)
+
+        # Who says that it was another is not believed, and neither is who changes only that.
+        await _annotate(bob, CLUSTERS, {FORCE_RELEASE_ANNOTATION: "really", FORCE_RELEASE_BY_ANNOTATION: "alice"})
+        assert (await _annotations(client))[FORCE_RELEASE_BY_ANNOTATION] == "bob"
+        await _annotate(bob, CLUSTERS, {FORCE_RELEASE_BY_ANNOTATION: "alice"})
+        assert (await _annotations(client))[FORCE_RELEASE_BY_ANNOTATION] == "bob"
+        await _annotate(bob, CLUSTERS, {FORCE_RELEASE_BY_ANNOTATION: None})
+        assert (await _annotations(client))[FORCE_RELEASE_BY_ANNOTATION] == "bob"
+        # In whichever version they write it, and whatever else they write.
+        await _annotate(alice, CLUSTERS_V1BETA1, {FORCE_RELEASE_ANNOTATION: ""})
+        assert (await _annotations(client))[FORCE_RELEASE_BY_ANNOTATION] == "alice"
+        await _annotate(bob, CLUSTERS, {"team": "a"})
+        assert (await _annotations(client))[FORCE_RELEASE_BY_ANNOTATION] == "alice"
+        await _annotate(bob, CLUSTERS, {FORCE_RELEASE_ANNOTATION: None})
+        assert FORCE_RELEASE_BY_ANNOTATION not in await _annotations(client)
+
+        uid = cluster["metadata"]["uid"]
+        delete = partial(client.delete, CLUSTERS, "prod-7", namespace="default", uid=uid)
+        await delete(dry_run=True)
+        assert DELETION_REQUESTED_BY_ANNOTATION not in await _annotations(client)
+        await bob.delete(CLUSTERS, "prod-7", namespace="default", uid=uid)
+        found = await client.get(CLUSTERS, "prod-7", namespace="default")
+        assert found["metadata"]["deletionTimestamp"]
+        assert found["metadata"]["annotations"][DELETION_REQUESTED_BY_ANNOTATION] == "bob"
+        # It is being deleted already: who says so again did not do it.
+        await alice.delete(CLUSTERS, "prod-7", namespace="default", uid=uid)
+        assert (await _annotations(client))[DELETION_REQUESTED_BY_ANNOTATION] == "bob"
+        record = await until(client, TEARDOWNS, uid, lambda it: it is not None, "written")
+        assert record
+        assert record["spec"]["requestedBy"] == "bob"
+
+        # One without a finalizer goes at once, also with others, and whoever insists on a version is not disturbed.
+        for name in ("one", "two"):
+            await create_cluster(client, name)
+        one = await client.get(CLUSTERS, "one", namespace="default")
+        meta = one["metadata"]
+        await bob.delete(CLUSTERS, "one", namespace="default", uid=meta["uid"], version=meta["resourceVersion"])
+        await bob._call("deletecollection", CLUSTERS, "DELETE", CLUSTERS.path(namespace="default"))
+        assert [it["metadata"]["name"] for it in await client.list(CLUSTERS)] == ["prod-7"]
+        assert await manager.stop() == 0
+
+    asked = list(fresh_member.audit.entries(user=MANAGER))
+    assert [entry for entry in asked if entry.code == 403] == []
+    # Nobody is there to note it: everything goes its way.
+    await _annotate(client, CLUSTERS, {FORCE_RELEASE_ANNOTATION: "gone"})
+    assert FORCE_RELEASE_BY_ANNOTATION not in await _annotations(client)
+
+
+async def _annotate(client: Client, resource: object, annotations: dict[str, str | None]) -> None:
+    patch = {"metadata": {"annotations": annotations}}
+    await client.patch(resource, "prod-7", patch, namespace="default")  # type: ignore[arg-type]
+
+
+async def _annotations(client: Client) -> dict[str, str]:
+    found = await client.get(CLUSTERS, "prod-7", namespace="default")
+    return found["metadata"].get("annotations") or {}
+
+
+async def _until_noted(client: Client, cluster: Object) -> None:
+    """It takes the API server a moment to know whom to ask, and by which authority."""
+    async with asyncio.timeout(60):
+        while True:
+            await _annotate(client, CLUSTERS, {FORCE_RELEASE_ANNOTATION: "try"})
+            found = await _annotations(client)
+            if found.get(FORCE_RELEASE_BY_ANNOTATION) == "alice":
+                break
+            await _annotate(client, CLUSTERS, {FORCE_RELEASE_ANNOTATION: None})
+            await asyncio.sleep(0.05)

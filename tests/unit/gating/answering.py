@@ -1,0 +1,113 @@
+"""The gate without a server: caches that hold what a test puts there, and a stand-in that is read from."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tests.unit.gating.asked import UID, body
+from unwind.api.hooks import Hook
+from unwind.api.meta import ObjectMeta, manifest
+from unwind.api.names import CLUSTER_UID_ANNOTATION
+from unwind.api.resources import NAMESPACES
+from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterSummarySpec, ProfileSpec
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
+from unwind.controllers.addons.caches import Caches
+from unwind.controllers.gating.asking import Asking
+from unwind.gating import protocol
+from unwind.gating.registry import Registry
+from unwind.routes import Request, Response
+from unwind.testing.objects import Objects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unwind.gating.registry import Plugin
+    from unwind.hooks import Rule
+    from unwind.kube.client import Client
+    from unwind.kube.informers import Informer
+
+DELETE = Hook.BEFORE_CLUSTER_DELETE
+SERVED = (NAMESPACES, TEARDOWNS, CLUSTER_SUMMARIES, INVENTORIES)
+
+
+class Standin:
+    """What answers hooks, and all that it knows."""
+
+    def __init__(
+        self,
+        *,
+        rules: Iterable[Rule] = (),
+        plugins: Iterable[Plugin] = (),
+        hooks: Iterable[Hook] = Hook,
+        served: Iterable[Any] = SERVED,
+        client: Client | None = None,
+    ) -> None:
+        """`client`: what is read by, if not from the stand-in."""
+        self.objects = Objects(resources=served)
+        client = client or self.objects.client
+        self.caches = Caches(client)
+        registry = Registry(rules, plugins=plugins)
+        registry.load()
+        self.asking = Asking(client, self.caches, namespace="unwind-system", registry=registry, hooks=hooks)
+        self.routes = {route.path: route for route in self.asking.routes()}
+        informers: list[Informer[Any]] = [*self.caches._informers()]
+        for informer in informers:
+            informer._synced.set()
+        self.caches.clusters._looked = True
+
+    def knows(self, *found: Teardown | ClusterSummary) -> None:
+        """Have it in the caches."""
+        for one in found:
+            informer: Informer[Any] = self.caches.teardowns if isinstance(one, Teardown) else self.caches.summaries
+            informer._tell(informer.cache.put(one))
+
+    def has(self, *found: Teardown | ClusterSummary) -> None:
+        """Have it in the API."""
+        for one in found:
+            self.objects.put(manifest(TEARDOWNS if isinstance(one, Teardown) else CLUSTER_SUMMARIES, one))
+
+    async def post(self, path: str, sent: bytes, *, within: float = 9.0) -> Response:
+        request = Request(method="POST", path=path, query="", headers={}, peer="", ends=time.monotonic() + within)
+        said = self.routes[path].handler(sent, request)
+        return await said if inspect.isawaitable(said) else said
+
+    async def ask(self, hook: Hook = DELETE, *, within: float = 9.0, **more: Any) -> Any:
+        answer = await self.post(protocol.path(hook), body(hook, **more), within=within)
+        assert answer.status == 200
+        told = json.loads(answer.body)
+        assert told["status"] == "Success"
+        return told
+
+
+def summary(
+    name: str, behaviour: str | None, *, remembered: str | None = None, uid: str | None = UID, of: str = "prod-7"
+) -> ClusterSummary:
+    annotations = {"unwind.dev/cluster-deletion-behavior": remembered} if remembered else {}
+    if uid:
+        annotations[CLUSTER_UID_ANNOTATION] = uid
+    return ClusterSummary(
+        metadata=ObjectMeta(
+            name=name, namespace="fleet", uid=f"uid-{name}", resource_version="1", annotations=annotations
+        ),
+        spec=ClusterSummarySpec(
+            cluster_namespace="fleet",
+            cluster_name=of,
+            cluster_type="Capi",
+            cluster_profile_spec=ProfileSpec(cluster_deletion_behavior=behaviour),
+        ),
+    )
+
+
+def later(it: Teardown, **status: Any) -> Teardown:
+    """The same, after something has happened."""
+    version = str(int(it.metadata.resource_version) + 1)
+    return msgspec.structs.replace(
+        it,
+        metadata=msgspec.structs.replace(it.metadata, resource_version=version),
+        status=msgspec.structs.replace(it.status, **status),
+    )
