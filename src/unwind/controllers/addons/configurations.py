@@ -195,6 +195,9 @@ class Configurations:
 
     async def _features(self, summary: ClusterSummary) -> tuple[DeployedFeature, ...]:
         state, uid = _state(summary), summary.metadata.uid
+        told = summary.status.feature_summaries
+        if all(one.status == FeatureStatus.PROVISIONING and not one.last_applied_time for one in told):
+            return ()  # nothing was put there yet
         known = self._known.get(uid)
         if known is None or known[0] != state:
             known = self._known[uid] = (state, features(summary, await self._inventories.at_hand(uid)))

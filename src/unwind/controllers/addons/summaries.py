@@ -154,7 +154,8 @@ class Summaries:
     def _look_above(self, it: ClusterSummary) -> None:
         """Those that wait for it to be deployed."""
         for other in self._caches.needing(it):
-            self._queue.add(key_of(other))
+            if not summarizing.provisioned(other) or other.metadata.terminating:
+                self._queue.add(key_of(other))
 
     def _look_below(self, it: ClusterSummary) -> None:
         """Those that wait for it to be gone."""
@@ -328,8 +329,10 @@ class Summaries:
         uid = summary.metadata.uid
         it = self._begin(summary, target, manner, free=True)
         if it.done:
-            await self._end(summary, target)
-            self._forget(key_of(summary))
+            # It is forgotten when the summary is seen to be gone: until then there is nothing to begin again.
+            if not it.ended:
+                await self._end(summary, target)
+                it.ended = True
         elif it.error:
             self._withdrawals.give_up(uid)
             await self._words.say(summary, statuses.all_of(summary, FeatureStatus.REMOVING, str(it.error)))

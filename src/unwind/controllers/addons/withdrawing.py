@@ -66,10 +66,17 @@ class Withdrawal:
         """Whether nothing of it is left to wait for: what it needed may go."""
         self.done = False
         """Whether that is written down, too: the summary may go."""
+        self.ended = False
+        """Whether the summary was let go."""
         self.told = ""
         """What it was last told to wait for."""
         self.error: Exception | None = None
         self.task: asyncio.Task[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether it goes on by itself, and soon."""
+        return self.free.is_set() and not (self.absent or self.error or self.waits)
 
     @property
     def waits(self) -> str:
@@ -108,6 +115,8 @@ class Withdrawals:
         self._releases = releases
         self._clock = clock
         self._under_way: dict[str, Withdrawal] = {}
+        self._calm: dict[ClusterKey, asyncio.Event] = {}
+        """For those who wait until nothing more is being removed from a cluster."""
 
     def get(self, uid: str) -> Withdrawal | None:
         return self._under_way.get(uid)
@@ -138,6 +147,7 @@ class Withdrawals:
         if (there := self._under_way.pop(uid, None)) and there.task:
             there.task.cancel()
             self._look_again(there.cluster)
+            self._calm_down(there.cluster)
 
     async def _run(self, it: Withdrawal, target: Target | None, *, take_along: bool) -> None:
         try:
@@ -147,11 +157,13 @@ class Withdrawals:
             else:
                 await self._take_back(it, target, take_along=take_along)
             self._went(it)
+            await self._until_calm(it.cluster)
             await self._tidy(it)
             it.done = True
         except Exception as error:  # noqa: BLE001 - it is told on the summary, and tried again
             it.error = error
         self._changed(it.uid)
+        self._calm_down(it.cluster)
 
     def _went(self, it: Withdrawal) -> None:
         """All of it is seen to be absent, whether that is written down yet or not."""
@@ -159,6 +171,16 @@ class Withdrawals:
             it.absent = True
             self._look_again(it.cluster)
             self._changed(it.uid)
+            self._calm_down(it.cluster)
+
+    async def _until_calm(self, cluster: ClusterKey) -> None:
+        """Return when what is being removed from a cluster is gone or waits for somebody: until then it comes first."""
+        while any(one.busy for one in self._under_way.values() if one.cluster == cluster):
+            await self._calm.setdefault(cluster, asyncio.Event()).wait()
+
+    def _calm_down(self, cluster: ClusterKey) -> None:
+        if calm := self._calm.pop(cluster, None):
+            calm.set()
 
     def _further(self, it: Withdrawal, members: int) -> None:
         if len(it.removals) == members and all(removal.progress.over for removal in it.removals):
@@ -166,6 +188,7 @@ class Withdrawals:
         elif it.waits != it.told:
             it.told = it.waits
             self._changed(it.uid)
+            self._calm_down(it.cluster)
 
     def _look_again(self, cluster: ClusterKey) -> None:
         """What is removed beside the others has changed, and with it what they wait for."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
 
 
-WORTH_TELLING = 0.3
+WORTH_TELLING = 0.5
 """Seconds that something has to last before it is told of: what is over sooner, nobody could have read."""
 _Change: TypeAlias = "Callable[[ClusterSummaryStatus], ClusterSummaryStatus]"
 
@@ -117,6 +117,8 @@ class Words:
 
     async def set_finalizer(self, summary: ClusterSummary, *, wanted: bool) -> None:
         """Have our finalizer on it, or not."""
+        if not wanted:
+            self._mentioned.pop(key_of(summary), None)  # nobody could read it any more
         meta = self._latest(summary).metadata
         read: Object = {
             "name": meta.name,
