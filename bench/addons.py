@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 CHAIN, WIDE, OBJECTS = 10, 50, 20
 # As many as the transport of Unwind has under way to one API server.
 AT_ONCE = 128
+# What is told afterwards (statuses, lists of what is deployed) belongs to what was done before.
+REST = 1.5
 _LONG = 600.0
 
 
@@ -211,7 +213,8 @@ class Profiles:
         await self.client.patch(SVELTOS_CLUSTERS, "edge", patch, namespace=self.namespace)
 
     async def deploy(self) -> float:
-        """The seconds until the last summary said that it is deployed."""
+        """The seconds until the last summary said that it is deployed; from rest."""
+        await asyncio.sleep(REST)
         left = {f"{self.namespace}/{name}-sveltos-edge" for name in self.names}
         async with following(self.client, CLUSTER_SUMMARIES, provisioned(left), namespace=self.namespace) as over:
             began = time.perf_counter()
@@ -220,7 +223,8 @@ class Profiles:
             return time.perf_counter() - began
 
     async def withdraw(self) -> float:
-        """The seconds until the last object was seen to be absent; returns when the summaries are, too."""
+        """The seconds until the last object was seen to be absent, from rest; returns when the summaries are, too."""
+        await asyncio.sleep(REST)
         left = {f"{self.namespace}/{one}" for name in self.names for one in self.objects(name)}
         summaries = {f"{self.namespace}/{name}-sveltos-edge" for name in self.names}
         async with (

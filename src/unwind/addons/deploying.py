@@ -9,7 +9,7 @@ import msgspec
 from unwind.addons import contacts, definitions, looking
 from unwind.addons.contacts import Adoption, Contact
 from unwind.addons.placing import is_definition, stages
-from unwind.addons.records import MANIFEST_SOURCES, Records, SealedError
+from unwind.addons.records import MANIFEST_SOURCES, NotTheFirstError, Records, SealedError
 from unwind.addons.reports import Outcome, Report, Result, first
 from unwind.api.unwind import EntryState
 from unwind.concurrency import side_by_side
@@ -37,17 +37,20 @@ async def deploy(
     *,
     within: str = "",
     anew: bool = False,
+    first: bool = False,
     landed: Callable[[], None] = lambda: None,
 ) -> Report:
     """Put what the sources hold on a member; tell what became of each object. What has dropped out of them stays:
     `pruning.prune` takes it.
 
     `within`: the only namespace they may use, as for a Profile on the management cluster. `anew`: also apply what has
-    not changed since it was last applied. `landed` is told when all of it is on the member, before that is written
-    down. One object that fails does not stop the others. Raises SealedError if the owner is being removed,
-    UnreachableError if the member does not answer.
+    not changed since it was last applied. `first`: there is probably no inventory yet. `landed` is told when all of it
+    is on the member, before that is written down. One object that fails does not stop the others. Raises SealedError if
+    the owner is being removed, UnreachableError if the member does not answer.
     """
-    return await _Deployment(member, inventories, owner, list(sources), within=within, anew=anew, landed=landed).run()
+    return await _Deployment(
+        member, inventories, owner, list(sources), within=within, anew=anew, first=first, landed=landed
+    ).run()
 
 
 class _Deployment:
@@ -62,6 +65,7 @@ class _Deployment:
         *,
         within: str,
         anew: bool,
+        first: bool,
         landed: Callable[[], None],
     ) -> None:
         self._member = member
@@ -69,6 +73,7 @@ class _Deployment:
         self._sources = sources
         self._within = within
         self._anew = anew
+        self._first = first
         self._landed = landed
         self._records = Records(inventories, owner.summary, member)
         self._known: dict[str, tuple[Entry, Seen]] = {}
@@ -79,7 +84,16 @@ class _Deployment:
         """The uids of what was made here and is not yet written down."""
 
     async def run(self) -> Report:
-        await self._records.load()
+        if not self._first:
+            await self._records.load()
+        try:
+            return await self._deploy()
+        except NotTheFirstError:
+            # Somebody died over it before. Nothing was done yet but to look.
+            await self._records.load(exactly=True)
+            return await self._deploy()
+
+    async def _deploy(self) -> Report:
         wanted = await looking.wanted(self._member, self._sources, self._records.entries, within=self._within)
         charted = self._charted(wanted.objects)
         objects = {key: one for key, one in wanted.objects.items() if key not in charted}

@@ -52,9 +52,8 @@ async def wanted(member: Member, sources: list[Source], entries: Mapping[str, En
         # Those that are in the inventory are ours: if nobody named them, they would be taken away.
         if key_of("", NAMESPACES.kind, "", name) in entries:
             return
-        try:
-            await member.client.get(NAMESPACES, name)
-        except NotFoundError:
+        # That one is not there has to be true now: it is made then.
+        if await member.resolver.namespace(name) is None and not await _exists(member, name):
             return
         foreign.add(name)
 
@@ -66,6 +65,14 @@ async def wanted(member: Member, sources: list[Source], entries: Mapping[str, En
     ]
     faults = tuple(fault for source in sources for fault in source.faults)
     return Wanted(placement.objects | implied, failed, faults, whole=not faults and not failed)
+
+
+async def _exists(member: Member, namespace: str) -> bool:
+    try:
+        await member.client.get(NAMESPACES, namespace)
+    except NotFoundError:
+        return False
+    return True
 
 
 async def there(member: Member, objects: Iterable[Placed], entries: Mapping[str, Entry], owner: str) -> dict[str, Seen]:

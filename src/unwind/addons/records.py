@@ -29,6 +29,10 @@ class SealedError(UnwindError):
     """The inventory is being removed: nothing may be put there any more."""
 
 
+class NotTheFirstError(UnwindError):
+    """There is an inventory, where there was none expected."""
+
+
 class Records:
     """The chunks of one owner on one member, as they were last read or written."""
 
@@ -38,12 +42,14 @@ class Records:
         self._member = MemberRef(object=member.ref, system_uid=member.system_uid)
         self._chunks: dict[str, Inventory] = {}
         self._next = 0
+        self._loaded = False
 
     async def load(self, *, exactly: bool = False) -> None:
         """Read them. Raises SealedError, or UnreachableError if they are of another cluster behind the same address.
 
         `exactly`: also those behind a gap, which only a removal leaves.
         """
+        self._loaded = True
         read = self._inventories.of if exactly else self._inventories.at_hand
         found = await read(self._owner.uid)
         for chunk in found:
@@ -133,6 +139,8 @@ class Records:
         try:
             chunk = msgspec.convert(await self._inventories.client.create(INVENTORIES, body), Inventory)
         except AlreadyExistsError:
+            if not self._loaded:
+                raise NotTheFirstError(f"{self._owner} has an inventory already") from None
             await self.load(exactly=True)
             return None
         self._chunks[chunk.metadata.name] = chunk

@@ -212,7 +212,7 @@ class Work:
 
     async def _resources(self, member: Member, done: Done) -> Done:
         """To the member, and what is Local to the management cluster. Each has an inventory of its own."""
-        reports = [await self._put(member, [one for one in self._sources if not one.local])]
+        reports = [await self._put(member, [one for one in self._sources if not one.local], first=self._first)]
         local = [one for one in self._sources if one.local]
         if local or (not (self._first or self.dry_run) and await self._was_local()):
             async with self._shared.fleet.management() as home:
@@ -231,11 +231,13 @@ class Work:
         result = self._result(FeatureID.RESOURCES, trouble)
         return msgspec.structs.replace(done, results=(*done.results, result), kinds=(*done.kinds, deployed))
 
-    async def _put(self, member: Member, found: list[Source], *, within: str = "") -> Report:
+    async def _put(self, member: Member, found: list[Source], *, within: str = "", first: bool = False) -> Report:
         shared, owner = self._shared, self._owner
         if self.dry_run:
             return await rehearsing.rehearse(member, shared.inventories, owner, found, within=within)
-        report = await manifests.deploy(member, shared.inventories, owner, found, within=within, landed=self._landed)
+        report = await manifests.deploy(
+            member, shared.inventories, owner, found, within=within, first=first, landed=self._landed
+        )
         if self._first:
             return report
         await pruning.prune(

@@ -7,7 +7,8 @@ cluster that is being deleted is left alone: its add-ons are the teardown's busi
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from unwind import logs
 from unwind.addons.helm_removing import HelmReleases
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches, SeenProfile
+    from unwind.controllers.addons.deploying import Work
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.targets import Target
@@ -51,6 +53,14 @@ log = logs.get(__name__)
 
 # Deployments to one member side by side; what is taken back has no such bound, because it may wait for long.
 _SIDE_BY_SIDE = 8
+
+
+class _Ready(NamedTuple):
+    """What was read for a deployment before its turn came, and for which state of things."""
+
+    matters: object
+    profile: SeenProfile | None
+    work: Work
 
 
 class NotDeployedError(UnwindError):
@@ -89,6 +99,8 @@ class Summaries:
         """Summaries that are being withdrawn, by their uid."""
         self._stops: dict[Key, asyncio.Event] = {}
         """Deployments under way, and how each is told to stop."""
+        self._ready: dict[str, _Ready] = {}
+        """What was read for those whose turn comes next, by uid."""
         self._landed: set[str] = set()
         """Those that are on their clusters, by uid, and whose status does not say so yet."""
         self._queue: Queue[Key] = Queue(
@@ -154,7 +166,8 @@ class Summaries:
     def _look_above(self, it: ClusterSummary) -> None:
         """Those that wait for it to be deployed."""
         for other in self._caches.needing(it):
-            if not summarizing.provisioned(other) or other.metadata.terminating:
+            waits = not summarizing.provisioned(other) and key_of(other) not in self._stops
+            if waits or other.metadata.terminating:
                 self._queue.add(key_of(other))
 
     def _look_below(self, it: ClusterSummary) -> None:
@@ -240,20 +253,40 @@ class Summaries:
             reason = Reason.PAUSED if target.paused else Reason.NOT_READY
             self._words.wait(summary, reason, f"{target} is {'paused' if target.paused else 'not ready'}")
             return
-        if waited_for := summarizing.waited_for(summary, self._caches.needed(summary), self._landed):
+        needed = self._caches.needed(summary)
+        if waited_for := summarizing.waited_for(summary, needed, self._landed):
             self._words.wait(summary, Reason.WAITING, f"waits for: {'; '.join(waited_for)}")
+            if all(summarizing.provisioned(one) or key_of(one) in self._stops for one in needed):
+                await self._make_ready(summary, target)
             return
         stop = self._stops[key_of(summary)] = asyncio.Event()
+        self._look_above(summary)  # their turn comes next
         try:
             await _unless(stop, self._put(summary, target))
         finally:
             del self._stops[key_of(summary)]
             self._landed.discard(summary.metadata.uid)
 
+    async def _make_ready(self, summary: ClusterSummary, target: Target) -> None:
+        """Read what is to be deployed while what it needs is under way. Should it change, there is an event: then it is
+        read again, or deployed once more."""
+        self._ready.pop(summary.metadata.uid, None)
+        with suppress(UnwindError):  # it is told when its turn has come
+            work = await self._deploying.prepare(summary, self._profile_of(summary), target)
+            if work:
+                self._ready[summary.metadata.uid] = _Ready(_matters(summary), self._profile_of(summary), work)
+
+    async def _work(self, summary: ClusterSummary, target: Target) -> Work | None:
+        """What there is to do for it; None if it is there already."""
+        profile, ready = self._profile_of(summary), self._ready.pop(summary.metadata.uid, None)
+        if ready and ready.matters == _matters(summary) and ready.profile == profile:
+            return ready.work
+        return await self._deploying.prepare(summary, profile, target)
+
     async def _put(self, summary: ClusterSummary, target: Target) -> None:
         """Have it on its cluster, and say what came of it."""
         try:
-            work = await self._deploying.prepare(summary, self._profile_of(summary), target)
+            work = await self._work(summary, target)
             if work is None:
                 self._words.wait(summary, None)  # it is there
                 return
@@ -282,6 +315,7 @@ class Summaries:
         return secret is not None and not secret.deletion_timestamp and Finalizer.CREDENTIALS in secret.finalizers
 
     async def _withdraw(self, summary: ClusterSummary) -> None:
+        self._ready.pop(summary.metadata.uid, None)
         if Finalizer.SUMMARY not in summary.metadata.finalizers:
             return  # others are waited for by others
         cluster, target = summarizing.cluster_of(summary), self._target_of(summary)
@@ -328,6 +362,8 @@ class Summaries:
     async def _take_back(self, summary: ClusterSummary, target: Target | None, manner: Manner) -> None:
         uid = summary.metadata.uid
         it = self._begin(summary, target, manner, free=True)
+        if not it.removals:
+            self._look_below(summary)  # their turn comes next
         if it.done:
             # It is forgotten when the summary is seen to be gone: until then there is nothing to begin again.
             if not it.ended:
