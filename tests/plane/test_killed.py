@@ -245,7 +245,6 @@ async def test_a_manager_that_is_killed_at_every_write_of_a_teardown_brings_it_t
         assert {("POST", "teardowns")} <= kinds
         assert {name for method, name in kinds if method == "DELETE"} >= {"base-0", "middle-0", "top-0"}
         assert any("spec.sealedFor" in fields for _, _, fields in killer.killed)
-        assert any("spec.entries" in fields for _, _, fields in killer.killed)
 
 
 @pytest.mark.timeout(max(170, 9 * KILLS))

@@ -1,0 +1,30 @@
+"""What the tests of the gate share: one plane whose Cluster API asks Unwind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest_asyncio
+
+from tests.e2e.gated import Scene, grounds, new_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.e2e.gated import Ground
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def ground() -> AsyncIterator[Ground]:
+    """A plane of these tests' own, with Unwind installed and nobody who answers yet."""
+    async with grounds() as ground:
+        yield ground
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def scene(ground: Ground) -> AsyncIterator[Scene]:
+    """A namespace for one test, on both sides."""
+    scene = Scene(ground, new_namespace())
+    await scene.begin()
+    yield scene
+    await scene.clear()

@@ -1,0 +1,253 @@
+"""`kubectl delete cluster` with the real Cluster API: who waits for what, and for whom nobody waits."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from tests.e2e.gated import ENFORCE, LEAVE, OURS, REMOVE, WAITING, Scene
+from tests.plane.profiles import condition, config_map
+from tests.plane.registering import until_allowed
+from unwind.api import conditions
+from unwind.api.capi import EXTENSION_CONFIGS
+from unwind.api.names import FORCE_RELEASE_ANNOTATION, OK_TO_DELETE_ANNOTATION
+from unwind.api.resources import NAMESPACES
+from unwind.api.sveltos import CLUSTER_PROFILES
+from unwind.api.unwind import Phase
+from unwind.concurrency import side_by_side
+from unwind.kube.errors import ApiError
+from unwind.local import waiting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.e2e.gated import Ground, TheCluster
+    from tests.plane.test_run import Manager
+    from unwind.kube.client import Object
+
+FIFTY = 50
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
+async def manager(ground: Ground) -> AsyncIterator[Manager]:
+    async with ground.manager() as manager:
+        await ground.until_discovered()
+        yield manager
+        assert await manager.stop() == 0
+    assert await ground.refused() == []
+
+
+async def test_a_deleted_cluster_waits_until_the_last_of_its_add_ons_is_gone(ground: Ground, scene: Scene) -> None:
+    graph = {"base": (), "middle": ("base",), "top": ("middle",)}
+    for name, needs in graph.items():
+        await scene.add_on(name, depends_on=needs)
+    cluster = await scene.cluster(*graph)
+    await scene.block("base-0")
+    async with ground.user("alice") as alice:
+        await cluster.delete(alice)
+
+    said = await cluster.until_held("ClusterProfile/", "ConfigMap", "base-0", "example.dev/backup")
+    assert "Following hooks are blocking delete: BeforeClusterDelete" in said
+    assert f"{WAITING}ClusterProfile/{scene.called('base')}; ConfigMap {scene.namespace}/base-0 " in said
+    held = await cluster.teardown(lambda it: it.phase is Phase.HELD)
+    assert held.spec.requested_by == "alice"
+    assert set(await scene.on_member()) == {"base-0"}
+    assert cluster.taken_apart() == []
+    # Without it Cluster API would let the cluster go at once.
+    with pytest.raises(ApiError, match=f"holds Cluster {scene.namespace}/prod until its add-ons are removed"):
+        await delete_registration(scene)
+    with pytest.raises(ApiError, match=f"holds Cluster {scene.namespace}/prod until its add-ons are removed"):
+        await select(scene, {"hold": "yes"})
+
+    await scene.unblock("base-0")
+    await cluster.until_gone()
+    ended = await cluster.teardown()
+    assert (ended.phase, ended.status.removed) == (Phase.COMPLETE, "6/6")
+    assert await scene.on_member() == {}
+    went = scene.went()
+    assert set(went) == {f"{name}-{number}" for name in graph for number in range(2)}
+    for name, needs in graph.items():
+        gone = max(went[f"{name}-{number}"][1] for number in range(2))
+        touched = [went[f"{need}-{number}"][0] for need in needs for number in range(2)]
+        assert all(gone <= one for one in touched)
+    assert min(cluster.taken_apart()) > max(answered for _, answered in went.values())
+
+
+async def delete_registration(scene: Scene) -> str:
+    found = await scene.client.get(EXTENSION_CONFIGS, OURS)
+    await scene.client.delete(EXTENSION_CONFIGS, OURS, uid=found["metadata"]["uid"])
+    return str(found["metadata"]["uid"])
+
+
+async def select(scene: Scene, labels: dict[str, str] | None) -> None:
+    """Have Cluster API ask about the clusters of these namespaces only."""
+    await scene.client.patch(EXTENSION_CONFIGS, OURS, {"spec": {"namespaceSelector": {"matchLabels": labels}}})
+
+
+async def test_a_cluster_without_class_is_never_held(scene: Scene) -> None:
+    await scene.add_on("web")
+    cluster = await scene.cluster("web", topology=False)
+    await scene.block("web-0")
+    await cluster.delete()
+    await cluster.until_gone()
+    ended = await cluster.teardown()
+    assert ended.phase is Phase.TARGET_GONE
+    assert conditions.is_true(ended.status.conditions, "GateNotAvailable")
+    assert set(await scene.on_member()) == {"web-0"}
+    assert set(await scene.ledger(ended)) == {"web-0"}
+
+
+async def test_what_is_left_and_what_is_only_tried_holds_nobody(scene: Scene) -> None:
+    await scene.add_on("left", behaviour=LEAVE)
+    await scene.add_on("tried", behaviour=REMOVE)
+    cluster = await scene.cluster("left", "tried")
+    await scene.block("tried-0")
+    await cluster.delete()
+    await cluster.until_gone()
+    # Had it waited until nobody tries any more, it would have come to another end.
+    assert (await cluster.teardown()).phase is Phase.TARGET_GONE
+    assert set(await scene.on_member()) == {"left-0", "left-1", "tried-0"}
+
+
+async def test_a_cluster_whose_namespace_is_deleted_waits_as_well(scene: Scene) -> None:
+    await scene.add_on("base")
+    await scene.add_on("top", depends_on=("base",))
+    cluster = await scene.cluster("base", "top")
+    await scene.block("base-0")
+    found = await scene.client.get(NAMESPACES, scene.namespace)
+    await scene.client.delete(NAMESPACES, scene.namespace, uid=found["metadata"]["uid"])
+    await cluster.until_held("base-0")
+    assert set(await scene.on_member()) == {"base-0"}
+    await scene.unblock("base-0")
+    await cluster.until_gone()
+    assert (await cluster.teardown()).phase is Phase.COMPLETE
+    assert await scene.on_member() == {}
+    await waiting.until_absent(scene.client, NAMESPACES, scene.namespace)
+
+
+async def test_a_cluster_made_anew_under_the_same_name_waits_for_its_own_add_ons(scene: Scene) -> None:
+    await scene.add_on("web")
+    first = await scene.cluster("web")
+    await first.delete()
+    await first.until_gone()
+    second = await scene.cluster("web")
+    assert second.uid != first.uid
+    assert (await first.teardown()).phase is Phase.COMPLETE
+    # Cluster API's last write for the first one goes by the name, and may mark the second one as free to go (seen).
+    # Then nobody is ever asked about it, and nothing of ours could hold it.
+    await second.annotate(scene.client, {OK_TO_DELETE_ANNOTATION: None})
+    await scene.block("web-0")
+    await second.delete()
+    await second.until_held("web-0")
+    await scene.unblock("web-0")
+    await second.until_gone()
+    assert (await second.teardown()).phase is Phase.COMPLETE
+    assert await scene.on_member() == {}
+
+
+async def test_who_forces_a_cluster_to_go_is_named_with_what_stays_behind(ground: Ground, scene: Scene) -> None:
+    await scene.add_on("web")
+    cluster = await scene.cluster("web")
+    await scene.block("web-0")
+    await cluster.delete()
+    await cluster.until_held("web-0")
+    async with ground.user("bob") as bob:
+        await cluster.annotate(bob, {FORCE_RELEASE_ANNOTATION: "the backup is broken"})
+    await cluster.until_gone()
+    ended = await cluster.teardown()
+    assert ended.phase is Phase.RELEASED
+    assert ended.status.release
+    assert (ended.status.release.by, ended.status.release.message) == ("bob", "the backup is broken")
+    assert await scene.ledger(ended) == {"web-0": ("Forced", "bob")}
+    assert set(await scene.on_member()) == {"web-0"}
+
+
+async def test_a_registration_that_vanished_is_made_again_and_holds_again(ground: Ground, scene: Scene) -> None:
+    await scene.add_on("web")
+    cluster = await scene.cluster("web")
+    deleted: list[str] = []
+
+    async def delete() -> None:
+        deleted.append(await delete_registration(scene))
+
+    await until_allowed(delete)  # the API server takes a moment to hear that nothing is held any more
+    await waiting.until(
+        scene.client,
+        EXTENSION_CONFIGS,
+        OURS,
+        lambda it: it is not None and it["metadata"]["uid"] not in deleted and waiting.is_true(it, "Discovered"),
+        "made again",
+    )
+    await ground.until_discovered()
+    await scene.block("web-0")
+    await cluster.delete()
+    await cluster.until_held("web-0")
+    await scene.unblock("web-0")
+    await cluster.until_gone()
+
+
+async def test_a_namespace_that_cluster_api_does_not_ask_about_is_told_of(ground: Ground, scene: Scene) -> None:
+    await scene.add_on("web")
+    cluster = await scene.cluster("web")
+
+    async def until_profile(reason: str) -> None:
+        def says(it: Object | None) -> bool:
+            return str(condition(it or {}, "GateNotArmed").get("reason", "")) == reason
+
+        await waiting.until(scene.client, CLUSTER_PROFILES, scene.called("web"), says, reason or "armed")
+
+    await until_profile("")
+    await until_allowed(lambda: select(scene, {"hold": "yes"}))
+    await until_profile("NamespaceNotSelected")
+    await scene.client.patch(NAMESPACES, scene.namespace, {"metadata": {"labels": {"hold": "yes"}}})
+    await until_profile("")
+    await scene.client.patch(NAMESPACES, scene.namespace, {"metadata": {"labels": {"hold": None}}})
+    await until_profile("NamespaceNotSelected")
+    # And it is as it says.
+    await scene.block("web-0")
+    await cluster.delete()
+    await cluster.until_gone()
+    ended = await cluster.teardown()
+    assert ended.phase is Phase.TARGET_GONE
+    assert set(await scene.ledger(ended)) == {"web-0"}
+    await scene.unblock("web-0")
+    await ground.install()
+    config = await scene.client.get(EXTENSION_CONFIGS, OURS)
+    assert config["spec"]["namespaceSelector"] == {}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+async def test_fifty_clusters_that_are_deleted_at_once_all_wait_and_all_go(ground: Ground, scene: Scene) -> None:
+    # Without a namespace the source is looked for in each cluster's own.
+    await scene.profile("web", policyRefs=[{"kind": "ConfigMap", "name": "web"}], clusterDeletionBehavior=ENFORCE)
+    clusters: list[tuple[Scene, TheCluster]] = []
+
+    async def make(number: int) -> None:
+        one = Scene(ground, f"{scene.namespace}-{number}", shares=scene)
+        await one.begin()
+        await one.source("web", *(config_map(one.namespace, f"web-{at}") for at in range(2)))
+        clusters.append((one, await one.cluster("web")))
+        await one.block("web-0")
+
+    async def go(one: Scene, cluster: TheCluster) -> None:
+        await one.unblock("web-0")
+        await cluster.until_gone()
+        assert (await cluster.teardown()).phase is Phase.COMPLETE
+        assert await one.on_member() == {}
+
+    began = time.monotonic()
+
+    def tell(what: str) -> None:
+        print(f"{what} after {time.monotonic() - began:.1f} s")
+
+    await side_by_side((make(number) for number in range(FIFTY)), limit=10)
+    tell("deployed")
+    await side_by_side((cluster.delete() for _, cluster in clusters), limit=FIFTY)
+    await side_by_side((cluster.until_held("web-0") for _, cluster in clusters), limit=FIFTY)
+    tell("all held")
+    await side_by_side((go(*one) for one in clusters), limit=FIFTY)
+    tell("all gone")
