@@ -43,7 +43,7 @@ CHAIN, WIDE, OBJECTS = 10, 50, 20
 # As many as the transport of Unwind has under way to one API server.
 AT_ONCE = 128
 # What is told afterwards (statuses, lists of what is deployed) belongs to what was done before.
-REST = 1.5
+REST = 3.0
 _LONG = 600.0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
-from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, Finalizer
+from unwind.api.names import FURTHER_LABEL, MEMBER_LABEL, OWNER_LABEL, Finalizer
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, Inventory, InventorySpec, MemberRef
 from unwind.errors import UnwindError
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnreachableError
@@ -131,7 +131,8 @@ class Records:
         meta = ObjectMeta(
             name=f"{self._owner.uid}-{self._next}",
             namespace=self._inventories.namespace,
-            labels={OWNER_LABEL: self._owner.uid, MEMBER_LABEL: self._member.object.uid},
+            labels={OWNER_LABEL: self._owner.uid, MEMBER_LABEL: self._member.object.uid}
+            | ({FURTHER_LABEL: "true"} if self._next else {}),
             finalizers=(Finalizer.INVENTORY.value,),
         )
         spec = InventorySpec(owner=self._owner, member=self._member, chunk=self._next, entries=some)

@@ -25,6 +25,8 @@ ADOPTED_FIELDS_ANNOTATION = "unwind.dev/adopted-fields"
 OWNER_LABEL = "unwind.dev/owner"
 MEMBER_LABEL = "unwind.dev/member-uid"
 """On an Inventory: the uid of what stands for the cluster that it is about, to find what nobody else knows of."""
+FURTHER_LABEL = "unwind.dev/further"
+"""On an Inventory that is not the first of its owner. Few have more than one: all of these are listed in no time."""
 
 # What people say with annotations.
 DEADLINE_ANNOTATION = "unwind.dev/deadline"

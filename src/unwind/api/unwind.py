@@ -268,8 +268,13 @@ class InventorySpec(Model, frozen=True, kw_only=True):
     ] = ""
     entries: Annotated[
         dict[str, Entry],
-        # A map and not a list: one entry can be patched without sending, or even knowing, the others.
-        doc("The objects, each under a key of its own.", maxProperties=ENTRIES_IN_A_CHUNK),
+        # A map and not a list: one entry can be patched without sending, or even knowing, the others. Nobody applies
+        # it, so the API server need not keep account of who owns which of their fields.
+        doc(
+            "The objects, each under a key of its own.",
+            maxProperties=ENTRIES_IN_A_CHUNK,
+            **{"x-kubernetes-map-type": "atomic"},
+        ),
     ] = msgspec.field(default_factory=dict)
 
 

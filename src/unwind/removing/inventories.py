@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api.meta import ObjectMeta, manifest
-from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, Finalizer
+from unwind.api.names import FURTHER_LABEL, MEMBER_LABEL, OWNER_LABEL, Finalizer
 from unwind.api.unwind import INVENTORIES, Inventory
 from unwind.clock import SYSTEM
-from unwind.concurrency import side_by_side
+from unwind.concurrency import Together, side_by_side
 from unwind.deleting.memo import Memo
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.queue import Backoff
@@ -42,6 +42,7 @@ class Inventories:
     def __init__(self, client: Client, *, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
+        self._further: Together[list[Inventory]] = Together()
 
     async def of(self, owner: str) -> list[Inventory]:
         """The chunks of an owner, by its uid, read from the server."""
@@ -80,16 +81,17 @@ class Inventories:
         """All chunks of an owner, closed for whoever deploys.
 
         They write by compare-and-swap and have to read a chunk again that was sealed. Whoever adds one looks afterwards
-        whether the others are sealed: so either this finds the new one, or they find this. What stands behind a gap is
-        an account of what is over: who discards chunks begins with the last.
+        whether the others are sealed: so either this finds the new one, or they find this.
         """
-        chunks: list[Inventory] = []
-        while chunk := await self._seal(f"{owner}-{len(chunks)}", teardown):
-            chunks.append(chunk)
-        if chunks:
-            return chunks
-        found = [await self._seal(one.metadata.name, teardown) for one in await self.of(owner)]
-        return [one for one in found if one]
+        first = await self._seal(f"{owner}-0", teardown)
+        # Asked once for all who seal at this moment: a cluster may have hundreds of owners on it.
+        others = await (self._further.ask("", self._all_further) if first else self.of(owner))
+        sealed = [await self._seal(one.metadata.name, teardown) for one in others if one.spec.owner.uid == owner]
+        return sorted((one for one in (first, *sealed) if one), key=lambda one: one.spec.chunk)
+
+    async def _all_further(self) -> list[Inventory]:
+        found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{FURTHER_LABEL}=true")
+        return msgspec.convert(found, list[Inventory])
 
     async def _seal(self, name: str, teardown: str) -> Inventory | None:
         """The chunk of that name, sealed; None if there is none. One that another removal has sealed is closed as well:
@@ -139,18 +141,13 @@ class Inventories:
             pass  # somebody was faster, or its name is another's by now
 
     async def discard_all(self, chunks: Iterable[Inventory]) -> None:
-        """Delete chunks that are accounts of nothing any more; of each owner's, the last one first (see `sealed`)."""
-        owners: dict[str, list[Inventory]] = {}
-        for chunk in chunks:
-            owners.setdefault(chunk.spec.owner.uid, []).append(chunk)
+        """Delete chunks that are accounts of nothing any more, beside what has to be done: nobody waits for it."""
 
-        async def discard(those: list[Inventory]) -> None:
-            for chunk in sorted(those, key=lambda one: -one.spec.chunk):
-                # Nobody waits for it.
-                async with self.client.aside:
-                    await self.discard(chunk)
+        async def discard(chunk: Inventory) -> None:
+            async with self.client.aside:
+                await self.discard(chunk)
 
-        await side_by_side((discard(those) for those in owners.values()), limit=_SIDE_BY_SIDE)
+        await side_by_side((discard(chunk) for chunk in chunks), limit=_SIDE_BY_SIDE)
 
     def memo(self, chunk: Inventory, key: str, entry: Entry) -> Memo:
         """What an entry's deletion remembers. It outlives the object, because the inventory does."""
@@ -166,7 +163,10 @@ class Inventories:
         name = f"{spec.owner.uid}-{number}"
         made = Inventory(
             metadata=ObjectMeta(
-                name=name, namespace=self.namespace, labels=meta.labels, finalizers=(Finalizer.INVENTORY,)
+                name=name,
+                namespace=self.namespace,
+                labels=meta.labels | {FURTHER_LABEL: "true"},
+                finalizers=(Finalizer.INVENTORY,),
             ),
             spec=msgspec.structs.replace(spec, chunk=number, entries={}),
         )

@@ -23,7 +23,7 @@ from unwind.concurrency import Together
 from unwind.controllers.addons import accepting, matching, summarizing
 from unwind.controllers.addons.gated import Gated, holds
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey, Verdict, key_of, verdict
-from unwind.controllers.addons.wording import WORTH_TELLING
+from unwind.controllers.addons.wording import IN_TIME, WORTH_TELLING
 from unwind.controllers.revising import revise
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.queue import Queue
@@ -332,8 +332,12 @@ class Profiles:
         else:
             if not _claimed(profile):
                 await self._set_finalizers(key, profile, add=True)
-            self._words.add_after(key, WORTH_TELLING)
+            self._mention(key, profile)
         return None
+
+    def _mention(self, key: ProfileKey, profile: SeenProfile) -> None:
+        said = self._conditions(key, profile) is not profile.status.conditions
+        self._words.add_after(key, WORTH_TELLING if said else IN_TIME)
 
     async def _speak(self, key: ProfileKey) -> float | None:
         # Beside what has to be done, and as it is when there is room.
@@ -360,7 +364,7 @@ class Profiles:
         if not _claimed(profile):
             return
         if self._caches.summaries.cache.count("profile", key):
-            self._words.add_after(key, WORTH_TELLING)
+            self._mention(key, profile)
             return
         found = await self._client.list(CLUSTER_SUMMARIES, namespace=key.namespace or None)
         if not any(summarizing.profile_of(one) == key for one in msgspec.convert(found, list[ClusterSummary])):

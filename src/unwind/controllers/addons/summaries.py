@@ -256,7 +256,7 @@ class Summaries:
         needed = self._caches.needed(summary)
         if waited_for := summarizing.waited_for(summary, needed, self._landed):
             self._words.wait(summary, Reason.WAITING, f"waits for: {'; '.join(waited_for)}")
-            if all(summarizing.provisioned(one) or key_of(one) in self._stops for one in needed):
+            if not summarizing.provisioned(summary) and all(self._comes(one) for one in needed):
                 await self._make_ready(summary, target)
             return
         stop = self._stops[key_of(summary)] = asyncio.Event()
@@ -266,6 +266,11 @@ class Summaries:
         finally:
             del self._stops[key_of(summary)]
             self._landed.discard(summary.metadata.uid)
+
+    def _comes(self, needed: ClusterSummary) -> bool:
+        """Whether something that is needed is there, or under way."""
+        there = summarizing.provisioned(needed) or key_of(needed) in self._stops
+        return there and not needed.metadata.terminating
 
     async def _make_ready(self, summary: ClusterSummary, target: Target) -> None:
         """Read what is to be deployed while what it needs is under way. Should it change, there is an event: then it is

@@ -7,6 +7,7 @@ inventories: killed at any instruction, a withdrawal is begun again and goes on 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from unwind.api.unwind import LedgerNote
 from unwind.concurrency import side_by_side, to_tell
 from unwind.controllers.addons.places import by_place, member_of
 from unwind.deleting.entering import Waiting
+from unwind.errors import UnwindError
 from unwind.removing.inventories import items, ledgered
 from unwind.removing.releases import last_first
 from unwind.removing.removal import Removal, release
@@ -199,17 +201,26 @@ class Withdrawals:
 
     async def _take_back(self, it: Withdrawal, target: Target | None, *, take_along: bool) -> None:
         """From each cluster that it was put on: its member, and for what is Local the management cluster."""
-        sealed = await self._inventories.sealed(it.uid, f"withdraw-{it.uid}")
-        it.chunks = {chunk.metadata.name: chunk for chunk in sealed}
-        if all(item.done for item in items(sealed)):
-            return  # nobody need be asked
-        members = by_place(sealed)
         try:
             async with asyncio.TaskGroup() as group:
+                approaching = group.create_task(self._approach(target))
+                sealed = await self._inventories.sealed(it.uid, f"withdraw-{it.uid}")
+                it.chunks = {chunk.metadata.name: chunk for chunk in sealed}
+                if all(item.done for item in items(sealed)):
+                    approaching.cancel()  # nobody need be asked
+                    return
+                members = by_place(sealed)
                 for those in members:
                     group.create_task(self._take_from(it, those, target, len(members), take_along=take_along))
         except ExceptionGroup as failures:
             raise to_tell(failures) from None
+
+    async def _approach(self, target: Target | None) -> None:
+        """Find the way to the member meanwhile. What is wrong with it is told when it is needed."""
+        if target:
+            with suppress(UnwindError):
+                async with self._fleet.member(target):
+                    pass
 
     async def _take_from(
         self, it: Withdrawal, chunks: list[Inventory], target: Target | None, members: int, *, take_along: bool

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 
 WORTH_TELLING = 0.5
-"""Seconds that something has to last before it is told of: what is over sooner, nobody could have read."""
+"""Seconds that a wait has to last before it is told of: what is over sooner, nobody could have read."""
+IN_TIME = 2.0
+"""Seconds after which it is told what is only good to know."""
 _Change: TypeAlias = "Callable[[ClusterSummaryStatus], ClusterSummaryStatus]"
 
 
@@ -59,11 +61,14 @@ class Words:
 
     def wait(self, summary: ClusterSummary, reason: Reason | None, message: str = "") -> None:
         """Mention what is waited for before anything is done; None for nothing."""
-        self._mention(summary, lambda status: statuses.waiting(status, reason, message, now=self._clock.now()))
+        self._mention(
+            summary, lambda status: statuses.waiting(status, reason, message, now=self._clock.now()), WORTH_TELLING
+        )
 
     def mention(self, summary: ClusterSummary, results: list[statuses.Result]) -> None:
         """Mention how far features are."""
-        self._mention(summary, partial(self._with, results))
+        waits = any(one.message for one in results)
+        self._mention(summary, partial(self._with, results), WORTH_TELLING if waits else IN_TIME)
 
     async def say(self, summary: ClusterSummary, results: list[statuses.Result]) -> None:
         """Say how far features are."""
@@ -78,11 +83,11 @@ class Words:
         now = self._clock.now()
         return statuses.waiting(statuses.with_results(status, results, now=now), None, now=now)
 
-    def _mention(self, summary: ClusterSummary, change: _Change) -> None:
+    def _mention(self, summary: ClusterSummary, change: _Change, after: float) -> None:
         key, status = key_of(summary), self._latest(summary).status
         if key in self._mentioned or key in self._writing or statuses.patch(status, change(status)):
             self._mentioned[key] = (summary, change)
-            self._queue.add_after(key, WORTH_TELLING)
+            self._queue.add_after(key, after)
 
     async def _write_mentioned(self, key: Key) -> float | None:
         async with self._client.aside:

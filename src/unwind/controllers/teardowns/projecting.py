@@ -10,7 +10,7 @@ import msgspec
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.sveltos_status import FeatureStatus
 from unwind.api.unwind import TEARDOWNS, Phase, StepState
-from unwind.controllers.addons.wording import WORTH_TELLING
+from unwind.controllers.addons.wording import IN_TIME
 from unwind.controllers.teardowns import releasing, telling
 from unwind.controllers.teardowns.telling import View
 from unwind.kube.errors import ConflictError, NotFoundError
@@ -44,7 +44,7 @@ class Projections:
     def tell(self, summary: ObjectRef, state: StepState) -> None:
         """Have it written, soon."""
         self._states[summary] = state
-        self._queue.add_after(summary, WORTH_TELLING)
+        self._queue.add_after(summary, IN_TIME)
 
     async def run(self) -> None:
         await self._queue.run()
