@@ -136,9 +136,10 @@ async def test_a_cluster_made_anew_under_the_same_name_waits_for_its_own_add_ons
     second = await scene.cluster("web")
     assert second.uid != first.uid
     assert (await first.teardown()).phase is Phase.COMPLETE
-    # Cluster API's last write for the first one goes by the name, and may mark the second one as free to go (seen).
-    # Then nobody is ever asked about it, and nothing of ours could hold it.
-    await second.annotate(scene.client, {OK_TO_DELETE_ANNOTATION: None})
+    # Cluster API's last write for the first one goes by the name, and would mark the second one as free to go (seen).
+    with pytest.raises(ApiError, match="is not being deleted") as refused:
+        await second.annotate(scene.client, {OK_TO_DELETE_ANNOTATION: ""})
+    assert refused.value.code == 403
     await scene.block("web-0")
     await second.delete()
     await second.until_held("web-0")

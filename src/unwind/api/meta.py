@@ -10,6 +10,8 @@ import msgspec
 from unwind.api.fields import ATOMIC, Model, doc
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from unwind.api.resources import Resource
 
 
@@ -111,6 +113,21 @@ class SelectorRequirement(Model, frozen=True, kw_only=True):
     operator: Annotated[str, doc("In, NotIn, Exists or DoesNotExist.", required=True)] = ""
     values: Annotated[tuple[str, ...], doc("The values of In and NotIn.", **ATOMIC)] = ()
 
+    def satisfied_by(self, labels: Mapping[str, str]) -> bool:
+        """Whether these labels do. An operator that is not known is satisfied by none."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values  # also where the label is missing
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case _:
+                return False
+
 
 class LabelSelector(Model, frozen=True, kw_only=True):
     """A choice of objects by their labels."""
@@ -125,6 +142,12 @@ class LabelSelector(Model, frozen=True, kw_only=True):
     @property
     def empty(self) -> bool:
         return not self.match_labels and not self.match_expressions
+
+    def satisfied_by(self, labels: Mapping[str, str]) -> bool:
+        """Whether these labels satisfy all of it: an empty one is by any. What is not understood is by none."""
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
+            one.satisfied_by(labels) for one in self.match_expressions
+        )
 
 
 def manifest(resource: Resource, model: Model) -> dict[str, Any]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from unwind.api.capi import ExtensionConfig
-    from unwind.api.meta import LabelSelector, SelectorRequirement
 
 DISCOVERED = "Discovered"
 """Cluster API's own condition on an ExtensionConfig."""
@@ -97,29 +96,8 @@ def unselected(config: ExtensionConfig | None, labels: Mapping[str, str] | None)
         return None
     elif labels is None:
         message = f"it is not known whether the namespaceSelector of ExtensionConfig {name} selects the namespace"
-    elif _selects(selector, labels):
+    elif selector.satisfied_by(labels):
         return None
     else:
         message = f"the namespaceSelector of ExtensionConfig {name} leaves the namespace out"
     return Fault(Reason.NAMESPACE_NOT_SELECTED, message)
-
-
-def _selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
-        _satisfies(requirement, labels) for requirement in selector.match_expressions
-    )
-
-
-def _satisfies(requirement: SelectorRequirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value in requirement.values
-        case "NotIn":
-            return value not in requirement.values  # also where the label is missing
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case _:
-            return False  # who knows what it means to Cluster API: it is not relied upon

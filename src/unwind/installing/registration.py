@@ -51,6 +51,11 @@ def guard_name(namespace: str) -> str:
     return f"{MANAGER}-gate.{namespace}"
 
 
+def marks_name(namespace: str) -> str:
+    """What the policy is called that keeps Clusters from being marked which nobody deletes."""
+    return f"{MANAGER}-marks.{namespace}"
+
+
 def remembered(config_map: dict[str, Any], version: str) -> dict[str, Any] | None:
     """The ExtensionConfig that a ConfigMap of ours keeps, in a version; None if there is none in it."""
     try:
@@ -179,6 +184,44 @@ _DELETES = " && ".join(
 )
 
 
+_MARKED = (
+    f"{_annotation('object', names.OK_TO_DELETE_ANNOTATION)}.hasValue()"
+    f" && !{_annotation('oldObject', names.OK_TO_DELETE_ANNOTATION)}.hasValue()"
+    " && !has(object.metadata.deletionTimestamp)"
+)
+_UNMARKED = (
+    "'Cluster ' + object.metadata.namespace + '/' + object.metadata.name + ' is not being deleted: with the annotation"
+    f" {names.OK_TO_DELETE_ANNOTATION} it would go one day without anybody being asked. To let a cluster go that is"
+    f" being deleted, annotate it with {names.FORCE_RELEASE_ANNOTATION}'"
+)
+
+
+def _unmarked(setting: Setting) -> list[dict[str, Any]]:
+    """No Cluster is marked as asked about that nobody deletes.
+
+    Cluster API writes the mark by name when it lets a Cluster go. Where another was made under that name in the same
+    moment, it would get the mark, and Cluster API would never ask about it (seen with v1.14.2).
+    """
+    name = marks_name(setting.namespace)
+    rule = {
+        "apiGroups": [capi.CLUSTERS.group],
+        "apiVersions": ["*"],
+        "resources": [capi.CLUSTERS.plural],
+        # Not what is made with it: who moves or restores clusters brings all their annotations.
+        "operations": ["UPDATE"],
+    }
+    policy = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": f"!({_MARKED})", "messageExpression": _UNMARKED, "reason": "Forbidden"}],
+    }
+    return [
+        _object(VALIDATING_ADMISSION_POLICIES, name) | {"spec": policy},
+        _object(VALIDATING_ADMISSION_POLICY_BINDINGS, name)
+        | {"spec": {"policyName": name, "validationActions": ["Deny"]}},
+    ]
+
+
 def _asking(setting: Setting) -> list[dict[str, Any]]:
     """The API server tells who lets a cluster go, and who deletes it."""
     kind, name = MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(setting.namespace)
@@ -222,6 +265,7 @@ def _manifests(setting: Setting) -> list[dict[str, Any]]:
         *granted(setting, f"{MANAGER}-gate", rules=[right.rule() for right in rules]),
         _remembering(setting, extension),
         *_asking(setting),
+        *_unmarked(setting),
         *_guard(setting),
         extension,
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
+from contextlib import aclosing
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +13,7 @@ from unwind import logs
 from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, Cluster
 from unwind.api.meta import ObjectMeta
 from unwind.api.names import CREDENTIALS_ANNOTATION
-from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS
+from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.sveltos import (
     CLUSTER_PROFILES,
     CLUSTER_SUMMARIES,
@@ -32,13 +32,12 @@ from unwind.concurrency import Together
 from unwind.controllers.addons import accepting, summarizing
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey
 from unwind.controllers.addons.summarizing import Place
-from unwind.deleting.deletion import pause
+from unwind.controllers.versions import Versions
 from unwind.fleet import targets
 from unwind.kube import views
 from unwind.kube.cache import Change
-from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
+from unwind.kube.errors import NotFoundError
 from unwind.kube.informers import Informer
-from unwind.kube.queue import Backoff
 from unwind.kube.views import Key, View
 
 if TYPE_CHECKING:
@@ -47,15 +46,11 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.fleet.targets import Target
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics
-    from unwind.kube.views import Metadata
 
 log = logs.get(__name__)
 T = TypeVar("T")
-
-_RETRY = Backoff(first=0.2, limit=30.0)
-_CAPI_CRD = f"{CLUSTERS.plural}.{CLUSTERS.group}"
 
 
 class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,15 +84,14 @@ class CapiClusters:
         self._clock = clock
         self._troubled = troubled
         self._listed = listed
-        self._crds: Informer[Metadata] = Informer(
-            client, views.metadata(CUSTOM_RESOURCE_DEFINITIONS), clock=clock, troubled=troubled
+        self._versions = Versions(
+            client, (CLUSTERS, CLUSTERS_V1BETA1), clock=clock, troubled=troubled, found=self._found
         )
-        self._crds.subscribe(self._crd_changed)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._following: asyncio.Task[None] | None = None
         self._informer: Informer[Cluster] | None = None
         self._handlers: list[Callable[[Change[Cluster]], None]] = []
         self._looked = False
-        self._wake = asyncio.Event()
-        self._chance = random.Random()  # noqa: S311 - no secret in it
 
     @property
     def settled(self) -> bool:
@@ -133,35 +127,17 @@ class CapiClusters:
     async def run(self) -> None:
         """Follow them until cancelled; begin anew where another version is served."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._crds.run())
-            await self._crds.until_synced()
-            following: asyncio.Task[None] | None = None
-            failures = 0
-            while True:
-                self._wake.clear()
-                try:
-                    served, failures = await self._served(), 0
-                except (ApiError, UnreachableError) as error:
-                    self._troubled(error)
-                    failures += 1
-                else:
-                    if served and (self._informer is None or self.resource != served):
-                        if following:
-                            following.cancel()
-                        following = tasks.create_task(self._follow(served).run())
-                    if not self._looked:
-                        self._looked = True
-                        self._listed()
-                await pause(self._clock, _RETRY.after(failures, self._chance) if failures else None, self._wake)
+            self._tasks = tasks
+            tasks.create_task(self._versions.run())
 
-    async def _served(self) -> Resource | None:
-        if Key("", _CAPI_CRD) not in self._crds.cache:
-            return None
-        try:
-            definition = await self._client.get(CUSTOM_RESOURCE_DEFINITIONS, _CAPI_CRD)
-        except NotFoundError:
-            return None
-        return served(definition)
+    def _found(self, served: Resource | None) -> None:
+        if served and (self._informer is None or self.resource != served) and self._tasks:
+            if self._following:
+                self._following.cancel()
+            self._following = self._tasks.create_task(self._follow(served).run())
+        if not self._looked:
+            self._looked = True
+            self._listed()
 
     def _follow(self, resource: Resource) -> Informer[Cluster]:
         before = list(self.all())
@@ -188,16 +164,6 @@ class CapiClusters:
                     handler(Change(key, old, None))
         self._listed()
 
-    def _crd_changed(self, change: Change[Metadata]) -> None:
-        if change.key.name == _CAPI_CRD:
-            self._wake.set()
-
-
-def served(definition: Object) -> Resource | None:
-    """The version of Clusters to read, by their CRD: the newest that is known here."""
-    names = {one["name"] for one in definition["spec"]["versions"] if one["served"]}
-    return next((one for one in (CLUSTERS, CLUSTERS_V1BETA1) if one.version in names), None)
-
 
 class Caches:
     """All of it, as one part of the process."""
@@ -209,7 +175,8 @@ class Caches:
         self._told: list[Callable[[], None]] = []
         self._followers: list[Callable[[ClusterKey, Target | None, Target | None], None]] = []
         self._troubles: dict[str, str] = {}
-        self._reading: Together[Target | None] = Together()
+        self._reading_targets: Together[Target | None] = Together()
+        self._reading_profiles: Together[dict[str, SeenProfile]] = Together()
         self.cluster_profiles = self._informer(client, _profile_view(CLUSTER_PROFILES), clock)
         self.profiles = self._informer(client, _profile_view(PROFILES), clock)
         self.summaries: Informer[ClusterSummary] = Informer(
@@ -297,6 +264,22 @@ class Caches:
             for one in informer.cache:
                 yield ProfileKey(informer.view.resource.kind, one.metadata.namespace, one.metadata.name), one
 
+    async def read_profile(self, key: ProfileKey) -> SeenProfile | None:
+        """A profile as it is now. They are read all at once: where one goes from a cluster, there are others."""
+        there = await self._reading_profiles.ask((key.kind, key.namespace), lambda: self._read_profiles(key))
+        return there.get(key.name)
+
+    async def _read_profiles(self, like: ProfileKey) -> dict[str, SeenProfile]:
+        informer = self.of_kind(like.kind)
+        found: dict[str, SeenProfile] = {}
+        pages = self._client.pages(informer.view.resource, namespace=like.namespace or None)
+        async with aclosing(pages):
+            async for page in pages:
+                for item in page.items or ():
+                    one = informer.view.decode(item)
+                    found[one.metadata.name] = one
+        return found
+
     def summary(self, profile: ProfileKey, cluster: ClusterKey) -> ClusterSummary | None:
         return next(iter(self.summaries.cache.by("place", Place(cluster, profile))), None)
 
@@ -321,7 +304,7 @@ class Caches:
 
     async def read_target(self, key: ClusterKey) -> Target | None:
         """The cluster as it is now; None if there is none of this name."""
-        return await self._reading.ask(key, lambda: self._read_target(key))
+        return await self._reading_targets.ask(key, lambda: self._read_target(key))
 
     async def _read_target(self, key: ClusterKey) -> Target | None:
         resource = self.resource(key)

@@ -11,7 +11,7 @@ from unwind.api.sveltos import ClusterType
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unwind.api.meta import LabelSelector, Reference, SelectorRequirement
+    from unwind.api.meta import LabelSelector, Reference
     from unwind.api.sveltos import ProfileSpec
     from unwind.fleet.targets import Target
 
@@ -86,22 +86,7 @@ def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     """Whether labels satisfy a selector. An empty one selects nothing, and so does one that is not understood."""
     if selector.empty or misread(selector):
         return False
-    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
-        _satisfies(requirement, labels) for requirement in selector.match_expressions
-    )
-
-
-def _satisfies(requirement: SelectorRequirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value in requirement.values
-        case "NotIn":
-            return value not in requirement.values  # also where the label is missing
-        case "Exists":
-            return value is not None
-        case _:
-            return value is None  # DoesNotExist: others do not come here
+    return selector.satisfied_by(labels)
 
 
 def misread(selector: LabelSelector) -> list[str]:

@@ -7,7 +7,7 @@ on one cluster at a time.
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -19,7 +19,6 @@ from unwind.api.meta import Reference
 from unwind.api.names import Finalizer, Reason
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.clock import SYSTEM
-from unwind.concurrency import Together
 from unwind.controllers.addons import accepting, matching, summarizing
 from unwind.controllers.addons.gated import Gated, holds
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey, Verdict, key_of, verdict
@@ -82,7 +81,6 @@ class Profiles:
         self._owner = owner
         self._clock = clock
         self._gated = Gated(gate, recorder, self._gate_changed)
-        self._reading: Together[dict[str, SeenProfile]] = Together()
         self._taken: dict[Pair, str] = {}
         """Summaries that cannot be made, because their names belong to others."""
         self._profiles: Queue[ProfileKey] = Queue(
@@ -286,7 +284,7 @@ class Profiles:
         What lets things go is not decided by what a cache says (DESIGN, rule 4): it may be behind.
         """
         async with asyncio.TaskGroup() as reading:
-            what = reading.create_task(self._read(pair.profile))
+            what = reading.create_task(self._caches.read_profile(pair.profile))
             whereto = reading.create_task(self._caches.read_target(pair.cluster))
         profile, target = what.result(), whereto.result()
         if profile and not profile.metadata.terminating:
@@ -304,22 +302,6 @@ class Profiles:
             if told["kind"] == CLUSTER_SUMMARIES.kind:
                 # It waits for its finalizer, which is known at once: nobody deletes it twice, or waits for a watch.
                 self._caches.summaries.take(msgspec.convert(told, ClusterSummary))
-
-    async def _read(self, key: ProfileKey) -> SeenProfile | None:
-        """The profile as it is now. They are read all at once: where one goes from a cluster, there are others."""
-        there = await self._reading.ask((key.kind, key.namespace), lambda: self._read_all(key))
-        return there.get(key.name)
-
-    async def _read_all(self, like: ProfileKey) -> dict[str, SeenProfile]:
-        informer = self._caches.of_kind(like.kind)
-        found: dict[str, SeenProfile] = {}
-        pages = self._client.pages(informer.view.resource, namespace=like.namespace or None)
-        async with aclosing(pages):
-            async for page in pages:
-                for item in page.items or ():
-                    one = informer.view.decode(item)
-                    found[one.metadata.name] = one
-        return found
 
     # One profile
 

@@ -7,8 +7,7 @@ cluster that is being deleted is left alone: its add-ons are the teardown's busi
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from unwind import logs
 from unwind.addons.helm_removing import HelmReleases
@@ -23,6 +22,7 @@ from unwind.concurrency import to_tell
 from unwind.controllers.addons import statuses, summarizing
 from unwind.controllers.addons.deploying import Deploying
 from unwind.controllers.addons.matching import ClusterKey
+from unwind.controllers.addons.preparing import Preparations, matters
 from unwind.controllers.addons.withdrawing import Manner, Withdrawal, Withdrawals
 from unwind.controllers.addons.wording import Words, key_of
 from unwind.errors import UnwindError
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches, SeenProfile
-    from unwind.controllers.addons.deploying import Work
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.targets import Target
@@ -53,14 +52,6 @@ log = logs.get(__name__)
 
 # Deployments to one member side by side; what is taken back has no such bound, because it may wait for long.
 _SIDE_BY_SIDE = 8
-
-
-class _Ready(NamedTuple):
-    """What was read for a deployment before its turn came, and for which state of things."""
-
-    matters: object
-    profile: SeenProfile | None
-    work: Work
 
 
 class NotDeployedError(UnwindError):
@@ -99,8 +90,7 @@ class Summaries:
         """Summaries that are being withdrawn, by their uid."""
         self._stops: dict[Key, asyncio.Event] = {}
         """Deployments under way, and how each is told to stop."""
-        self._ready: dict[str, _Ready] = {}
-        """What was read for those whose turn comes next, by uid."""
+        self._prepared = Preparations()
         self._landed: set[str] = set()
         """Those that are on their clusters, by uid, and whose status does not say so yet."""
         self._queue: Queue[Key] = Queue(
@@ -152,7 +142,7 @@ class Summaries:
 
     def _summary_changed(self, change: Change[ClusterSummary]) -> None:
         old, new = change.old, change.new
-        if old is None or new is None or _matters(old) != _matters(new):
+        if old is None or new is None or matters(old) != matters(new):
             # Not for each status that we write ourselves.
             self._stop(change.key, unless=new is not None and not new.metadata.terminating)
             self._queue.add(change.key)
@@ -257,7 +247,7 @@ class Summaries:
         if waited_for := summarizing.waited_for(summary, needed, self._landed):
             self._words.wait(summary, Reason.WAITING, f"waits for: {'; '.join(waited_for)}")
             if not summarizing.provisioned(summary) and all(self._comes(one) for one in needed):
-                await self._make_ready(summary, target)
+                await self._prepared.make(self._deploying, summary, self._profile_of(summary), target)
             return
         stop = self._stops[key_of(summary)] = asyncio.Event()
         self._look_above(summary)  # their turn comes next
@@ -272,26 +262,10 @@ class Summaries:
         there = summarizing.provisioned(needed) or key_of(needed) in self._stops
         return there and not needed.metadata.terminating
 
-    async def _make_ready(self, summary: ClusterSummary, target: Target) -> None:
-        """Read what is to be deployed while what it needs is under way. Should it change, there is an event: then it is
-        read again, or deployed once more."""
-        self._ready.pop(summary.metadata.uid, None)
-        with suppress(UnwindError):  # it is told when its turn has come
-            work = await self._deploying.prepare(summary, self._profile_of(summary), target)
-            if work:
-                self._ready[summary.metadata.uid] = _Ready(_matters(summary), self._profile_of(summary), work)
-
-    async def _work(self, summary: ClusterSummary, target: Target) -> Work | None:
-        """What there is to do for it; None if it is there already."""
-        profile, ready = self._profile_of(summary), self._ready.pop(summary.metadata.uid, None)
-        if ready and ready.matters == _matters(summary) and ready.profile == profile:
-            return ready.work
-        return await self._deploying.prepare(summary, profile, target)
-
     async def _put(self, summary: ClusterSummary, target: Target) -> None:
         """Have it on its cluster, and say what came of it."""
         try:
-            work = await self._work(summary, target)
+            work = await self._prepared.take(self._deploying, summary, self._profile_of(summary), target)
             if work is None:
                 self._words.wait(summary, None)  # it is there
                 return
@@ -320,7 +294,7 @@ class Summaries:
         return secret is not None and not secret.deletion_timestamp and Finalizer.CREDENTIALS in secret.finalizers
 
     async def _withdraw(self, summary: ClusterSummary) -> None:
-        self._ready.pop(summary.metadata.uid, None)
+        self._prepared.forget(summary)
         if Finalizer.SUMMARY not in summary.metadata.finalizers:
             return  # others are waited for by others
         cluster, target = summarizing.cluster_of(summary), self._target_of(summary)
@@ -423,12 +397,6 @@ class Summaries:
         for uid in [uid for uid, one in self._keys.items() if one == key]:
             del self._keys[uid]
             self._withdrawals.give_up(uid)
-
-
-def _matters(summary: ClusterSummary) -> object:
-    """What of a summary decides what is done for it; its status does not."""
-    meta = summary.metadata
-    return meta.uid, summary.spec, meta.deletion_timestamp, meta.finalizers, meta.annotations
 
 
 def _told(summary: ClusterSummary) -> object:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import TYPE_CHECKING
 
 from unwind import logs
-from unwind.api.capi import EXTENSION_CONFIGS, ExtensionConfig
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
-from unwind.deleting.deletion import pause
+from unwind.api.capi import ExtensionConfig
+from unwind.controllers.versions import Versions
 from unwind.installing.registration import VERSIONS
 from unwind.kube import views
-from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 from unwind.kube.informers import Informer
-from unwind.kube.queue import Backoff
 from unwind.kube.views import Key
 
 if TYPE_CHECKING:
@@ -24,12 +20,8 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
-    from unwind.kube.views import Metadata
 
 log = logs.get(__name__)
-
-_RETRY = Backoff(first=0.2, limit=30.0)
-_CRD = Key("", f"{EXTENSION_CONFIGS.plural}.{EXTENSION_CONFIGS.group}")
 
 
 class Extensions:
@@ -41,15 +33,12 @@ class Extensions:
         self._key = Key("", name)
         self._clock = clock
         self._changed = changed
-        self._crds: Informer[Metadata] = Informer(
-            client, views.metadata(CUSTOM_RESOURCE_DEFINITIONS), clock=clock, troubled=self._troubled
-        )
-        self._crds.subscribe(self._crd_changed)
+        self._versions = Versions(client, VERSIONS, clock=clock, troubled=self._troubled, found=self._found)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._following: asyncio.Task[None] | None = None
         self._informer: Informer[ExtensionConfig] | None = None
         self._looked = False
         self._trouble = ""
-        self._wake = asyncio.Event()
-        self._chance = random.Random()  # noqa: S311 - no secret in it
 
     @property
     def known(self) -> bool:
@@ -73,36 +62,17 @@ class Extensions:
     async def run(self) -> None:
         """Follow it until cancelled; begin anew where another version is served, or none any more."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._crds.run())
-            await self._crds.until_synced()
-            following: asyncio.Task[None] | None = None
-            failures = 0
-            while True:
-                self._wake.clear()
-                try:
-                    served, failures = await self._served(), 0
-                except (ApiError, UnreachableError) as error:
-                    self._troubled(error)
-                    failures += 1
-                else:
-                    if served != self.resource:
-                        if following:
-                            following.cancel()
-                        self._informer = self._follow(served) if served else None
-                        following = tasks.create_task(self._informer.run()) if self._informer else None
-                    self._looked = True
-                    self._changed()
-                await pause(self._clock, _RETRY.after(failures, self._chance) if failures else None, self._wake)
+            self._tasks = tasks
+            tasks.create_task(self._versions.run())
 
-    async def _served(self) -> Resource | None:
-        if _CRD not in self._crds.cache:
-            return None
-        try:
-            definition = await self._client.get(CUSTOM_RESOURCE_DEFINITIONS, _CRD.name)
-        except NotFoundError:
-            return None
-        served = {one["name"] for one in definition["spec"]["versions"] if one["served"]}
-        return next((one for one in VERSIONS if one.version in served), None)
+    def _found(self, served: Resource | None) -> None:
+        if served != self.resource and self._tasks:
+            if self._following:
+                self._following.cancel()
+            self._informer = self._follow(served) if served else None
+            self._following = self._tasks.create_task(self._informer.run()) if self._informer else None
+        self._looked = True
+        self._changed()
 
     def _follow(self, resource: Resource) -> Informer[ExtensionConfig]:
         informer = Informer(
@@ -118,10 +88,6 @@ class Extensions:
     def _config_changed(self, change: Change[ExtensionConfig]) -> None:
         if change.key == self._key:
             self._changed()
-
-    def _crd_changed(self, change: Change[Metadata]) -> None:
-        if change.key == _CRD:
-            self._wake.set()
 
     def _troubled(self, error: Exception) -> None:
         if str(error) != self._trouble:
