@@ -59,11 +59,17 @@ def test_it_is_applied_last_and_so_is_taken_back_first_while_it_is_guarded() -> 
 
 
 def test_its_guard_is_for_it_alone_and_for_whole_collections_too() -> None:
-    [policy] = of_kind("ValidatingAdmissionPolicy", Setting(namespace="elsewhere"))
+    _, policy = of_kind("ValidatingAdmissionPolicy", Setting(namespace="elsewhere"))
     assert "oldObject.metadata.name == 'elsewhere'" in [one["expression"] for one in policy["spec"]["matchConditions"]]
     # A rule with names is not asked when a collection is deleted.
     [rule] = policy["spec"]["matchConstraints"]["resourceRules"]
     assert "resourceNames" not in rule
+
+
+def test_who_moves_or_restores_clusters_may_bring_their_marks() -> None:
+    policy, _ = of_kind("ValidatingAdmissionPolicy", Setting())
+    [rule] = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert (rule["resources"], rule["operations"]) == (["clusters"], ["UPDATE"])
 
 
 def test_the_manager_may_change_its_own_registration_and_no_other() -> None:
