@@ -39,9 +39,9 @@ from unwind.controllers.addons import summarizing
 from unwind.controllers.addons.caches import Caches
 from unwind.controllers.addons.matching import ProfileKey
 from unwind.controllers.gating.asking import Asking
-from unwind.controllers.gating.parts import ALWAYS
 from unwind.fleet import targets
 from unwind.gating import protocol
+from unwind.gating.protocol import ALWAYS
 from unwind.gating.registry import Registry
 from unwind.installing.install import install
 from unwind.kube import kubeconfig

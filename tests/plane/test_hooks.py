@@ -25,8 +25,8 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, Inventory, InventorySpec, MemberRef
 from unwind.controllers.addons.caches import Caches
 from unwind.controllers.gating.asking import Asking
-from unwind.controllers.gating.parts import switched_on
 from unwind.gating import protocol
+from unwind.gating.protocol import switched_on
 from unwind.gating.registry import Registry
 from unwind.kube.client import Client
 from unwind.local.waiting import until_absent

@@ -12,7 +12,7 @@ from rich.table import Table
 from unwind import features
 from unwind.api.hooks import Hook
 from unwind.cli import console
-from unwind.controllers.gating.parts import switched_on
+from unwind.gating.protocol import switched_on
 from unwind.gating.registry import Registry, installed
 from unwind.gating.rules.known import KNOWN
 

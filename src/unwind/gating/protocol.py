@@ -14,7 +14,7 @@ from unwind.errors import UnwindError
 from unwind.routes import Response
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 T = TypeVar("T")
 
@@ -28,6 +28,11 @@ _CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # What the API server lets a name and a uid be. Both become part of paths and selectors, so nothing else may come in.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _UID = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?")
+
+
+# A rule that is badly written holds everybody's clusters, so Cluster API is told of the other hooks only where that is
+# asked for. Whoever could switch these off would think that clusters wait, and they would not.
+ALWAYS = (Hook.AFTER_CONTROL_PLANE_INITIALIZED, Hook.BEFORE_CLUSTER_DELETE)
 
 
 class MalformedError(UnwindError):
@@ -78,6 +83,11 @@ _glance = msgspec.json.Decoder(_Glance)
 _discovery = msgspec.json.Decoder(DiscoveryRequest)
 _requests = {hook: msgspec.json.Decoder(type_) for hook, type_ in REQUESTS.items()}
 _kinds = {hook: f"{hook.value}Request" for hook in Hook}
+
+
+def switched_on(features: Mapping[str, bool]) -> tuple[Hook, ...]:
+    """The hooks that Cluster API is told of."""
+    return tuple(hook for hook in Hook if hook in ALWAYS or features.get(hook.value, False))
 
 
 def handler(hook: Hook) -> str:

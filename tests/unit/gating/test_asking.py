@@ -13,9 +13,9 @@ from unwind.api.hooks import Hook
 from unwind.api.names import CLUSTER_UID_ANNOTATION
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS, Blocker
-from unwind.controllers.gating.parts import switched_on
 from unwind.features import FEATURES, parse
 from unwind.gating import protocol
+from unwind.gating.protocol import switched_on
 from unwind.gating.registry import Plugin
 from unwind.hooks import HookContext, Rule, Wait
 from unwind.kube.client import Client

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from unwind.api.conditions import without_condition
+from unwind.api.names import ConditionType
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.sveltos_status import FeatureStatus
 from unwind.api.unwind import TEARDOWNS, Phase, StepState
@@ -81,7 +83,9 @@ async def hold(
     overdue = releasing.overdue(teardown.spec, now=now)
     view = View(steps=(), wave=0, phase=Phase.HELD, said=said, gated=gated, overdue=overdue)
     status = telling.status(teardown, view, now=now)
-    if status == teardown.status:
+    # What somebody else says of it is not taken back, and is no reason to say the same again.
+    others = without_condition(teardown.status.conditions, ConditionType.GATE_NOT_ARMED)
+    if status == msgspec.structs.replace(teardown.status, conditions=others):
         return
     body = {
         "apiVersion": TEARDOWNS.api_version,
