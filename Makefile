@@ -44,7 +44,7 @@ format: $(VENV)/.installed ## Put the code into the one format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-soak: setup ## The long fault and fuzz runs
+soak: setup ## The long runs: faults, fuzzing, Cluster API's bad days, the documentation's commands
 	@$(PYTEST) -m soak tests
 
 bench: setup ## The benchmarks: ratios against limits measured in the same run

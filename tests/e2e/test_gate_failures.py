@@ -6,6 +6,8 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.e2e.gated import REMOVE, until_asked
 from tests.plane.profiles import condition
 from unwind.api.resources import LEASES
@@ -16,6 +18,9 @@ from unwind.kube.shards import SHARDS, shard_of
 if TYPE_CHECKING:
     from tests.e2e.gated import Ground, Scene
     from unwind.kube.client import Object
+
+# Long: `make soak` runs it.
+pytestmark = pytest.mark.soak
 
 _REPLICA, _SHARD = "unwind-replica-", "unwind-shard-"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.e2e.gated import MEMBER, TheCluster
 from tests.plane.profiles import condition
 from unwind.api.capi import CLUSTERS
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
     from tests.e2e.gated import Ground, Scene
     from unwind.kube.client import Client, Object
+
+# Long: `make soak` runs it.
+pytestmark = pytest.mark.soak
 
 # A package that holds each cluster once at every hook, and writes down when it was asked.
 RULES = """

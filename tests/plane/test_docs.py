@@ -10,6 +10,9 @@ import pytest
 
 from tests.plane.test_local_command import Shell
 
+# Long: `make soak` runs it.
+pytestmark = pytest.mark.soak
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 import pytest_asyncio
 
 from tests.plane import profiles
@@ -30,10 +31,11 @@ from unwind.testing.proxy import Proxy
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    import pytest
-
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
+
+# Long: `make soak` runs it.
+pytestmark = pytest.mark.soak
 
 DOCS = Path(__file__).parents[2] / "docs"
 MEMBER = "member-1"

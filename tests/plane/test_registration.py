@@ -58,6 +58,9 @@ if TYPE_CHECKING:
     from unwind.local.cluster import Cluster
     from unwind.local.plane import Plane
 
+# Long: `make soak` runs it.
+pytestmark = pytest.mark.soak
+
 MANAGER = f"system:serviceaccount:{HOME}:unwind"
 
 

@@ -94,9 +94,11 @@ async def keep(
         return
     stopping.cancel()
     starting.result()
-    ready()
-    await until.wait()
-    await plane.stop()
+    try:
+        ready()  # whoever reads it may have gone
+        await until.wait()
+    finally:
+        await plane.stop()
 
 
 def existing(name: str) -> Record:
