@@ -122,6 +122,9 @@ async def following(
             async for event in events:
                 if over(event.type, event.object):
                     break
+            else:
+                # As the server does to whoever reads too slowly: what was measured would be something else.
+                raise RuntimeError(f"the watch of {resource.plural} was ended before what it waits for came")
         ended.set()
 
     async def wait() -> None:

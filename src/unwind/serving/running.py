@@ -236,7 +236,7 @@ def _tune_collection() -> None:
     """Look for garbage in circles less often. There is hardly any, and every search goes through what thousands of
     requests under way hold on to: at Python's own pace it took a sixth of the time of a removal."""
     gc.freeze()  # what was imported stays
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(20_000, 10, 5)
 
 
 async def _refuse_rivals(client: Client) -> None:
