@@ -45,7 +45,7 @@ format: $(VENV)/.installed ## Put the code into the one format
 	@$(BIN)/ruff format .
 
 soak: setup ## The long runs: faults, fuzzing, Cluster API's bad days, the documentation's commands
-	@$(PYTEST) -m soak tests
+	@$(PYTEST) -m soak $(ARGS) tests
 
 bench: setup ## The benchmarks: ratios against limits measured in the same run
 	@$(BIN)/python -m bench.plane
