@@ -34,14 +34,14 @@ from unwind.local import waiting
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from unwind.addons.helm import Helm
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import Cluster
-    from unwind.parts import Owner
+    from unwind.parts import Owner, Part
 
 KINDS = (
     CLUSTER_PROFILES,
@@ -103,10 +103,17 @@ async def running(
         ),
         Configurations(client, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
     )
+    async with under_way(parts):
+        yield clock
+
+
+@asynccontextmanager
+async def under_way(parts: Iterable[Part]) -> AsyncIterator[None]:
+    """Parts of a process run as long as the context lasts; what one of them raises is raised here."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(part.run()) for part in parts]
         try:
-            yield clock
+            yield
         finally:
             for task in tasks:
                 task.cancel()

@@ -382,10 +382,5 @@ async def all_controllers(
             clock=clock,
         ),
     )
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(part.run()) for part in parts]
-        try:
-            yield clock
-        finally:
-            for task in tasks:
-                task.cancel()
+    async with profiles.under_way(parts):
+        yield clock

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches
     from unwind.kube.client import Client, Object
-
+    from unwind.kube.informers import Informer
 
 WORTH_TELLING = 0.5
 """Seconds that a wait has to last before it is told of: what is over sooner, nobody could have read."""
@@ -36,6 +37,17 @@ _Change: TypeAlias = "Callable[[ClusterSummaryStatus], ClusterSummaryStatus]"
 
 def key_of(summary: ClusterSummary) -> Key:
     return Key(summary.metadata.namespace, summary.metadata.name)
+
+
+async def put(client: Client, summaries: Informer[ClusterSummary], summary: ClusterSummary, change: Object) -> None:
+    """Have a change merged into the status of a summary, and the cache know it."""
+    meta = summary.metadata
+    body: Object = {"metadata": {"uid": meta.uid}, "status": change}
+    try:
+        written = await client.patch(CLUSTER_SUMMARIES, meta.name, body, namespace=meta.namespace, subresource="status")
+    except (NotFoundError, ConflictError):
+        return  # it is gone, and nobody reads it
+    summaries.take(msgspec.convert(written, ClusterSummary))
 
 
 class Words:
@@ -51,7 +63,8 @@ class Words:
         self._clock = clock
         self._mentioned: dict[Key, tuple[ClusterSummary, _Change]] = {}
         """What is to be written when there is room."""
-        self._writing: dict[Key, asyncio.Lock] = {}
+        self._writing: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        """Each is there as long as somebody holds it or waits for it."""
         # On the clock of the wall: nothing depends on when it is written.
         self._queue: Queue[Key] = Queue(self._write_mentioned, clock=SYSTEM)
 
@@ -100,25 +113,10 @@ class Words:
         # Two writes that cross would tell old things.
         key = key_of(summary)
         lock = self._writing.setdefault(key, asyncio.Lock())
-        try:
-            async with lock:
-                status = self._latest(summary).status
-                if patch := statuses.patch(status, change(status)):
-                    await self._patch(summary, patch)
-        finally:
-            if not lock.locked():
-                self._writing.pop(key, None)
-
-    async def _patch(self, summary: ClusterSummary, change: Object) -> None:
-        meta = summary.metadata
-        body: Object = {"metadata": {"uid": meta.uid}, "status": change}
-        try:
-            written = await self._client.patch(
-                CLUSTER_SUMMARIES, meta.name, body, namespace=meta.namespace, subresource="status"
-            )
-        except (NotFoundError, ConflictError):
-            return  # it is gone, and nobody reads it
-        self._caches.summaries.take(msgspec.convert(written, ClusterSummary))
+        async with lock:
+            status = self._latest(summary).status
+            if patch := statuses.patch(status, change(status)):
+                await put(self._client, self._caches.summaries, summary, patch)
 
     async def set_finalizer(self, summary: ClusterSummary, *, wanted: bool) -> None:
         """Have our finalizer on it, or not."""

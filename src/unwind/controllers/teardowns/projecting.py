@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from unwind.api.conditions import without_condition
 from unwind.api.names import ConditionType
-from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.sveltos_status import FeatureStatus
 from unwind.api.unwind import TEARDOWNS, Phase, StepState
-from unwind.controllers.addons.wording import IN_TIME
+from unwind.controllers.addons import wording
 from unwind.controllers.teardowns import releasing, telling
 from unwind.controllers.teardowns.telling import View
-from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
 
@@ -23,6 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from unwind.api.meta import ObjectRef
+    from unwind.api.sveltos import ClusterSummary
     from unwind.api.unwind import Teardown
     from unwind.controllers.teardowns.drafting import Said
     from unwind.kube.client import Client
@@ -46,7 +44,7 @@ class Projections:
     def tell(self, summary: ObjectRef, state: StepState) -> None:
         """Have it written, soon."""
         self._states[summary] = state
-        self._queue.add_after(summary, IN_TIME)
+        self._queue.add_after(summary, wording.IN_TIME)
 
     async def run(self) -> None:
         await self._queue.run()
@@ -65,15 +63,9 @@ class Projections:
     async def _put(self, summary: ClusterSummary, word: FeatureStatus) -> None:
         before = summary.status.feature_summaries
         after = tuple(msgspec.structs.replace(one, status=word.value) for one in before)
-        if after == before:
-            return
-        meta = summary.metadata
-        body = {"metadata": {"uid": meta.uid}, "status": {"featureSummaries": msgspec.to_builtins(after)}}
-        with suppress(NotFoundError, ConflictError):  # it is gone, and nobody reads it
-            written = await self._client.patch(
-                CLUSTER_SUMMARIES, meta.name, body, namespace=meta.namespace, subresource="status"
-            )
-            self._summaries.take(msgspec.convert(written, ClusterSummary))
+        if after != before:
+            change = {"featureSummaries": msgspec.to_builtins(after)}
+            await wording.put(self._client, self._summaries, summary, change)
 
 
 async def hold(
