@@ -73,7 +73,9 @@ class KubernetesEnd:
         # Before the deletion is sent, so that nothing is missed.
         absence = await ctx.watches.absence(ctx.resource, name=ref.name, uid=ref.uid, namespace=ref.namespace)
         ctx.entry.subscriptions.append(absence)
-        if not obj["metadata"].get("deletionTimestamp") and await self._removed(ctx, obj):
+        left = obj if obj["metadata"].get("deletionTimestamp") else await self._send(ctx, obj)
+        if left and left.get("kind") == "Status":
+            # The server is done with it, and only the watch has still to tell.
             with suppress(TimeoutError):
                 async with asyncio.timeout(PATIENCE):
                     await absence.wait()
@@ -86,7 +88,7 @@ class KubernetesEnd:
                 raise TransientError(f"it is not known whether {ref} is still there: {seen.why}")
         if absence.happened:
             return Gone("the watch told of its end")
-        raise Again(_awaited(ref, absence.seen), until=absence, after=_LOOK_AGAIN)
+        raise Again(_awaited(ref, left, absence.seen), until=absence, after=_LOOK_AGAIN)
 
     async def sighting(self, ctx: DeleteContext, obj: Object) -> Sighting:
         """Look whether it is still there."""
@@ -95,10 +97,10 @@ class KubernetesEnd:
             ctx.resource, ref.name, uid=ref.uid, namespace=ref.namespace or None, cluster=ctx.cluster or None
         )
 
-    async def _removed(self, ctx: DeleteContext, obj: Object) -> bool:
-        """Send the deletion; whether the server is done with it, and only the watch has still to tell."""
+    async def _send(self, ctx: DeleteContext, obj: Object) -> Object | None:
+        """Send the deletion; the server's answer: what is left of it, or a Status. None: it was gone already."""
         try:
-            answer = await ctx.client.delete(
+            return await ctx.client.delete(
                 ctx.resource,
                 ctx.ref.name,
                 uid=ctx.ref.uid,
@@ -108,14 +110,15 @@ class KubernetesEnd:
                 propagation=propagation(ctx.resource),
             )
         except NotFoundError:
-            return False
+            return None
         except ConflictError:
             if (await self.sighting(ctx, obj)).presence is Presence.PRESENT:
                 raise Again(f"{ctx.ref} has changed since it was looked at", after=0) from None
-            return False
-        return bool(answer.get("kind") == "Status")
+            return None
 
 
-def _awaited(ref: ObjectRef, seen: Metadata | None) -> str:
-    finalizers = ", ".join(seen.finalizers) if seen else ""
+def _awaited(ref: ObjectRef, left: Object | None, seen: Metadata | None) -> str:
+    # What the watch has told may be from before the deletion.
+    told = seen.finalizers if seen and seen.deletion_timestamp else ()
+    finalizers = ", ".join(told or (left and left["metadata"].get("finalizers")) or ())
     return f"{ref} waits for {finalizers}" if finalizers else f"{ref} is being deleted"

@@ -108,14 +108,14 @@ class Queue(Generic[K]):
 
     async def run(self) -> None:
         """Work until cancelled; the workers are cancelled with it."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
                 for group in list(self._waiting):
                     self._dispatch(group)
                 await asyncio.Event().wait()
-        finally:
-            self._tasks = None
+            finally:
+                self._tasks = None  # before the workers end: what is added meanwhile waits for the next run
 
     def _due(self, key: K) -> None:
         del self._timers[key]

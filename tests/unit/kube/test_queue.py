@@ -158,6 +158,27 @@ async def test_a_reconciler_can_ask_to_be_called_again() -> None:
     assert work.done == ["a", "a"]
 
 
+async def test_what_is_added_while_a_queue_ends_waits_for_its_next_run() -> None:
+    done: list[str] = []
+
+    async def reconcile(key: str) -> None:
+        try:
+            if key == "first":
+                await asyncio.Event().wait()
+        finally:
+            done.append(key)
+            queue.add("late")
+
+    queue: Queue[str] = Queue(reconcile)
+    queue.add("first")
+    async with running(queue):
+        await settle()
+    assert done == ["first"]
+    async with running(queue):
+        await settle()
+    assert done[:2] == ["first", "late"]
+
+
 async def test_a_queue_that_is_cancelled_cancels_its_workers() -> None:
     work = Work()
     work.gates["a"] = asyncio.Event()
