@@ -1,4 +1,4 @@
-"""A member's kubeconfig Secret: read, and kept for as long as something is on the member."""
+"""The Secret with the way to a member: read, and kept for as long as something is on the member."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import binascii
 from typing import TYPE_CHECKING
 
+from unwind.api.karmada import CA_BUNDLE_KEY, TOKEN_KEY
 from unwind.api.names import Finalizer
 from unwind.api.resources import SECRETS
 from unwind.errors import UnwindError
@@ -13,25 +14,27 @@ from unwind.kube import kubeconfig
 from unwind.kube.errors import ConflictError, NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
-    from unwind.fleet.targets import Target
+    from unwind.fleet.targets import Anchor, Endpoint
     from unwind.kube.client import Client, Object
     from unwind.kube.kubeconfig import Connection
 
 
-async def secret(client: Client, target: Target) -> Object:
+async def secret(client: Client, target: Anchor) -> Object:
     """The Secret as it is now. Raises UnreachableError if there is none."""
     try:
-        return await client.get(SECRETS, target.secret, namespace=target.ref.namespace)
+        return await client.get(SECRETS, target.secret, namespace=target.home)
     except NotFoundError:
         raise UnreachableError(
-            f"{target} cannot be reached: there is no Secret {target.ref.namespace}/{target.secret} with its kubeconfig"
+            f"{target} cannot be reached: there is no Secret {target.home}/{target.secret} with the way to it"
         ) from None
 
 
-def connection(target: Target, found: Object) -> Connection:
+def connection(target: Anchor, found: Object) -> Connection:
     """The way to the member that its Secret tells. Raises UnreachableError where it tells none."""
-    name = f"Secret {target.ref.namespace}/{target.secret}"
+    name = f"Secret {target.home}/{target.secret}"
     data: dict[str, str] = found.get("data") or {}
+    if target.endpoint:
+        return _by_token(target, target.endpoint, data, name)
     key = target.secret_key or next(iter(sorted(data)), "")
     if key not in data:
         missing = f"has no key {key!r}" if key else "is empty"
@@ -43,7 +46,24 @@ def connection(target: Target, found: Object) -> Connection:
         raise UnreachableError(f"{target} cannot be reached: {error}") from error
 
 
-async def hold(client: Client, target: Target) -> None:
+def _by_token(target: Anchor, endpoint: Endpoint, data: dict[str, str], name: str) -> Connection:
+    if TOKEN_KEY not in data:
+        raise UnreachableError(f"{target} cannot be reached: {name} has no key {TOKEN_KEY!r}")
+    try:
+        token = base64.b64decode(data[TOKEN_KEY], validate=True).decode()
+        authority = base64.b64decode(data.get(CA_BUNDLE_KEY, ""), validate=True)
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise UnreachableError(f"{target} cannot be reached: {name} is damaged ({error})") from error
+    return kubeconfig.Connection(
+        server=endpoint.server,
+        authority=authority or None,
+        credential=kubeconfig.Token(token),
+        insecure=endpoint.insecure,
+        proxy=endpoint.proxy or None,
+    )
+
+
+async def hold(client: Client, target: Anchor) -> None:
     """Have the Secret stay until `let_go`: who deletes a namespace deletes the Secret beside the Cluster, and without
     it nobody could take off what is on the member. Raises UnreachableError if it is gone, or going."""
     while True:
@@ -53,17 +73,17 @@ async def hold(client: Client, target: Target) -> None:
             return
         if found["metadata"].get("deletionTimestamp"):
             # The API server takes no new finalizer on what is being deleted.
-            where = f"{target.ref.namespace}/{target.secret}"
+            where = f"{target.home}/{target.secret}"
             raise UnreachableError(f"{target} cannot be kept in reach: its Secret {where} is being deleted")
         if await _write(client, found, [*finalizers, Finalizer.CREDENTIALS.value]):
             return
 
 
-async def let_go(client: Client, target: Target) -> None:
+async def let_go(client: Client, target: Anchor) -> None:
     """Let the Secret go its way. It may have gone already."""
     while True:
         try:
-            found = await client.get(SECRETS, target.secret, namespace=target.ref.namespace)
+            found = await client.get(SECRETS, target.secret, namespace=target.home)
         except NotFoundError:
             return
         finalizers = _finalizers(found)

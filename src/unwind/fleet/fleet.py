@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from unwind.clock import Clock, Timer
-    from unwind.fleet.targets import Target
+    from unwind.fleet.targets import Anchor
     from unwind.kube.client import Object
     from unwind.kube.kubeconfig import Connection
 
@@ -102,7 +102,7 @@ class Fleet:
         return len(self._shared)
 
     @asynccontextmanager
-    async def member(self, target: Target, *, system_uid: str = "") -> AsyncIterator[Member]:
+    async def member(self, target: Anchor, *, system_uid: str = "") -> AsyncIterator[Member]:
         """The member that a target stands for, which has just answered.
 
         `system_uid`: what it was known by when something was put there. Raises UnreachableError if it cannot be
@@ -118,15 +118,13 @@ class Fleet:
                 )
             yield member if member.ref == target.ref else member.standing_for(target.ref)
 
-    async def _way(self, target: Target) -> tuple[Connection, str]:
+    async def _way(self, target: Anchor) -> tuple[Connection, str]:
         """How it is reached, and what that is known by. Read each time, but for a moment ago: a Secret that was rotated
         is another way in, and the old one may be shut."""
         uid, now = target.ref.uid, self._clock.monotonic()
         if (last := self._read.get(uid)) and now - last[0] < RECENT and self._ways.get(uid) == last[2]:
             return last[1:]
-        found = await self._secrets.ask(
-            (target.ref.namespace, target.secret), lambda: credentials.secret(self._client, target)
-        )
+        found = await self._secrets.ask((target.home, target.secret), lambda: credentials.secret(self._client, target))
         way = credentials.connection(target, found)
         key = _digest(way)
         self._outdate(uid, key)
@@ -227,7 +225,7 @@ class Fleet:
             shared.tried.set()
 
     @asynccontextmanager
-    async def _connect(self, target: Target, way: Connection) -> AsyncIterator[Member]:
+    async def _connect(self, target: Anchor, way: Connection) -> AsyncIterator[Member]:
         async with Client(way, observe=self._observe) as client:
             try:
                 system_uid = await client.cluster_uid()

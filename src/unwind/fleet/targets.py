@@ -6,7 +6,7 @@ import datetime as dt
 
 import msgspec
 
-from unwind.api import capi, sveltos
+from unwind.api import capi, karmada, sveltos
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.sveltos import ClusterType
 
@@ -14,17 +14,27 @@ from unwind.api.sveltos import ClusterType
 _CAPI_KEY = "value"
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster that add-ons can be put on, and from which they have to go when it does."""
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an API server is, told by the object that stands for it: its Secret has a token, and no kubeconfig."""
 
-    type: ClusterType
+    server: str
+    insecure: bool = False
+    proxy: str = ""
+
+
+class Anchor(msgspec.Struct, frozen=True, kw_only=True):
+    """The object on the management cluster that stands for a member, and by which that is reached."""
+
     ref: ObjectRef
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     secret: str
-    """The Secret with its kubeconfig, in the namespace of the object itself."""
+    """The Secret with the way in: a kubeconfig; or, where there is an endpoint, a token and the server's authority."""
+    secret_namespace: str = ""
+    """Where that is; empty for the namespace of the object itself."""
     secret_key: str = ""
     """The key in it; empty for the first one."""
+    endpoint: Endpoint | None = None
     terminating: bool = False
     deleted_at: dt.datetime | None = None
     paused: bool = False
@@ -35,8 +45,19 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     pull_mode: bool = False
     """Whether nobody can reach it from here: an agent in it fetches what it shall have."""
 
+    @property
+    def home(self) -> str:
+        """The namespace of its Secret."""
+        return self.secret_namespace or self.ref.namespace
+
     def __str__(self) -> str:
         return str(self.ref)
+
+
+class Target(Anchor, frozen=True, kw_only=True):
+    """A cluster that add-ons can be put on, and from which they have to go when it does."""
+
+    type: ClusterType
 
 
 def of_capi(cluster: capi.Cluster) -> Target:
@@ -86,3 +107,21 @@ def of_gone(ref: ObjectRef) -> Target:
     """The target that a Cluster of Cluster API was: all that is left of it is where its kubeconfig may be."""
     secret = capi.Cluster(metadata=ObjectMeta(name=ref.name)).kubeconfig_secret
     return Target(type=ClusterType.CAPI, ref=ref, secret=secret, secret_key=_CAPI_KEY)
+
+
+def of_karmada(cluster: karmada.Cluster) -> Anchor:
+    """What a Cluster of Karmada is: Works are put on it, and no add-ons."""
+    meta, spec = cluster.metadata, cluster.spec
+    secret = spec.secret_ref
+    return Anchor(
+        ref=ref_of(karmada.CLUSTERS, meta),
+        labels=meta.labels,
+        annotations=meta.annotations,
+        secret=secret.name if secret else "",
+        secret_namespace=secret.namespace if secret else "",
+        endpoint=Endpoint(server=spec.api_endpoint, insecure=spec.insecure_skip_tls_verification, proxy=spec.proxy_url),
+        terminating=meta.terminating,
+        deleted_at=meta.deletion_timestamp,
+        ready=True,  # it was joined: if it does not answer, that is told where it is tried
+        pull_mode=spec.sync_mode == karmada.SyncMode.PULL,
+    )

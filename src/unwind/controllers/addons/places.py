@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Inventory
     from unwind.fleet.fleet import Fleet
     from unwind.fleet.member import Member
-    from unwind.fleet.targets import Target
+    from unwind.fleet.targets import Anchor
 
 
 def by_place(chunks: Iterable[Inventory]) -> list[list[Inventory]]:
@@ -26,7 +26,7 @@ def by_place(chunks: Iterable[Inventory]) -> list[list[Inventory]]:
 
 
 @asynccontextmanager
-async def member_of(fleet: Fleet, chunk: Inventory, target: Target | None) -> AsyncIterator[Member]:
+async def member_of(fleet: Fleet, chunk: Inventory, target: Anchor | None) -> AsyncIterator[Member]:
     """The cluster that a chunk is about. Raises if it cannot be reached, or is not the one that it was."""
     where = chunk.spec.member
     if where.object.kind == NAMESPACES.kind:

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from unwind.api.capi import Cluster
     from unwind.api.unwind import Teardown
-    from unwind.fleet.targets import Target
+    from unwind.fleet.targets import Anchor
     from unwind.kube.client import Client, Object
     from unwind.removing.inventories import Inventories
 
 
 async def clean(
-    client: Client, inventories: Inventories, teardown: Teardown, target: Target, successor: Cluster | None = None
+    client: Client, inventories: Inventories, teardown: Teardown, target: Anchor, successor: Cluster | None = None
 ) -> None:
     """Take away what is needed no more. Done again after a crash, it finds nothing to do.
 
@@ -34,10 +34,10 @@ async def clean(
     await credentials.let_go(client, target)
 
 
-async def _belongs_to(client: Client, target: Target, successor: Cluster) -> bool:
+async def _belongs_to(client: Client, target: Anchor, successor: Cluster) -> bool:
     """Whether the Secret is the successor's: it has the same name, and what is on the successor needs it."""
     try:
-        found = await client.get(SECRETS, target.secret, namespace=target.ref.namespace)
+        found = await client.get(SECRETS, target.secret, namespace=target.home)
     except NotFoundError:
         return False
     return is_successors(found, successor)

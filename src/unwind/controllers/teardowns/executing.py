@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unwind.clock import Timer
     from unwind.controllers.teardowns.drafting import Said
     from unwind.controllers.teardowns.steps import Means
-    from unwind.fleet.targets import Target
+    from unwind.fleet.targets import Anchor
     from unwind.kube.client import Client
 
 log = logs.get(__name__)
@@ -43,7 +43,7 @@ class Execution:
     def __init__(
         self,
         teardown: Teardown,
-        target: Target,
+        target: Anchor,
         means: Means,
         client: Client,
         *,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.api.unwind import TeardownSpec
-    from unwind.fleet.targets import Target
+    from unwind.fleet.targets import Anchor
     from unwind.kube.client import Client
 
 
@@ -32,7 +32,7 @@ class LetGo(NamedTuple):
     by: str
 
 
-async def forced(client: Client, resource: Resource, target: Target) -> LetGo | None:
+async def forced(client: Client, resource: Resource, target: Anchor) -> LetGo | None:
     """That a person lets the target go, if one does."""
     if FORCE_RELEASE_ANNOTATION not in target.annotations:
         return None

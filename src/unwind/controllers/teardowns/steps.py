@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Blocker, Inventory, Step
     from unwind.deleting.entering import Failed, Waiting
     from unwind.fleet.member import Member
-    from unwind.fleet.targets import Target
+    from unwind.fleet.targets import Anchor
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Carrying:
     def __init__(
         self,
         step: Step,
-        target: Target,
+        target: Anchor,
         means: Means,
         *,
         teardown: str,

@@ -1,0 +1,151 @@
+"""What can be protected, and what depends on an object of each kind (pure)."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api import capi, karmada, sveltos
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Form(Enum):
+    """How a field tells how many there are."""
+
+    NUMBER = auto()
+    ITEMS = auto()
+    """As many as the list has."""
+    BOUND = auto()
+    """One, if it says Bound."""
+
+
+class Count(msgspec.Struct, frozen=True, kw_only=True):
+    """A field of an object that says how much depends on it."""
+
+    path: tuple[str, str]
+    form: Form
+    what: str
+    """As it is called in a denial."""
+    default: int = 0
+    """What counts where the field is not there: what the API would put there."""
+
+    def of(self, obj: Mapping[str, Any]) -> int:
+        """How many. Raises ValueError where the field is no such thing."""
+        outer = obj.get(self.path[0])
+        value = outer.get(self.path[1]) if isinstance(outer, dict) else None
+        if value is None:
+            return self.default
+        match self.form:
+            case Form.NUMBER if isinstance(value, int) and not isinstance(value, bool):
+                return value
+            case Form.ITEMS if isinstance(value, list):
+                return len(value)
+            case Form.BOUND if isinstance(value, str):
+                return int(value == "Bound")
+        raise ValueError(f"{'.'.join(self.path)} is {value!r}")
+
+
+class Rest(Enum):
+    """What of the rest of the cluster depends on an object."""
+
+    CONTENTS = auto()
+    """A namespace: active Pods, bound claims."""
+    RESOURCES = auto()
+    """A CRD: its custom resources."""
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind whose objects can be protected."""
+
+    group: str
+    plural: str
+    kind: str
+    versions: tuple[str, ...]
+    namespaced: bool = True
+    count: Count | None = None
+    """What `Cascading` goes by, where the object itself says it."""
+    rest: Rest | None = None
+    """What it goes by, where only the rest of the cluster does. Such an object is asked about without a label, too."""
+    cascading: bool = True
+    """Whether the word Cascading says something of it. If not, it is an unknown value, which holds."""
+
+
+REPLICAS = Count(path=("spec", "replicas"), form=Form.NUMBER, what="replicas", default=1)
+_SCHEDULED = Count(path=("status", "currentNumberScheduled"), form=Form.NUMBER, what="scheduled pods")
+_ACTIVE_PODS = Count(path=("status", "active"), form=Form.NUMBER, what="active pods")
+_ACTIVE_JOBS = Count(path=("status", "active"), form=Form.ITEMS, what="active jobs")
+_CLAIM = Count(path=("status", "phase"), form=Form.BOUND, what='"Bound" status pvc')
+_VOLUME = Count(path=("status", "phase"), form=Form.BOUND, what='"Bound" status pv')
+_MATCHING = Count(path=("status", "matchingClusters"), form=Form.ITEMS, what="matching clusters")
+
+_KRUISE = "apps.kruise.io"
+
+NAMESPACE = Kind(
+    group="", plural="namespaces", kind="Namespace", versions=("v1",), namespaced=False, rest=Rest.CONTENTS
+)
+DEFINITION = Kind(
+    group="apiextensions.k8s.io",
+    plural="customresourcedefinitions",
+    kind="CustomResourceDefinition",
+    versions=("v1", "v1beta1"),
+    namespaced=False,
+    rest=Rest.RESOURCES,
+)
+KINDS: tuple[Kind, ...] = (
+    NAMESPACE,
+    DEFINITION,
+    Kind(group="apps", plural="deployments", kind="Deployment", versions=("v1",), count=REPLICAS),
+    Kind(group="apps", plural="statefulsets", kind="StatefulSet", versions=("v1",), count=REPLICAS),
+    Kind(group="apps", plural="replicasets", kind="ReplicaSet", versions=("v1",), count=REPLICAS),
+    Kind(group=_KRUISE, plural="clonesets", kind="CloneSet", versions=("v1alpha1",), count=REPLICAS),
+    Kind(group=_KRUISE, plural="statefulsets", kind="StatefulSet", versions=("v1alpha1", "v1beta1"), count=REPLICAS),
+    Kind(group=_KRUISE, plural="uniteddeployments", kind="UnitedDeployment", versions=("v1alpha1",), count=REPLICAS),
+    # On these Cascading is no protection, as in Kruise: nothing goes with them.
+    Kind(group="", plural="services", kind="Service", versions=("v1",)),
+    Kind(group="networking.k8s.io", plural="ingresses", kind="Ingress", versions=("v1",)),
+    Kind(group="", plural="secrets", kind="Secret", versions=("v1",)),
+    Kind(group="", plural="configmaps", kind="ConfigMap", versions=("v1",)),
+    Kind(group="apps", plural="daemonsets", kind="DaemonSet", versions=("v1",), count=_SCHEDULED),
+    Kind(group="batch", plural="jobs", kind="Job", versions=("v1",), count=_ACTIVE_PODS),
+    Kind(group="batch", plural="cronjobs", kind="CronJob", versions=("v1",), count=_ACTIVE_JOBS),
+    Kind(group="", plural="persistentvolumeclaims", kind="PersistentVolumeClaim", versions=("v1",), count=_CLAIM),
+    Kind(
+        group="", plural="persistentvolumes", kind="PersistentVolume", versions=("v1",), namespaced=False, count=_VOLUME
+    ),
+    # What depends on a whole cluster cannot be counted from here: it is protected always, or not.
+    Kind(
+        group=capi.CLUSTERS.group,
+        plural="clusters",
+        kind="Cluster",
+        versions=("v1beta1", "v1beta2"),
+        cascading=False,
+    ),
+    Kind(
+        group=karmada.CLUSTERS.group,
+        plural="clusters",
+        kind="Cluster",
+        versions=("v1alpha1",),
+        namespaced=False,
+        cascading=False,
+    ),
+    Kind(
+        group=sveltos.CONFIG_GROUP,
+        plural="clusterprofiles",
+        kind="ClusterProfile",
+        versions=("v1beta1",),
+        namespaced=False,
+        count=_MATCHING,
+    ),
+)
+"""Pods are not among them: they get their labels from templates, and so would EndpointSlices from Services."""
+
+_BY_NAME = {(kind.group, kind.kind): kind for kind in KINDS}
+
+
+def of(group: str, kind: str) -> Kind | None:
+    """The kind, if its objects can be protected."""
+    return _BY_NAME.get((group, kind))

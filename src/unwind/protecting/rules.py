@@ -1,0 +1,124 @@
+"""May an object be deleted? What it says itself, and what the rest of the cluster says (pure)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from unwind.api.fields import Unknown
+from unwind.api.meta import ObjectRef
+from unwind.api.names import DELETE_PROTECTION_LABEL
+from unwind.api.policies import DeleteProtection
+from unwind.protecting.kinds import Kind, Rest
+
+FORBIDDEN = "forbidden by ResourcesProtectionDeletion for"
+"""How a denial begins: the words that people search for."""
+
+
+class Why(StrEnum):
+    """Why something may not be deleted, as one word for counters."""
+
+    ALWAYS = "Always"
+    CASCADING = "Cascading"
+    UNKNOWN_VALUE = "UnknownValue"
+    HOLDS_PROTECTED = "HoldsProtected"
+    """A namespace or a CRD with something protected in it."""
+    NOT_KNOWN = "NotKnown"
+    """It could not be found out whether something depends on it."""
+
+
+class Denied(msgspec.Struct, frozen=True):
+    """That it may not."""
+
+    why: Why
+    message: str
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody wants to delete."""
+
+    kind: Kind
+    label: str | None = None
+    """What the label says; None where there is none."""
+    terminating: bool = False
+    count: int | None = None
+    """How much depends on it, where the object itself says that and it could be read."""
+
+
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a namespace, or of a CRD."""
+
+    pods: int = 0
+    """Active ones: neither done nor being deleted."""
+    claims: int = 0
+    """Bound ones that are not being deleted."""
+    resources: int = 0
+    """Custom resources that are not being deleted."""
+    protected: tuple[ObjectRef, ...] = ()
+    """Objects in it that could not be deleted by themselves, the first few; each refuses, or would go unasked."""
+    failed: str = ""
+    """What kept us from looking."""
+
+
+def by_itself(subject: Subject) -> Denied | bool:
+    """What an object alone decides: a denial; True, that it may go; False, that the rest of the cluster has a say."""
+    if subject.terminating:
+        return True  # whatever it says: it goes already
+    if subject.label is None:
+        return subject.kind.rest is None
+    word = DeleteProtection.read(subject.label)
+    if isinstance(word, Unknown) or (word is DeleteProtection.CASCADING and not subject.kind.cascading):
+        return Denied(Why.UNKNOWN_VALUE, unknown(subject.label, subject.kind))
+    if word is DeleteProtection.ALWAYS:
+        return Denied(Why.ALWAYS, _said(word))
+    if subject.kind.rest:
+        return False
+    counted = subject.kind.count
+    if counted is None:
+        return True
+    if subject.count is None:
+        return Denied(Why.NOT_KNOWN, f"{_said(word)} and {counted.what} that could not be read")
+    return _depending(counted.what, subject.count) or True
+
+
+def with_contents(subject: Subject, contents: Contents) -> Denied | bool:
+    """The same where the rest of the cluster has a say."""
+    if (alone := by_itself(subject)) is not False:
+        return alone
+    if subject.label is not None:
+        if contents.failed:
+            what = "pods" if subject.kind.rest is Rest.CONTENTS else "CRs"
+            return Denied(Why.NOT_KNOWN, f"{FORBIDDEN} list {what} error: {contents.failed}")
+        for what, count in (
+            ("active pods", contents.pods),
+            ('"Bound" status pvc', contents.claims),
+            ("active CRs", contents.resources),
+        ):
+            if denied := _depending(what, count):
+                return denied
+    if contents.protected:
+        return Denied(Why.HOLDS_PROTECTED, _holding(subject, contents.protected))
+    return True  # also if we could not look: nobody asked for the protection of what has no label
+
+
+def unknown(value: str, kind: Kind) -> str:
+    """What somebody reads whose label says what nobody understands: when it is written, and when it protects."""
+    words = "Always and Cascading are" if kind.cascading else f"for a {kind.kind} only Always is"
+    return f"{FORBIDDEN} {DELETE_PROTECTION_LABEL}={value}, a value that is not known: {words}"
+
+
+def _said(word: DeleteProtection) -> str:
+    return f"{FORBIDDEN} {DELETE_PROTECTION_LABEL}={word.value}"
+
+
+def _depending(what: str, count: int) -> Denied | None:
+    if count <= 0:
+        return None
+    return Denied(Why.CASCADING, f"{_said(DeleteProtection.CASCADING)} and {what} {count}>0")
+
+
+def _holding(subject: Subject, protected: tuple[ObjectRef, ...]) -> str:
+    named = ", ".join(str(ref) for ref in protected)
+    where = "in it" if subject.kind.rest is Rest.CONTENTS else "of it"
+    return f"{FORBIDDEN} {DELETE_PROTECTION_LABEL} of what is {where}: {named}"
