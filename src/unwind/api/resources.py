@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import msgspec
 
 
@@ -22,10 +24,18 @@ class Resource(msgspec.Struct, frozen=True):
         """The path of one object, or of the collection where no name is given."""
         parts = ["/apis" if self.group else "/api", self.api_version]
         if self.namespaced and namespace:
-            parts += ["namespaces", namespace]
+            parts += ["namespaces", _quoted(namespace)]
         parts.append(self.plural)
-        parts += [part for part in (name, subresource) if part]
+        if name:
+            parts.append(_quoted(name))
+        if subresource:
+            parts.append(subresource)
         return "/".join(parts)
+
+
+def _quoted(name: str) -> str:
+    """A name as a part of a path, whatever somebody has written there: `a?b` must not be taken for `a`."""
+    return quote(name, safe=":")
 
 
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import ssl
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import aiohttp
 import msgspec
-from yarl import URL
 
 from unwind.errors import UnwindError
 from unwind.kube.credentials import Credentials, Proof
 from unwind.kube.errors import UnreachableError
+from unwind.kube.wire import BrokenError, connect, host_header, proxy_headers, way_to
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from unwind.kube.kubeconfig import Connection
+    from unwind.kube.wire import Reply, Wire
 
 _CONNECTING = 10.0
 # How many requests may be under way to one API server; what comes on top waits for its turn here, where it costs
 # nothing, and not there. Watches do not count.
 _IN_FLIGHT = 128
 _KEEP_ALIVE = 75.0
+# Whoever could put these into a request could make two of it.
+_UNFIT = re.compile(r"[^\x21-\x7e]")
+# What comes to the same if it is done twice.
+_REPEATABLE = ("GET", "DELETE")
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -65,18 +71,27 @@ class HttpTransport:
         self._credentials = Credentials(connection)
         self._bound = asyncio.Semaphore(_IN_FLIGHT)
         self._contexts: dict[bytes | None, ssl.SSLContext] = {}
-        self._base_headers = {"User-Agent": user_agent}
-        if connection.impersonate:
-            self._base_headers["Impersonate-User"] = connection.impersonate
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
-            read_bufsize=1 << 17,
+        self._way = way_to(connection.server, server_name=connection.server_name, proxy=_proxy(connection))
+        # An address may have a path: a proxy that serves many API servers.
+        self._prefix = (
+            connection.server.rstrip("/") if self._way.through else urlsplit(connection.server).path.rstrip("/")
         )
-        self._proxy = _proxy(connection)
-        self._secure = connection.server.startswith("https:")
+        base = {"Host": host_header(self._way), "User-Agent": user_agent, "Accept-Encoding": "gzip"}
+        if connection.impersonate:
+            base["Impersonate-User"] = connection.impersonate
+        lines = [f"{name}: {value}" for name, value in base.items()]
+        if self._way.through and self._way.proxy:
+            lines += proxy_headers(self._way.proxy)
+        self._base = "\r\n".join(lines)
+        self._idle: list[Wire] = []
+        self._open: set[Wire] = set()
+        self._closed = False
 
     async def close(self) -> None:
-        await self._session.close()
+        self._closed = True
+        for wire in list(self._open):
+            wire.abort()
+        self._idle.clear()
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
@@ -88,58 +103,91 @@ class HttpTransport:
                     self._credentials.refused(proof)
                     answer, _ = await self._ask(method, target, body, headers)
                 return answer
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (BrokenError, TimeoutError, OSError) as error:
             raise self._unreachable(f"{method} {target}", error) from error
 
     @asynccontextmanager
     async def stream(
         self, target: str, *, headers: Mapping[str, str], silence: float
     ) -> AsyncIterator[Answer | AsyncIterator[list[bytes]]]:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECTING, sock_read=silence)
+        wire: Wire | None = None
         try:
             proof = await self._credentials.proof()
-            async with self._call("GET", target, None, headers, proof, timeout) as answer:
-                if answer.status == 200:
-                    yield _lines(answer.content)
-                    return
-                if answer.status == 401:
-                    self._credentials.refused(proof)
-                yield Answer(answer.status, await answer.read(), _retry_after(answer.headers))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            # A connection of its own: it is closed in the end, and one that has waited may be closed already.
+            async with asyncio.timeout(_CONNECTING):
+                wire = await self._connect(proof)
+            async with asyncio.timeout(silence):
+                reply = await wire.open(self._head("GET", target, None, headers, proof))
+            if reply.stream:
+                yield _lines(reply.stream, silence)
+                return
+            if reply.status == 401:
+                self._credentials.refused(proof)
+            yield _answer(reply)
+        except (BrokenError, TimeoutError, OSError) as error:
             raise self._unreachable(f"watch {target}", error) from error
+        finally:
+            if wire is not None:
+                wire.abort()
 
     async def _ask(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
     ) -> tuple[Answer, Proof]:
+        if self._closed:
+            raise RuntimeError("the client is closed")  # a mistake in the caller
         proof = await self._credentials.proof()
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECTING)
-        async with self._call(method, target, body, headers, proof, timeout) as answer:
-            return Answer(answer.status, await answer.read(), _retry_after(answer.headers)), proof
+        request = self._head(method, target, body, headers, proof)
+        while True:
+            wire = self._waiting(proof)
+            if wire is None:
+                async with asyncio.timeout(_CONNECTING):
+                    wire = await self._connect(proof)
+            try:
+                return _answer(await wire.ask(request)), proof
+            except BrokenError as error:
+                # It was closed while it waited. What may be sent twice is: a DELETE carries the uid.
+                if error.unanswered and method in _REPEATABLE:
+                    continue
+                raise
+            except BaseException:
+                wire.abort()  # its answer may still come, and must not be taken for that of another question
+                raise
 
-    def _call(
-        self,
-        method: str,
-        target: str,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        proof: Proof,
-        timeout: aiohttp.ClientTimeout,
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    def _head(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], proof: Proof) -> bytes:
         shown = {"Authorization": proof.authorization} if proof.authorization else {}
-        return self._session.request(
-            method,
-            URL(self.connection.server + target, encoded=True),
-            data=body,
-            headers={**self._base_headers, **headers, **shown},
-            ssl=self._context(proof) if self._secure else False,
-            server_hostname=self.connection.server_name,
-            proxy=self._proxy,
-            # An API server never redirects; whoever does is something else, and gets no credentials from us.
-            allow_redirects=False,
-            timeout=timeout,
-        )
+        said = [f"{name}: {value}" for name, value in (*headers.items(), *shown.items())]
+        if _UNFIT.search(target) or any("\r" in line or "\n" in line for line in said):
+            raise UnwindError(
+                f"{method} {target!r} cannot be asked for: there are signs in it that HTTP does not allow"
+            )
+        lines = [f"{method} {self._prefix}{target} HTTP/1.1", self._base, *said]
+        if body is None:
+            return ("\r\n".join(lines) + "\r\n\r\n").encode()
+        return ("\r\n".join(lines) + f"\r\nContent-Length: {len(body)}\r\n\r\n").encode() + body
 
-    def _context(self, proof: Proof) -> ssl.SSLContext:
+    def _waiting(self, proof: Proof) -> Wire | None:
+        """The connection that was used last, if it can be used again."""
+        context = self._context(proof)
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            wire = self._idle.pop()
+            if wire.usable and wire.context is context and now - wire.since < _KEEP_ALIVE:
+                return wire
+            wire.close()
+        return None
+
+    async def _connect(self, proof: Proof) -> Wire:
+        wire = await connect(self._way, self._context(proof), self._released, self._open.discard)
+        self._open.add(wire)
+        return wire
+
+    def _released(self, wire: Wire) -> None:
+        wire.since = asyncio.get_running_loop().time()
+        self._idle.append(wire)
+
+    def _context(self, proof: Proof) -> ssl.SSLContext | None:
+        if not self._way.secure:
+            return None
         if proof.certificate not in self._contexts:
             # A plugin may give another certificate one day: what was shown before is of no use then.
             context = self.connection.ssl_context(certificate=proof.certificate, key=proof.key)
@@ -148,43 +196,50 @@ class HttpTransport:
 
     def _unreachable(self, request: str, error: BaseException) -> UnreachableError:
         server = self.connection.server
-        if isinstance(error, aiohttp.ClientConnectorCertificateError):
-            what = f"{server} shows a certificate that is not to be trusted ({error.certificate_error})"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            what = f"{server} shows a certificate that is not to be trusted ({error.verify_message})"
             remedy = "check certificate-authority and tls-server-name in the kubeconfig"
-        elif isinstance(error, aiohttp.ClientConnectorError):
-            what, remedy = (
-                f"{server} cannot be reached ({error.strerror or error})",
-                "is it up, and is the address right?",
-            )
         elif isinstance(error, TimeoutError):
             what, remedy = f"{server} does not answer", "is it overloaded, or does something swallow the packets?"
+        elif isinstance(error, BrokenError):
+            what, remedy = f"the connection to {server} broke ({error})", ""
         else:
-            what, remedy = f"the connection to {server} broke ({type(error).__name__}: {error})", ""
+            told = error.strerror if isinstance(error, OSError) and error.strerror else error
+            what, remedy = f"{server} cannot be reached ({told})", "is it up, and is the address right?"
         return UnreachableError(f"{what} ({request})", remedy=remedy)
 
 
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
+async def _lines(pieces: AsyncIterator[bytes], silence: float) -> AsyncIterator[list[bytes]]:
     """Whole lines, a list for each piece that came: to await each line costs more than to read it."""
     rest = b""
-    async for piece in content.iter_any():
+    while True:
+        try:
+            async with asyncio.timeout(silence):
+                piece = await anext(pieces)
+        except StopAsyncIteration:
+            return
         *lines, rest = (rest + piece).split(b"\n") if rest else piece.split(b"\n")
         if lines:
             yield lines
 
 
+def _answer(reply: Reply) -> Answer:
+    return Answer(reply.status, reply.body, _retry_after(reply.headers) if reply.status >= 400 else None)
+
+
 def _proxy(connection: Connection) -> str | None:
     """The proxy on the way: the kubeconfig's, else the environment's. None ever for this machine, as with kubectl."""
-    url = URL(connection.server)
-    proxy = connection.proxy
-    if not proxy and url.host not in ("localhost", "127.0.0.1", "::1") and not proxy_bypass(url.host or ""):
+    url = urlsplit(connection.server)
+    proxy, host = connection.proxy, url.hostname or ""
+    if not proxy and host not in ("localhost", "127.0.0.1", "::1") and not proxy_bypass(host):
         proxy = getproxies().get(url.scheme)
     if proxy and not proxy.startswith(("http://", "https://")):
         raise UnwindError(f"the proxy {proxy} is of a kind that is not supported", remedy="use an HTTP proxy")
     return proxy
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
+def _retry_after(headers: Mapping[bytes, bytes]) -> float | None:
     try:
-        return max(0.0, float(headers["Retry-After"]))
+        return max(0.0, float(headers[b"retry-after"]))
     except (KeyError, ValueError):  # not there, or a date, which no API server sends
         return None

@@ -1,0 +1,290 @@
+"""Requests over a socket: what comes back whole, in pieces, broken, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unwind.errors import UnwindError
+from unwind.kube.errors import UnreachableError
+from unwind.kube.kubeconfig import Connection, Token
+from unwind.kube.transport import Answer, HttpTransport
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    Talk = Callable[["Call"], Awaitable[None]]
+
+HEADERS = {"Accept": "application/json"}
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+class Call:
+    """One connection, as the server has it."""
+
+    def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.number = number
+        self.reader = reader
+        self.writer = writer
+
+    async def asked(self) -> str:
+        """The next request: its first line and its body."""
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        first, *lines = head.split("\r\n")
+        length = next((int(line.split(":")[1]) for line in lines if line.lower().startswith("content-length")), 0)
+        body = await self.reader.readexactly(length)
+        return f"{first} {body.decode()}".strip()
+
+
+class Server:
+    """Answers as it is told to, and knows what it was asked."""
+
+    def __init__(self, *talks: Talk) -> None:
+        self._talks = list(talks)
+        self.connections = 0
+        self.heard: list[str] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        call = Call(self.connections, reader, writer)
+        self.connections += 1
+        talk = self._talks[min(call.number, len(self._talks) - 1)]
+        asked = call.asked
+
+        async def hear() -> str:
+            self.heard.append(await asked())
+            return self.heard[-1]
+
+        call.asked = hear  # type: ignore[method-assign]
+        try:
+            await talk(call)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the other side has gone
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def served(*talks: Talk) -> AsyncIterator[tuple[HttpTransport, Server]]:
+    server = Server(*talks)
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    transport = HttpTransport(
+        Connection(server=f"http://127.0.0.1:{port}", credential=Token("secret")), user_agent="test"
+    )
+    try:
+        yield transport, server
+    finally:
+        await transport.close()
+        listening.close()
+
+
+def saying(*answers: bytes) -> Talk:
+    """One answer for each request on a connection, which is closed after the last."""
+
+    async def talk(call: Call) -> None:
+        for answer in answers:
+            await call.asked()
+            call.writer.write(answer)
+            await call.writer.drain()
+
+    return talk
+
+
+def forever(answer: bytes) -> Talk:
+    async def talk(call: Call) -> None:
+        while True:
+            await call.asked()
+            call.writer.write(answer)
+
+    return talk
+
+
+async def get(transport: HttpTransport, target: str = "/x", *, within: float = 10.0) -> Answer:
+    return await transport.request("GET", target, headers=HEADERS, within=within)
+
+
+async def test_one_connection_serves_one_request_after_the_other() -> None:
+    async with served(forever(PLAIN)) as (transport, server):
+        assert await get(transport) == Answer(200, b"{}")
+        await transport.request("POST", "/y?a=b", body=b"[1]", headers=HEADERS, within=10.0)
+        assert server.heard == ["GET /x HTTP/1.1", "POST /y?a=b HTTP/1.1 [1]"]
+        assert server.connections == 1
+
+
+async def test_as_many_connections_are_made_as_requests_are_under_way() -> None:
+    async with served(forever(PLAIN)) as (transport, server):
+        await asyncio.gather(*(get(transport) for _ in range(5)))
+        assert server.connections == 5
+        await asyncio.gather(*(get(transport) for _ in range(5)))
+        assert server.connections == 5
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n[1,\r\n3\r\n 2]\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s"
+        % (len(gzip.compress(b"[1, 2]")), gzip.compress(b"[1, 2]")),
+    ],
+    ids=["chunked", "gzip"],
+)
+async def test_an_answer_is_whole_however_it_was_packed(answer: bytes) -> None:
+    async with served(forever(answer)) as (transport, _):
+        assert (await get(transport)).body == b"[1, 2]"
+
+
+async def test_the_servers_wish_to_wait_is_passed_on() -> None:
+    busy = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
+    async with served(forever(busy)) as (transport, _):
+        assert await get(transport) == Answer(429, b"", 7.0)
+
+
+async def test_a_connection_that_the_server_ends_is_not_used_again() -> None:
+    ending = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+    async with served(saying(ending)) as (transport, server):
+        await get(transport)
+        await get(transport)
+        assert server.connections == 2
+
+
+async def _twice(method: str) -> tuple[Server, Answer]:
+    """Ask, on a connection that is closed at the moment of the second request, and on another that is not."""
+    async with served(saying(PLAIN, b""), forever(PLAIN)) as (transport, server):
+        await get(transport)
+        answer = await transport.request(method, "/second", headers=HEADERS, within=10.0)
+        return server, answer
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_what_may_be_sent_twice_is_sent_again_if_the_connection_was_closed_meanwhile(method: str) -> None:
+    server, answer = await _twice(method)
+    assert answer.status == 200
+    assert server.connections == 2
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+async def test_what_may_not_be_sent_twice_is_not(method: str) -> None:
+    with pytest.raises(UnreachableError, match="broke"):
+        await _twice(method)
+
+
+async def test_an_answer_that_nobody_waits_for_is_not_taken_for_that_of_the_next_question() -> None:
+    answered = asyncio.Event()
+
+    async def late(call: Call) -> None:
+        await call.asked()
+        await answered.wait()
+        call.writer.write(PLAIN)
+
+    other = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntrue"
+    async with served(late, forever(other)) as (transport, server):
+        with pytest.raises(UnreachableError, match="does not answer"):
+            await get(transport, within=0.05)
+        answered.set()
+        assert (await get(transport)).body == b"true"
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", b""],
+    ids=["something else", "cut off", "nothing"],
+)
+async def test_what_is_no_answer_is_said_to_be_a_broken_connection(answer: bytes) -> None:
+    async with served(saying(answer)) as (transport, _):
+        with pytest.raises(UnreachableError, match="broke"):
+            await get(transport)
+
+
+@pytest.mark.parametrize("target", ["/a b", "/a\r\nHost: other", "/ü"])
+async def test_a_path_cannot_smuggle_anything_into_a_request(target: str) -> None:
+    async with served(forever(PLAIN)) as (transport, server):
+        with pytest.raises(UnwindError, match="HTTP does not allow"):
+            await get(transport, target)
+        assert server.heard == []
+
+
+def chunk(text: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(text), text)
+
+
+STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def read(transport: HttpTransport, lines: list[bytes], *, silence: float = 10.0) -> None:
+    """Have all lines of a stream in the list."""
+    async with transport.stream("/w", headers=HEADERS, silence=silence) as answer:
+        assert not isinstance(answer, Answer)
+        async for batch in answer:
+            lines += batch
+
+
+async def test_a_stream_gives_whole_lines_until_its_end() -> None:
+    async def talk(call: Call) -> None:
+        await call.asked()
+        call.writer.write(STREAM + chunk(b"one\ntw"))
+        await call.writer.drain()
+        call.writer.write(chunk(b"o\nthree\n") + b"0\r\n\r\n")
+
+    lines: list[bytes] = []
+    async with served(talk) as (transport, _):
+        await read(transport, lines)
+    assert lines == [b"one", b"two", b"three"]
+
+
+async def test_a_stream_that_breaks_off_says_so() -> None:
+    lines: list[bytes] = []
+    async with served(saying(STREAM + chunk(b"one\n"))) as (transport, _):
+        with pytest.raises(UnreachableError, match="broke"):
+            await read(transport, lines)
+    assert lines == [b"one"]
+
+
+async def test_a_stream_that_falls_silent_is_given_up() -> None:
+    async def talk(call: Call) -> None:
+        await call.asked()
+        call.writer.write(STREAM)
+        await call.asked()  # there is none
+
+    async with served(talk) as (transport, _):
+        with pytest.raises(UnreachableError, match="does not answer"):
+            await read(transport, [], silence=0.05)
+
+
+async def test_a_stream_that_is_refused_is_an_answer() -> None:
+    gone = b"HTTP/1.1 410 Gone\r\nContent-Length: 2\r\n\r\n{}"
+    async with served(forever(gone)) as (transport, _), transport.stream("/w", headers=HEADERS, silence=9.0) as answer:
+        assert answer == Answer(410, b"{}")
+
+
+async def test_a_reader_that_is_slow_makes_the_server_wait() -> None:
+    piece = chunk(b"x" * 65_535 + b"\n")
+    sent = 0
+
+    async def talk(call: Call) -> None:
+        nonlocal sent
+        await call.asked()
+        call.writer.write(STREAM)
+        for _ in range(400):  # 25 MB
+            call.writer.write(piece)
+            await call.writer.drain()
+            sent += 1
+        call.writer.write(b"0\r\n\r\n")
+
+    async with served(talk) as (transport, _), transport.stream("/w", headers=HEADERS, silence=10.0) as answer:
+        assert not isinstance(answer, Answer)
+        for _ in range(2_000):
+            await asyncio.sleep(0)
+        assert sent < 400  # the sockets hold some of it, and we a little
+        assert sum([len(batch) async for batch in answer]) == 400
+
+
+async def test_nobody_is_asked_after_the_end() -> None:
+    async with served(forever(PLAIN)) as (transport, _):
+        await transport.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await get(transport)
