@@ -32,7 +32,7 @@ demo: setup ## What there is to see so far: a real control plane with two member
 	@$(BIN)/unwind local down --name demo
 
 test: setup ## Everything a fresh machine needs, then all tests
-	@$(PYTEST) tests
+	@$(PYTEST) $(ARGS) tests
 
 check: $(VENV)/.installed ## Lint, format, types, import rules
 	@$(BIN)/ruff check .

@@ -118,14 +118,16 @@ async def following(
     async def watch() -> None:
         since = listed["metadata"]["resourceVersion"]
         opened.set()
-        async with aclosing(client.watch(resource, namespace=namespace, since=since)) as events:
-            async for event in events:
-                if over(event.type, event.object):
-                    break
-            else:
-                # As the server does to whoever reads too slowly: what was measured would be something else.
-                raise RuntimeError(f"the watch of {resource.plural} was ended before what it waits for came")
-        ended.set()
+        while True:
+            async with aclosing(client.watch(resource, namespace=namespace, since=since)) as events:
+                async for event in events:
+                    if event.type == "ERROR":
+                        raise RuntimeError(f"the watch of {resource.plural} has lost its place: {event.object}")
+                    if over(event.type, event.object):
+                        ended.set()
+                        return
+                    since = event.object["metadata"]["resourceVersion"]
+            # The server ends the stream of whoever reads too slowly; it goes on where it was.
 
     async def wait() -> None:
         async with asyncio.timeout(_LONG):
