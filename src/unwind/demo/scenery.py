@@ -1,0 +1,102 @@
+"""What is on the stage: the add-ons of a cluster, what they depend on, and what is protected (pure)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from unwind.api.names import DELETE_PROTECTION_LABEL
+from unwind.api.policies import DeleteProtection
+from unwind.api.resources import Resource
+from unwind.api.sveltos import CLUSTER_PROFILES, ClusterDeletionBehavior
+
+Object = dict[str, Any]
+
+FILES = Path(__file__).parent / "files"
+NAMESPACE = "shops"
+CLUSTER = "prod"
+LABELS = {"shop": "open"}
+"""On the cluster: the profiles are for all that have it."""
+PROTECTED = "payments"
+"""A namespace that must not be deleted."""
+
+DATABASES = Resource("example.dev", "v1", "databases", "Database")
+HELD, HELD_IN = "orders", "databases"
+"""The Database that nobody makes a last backup of."""
+BACKUP = "backup.example.dev/last-backup"
+CLEANUP = "databases.example.dev/cleanup"
+OPERATOR = "database-operator"
+
+_ENFORCE, _REMOVE, _LEAVE = (
+    ClusterDeletionBehavior.ENFORCE.value,
+    ClusterDeletionBehavior.REMOVE.value,
+    ClusterDeletionBehavior.LEAVE.value,
+)
+PROFILES: dict[str, tuple[str, tuple[str, ...]]] = {
+    # What becomes of it when the cluster is deleted, and what it depends on.
+    "operator": (_ENFORCE, ()),
+    "databases": (_ENFORCE, ("operator",)),
+    "ingress": (_ENFORCE, ()),
+    "shop": (_ENFORCE, ("databases", "ingress")),
+    "monitoring": (_REMOVE, ("shop",)),
+    "audit": (_LEAVE, ()),
+}
+CHART, CHART_VERSION = "shop", "3.2.0"
+"""The one that is a Helm chart."""
+
+
+def sources() -> list[Object]:
+    """The ConfigMaps with the manifests of the add-ons."""
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "data": {"all.yaml": (FILES / f"{name}.yaml").read_text()},
+        }
+        for name in PROFILES
+        if name != CHART
+    ]
+
+
+def chart() -> dict[str, str]:
+    """The files of the chart."""
+    return {str(path.relative_to(FILES / CHART)): path.read_text() for path in (FILES / CHART).rglob("*.yaml")}
+
+
+def profiles(repository: str) -> list[Object]:
+    """The ClusterProfiles that put them on the cluster; the chart is in this repository."""
+    return [_profile(name, behaviour, needs, repository) for name, (behaviour, needs) in PROFILES.items()]
+
+
+def protected() -> Object:
+    """A namespace that says that it must not be deleted."""
+    labels = {DELETE_PROTECTION_LABEL: DeleteProtection.ALWAYS.value}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PROTECTED, "labels": labels}}
+
+
+def _profile(name: str, behaviour: str, needs: tuple[str, ...], repository: str) -> Object:
+    spec: Object = {
+        "clusterSelector": {"matchLabels": LABELS},
+        "clusterDeletionBehavior": behaviour,
+        "dependsOn": list(needs),
+    }
+    if name == CHART:
+        spec["helmCharts"] = [
+            {
+                "repositoryURL": repository,
+                "repositoryName": "demo",
+                "chartName": CHART,
+                "chartVersion": CHART_VERSION,
+                "releaseName": CHART,
+                "releaseNamespace": "shop",
+            }
+        ]
+    else:
+        spec["policyRefs"] = [{"kind": "ConfigMap", "namespace": NAMESPACE, "name": name}]
+    return {
+        "apiVersion": CLUSTER_PROFILES.api_version,
+        "kind": CLUSTER_PROFILES.kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }

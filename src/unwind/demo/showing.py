@@ -1,0 +1,163 @@
+"""What a person sees of the deletion: the waves as a picture that changes, or one line for each thing that happens."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from unwind.api.unwind import StepState
+from unwind.picturing.picture import of_plan
+from unwind.picturing.terminal import rendered
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from rich.console import Console, RenderableType
+
+    from unwind.api.unwind import Blocker, Teardown
+    from unwind.kube.client import Object
+
+_SAID = {
+    StepState.REMOVING.value: "is being removed",
+    StepState.REMOVED.value: "is gone: everything of it was seen to be absent",
+    StepState.LEFT.value: "stays, as its profile says",
+    StepState.GIVEN_UP.value: "was given up",
+}
+
+
+def hook_message(cluster: Object | None) -> str:
+    """What Cluster API was told when it asked whether the cluster may go, as it shows it on the cluster."""
+    conditions = ((cluster or {}).get("status") or {}).get("conditions") or []
+    told = {one["type"]: one for one in conditions}
+    deleting = told.get("Deleting") or {}
+    if deleting.get("reason") == "WaitingForBeforeDeleteHook":
+        return " ".join(str(deleting.get("message", "")).split())
+    return ""
+
+
+class Show:
+    """The deletion of a cluster as it goes on; use it as a context manager."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._began = time.monotonic()
+        self._teardown: Teardown | None = None
+        self._hook = ""
+        self._ask = ""
+        self._states: dict[str, str] = {}
+        self._told: set[str] = set()
+        self._live: Live | None = None
+        self.ended: dict[str, float] = {}
+        """Steps that have come to their end, and after how many seconds."""
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self._drawn, console=self._console, refresh_per_second=8, vertical_overflow="visible"
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ask = ""
+        if self._live:
+            self._live.stop()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def teardown(self, teardown: Teardown) -> None:
+        """How far it has come."""
+        self._teardown = teardown
+        for step in teardown.status.steps:
+            if self._states.get(step.name) == step.state:
+                continue
+            self._states[step.name] = step.state
+            if step.state in (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP):
+                self.ended[step.name] = self.seconds
+            if said := _SAID.get(step.state):
+                self._line(f"{step.name} {said}")
+        for blocker in teardown.status.blockers:
+            self._once(f"waits: {_told(blocker)}")
+
+    def hook(self, cluster: Object | None) -> None:
+        """What Cluster API was told last."""
+        message = hook_message(cluster)
+        if message != self._hook:
+            self._hook = message
+            if message:
+                self._once(f"Cluster API is told: {message}")
+
+    def ask(self, text: str) -> None:
+        """Have something said to whoever watches, until it is something else."""
+        self._ask = text
+        if text:
+            self._line(text)
+
+    def _once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._line(line)
+
+    def _line(self, line: str) -> None:
+        if self._live is None:
+            self._console.print(f"{self.seconds:6.1f} s  {line}", markup=False)
+
+    def _drawn(self) -> RenderableType:
+        teardown = self._teardown
+        if teardown is None or teardown.spec.plan is None:
+            return Text(f"{self._title}: the plan is being made …", style="bold")
+        status = teardown.status
+        subtitle = (
+            f"{self.seconds:.0f} s · wave {status.wave or '?'} · {status.removed or '0'} objects seen to be absent"
+        )
+        parts: list[RenderableType] = [
+            rendered(of_plan(self._title, teardown.spec.plan, subtitle=subtitle, teardown=teardown)),
+            Text(),
+        ]
+        parts += [Text.assemble(("  waits  ", "bold red"), _told(blocker)) for blocker in status.blockers[:3]]
+        said = self._hook or ("the cluster may go" if teardown.finished else "")
+        if said:
+            parts.append(Text.assemble(("  Cluster API is told  ", "bold cyan"), said))
+        if self._ask:
+            parts += [Text(), Text(f"  {self._ask}", style="bold yellow")]
+        return Group(*parts)
+
+
+def _told(blocker: Blocker) -> str:
+    told = blocker.message or str(blocker.object)
+    return f"{told}; {blocker.actor}" if blocker.actor else told
+
+
+def summary(teardown: Teardown, ended: dict[str, float]) -> Table:
+    """What went, in which order, and when."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("WAVE", "ADD-ON", "OBJECTS", "AFTER", "WHAT BECAME OF IT"):
+        table.add_column(heading, justify="right" if heading in ("OBJECTS", "AFTER") else "left")
+    plan, states = teardown.spec.plan, {step.name: step for step in teardown.status.steps}
+    for step in plan.steps if plan else ():
+        now = states.get(step.name)
+        after = f"{ended[step.name]:.1f} s" if step.name in ended else ""
+        table.add_row(
+            str(step.wave), step.name.rpartition("/")[2], str(step.objects), after, _became(now.state if now else "")
+        )
+    return table
+
+
+def _became(state: str) -> Text:
+    words = {
+        StepState.REMOVED.value: ("removed, and seen to be absent", "green"),
+        StepState.LEFT.value: ("left on purpose, named in the ledger", "bright_black"),
+        StepState.GIVEN_UP.value: ("given up, named in the ledger", "yellow"),
+    }
+    return Text(*words.get(state, (state, "")))

@@ -1,0 +1,202 @@
+"""The story of the demonstration, from an empty machine to a cluster that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+from rich.text import Text
+
+from unwind.api.capi import CLUSTERS
+from unwind.api.unwind import TEARDOWNS, Teardown
+from unwind.concurrency import to_tell
+from unwind.demo import scenery
+from unwind.demo.showing import Show, summary
+from unwind.demo.stage import set_up
+from unwind.errors import UnwindError
+from unwind.kube.errors import ApiError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from rich.console import Console
+
+    from unwind.api.resources import Resource
+    from unwind.demo.stage import Stage
+    from unwind.kube.client import Object
+    from unwind.local.building import Progress
+
+# Nobody is there to press a key: so long it can be looked at.
+_LOOKED_AT = 5.0
+_RETRY = 0.2
+_LONG = 240.0
+
+
+async def tell(console: Console, progress: Progress, *, ask: bool, keep: bool) -> None:
+    """Tell all of it. `ask`: somebody is there to press a key. `keep`: leave everything up until Ctrl-C."""
+    try:
+        await _tell(console, progress, ask=ask, keep=keep)
+    except ExceptionGroup as failures:
+        raise to_tell(failures) from None
+
+
+async def _tell(console: Console, progress: Progress, *, ask: bool, keep: bool) -> None:
+    began = time.monotonic()
+    _heading(console, "Setting the stage: a real control plane, Cluster API, a cluster with nodes, Unwind")
+    async with set_up(progress, announce=lambda line: _said(console, line)) as stage:
+        cluster = await stage.cluster()
+        count = await stage.deployed()
+        _said(console, f"Cluster {_name()} is there, with {len(scenery.PROFILES)} add-ons of {count} objects")
+        await _refusal(console, stage)
+        await _deletion(console, stage, cluster, ask=ask)
+        console.print(
+            Text(f"\nAll of it took {time.monotonic() - began:.0f} s, most of it to set the stage.", "bright_black")
+        )
+        if keep:
+            await _stay(console, stage)
+
+
+async def _refusal(console: Console, stage: Stage) -> None:
+    _heading(console, "What must not be deleted, cannot be")
+    _typed(console, f"kubectl delete namespace {scenery.PROTECTED}")
+    console.print(Text(f"  {await stage.refusal()}", style="red"))
+
+
+async def _deletion(console: Console, stage: Stage, cluster: Object, *, ask: bool) -> None:
+    _heading(console, "A cluster is deleted: what depends on something goes before it, and the cluster waits")
+    _typed(console, f"kubectl delete cluster {scenery.CLUSTER} -n {scenery.NAMESPACE}")
+    console.print()
+    uid = cluster["metadata"]["uid"]
+    with Show(console, f"Cluster {_name()} is being deleted") as show:
+        await stage.client.delete(CLUSTERS, scenery.CLUSTER, uid=uid, namespace=scenery.NAMESPACE)
+        record = await _watched(stage, show, uid, ask=ask)
+        seconds = show.seconds
+    console.print()
+    console.print(summary(record, show.ended))
+    console.print()
+    removed, _, of = record.status.removed.partition("/")
+    left = f"{record.status.left} left on purpose" if record.status.left else "nothing left behind"
+    _said(console, f"{removed} of {of} objects removed and seen to be absent in {seconds:.0f} s, {left}")
+    for chunk in await stage.inventories():
+        for entry in chunk.spec.entries.values():
+            if entry.ledger:
+                _said(console, f"left: {entry.object} ({entry.ledger.message}; decided by {entry.ledger.by})")
+    _said(console, f"load balancers that still cost money: {stage.load_balancers}")
+    _said(console, f"Cluster {_name()} is gone, and only then were its machines")
+
+
+async def _watched(stage: Stage, show: Show, uid: str, *, ask: bool) -> Teardown:
+    """Show what happens until the cluster is gone; return the record of it as it was in the end."""
+    gone, held = asyncio.Event(), asyncio.Event()
+    last: list[Teardown] = []
+
+    def recorded(obj: Object) -> None:
+        last.append(msgspec.convert(obj, Teardown))
+        show.teardown(last[-1])
+        if any(scenery.BACKUP in blocker.message for blocker in last[-1].status.blockers):
+            held.set()
+
+    def seen(obj: Object | None) -> None:
+        show.hook(obj)
+        if obj is None or obj["metadata"]["uid"] != uid:
+            gone.set()
+
+    async with asyncio.timeout(_LONG), asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(_follow(stage, TEARDOWNS, uid, lambda obj: recorded(obj) if obj else None)),
+            group.create_task(_follow(stage, CLUSTERS, scenery.CLUSTER, seen, namespace=scenery.NAMESPACE)),
+            group.create_task(_release(stage, show, held, ask=ask)),
+        ]
+        await gone.wait()
+        for task in tasks:
+            task.cancel()
+    found = await stage.client.get(TEARDOWNS, uid)
+    recorded(found)
+    if not last[-1].finished:
+        raise UnwindError(f"the record of the deletion says {last[-1].status.phase}", remedy=f"see {stage.log}")
+    return last[-1]
+
+
+async def _follow(
+    stage: Stage, resource: Resource, name: str, seen: Callable[[Object | None], None], *, namespace: str | None = None
+) -> None:
+    while True:
+        try:
+            async with aclosing(stage.client.watch(resource, namespace=namespace, name=name)) as events:
+                async for event in events:
+                    if event.type == "DELETED":
+                        seen(None)
+                    elif event.type in ("ADDED", "MODIFIED"):
+                        seen(event.object)
+        except (ApiError, UnreachableError):
+            pass  # a watch ends now and then
+        await asyncio.sleep(_RETRY)
+
+
+async def _release(stage: Stage, show: Show, held: asyncio.Event, *, ask: bool) -> None:
+    """When the finalizer that nobody serves holds things up: take it off, as a person would."""
+    await held.wait()
+    what = f"nobody serves {scenery.BACKUP}: the cluster waits, and does not lose the orders"
+    if ask:
+        show.ask(f"{what}. Press Enter when the backup is made.")
+        async with _key_press() as pressed:
+            await pressed
+    else:
+        show.ask(f"{what}. In {_LOOKED_AT:.0f} s somebody will have made the backup.")
+        await asyncio.sleep(_LOOKED_AT)
+    await stage.let_go()
+    show.ask("")
+
+
+@asynccontextmanager
+async def _key_press() -> AsyncIterator[Awaitable[str]]:
+    """The next line that is typed."""
+    loop = asyncio.get_running_loop()
+    pressed: asyncio.Future[str] = loop.create_future()
+
+    def read() -> None:
+        line = sys.stdin.readline()
+        if not pressed.done():
+            pressed.set_result(line)
+
+    loop.add_reader(sys.stdin.fileno(), read)
+    try:
+        yield pressed
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+
+
+async def _stay(console: Console, stage: Stage) -> None:
+    """Another cluster to play with, and the commands for it, until Ctrl-C."""
+    await stage.cluster()
+    _heading(console, "It stays up until Ctrl-C, with another cluster of the same name. In another terminal:")
+    for line in (
+        f"export KUBECONFIG={stage.plane.management.kubeconfig}",
+        f"unwind plan cluster/{scenery.CLUSTER} -n {scenery.NAMESPACE}",
+        f"kubectl delete cluster {scenery.CLUSTER} -n {scenery.NAMESPACE} --wait=false",
+        "unwind status --watch",
+        f"unwind why cluster/{scenery.CLUSTER} -n {scenery.NAMESPACE}",
+        "unwind ledger",
+    ):
+        console.print(Text(f"  {line}"))
+    await asyncio.Event().wait()
+
+
+def _name() -> str:
+    return f"{scenery.NAMESPACE}/{scenery.CLUSTER}"
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print(Text(f"\n{text}", style="bold"))
+
+
+def _typed(console: Console, command: str) -> None:
+    console.print(Text.assemble(("  $ ", "bright_black"), command))
+
+
+def _said(console: Console, line: str) -> None:
+    console.print(Text.assemble(("  ✓ " if console.is_terminal else "  ", "green"), line))
