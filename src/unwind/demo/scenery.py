@@ -25,7 +25,7 @@ HELD, HELD_IN = "orders", "databases"
 """The Database that nobody makes a last backup of."""
 BACKUP = "backup.example.dev/last-backup"
 CLEANUP = "databases.example.dev/cleanup"
-OPERATOR = "database-operator"
+OPERATOR = "databases-operator"
 
 _ENFORCE, _REMOVE, _LEAVE = (
     ClusterDeletionBehavior.ENFORCE.value,

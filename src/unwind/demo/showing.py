@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Blocker, Teardown
     from unwind.kube.client import Object
 
+_HOOK = "BeforeClusterDelete: "
 _SAID = {
     StepState.REMOVING.value: "is being removed",
     StepState.REMOVED.value: "is gone: everything of it was seen to be absent",
@@ -34,11 +35,9 @@ _SAID = {
 def hook_message(cluster: Object | None) -> str:
     """What Cluster API was told when it asked whether the cluster may go, as it shows it on the cluster."""
     conditions = ((cluster or {}).get("status") or {}).get("conditions") or []
-    told = {one["type"]: one for one in conditions}
-    deleting = told.get("Deleting") or {}
-    if deleting.get("reason") == "WaitingForBeforeDeleteHook":
-        return " ".join(str(deleting.get("message", "")).split())
-    return ""
+    told: Object = next((one for one in conditions if one["type"] == "TopologyReconciled"), {})
+    _, found, message = " ".join(str(told.get("message", "")).split()).partition(_HOOK)
+    return message if found else ""
 
 
 class Show:
@@ -125,12 +124,16 @@ class Show:
             rendered(of_plan(self._title, teardown.spec.plan, subtitle=subtitle, teardown=teardown)),
             Text(),
         ]
-        parts += [Text.assemble(("  waits  ", "bold red"), _told(blocker)) for blocker in status.blockers[:3]]
-        said = self._hook or ("the cluster may go" if teardown.finished else "")
-        if said:
-            parts.append(Text.assemble(("  Cluster API is told  ", "bold cyan"), said))
+        said = Table.grid(padding=(0, 2, 0, 0))
+        said.add_column(justify="right", no_wrap=True)
+        said.add_column(overflow="fold")
+        for blocker in status.blockers[:3]:
+            said.add_row(Text("  waits", style="bold red"), _told(blocker))
+        if told := self._hook or ("the cluster may go" if teardown.finished else ""):
+            said.add_row(Text("  Cluster API is told", style="bold cyan"), told)
         if self._ask:
-            parts += [Text(), Text(f"  {self._ask}", style="bold yellow")]
+            said.add_row(Text("  →", style="bold yellow"), Text(self._ask, style="bold yellow"))
+        parts.append(said)
         return Group(*parts)
 
 

@@ -9,6 +9,8 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from unwind.api.capi import CLUSTERS
@@ -63,7 +65,7 @@ async def _tell(console: Console, progress: Progress, *, ask: bool, keep: bool) 
 async def _refusal(console: Console, stage: Stage) -> None:
     _heading(console, "What must not be deleted, cannot be")
     _typed(console, f"kubectl delete namespace {scenery.PROTECTED}")
-    console.print(Text(f"  {await stage.refusal()}", style="red"))
+    console.print(Padding(Text(await stage.refusal(), style="red"), (0, 0, 0, 2)), soft_wrap=not console.is_terminal)
 
 
 async def _deletion(console: Console, stage: Stage, cluster: Object, *, ask: bool) -> None:
@@ -199,4 +201,9 @@ def _typed(console: Console, command: str) -> None:
 
 
 def _said(console: Console, line: str) -> None:
-    console.print(Text.assemble(("  ✓ " if console.is_terminal else "  ", "green"), line))
+    if not console.is_terminal:
+        console.print(Text(f"  {line}"))
+        return
+    said = Table.grid(padding=(0, 1, 0, 0))
+    said.add_row(Text("  ✓", style="green"), Text(line))
+    console.print(said, soft_wrap=False)

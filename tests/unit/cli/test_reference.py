@@ -1,0 +1,28 @@
+"""The reference in docs/ says what the code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unwind.cli.reference import pages
+
+DIRECTORY = Path(__file__).parents[3] / "docs" / "reference"
+
+
+@pytest.mark.parametrize("name", pages())
+def test_the_reference_is_current(name: str) -> None:
+    assert (DIRECTORY / name).read_text() == pages()[name], "run `make docs`"
+
+
+def test_there_is_no_other_page() -> None:
+    assert {path.name for path in DIRECTORY.iterdir()} == set(pages())
+
+
+def test_every_metric_and_command_is_in_it() -> None:
+    written = pages()
+    assert "`unwind_reconcile_errors_total`" in written["metrics.md"]
+    assert "## `unwind local up`" in written["commands.md"]
+    assert "`spec.clusterDeletionBehavior`" in written["kinds.md"]
+    assert "`unwind.dev/force-release`" in written["words.md"]
