@@ -42,8 +42,8 @@ format: $(VENV)/.installed ## Put the code into the one format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-docs: $(VENV)/.installed ## Write the reference anew from the code
-	@$(BIN)/python -m unwind.cli.reference docs/reference
+docs: $(VENV)/.installed ## Write the reference and the pictures anew from the code
+	@$(BIN)/python -m unwind.cli.reference docs
 
 soak: setup ## The long runs: faults, fuzzing, Cluster API's bad days, the documentation's commands
 	@$(PYTEST) -m soak $(ARGS) tests

@@ -1,4 +1,4 @@
-"""The reference in docs/reference, written from the code: every field, word, metric and command."""
+"""What in docs/ is written by the program: the reference of every field, word, metric and command, and the pictures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ import unwind
 from unwind.api import names
 from unwind.api.definitions import DEFINITIONS
 from unwind.cli import app
+from unwind.demo import scenery
 from unwind.features import FEATURES
+from unwind.picturing.picture import of_plan
+from unwind.picturing.svg import svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,15 +46,27 @@ def pages() -> dict[str, str]:
     }
 
 
+def pictures() -> dict[str, str]:
+    """The pictures of the concepts by the name of their file: what the demonstration shows."""
+    made = scenery.plan()
+    title = f"Cluster {scenery.NAMESPACE}/{scenery.CLUSTER}"
+    held = scenery.held(made)
+    return {
+        "plan.svg": svg(of_plan(title, made, subtitle="what goes if it is deleted, and in which order")),
+        "teardown.svg": svg(of_plan(title, made, subtitle="is being deleted", teardown=held)),
+    }
+
+
 def write(directory: Path) -> None:
-    """Have the pages there, and nothing else."""
-    directory.mkdir(parents=True, exist_ok=True)
-    wanted = pages()
-    for path in directory.glob("*.md"):
-        if path.name not in wanted:
-            path.unlink()
-    for name, text in wanted.items():
-        (directory / name).write_text(text)
+    """Have all of it in the directory of the documentation."""
+    for name, contents in (("reference", pages()), ("pictures", pictures())):
+        where = directory / name
+        where.mkdir(parents=True, exist_ok=True)
+        for path in where.iterdir():
+            if path.name not in contents:
+                path.unlink()
+        for file, text in contents.items():
+            (where / file).write_text(text)
 
 
 def _page(title: str, lines: Iterable[str]) -> str:

@@ -5,10 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from unwind.api.names import DELETE_PROTECTION_LABEL
+from unwind.api.meta import ObjectRef
+from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
 from unwind.api.policies import DeleteProtection
 from unwind.api.resources import Resource
 from unwind.api.sveltos import CLUSTER_PROFILES, ClusterDeletionBehavior
+from unwind.api.unwind import (
+    Blocker,
+    Effort,
+    Phase,
+    Plan,
+    StepState,
+    StepStatus,
+    Teardown,
+    TeardownSpec,
+    TeardownStatus,
+)
+from unwind.planning import plans
+from unwind.planning.plans import Draft
 
 Object = dict[str, Any]
 
@@ -41,6 +55,7 @@ PROFILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "monitoring": (_REMOVE, ("shop",)),
     "audit": (_LEAVE, ()),
 }
+_OBJECTS = {"operator": 4, "databases": 3, "ingress": 3, "shop": 6, "monitoring": 4, "audit": 1}
 CHART, CHART_VERSION = "shop", "3.2.0"
 """The one that is a Helm chart."""
 
@@ -100,3 +115,42 @@ def _profile(name: str, behaviour: str, needs: tuple[str, ...], repository: str)
         "metadata": {"name": name},
         "spec": spec,
     }
+
+
+def plan() -> Plan:
+    """The plan by which all of it goes, as the planner makes it."""
+    efforts = {_ENFORCE: Effort.ENFORCE, _REMOVE: Effort.TRY, _LEAVE: Effort.LEAVE}
+    return plans.plan(
+        Draft(
+            name=f"{CLUSTER_PROFILES.kind}/{name}",
+            object=ObjectRef(kind="ClusterSummary", namespace=NAMESPACE, name=f"{name}-capi-{CLUSTER}"),
+            kind=CLUSTER_PROFILES.kind,
+            declared=name,
+            depends_on=needs,
+            effort=efforts[behaviour],
+            objects=_OBJECTS[name],
+        )
+        for name, (behaviour, needs) in PROFILES.items()
+    )
+
+
+def held(plan: Plan) -> Teardown:
+    """The moment of the story in which a finalizer that nobody serves holds a database."""
+    states = {"audit": StepState.LEFT, "monitoring": StepState.REMOVED, "shop": StepState.REMOVED}
+    under_way = {"databases": 2, "ingress": 1}
+    steps = []
+    for step in plan.steps:
+        name = step.name.rpartition("/")[2]
+        state = StepState.REMOVING if name in under_way else states.get(name, StepState.WAITING)
+        removed = step.objects if state is StepState.REMOVED else under_way.get(name, 0)
+        steps.append(StepStatus(name=step.name, state=state.value, removed=removed))
+    database = ObjectRef(kind=DATABASES.kind, group=DATABASES.group, namespace=HELD_IN, name=HELD)
+    message = f"{database} has the finalizer {BACKUP}, and nothing here is known to serve it"
+    blocker = Blocker(
+        object=database,
+        step=f"{CLUSTER_PROFILES.kind}/databases",
+        reason=Reason.FINALIZER_NOT_SERVED.value,
+        message=message,
+    )
+    status = TeardownStatus(phase=Phase.HELD.value, steps=tuple(steps), blockers=(blocker,))
+    return Teardown(spec=TeardownSpec(plan=plan), status=status)

@@ -6,18 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from unwind.cli.reference import pages
+from unwind.cli.reference import pages, pictures
 
-DIRECTORY = Path(__file__).parents[3] / "docs" / "reference"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.mark.parametrize("name", pages())
 def test_the_reference_is_current(name: str) -> None:
-    assert (DIRECTORY / name).read_text() == pages()[name], "run `make docs`"
+    assert (DOCS / "reference" / name).read_text() == pages()[name], "run `make docs`"
 
 
-def test_there_is_no_other_page() -> None:
-    assert {path.name for path in DIRECTORY.iterdir()} == set(pages())
+@pytest.mark.parametrize("name", pictures())
+def test_the_pictures_are_current(name: str) -> None:
+    assert (DOCS / "pictures" / name).read_text() == pictures()[name], "run `make docs`"
+
+
+def test_there_is_nothing_else() -> None:
+    assert {path.name for path in (DOCS / "reference").iterdir()} == set(pages())
+    assert {path.name for path in (DOCS / "pictures").iterdir()} == set(pictures())
 
 
 def test_every_metric_and_command_is_in_it() -> None:
