@@ -1,0 +1,44 @@
+"""`unwind demo`, as somebody sees it who runs it: the whole story, in a pipe."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.plane.test_local_command import Shell
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LONG = 350.0
+
+
+@pytest.mark.timeout(400)
+def test_the_demonstration_tells_the_whole_story(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "state")
+    running = shell.start("demo", "--no-input")
+    text, _ = running.communicate(timeout=_LONG)
+    assert running.returncode == 0, text
+    assert "\x1b" not in text  # a pipe gets plain lines
+
+    # What is protected was not deleted, and the words are those that people search for.
+    assert "forbidden by ResourcesProtectionDeletion for policy.kruise.io/delete-protection=Always" in text
+
+    # What depends on something went before it.
+    gone = [text.index(f"ClusterProfile/{name} is gone") for name in ("monitoring", "shop", "databases", "operator")]
+    assert gone == sorted(gone)
+    assert text.index("ClusterProfile/shop is gone") < text.index("ClusterProfile/ingress is gone")
+    assert "ClusterProfile/audit stays, as its profile says" in text
+
+    # The finalizer held things up, and Cluster API was told to wait.
+    assert "nobody serves backup.example.dev/last-backup" in text
+    assert "Cluster API is told: waiting for add-on cleanup" in text
+    assert text.index("nobody serves backup.example.dev/last-backup") < text.index("ClusterProfile/databases is gone")
+
+    assert re.search(r"20 of 21 objects removed and seen to be absent in \d+ s, 1 left on purpose", text)
+    assert "left: ConfigMap kube-system/audit-policy" in text
+    assert "load balancers that still cost money: 0" in text
+    assert "Cluster shops/prod is gone" in text
+    assert shell.nothing_left()
