@@ -53,11 +53,15 @@ bench: setup ## The benchmarks: ratios against limits measured in the same run
 	@$(BIN)/python -m bench.machinery
 	@$(BIN)/python -m bench.serving
 	@$(BIN)/python -m bench.planning
+	@$(BIN)/python -m bench.picturing
 	@$(BIN)/python -m bench.deleting
 	@$(BIN)/python -m bench.addons
 	@$(BIN)/python -m bench.clusters
 	@$(BIN)/python -m bench.gating
 	@$(BIN)/python -m bench.letting_go
+	@$(BIN)/python -m bench.protecting
+	@$(BIN)/python -m bench.protecting_webhook
+	@$(BIN)/python -m bench.members
 
 lock: ## Pin the dependencies anew, with hashes and without any address (needs uv)
 	@uv pip compile $(LOCK) pyproject.toml -o requirements/runtime.txt

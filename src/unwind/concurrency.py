@@ -33,6 +33,25 @@ async def side_by_side(work: Iterable[Coroutine[object, object, object]], *, lim
             one.close()  # what was never begun; on all others it does nothing
 
 
+async def unless(told: asyncio.Event, work: Awaitable[None]) -> bool:
+    """Do the work, unless it is told otherwise before it is done; whether it was done."""
+
+    async def do() -> None:
+        await work
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            doing = group.create_task(do())
+            waiting = group.create_task(told.wait())
+            await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            done = doing.done() and not doing.cancelled()
+            doing.cancel()
+            waiting.cancel()
+    except ExceptionGroup as failures:
+        raise to_tell(failures) from None
+    return done
+
+
 class Together(Generic[T]):
     """A question that many have at the same time, asked once for all of them.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.errors import UnwindError
+from unwind.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,13 +31,14 @@ FEATURES: tuple[Feature, ...] = (
     Feature("BeforeWorkersUpgrade", False, "rules have a say before workers are upgraded"),
     Feature("AfterWorkersUpgrade", False, "an upgrade goes on only when rules let it, after its workers"),
     Feature("AfterClusterUpgrade", False, "the next upgrade begins only when rules let it"),
+    Feature("ResourcesDeletionProtection", False, "what is labelled policy.kruise.io/delete-protection stays"),
 )
 
 _TRUTHS = {"true": True, "false": False}
 
 
 def parse(text: str, *, known: Iterable[Feature] = FEATURES) -> dict[str, bool]:
-    """What is on and what is off, for every feature there is. Raises UnwindError for one there is not."""
+    """What is on and what is off, for every feature there is. Raises UsageError for one there is not."""
     features = {feature.name: feature.default for feature in known}
     for part in (part.strip() for part in text.split(",")):
         if not part:
@@ -45,8 +46,8 @@ def parse(text: str, *, known: Iterable[Feature] = FEATURES) -> dict[str, bool]:
         name, _, value = (word.strip() for word in part.partition("="))
         if name not in features:
             there_are = f"there are {', '.join(sorted(features))}" if features else "this version has none"
-            raise UnwindError(f"there is no feature gate {name!r}", remedy=there_are)
+            raise UsageError(f"there is no feature gate {name!r}", remedy=there_are)
         if value.lower() not in _TRUTHS:
-            raise UnwindError(f"feature gate {name} is {value!r}", remedy=f"write {name}=true or {name}=false")
+            raise UsageError(f"feature gate {name} is {value!r}", remedy=f"write {name}=true or {name}=false")
         features[name] = _TRUTHS[value.lower()]
     return features

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from unwind.api.resources import Resource
+from unwind.protecting.modes import Protection
 from unwind.routes import Route
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Surroundings:
         policy: DeletePolicy,
         best_effort: float,
         keep_teardowns: timedelta,
+        protection: Protection = Protection(),  # noqa: B008 - frozen
     ) -> None:
         self.client = client
         """The management cluster."""
@@ -109,6 +111,8 @@ class Surroundings:
         """How many seconds a removal may take that its cluster does not wait for."""
         self.keep_teardowns = keep_teardowns
         """How long the record of a teardown stays after its end."""
+        self.protection = protection
+        """Who decides about deletions, and what may be read for it. Whether it is on stands among the features."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):

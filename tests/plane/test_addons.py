@@ -92,7 +92,7 @@ class Site:
             uid=str(uuid.uuid4()),
         )
         profile = ObjectRef(group="config.projectsveltos.io", version="v1beta1", kind="ClusterProfile", name=name)
-        return Owner(summary=summary, profile=profile, **more)
+        return Owner(object=summary, profile=profile, **more)
 
     async def source(self, name: str, *manifests: Object, secret: bool = False) -> PolicyRef:
         text = "\n---\n".join(yaml.safe_dump(one) for one in manifests)
@@ -244,9 +244,9 @@ async def test_what_somebody_changed_is_put_right_when_it_is_asked_for(site: Sit
     await site.deploy(owner, ref)
     await site.there.patch(CONFIG_MAPS, "it", {"data": {"a": "x"}}, namespace=site.namespace, field_manager="them")
     assert outcomes(await site.deploy(owner, ref)) == {"it": UNCHANGED}
-    assert outcomes(await site.deploy(owner, ref, anew=True)) == {"it": UPDATED}
+    assert outcomes(await site.deploy(owner, ref, sure=())) == {"it": UPDATED}
     assert (await site.get("it"))["data"] == {"a": "1"}
-    assert outcomes(await site.deploy(owner, ref, anew=True)) == {"it": UNCHANGED}
+    assert outcomes(await site.deploy(owner, ref, sure=())) == {"it": UNCHANGED}
 
 
 async def test_what_somebody_deleted_is_made_anew(site: Site) -> None:

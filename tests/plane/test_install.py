@@ -56,7 +56,7 @@ class Told:
     @property
     def refusal(self) -> str:
         """The one line of a command that refused."""
-        assert self.code == 1, self.out + self.err
+        assert self.code in (1, 2), self.out + self.err
         [line] = [line for line in self.err.splitlines() if not line.startswith("warning:")]
         assert line.startswith("unwind: ")
         return line

@@ -3,137 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import random
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from aiohttp import web
 
+from tests.plane.killing import Killer, Managers
 from tests.plane.profiles import install
 from tests.plane.tearing import CapiCluster, Deployed, all_controllers
 from unwind.api.names import Finalizer
-from unwind.api.resources import LEASES
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown
-from unwind.cli.run import run
-from unwind.kube import kubeconfig
 from unwind.kube.errors import NotFoundError
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.testing.intercepting import Interceptor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from multiprocessing.context import ForkServerProcess
+    from pathlib import Path
 
+    from unwind.kube import kubeconfig
     from unwind.local.plane import Plane
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(170)]
 
 KILLS = int(os.environ.get("UNWIND_SOAK_KILLS", "20"))
-Signature = tuple[str, str, str]
-
-
-def manage(path: str, namespace: str, log: str) -> None:
-    """What a manager's process does: `unwind run`, with all that it says in a file."""
-    with Path(log).open("ab") as words:
-        os.dup2(words.fileno(), 1)
-        os.dup2(words.fileno(), 2)
-    run(
-        kubeconfig=Path(path),
-        namespace=namespace,
-        roles="controllers",
-        listen="127.0.0.1:0",
-        metrics_listen="127.0.0.1:0",
-        log_format="json",
-    )
-
-
-class Managers:
-    """One manager after the other, each a process of its own."""
-
-    def __init__(self, path: Path, namespace: str, log: Path) -> None:
-        self._told = (str(path), namespace, str(log))
-        # From a process that has read all modules already: that is most of what it takes to start one.
-        self._start = multiprocessing.get_context("forkserver")
-        self._start.set_forkserver_preload(["unwind.cli.run", "unwind.controllers.addons.parts"])
-        self.process: ForkServerProcess | None = None
-
-    def go_by(self, way: kubeconfig.Connection) -> None:
-        """Tell those to come how to reach the management cluster."""
-        Path(self._told[0]).write_text(kubeconfig.document(way, cluster="management", user="manager"))
-
-    async def start(self) -> None:
-        self.process = self._start.Process(target=manage, args=self._told)
-        await asyncio.to_thread(self.process.start)
-
-    def tell(self) -> None:
-        log = Path(self._told[2])
-        print(log.read_text()[-8000:] if log.exists() else "no manager was started")
-
-    async def ended(self) -> None:
-        if self.process:
-            await asyncio.to_thread(self.process.join)
-
-    async def kill(self) -> None:
-        if self.process:
-            self.process.kill()
-            await self.ended()
-
-
-def signature(method: str, path: str, body: bytes) -> Signature:
-    """What tells one write of a teardown from another: also which fields a patch is about."""
-    fields: set[str] = set()
-    with suppress(msgspec.DecodeError):
-        it: Any = msgspec.json.decode(body) if method == "PATCH" else None
-        for key, value in it.items() if isinstance(it, dict) else ():
-            fields |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else {key}
-    return method, path, " ".join(sorted(fields - {"metadata.uid", "metadata.resourceVersion"}))
-
-
-class Killer:
-    """Kills the manager at each write that it has not killed one at: before it is passed on, or before it is answered.
-
-    A write at which it is going to strike is alone on its way: another that is under way when the manager dies was
-    neither before nor after anything.
-    """
-
-    def __init__(self, managers: Managers, *, before: bool) -> None:
-        self._managers = managers
-        self._before = before
-        self._holder: asyncio.Task[Any] | None = None
-        self.killed: dict[Signature, None] = {}
-
-    async def before(self, method: str, path: str, body: bytes) -> None:
-        # What every manager writes to be one at all, and what it only tells people.
-        if "/leases" in path or "/events" in path:
-            return
-        writer = self._managers.process
-        while self._holder and not self._holder.done():
-            await asyncio.sleep(0.002)
-        if writer is not self._managers.process or not writer or not writer.is_alive():
-            raise web.HTTPServiceUnavailable  # of a manager that is dead by now
-        if signature(method, path, body) in self.killed:
-            return
-        self._holder = asyncio.current_task()
-        if self._before:
-            await self._strike(method, path, body)
-
-    async def after(self, method: str, path: str, body: bytes) -> None:
-        if self._holder is asyncio.current_task():
-            await self._strike(method, path, body)
-
-    async def _strike(self, method: str, path: str, body: bytes) -> None:
-        self.killed[signature(method, path, body)] = None
-        try:
-            await self._managers.kill()
-        finally:
-            self._holder = None
-        raise web.HTTPServiceUnavailable  # nobody is there to read it
 
 
 class Stage:
@@ -157,13 +54,7 @@ class Stage:
         await self.scene.cluster.delete()
 
     async def restart(self) -> None:
-        """Begin another manager, as if the Leases of the one before had run out meanwhile."""
-        client, namespace = self.scene.client, self.scene.namespace
-        for lease in await client.list(LEASES, namespace=namespace):
-            meta = lease["metadata"]
-            with suppress(NotFoundError):
-                await client.delete(LEASES, meta["name"], uid=meta["uid"], namespace=namespace)
-        await self.managers.start()
+        await self.managers.restart(self.scene.client)
 
     async def done(self) -> bool:
         """Whether all is over; the gate is opened when it may be."""
@@ -232,7 +123,7 @@ async def test_a_manager_that_is_killed_at_every_write_of_a_teardown_brings_it_t
         async with intercepted(plane, stage, killer.before, killer.after) as way:
             await stage.deploy({"base": (), "middle": ("base",), "top": ("middle",)}, way)
             while not await stage.done():
-                if stage.managers.process is None or not stage.managers.process.is_alive():
+                if not stage.managers.alive:
                     await stage.restart()
                 await asyncio.sleep(0.05)
         await stage.managers.kill()
@@ -273,7 +164,7 @@ async def test_a_manager_that_is_killed_at_any_moment_brings_its_teardowns_to_th
                     await asyncio.sleep(chance.uniform(0, 3))
                     await stage.managers.kill()
                     killed += 1
-                elif stage.managers.process is None or not stage.managers.process.is_alive():
+                elif not stage.managers.alive:
                     await stage.restart()
                 await asyncio.sleep(0.05)
             await stage.managers.kill()

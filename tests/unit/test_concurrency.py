@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from unwind.concurrency import Together, side_by_side
+from unwind.concurrency import Together, side_by_side, unless
 from unwind.errors import UnwindError
 
 
@@ -113,3 +113,30 @@ async def test_a_failure_is_everybodys() -> None:
     assert [str(one) for one in told] == ["nobody knows"] * 3
     with pytest.raises(UnwindError):
         await together.ask("a", fail)
+
+
+async def test_work_is_done_unless_it_is_told_otherwise_before() -> None:
+    told, begun, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with asyncio.TaskGroup() as group:
+        doing = group.create_task(unless(told, work()))
+        await begun.wait()
+        told.set()
+    assert doing.result() is False
+    assert ended.is_set()
+    assert await unless(asyncio.Event(), asyncio.sleep(0)) is True
+
+
+async def test_what_the_work_raises_is_raised_as_it_is() -> None:
+    async def work() -> None:
+        raise UnwindError("no")
+
+    with pytest.raises(UnwindError, match="no"):
+        await unless(asyncio.Event(), work())

@@ -32,6 +32,8 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True):
     adopted: bool = False
     lost: bool = False
     """Whether it is somebody else's, so that it has no place in our inventory."""
+    live: dict[str, Any] | None = None
+    """The object as the server has just told it."""
 
 
 class Adoption(msgspec.Struct, frozen=True):
@@ -50,7 +52,7 @@ async def create(client: Client, placed: Placed, owner: Owner) -> Contact | Adop
         made = await client.create(placed.resource, marks.marked(placed, owner))
     except AlreadyExistsError:
         return await _there_already(client, placed, owner)
-    return Contact(outcome=Outcome.CREATED, uid=made["metadata"]["uid"])
+    return Contact(outcome=Outcome.CREATED, uid=made["metadata"]["uid"], live=made)
 
 
 async def update(
@@ -90,7 +92,8 @@ async def _there_already(client: Client, placed: Placed, owner: Owner) -> Contac
     match claim:
         case Claim.OURS:
             # We died, or had no answer, between making it and writing that down.
-            return await update(client, placed, owner, it, adopted=it.adopted)
+            done = await update(client, placed, owner, it, adopted=it.adopted)
+            return done if done.live or done.lost else msgspec.structs.replace(done, live=live)
         case Claim.TAKEN:
             return _taken(it)
         case Claim.WON if not it.adopted:
@@ -133,7 +136,8 @@ async def _apply(client: Client, placed: Placed, body: dict[str, Any], live: Obj
     guard = {"uid": metadata["uid"], "resourceVersion": now}
     after = await client.apply(placed.resource, body | {"metadata": body["metadata"] | guard})
     same = after["metadata"]["resourceVersion"] == version
-    return Contact(outcome=Outcome.UNCHANGED if same else Outcome.UPDATED, uid=metadata["uid"], adopted=adopted)
+    outcome = Outcome.UNCHANGED if same else Outcome.UPDATED
+    return Contact(outcome=outcome, uid=metadata["uid"], adopted=adopted, live=after)
 
 
 async def _own(client: Client, placed: Placed, live: Object) -> str:
@@ -164,7 +168,8 @@ def _terminating(uid: str = "", *, adopted: bool = False) -> Contact:
 
 
 def _taken(it: Seen) -> Contact:
-    message = f"it belongs to {it.profile or 'another profile'}, whose tier is {it.tier}"
+    tier = "" if it.is_work else f", whose tier is {it.tier}"
+    message = f"it belongs to {it.profile or 'another profile'}{tier}"
     return Contact(outcome=Outcome.CONFLICT, message=message, lost=True)
 
 

@@ -16,7 +16,7 @@ from unwind.concurrency import side_by_side
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from unwind.addons.marks import Owner, Seen
     from unwind.addons.placing import Placed
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Entry
     from unwind.fleet.member import Member
+    from unwind.kube.client import Object
     from unwind.removing.inventories import Inventories
 
 _AT_ONCE = 64
@@ -36,20 +37,23 @@ async def deploy(
     sources: Iterable[Source],
     *,
     within: str = "",
-    anew: bool = False,
+    sure: Collection[str] | None = None,
     first: bool = False,
     landed: Callable[[], None] = lambda: None,
+    told: Callable[[Placed, Object], None] = lambda *_: None,
 ) -> Report:
     """Put what the sources hold on a member; tell what became of each object. What has dropped out of them stays:
     `pruning.prune` takes it.
 
-    `within`: the only namespace they may use, as for a Profile on the management cluster. `anew`: also apply what has
-    not changed since it was last applied. `first`: there is probably no inventory yet. `landed` is told when all of it
-    is on the member, before that is written down. One object that fails does not stop the others. Raises SealedError if
-    the owner is being removed, UnreachableError if the member does not answer.
+    `within`: the only namespace they may use, as for a Profile on the management cluster. `sure`: the keys of
+    what is known to be as it was left; all else is applied, because somebody may have changed it there. None: what has
+    not changed on our side is not applied again.
+    `first`: there is probably no inventory yet. `landed` is told when all of it is on the member, before that is
+    written down; `told` of each object that was written, as the member has it then. One object that fails does not stop
+    the others. Raises SealedError if the owner is being removed, UnreachableError if the member does not answer.
     """
     return await _Deployment(
-        member, inventories, owner, list(sources), within=within, anew=anew, first=first, landed=landed
+        member, inventories, owner, list(sources), within=within, sure=sure, first=first, landed=landed, told=told
     ).run()
 
 
@@ -64,18 +68,20 @@ class _Deployment:
         sources: list[Source],
         *,
         within: str,
-        anew: bool,
+        sure: Collection[str] | None,
         first: bool,
         landed: Callable[[], None],
+        told: Callable[[Placed, Object], None],
     ) -> None:
         self._member = member
         self._owner = owner
         self._sources = sources
         self._within = within
-        self._anew = anew
+        self._sure = sure
         self._first = first
         self._landed = landed
-        self._records = Records(inventories, owner.summary, member)
+        self._told = told
+        self._records = Records(inventories, owner.object, member)
         self._known: dict[str, tuple[Entry, Seen]] = {}
         self._settled: dict[str, Contact] = {}
         self._adoptions: dict[str, Adoption] = {}
@@ -179,6 +185,9 @@ class _Deployment:
         if isinstance(settled, Adoption):
             self._adoptions[placed.key] = settled
             return
+        if settled.live is not None:
+            self._told(placed, settled.live)
+            settled = msgspec.structs.replace(settled, live=None)  # of thousands, nobody needs all at once
         self._settled[placed.key] = settled
         self._unwritten.add(placed.key)
         if settled.outcome is Outcome.CREATED:
@@ -190,7 +199,8 @@ class _Deployment:
             return await contacts.adopt(client, placed, self._owner, adoption)
         if key in self._known:
             entry, seen = self._known[key]
-            return await contacts.update(client, placed, self._owner, seen, adopted=entry.adopted, anew=self._anew)
+            anew = self._sure is not None and key not in self._sure
+            return await contacts.update(client, placed, self._owner, seen, adopted=entry.adopted, anew=anew)
         return await contacts.create(client, placed, self._owner)
 
     async def _established(self, placed: Placed) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 32
 # From so many on, one list of all that is ours costs less than to look at each.
 _MANY = 4
+_LASTING = {"create", "get", "delete"}
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -122,5 +123,6 @@ async def _placement(member: Member, sources: list[Source], within: str) -> Plac
 
 
 async def _placed(member: Member, sources: list[Source], within: str, *, anew: bool) -> Placement:
-    served = [one.resource for one in await member.discovery.kinds(anew=anew)]
+    # What can only be asked, such as a SubjectAccessReview, is never there afterwards.
+    served = [one.resource for one in await member.discovery.kinds(anew=anew) if one.verbs >= _LASTING]
     return placing.place(sources, served, within=within)

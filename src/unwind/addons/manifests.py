@@ -11,7 +11,7 @@ import yaml
 from yaml.constructor import ConstructorError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 # A few aliases of aliases make a gigabyte out of a kilobyte. Without any, a text has fewer values than characters.
 _MOST_VALUES = 10_000
@@ -100,6 +100,25 @@ def read(text: str, key: str, *, confidential: bool = False) -> Read:
         faults.append(f"key {key}, document {number + 1}: {_told(error, confidential=confidential)}")
     finally:
         loader.dispose()
+    return Read(manifests, faults)
+
+
+def numbered(number: int) -> str:
+    """The place of one among several, as `gather` calls it."""
+    return f"manifests[{number}]"
+
+
+def gather(bodies: Iterable[Any]) -> Read:
+    """The manifests among objects that are there as such, each with its place. One that is wrong does not spoil the
+    others."""
+    manifests: list[Manifest] = []
+    faults: list[str] = []
+    for number, body in enumerate(bodies):
+        place = numbered(number)
+        try:
+            manifests += [Manifest(one, place) for one in _objects(body)]
+        except _FaultError as fault:
+            faults.append(f"{place}: {fault}")
     return Read(manifests, faults)
 
 

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from unwind.api.karmada import WORKS
 from unwind.api.meta import ObjectRef
 from unwind.api.names import (
     ADOPTED_ANNOTATION,
+    HASH_ANNOTATION,
+    KARMADA_MANAGED_LABEL,
+    KARMADA_WORK_NAME_ANNOTATION,
+    KARMADA_WORK_NAMESPACE_ANNOTATION,
     OWNER_LABEL,
     SVELTOS_HASH_ANNOTATION,
     SVELTOS_OWNER_ANNOTATION,
@@ -28,26 +33,32 @@ DEFAULT_TIER = 100
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Who deploys: a ClusterSummary, for its profile."""
+    """Who deploys: a ClusterSummary, for its profile; or a Work."""
 
-    summary: ObjectRef
-    profile: ObjectRef
+    object: ObjectRef
+    profile: ObjectRef = ObjectRef()
+    """Empty for a Work."""
     tier: int = DEFAULT_TIER
+    """Works have none."""
     adopt: bool = False
-    """Whether the profile takes what is there already under the name of an add-on."""
+    """Whether what is there already under the name of one of its objects is taken."""
 
     @property
     def uid(self) -> str:
-        return self.summary.uid
+        return self.object.uid
+
+    @property
+    def is_work(self) -> bool:
+        return (self.object.group, self.object.kind) == (WORKS.group, WORKS.kind)
 
 
 class Claim(Enum):
-    """What an object that is there already is to a profile."""
+    """What an object that is there already is to who deploys."""
 
     OURS = auto()
     """It carries our mark with this owner's uid."""
     TAKEN = auto()
-    """Another profile's, whose tier is not lower: it keeps it."""
+    """Another's, and it keeps it: a Work's, or a profile's whose tier is not lower."""
     WON = auto()
     """Another profile's, whose tier is higher: it is taken over."""
     FOREIGN = auto()
@@ -61,12 +72,14 @@ class Seen(msgspec.Struct, frozen=True):
     version: str
     terminating: bool
     owner: str
-    """The uid of the summary that it belongs to; empty if none says so."""
+    """The uid of the summary, or the Work, that it belongs to; empty if none says so."""
     profile: str
-    """For people."""
+    """For people: that, or the Work."""
     tier: int
+    """Of the profile; a Work has none."""
     hash: str
     adopted: bool
+    is_work: bool = False
 
 
 def seen(metadata: Mapping[str, Any]) -> Seen:
@@ -75,6 +88,8 @@ def seen(metadata: Mapping[str, Any]) -> Seen:
     annotations = metadata.get("annotations") or {}
     kind, name = (annotations.get(f"{SVELTOS_OWNER_ANNOTATION}{field}", "") for field in ("kind", "name"))
     tier = annotations.get(f"{SVELTOS_OWNER_ANNOTATION}tier", "")
+    if work := annotations.get(KARMADA_WORK_NAME_ANNOTATION):
+        kind, name = WORKS.kind, f"{annotations.get(KARMADA_WORK_NAMESPACE_ANNOTATION, '')}/{work}"
     return Seen(
         uid=metadata["uid"],
         version=metadata["resourceVersion"],
@@ -83,27 +98,49 @@ def seen(metadata: Mapping[str, Any]) -> Seen:
         profile=f"{kind} {name}".strip(),
         # Unreadable, it is as if it were not there; whoever it belongs to keeps it against the same or a higher one.
         tier=int(tier) if tier.isdecimal() else DEFAULT_TIER,
-        hash=annotations.get(SVELTOS_HASH_ANNOTATION, ""),
+        hash=annotations.get(HASH_ANNOTATION if work else SVELTOS_HASH_ANNOTATION, ""),
         adopted=annotations.get(ADOPTED_ANNOTATION) == "true",
+        is_work=bool(work),
     )
 
 
 def claim(it: Seen, owner: Owner) -> Claim:
-    """Whose it is: the lower tier wins, a tie keeps the owner."""
+    """Whose it is: the lower tier wins, a tie keeps the owner. Works have no tiers: each keeps what it has made, and
+    takes nothing that another has."""
     if not it.owner:
         return Claim.FOREIGN
     if it.owner == owner.uid:
         return Claim.OURS
+    if it.is_work or owner.is_work:
+        return Claim.TAKEN
     return Claim.WON if owner.tier < it.tier else Claim.TAKEN
 
 
 def marked(placed: Placed, owner: Owner, *, adopted: bool = False) -> dict[str, Any]:
     """The object as it is sent: with our marks, and the hash of all that we say of it."""
     metadata = placed.body["metadata"]
-    labels = {**(metadata.get("labels") or {}), OWNER_LABEL: owner.uid, SVELTOS_REASON_LABEL: FeatureID.RESOURCES.value}
+    ours = _of_work(owner) if owner.is_work else _of_profile(placed, owner)
+    labels = {**(metadata.get("labels") or {}), OWNER_LABEL: owner.uid, **ours.labels}
+    annotations = {**(metadata.get("annotations") or {}), **ours.annotations}
+    if adopted:
+        annotations[ADOPTED_ANNOTATION] = "true"
+    body = placed.body | {"metadata": metadata | {"labels": labels, "annotations": annotations}}
+    annotations[ours.hash] = hash_of(body)
+    return body
+
+
+class _Marks(msgspec.Struct, frozen=True):
+    """What says whose an object is to those who know the system that it came from."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    hash: str
+    """The annotation for the hash."""
+
+
+def _of_profile(placed: Placed, owner: Owner) -> _Marks:
     source = placed.source
     annotations = {
-        **(metadata.get("annotations") or {}),
         f"{SVELTOS_REFERENCE_ANNOTATION}kind": source.kind,
         f"{SVELTOS_REFERENCE_ANNOTATION}namespace": source.namespace,
         f"{SVELTOS_REFERENCE_ANNOTATION}name": source.name,
@@ -112,11 +149,15 @@ def marked(placed: Placed, owner: Owner, *, adopted: bool = False) -> dict[str, 
         f"{SVELTOS_OWNER_ANNOTATION}name": owner.profile.name,
         f"{SVELTOS_OWNER_ANNOTATION}tier": str(owner.tier),
     }
-    if adopted:
-        annotations[ADOPTED_ANNOTATION] = "true"
-    body = placed.body | {"metadata": metadata | {"labels": labels, "annotations": annotations}}
-    annotations[SVELTOS_HASH_ANNOTATION] = hash_of(body)
-    return body
+    return _Marks({SVELTOS_REASON_LABEL: FeatureID.RESOURCES.value}, annotations, SVELTOS_HASH_ANNOTATION)
+
+
+def _of_work(owner: Owner) -> _Marks:
+    annotations = {
+        KARMADA_WORK_NAMESPACE_ANNOTATION: owner.object.namespace,
+        KARMADA_WORK_NAME_ANNOTATION: owner.object.name,
+    }
+    return _Marks({KARMADA_MANAGED_LABEL: "true"}, annotations, HASH_ANNOTATION)
 
 
 def hash_of(body: Mapping[str, Any]) -> str:
@@ -126,5 +167,5 @@ def hash_of(body: Mapping[str, Any]) -> str:
 
 def hash_in(body: Mapping[str, Any]) -> str:
     """The hash that a marked object carries."""
-    carried: str = body["metadata"]["annotations"][SVELTOS_HASH_ANNOTATION]
-    return carried
+    annotations: dict[str, str] = body["metadata"]["annotations"]
+    return annotations.get(HASH_ANNOTATION) or annotations[SVELTOS_HASH_ANNOTATION]

@@ -64,7 +64,7 @@ async def prune(
     """
     if not report.whole or report.dry_run:
         return []
-    records = Records(inventories, owner.summary, member)
+    records = Records(inventories, owner.object, member)
     await records.load()
     doomed = dropped(records.entries, report.wanted)
     if not doomed:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Change = dict[str, Any]
 # Where the entries of manifests come from. What comes from a chart is looked after elsewhere.
-MANIFEST_SOURCES = ("ConfigMap ", "Secret ")
+MANIFEST_SOURCES = ("ConfigMap ", "Secret ", "Work ")
 
 
 class SealedError(UnwindError):

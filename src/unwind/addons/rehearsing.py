@@ -30,7 +30,7 @@ async def rehearse(
 ) -> Report:
     """What `deploy` and `prune` would do. The API server is asked with dry runs, so that what its admission would
     refuse is found out, too."""
-    records = Records(inventories, owner.summary, member)
+    records = Records(inventories, owner.object, member)
     await records.load()
     entries = records.entries
     wanted = await looking.wanted(member, list(sources), entries, within=within)

@@ -71,7 +71,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def trouble(self) -> str:
         """What is in the way, the first of it by name; empty if nothing is."""
-        return first([*self.faults, *(str(one) for one in self.of(Outcome.FAILED, Outcome.CONFLICT))])
+        return first(self.troubles)
+
+    @property
+    def troubles(self) -> list[str]:
+        """All that is in the way, each by name."""
+        return [*self.faults, *(str(one) for one in self.of(Outcome.FAILED, Outcome.CONFLICT))]
 
 
 def first(told: Iterable[str], *, shown: int = _SHOWN) -> str:

@@ -1,4 +1,7 @@
-"""Admission reviews: what the API server asks before it writes, and what it is answered. `admission.k8s.io/v1`."""
+"""Admission reviews: what the API server asks before it writes, and what it is answered.
+
+`admission.k8s.io/v1`, and `v1beta1`, which says the same: the answer is in the version of the question.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,27 @@ from typing import Any
 import msgspec
 
 from unwind.api.fields import Model
-from unwind.api.meta import Reference
 
-_API_VERSION = "admission.k8s.io/v1"
+V1 = "admission.k8s.io/v1"
+V1BETA1 = "admission.k8s.io/v1beta1"
+_VERSIONS = (V1, V1BETA1)
+
+
+class AskedKind(Model, frozen=True, kw_only=True):
+    """What kind of thing a review is about."""
+
+    group: str = ""
+    version: str = ""
+    kind: str = ""
 
 
 class User(Model, frozen=True, kw_only=True):
     """Whoever asks, as the API server knows them."""
 
     username: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    """What whoever authenticated them adds: of a service account, the Pod and the node that it asks from."""
 
 
 class Asked(Model, frozen=True, kw_only=True):
@@ -24,8 +39,11 @@ class Asked(Model, frozen=True, kw_only=True):
 
     uid: str = ""
     """Of the question: the answer has to carry it."""
-    kind: Reference = Reference()
+    api_version: str = V1
+    """Of the review, not of what it is about."""
+    kind: AskedKind = AskedKind()
     """What the rule is for; an object that came in another version was converted to it."""
+    sub_resource: str = ""
     namespace: str = ""
     operation: str = ""
     """CREATE, UPDATE, DELETE or CONNECT."""
@@ -42,6 +60,15 @@ class Asked(Model, frozen=True, kw_only=True):
 class _Review(Model, frozen=True, kw_only=True):
     api_version: str = ""
     request: Asked | None = None
+
+
+class _Numbered(Model, frozen=True, kw_only=True):
+    uid: str = ""
+
+
+class _NumberedReview(Model, frozen=True, kw_only=True):
+    api_version: str = ""
+    request: _Numbered | None = None
 
 
 class _Status(Model, frozen=True, kw_only=True):
@@ -61,12 +88,13 @@ class _Answer(Model, frozen=True, kw_only=True):
 
 # Whoever is answered wants the version and the kind, too: they are defaults that are not left out.
 class _Answered(Model, frozen=True, kw_only=True, omit_defaults=False):
-    api_version: str = _API_VERSION
+    api_version: str
     kind: str = "AdmissionReview"
     response: _Answer
 
 
 _DECODER = msgspec.json.Decoder(_Review)
+_NUMBERED = msgspec.json.Decoder(_NumberedReview)
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -76,15 +104,29 @@ def asked(body: bytes) -> Asked:
         review = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"This is no AdmissionReview: {error}.") from error
-    if review.api_version != _API_VERSION or review.request is None or not review.request.uid:
-        said = review.api_version or "nothing"
-        raise ValueError(f"This is no AdmissionReview of {_API_VERSION} with a request in it: apiVersion is {said}.")
-    return review.request
+    except RecursionError as error:
+        raise ValueError("This is no AdmissionReview: it is nested too deeply.") from error
+    request, version = review.request, review.api_version
+    if version not in _VERSIONS or request is None or not request.uid:
+        said = f"with a request in it: apiVersion is {version or 'nothing'}"
+        raise ValueError(f"This is no AdmissionReview of {' or '.join(_VERSIONS)} {said}.")
+    return request if request.api_version == version else msgspec.structs.replace(request, api_version=version)
+
+
+def barely(body: bytes) -> Asked | None:
+    """Of a review that cannot be read: which question it is, so that it can be answered; None where not even that."""
+    try:
+        review = _NUMBERED.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if review.api_version not in _VERSIONS or review.request is None or not review.request.uid:
+        return None
+    return Asked(uid=review.request.uid, api_version=review.api_version)
 
 
 def allowed(asked: Asked) -> bytes:
     """The answer that lets it pass."""
-    return _ENCODER.encode(_Answered(response=_Answer(uid=asked.uid, allowed=True)))
+    return _answer(asked, _Answer(uid=asked.uid, allowed=True))
 
 
 def patched(asked: Asked, patch: list[dict[str, Any]]) -> bytes:
@@ -92,11 +134,22 @@ def patched(asked: Asked, patch: list[dict[str, Any]]) -> bytes:
     if not patch:
         return allowed(asked)
     encoded = base64.b64encode(_ENCODER.encode(patch)).decode()
-    answer = _Answer(uid=asked.uid, allowed=True, patch_type="JSONPatch", patch=encoded)
-    return _ENCODER.encode(_Answered(response=answer))
+    return _answer(asked, _Answer(uid=asked.uid, allowed=True, patch_type="JSONPatch", patch=encoded))
 
 
 def denied(asked: Asked, message: str) -> bytes:
     """The answer that refuses it; whoever wrote reads the message."""
-    status = _Status(code=403, reason="Forbidden", message=message)
-    return _ENCODER.encode(_Answered(response=_Answer(uid=asked.uid, allowed=False, status=status)))
+    return _refused(asked, _Status(code=403, reason="Forbidden", message=message))
+
+
+def unreadable(asked: Asked, message: str) -> bytes:
+    """The answer to what cannot be understood, and so does not pass."""
+    return _refused(asked, _Status(code=400, reason="BadRequest", message=message))
+
+
+def _refused(asked: Asked, status: _Status) -> bytes:
+    return _answer(asked, _Answer(uid=asked.uid, allowed=False, status=status))
+
+
+def _answer(asked: Asked, answer: _Answer) -> bytes:
+    return _ENCODER.encode(_Answered(api_version=asked.api_version, response=answer))

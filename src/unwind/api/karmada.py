@@ -128,7 +128,8 @@ class WorkSpec(Model, frozen=True, kw_only=True):
 class Identifier(Model, frozen=True, kw_only=True):
     """One of the objects."""
 
-    ordinal: Annotated[int, doc("Its place among the manifests.", required=True)] = 0
+    # What equals its default is not written, and the first place is 0.
+    ordinal: Annotated[int, doc("Its place among the manifests.", required=True)] = -1
     group: Annotated[str, doc("Its API group.")] = ""
     version: Annotated[str, doc("Its version.", required=True)] = ""
     kind: Annotated[str, doc("Its kind.", required=True)] = ""

@@ -45,6 +45,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     inject_ca: bool = False
     """Whether Cluster API takes the authority to trust from our Secret; if not, the manager writes it where it is
     read."""
+    authorized_groups: tuple[str, ...] | None = None
+    """The API groups whose objects the manager may read to count what there is of a CRD; all if None."""
 
 
 def nothing_else(_: Setting) -> list[dict[str, Any]]:
@@ -65,3 +67,5 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     """Kinds of its manifests that may not be served, and what is then said of it."""
     manifests: Callable[[Setting], list[dict[str, Any]]] = nothing_else
     """Objects beside the rights: a Service, webhooks, an ExtensionConfig."""
+    later: Callable[[Setting], list[dict[str, Any]]] = nothing_else
+    """Objects that a manager makes by itself when it runs. Install does not write them; uninstall takes them away."""

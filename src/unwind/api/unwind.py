@@ -56,10 +56,12 @@ class Phase(Word):
     """The target was let go before everything was removed: the ledger says what is left."""
     TARGET_GONE = "TargetGone"
     """The target vanished before everything was verified."""
+    REFUSED = "Refused"
+    """Nothing was deleted, and nothing will be: the conditions say why. Only of what somebody asked for."""
 
     @property
     def finished(self) -> bool:
-        return self in (Phase.COMPLETE, Phase.RELEASED, Phase.TARGET_GONE)
+        return self in (Phase.COMPLETE, Phase.RELEASED, Phase.TARGET_GONE, Phase.REFUSED)
 
 
 class StepState(Word):

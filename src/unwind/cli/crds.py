@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from unwind.api.definitions import groups
 from unwind.cli import documents
-from unwind.errors import UnwindError
+from unwind.errors import UsageError
 from unwind.installing import manifests
 
 
@@ -19,5 +19,5 @@ def crds(
 ) -> None:
     """Print the CustomResourceDefinitions: `unwind crds | kubectl apply --server-side -f -`."""
     if group is not None and group not in groups():
-        raise UnwindError(f"--group does not know {group}", remedy=f"it knows {', '.join(groups())}")
+        raise UsageError(f"--group does not know {group}", remedy=f"it knows {', '.join(groups())}")
     documents.show(manifests.crds(group), output)

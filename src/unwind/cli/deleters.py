@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from unwind.deleting.kubernetes import KubernetesEnd
 from unwind.deleting.outcomes import PermanentError
 from unwind.deleting.registering import External, Registration
 from unwind.deleting.registry import Registry, installed
-from unwind.errors import UnwindError
+from unwind.errors import UsageError
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -52,7 +51,7 @@ async def deleters(
     rows = await _chain(registry, kind, held) if kind and "/" in kind else _all(registry, kind)
     if output == "json":
         told = {"deleters": msgspec.to_builtins(rows), "held": held}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
+        console.show_json(told)
         return
     _show(rows)
     for kinds, why in held.items():
@@ -63,7 +62,7 @@ async def _chain(registry: Registry, kind: str, held: dict[str, str]) -> list[Ro
     """The links for one kind, and the end."""
     exact = Kinds.parse(kind)
     if "*" in kind:
-        raise UnwindError(f"{kind} is more than one kind", remedy="name one: apps/v1/Deployment")
+        raise UsageError(f"{kind} is more than one kind", remedy="name one: apps/v1/Deployment")
     group, _, version = exact.api_version.rpartition("/")
     resource = Resource(group, version, "", exact.kind)
     try:

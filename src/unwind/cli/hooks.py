@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 import msgspec
@@ -59,7 +58,7 @@ def hooks(
     listed = [_listed(hook, registry, on=hook in on) for hook in Hook]
     if output == "json":
         told = {"hooks": msgspec.to_builtins(listed)}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
+        console.show_json(told)
         return
     _show(listed)
     for one in listed:

@@ -11,7 +11,8 @@ from cyclopts import Parameter
 
 from unwind.api.rights import HOME, Setting
 from unwind.cli import console, documents
-from unwind.errors import UnwindError
+from unwind.cli.words import words
+from unwind.errors import UsageError
 from unwind.installing import install as installing
 from unwind.installing.manifests import manifests
 from unwind.kube import kubeconfig as kubeconfigs
@@ -48,6 +49,13 @@ async def install(
         bool,
         Parameter(negative="", help="Have Cluster API read the authority from the manager's Secret by itself."),
     ] = False,
+    authorized_groups: Annotated[
+        str | None,
+        Parameter(
+            help="The API groups, separated by commas, that the manager may read to count what there is of a CRD"
+            " before it may be deleted; all if unset."
+        ),
+    ] = None,
     adopt_crds: Annotated[
         bool, Parameter(negative="", help="Add the fields that are missing to CRDs that something else installed.")
     ] = False,
@@ -64,6 +72,7 @@ async def install(
         namespace_selector=pairs("--namespace-selector", filter(None, namespace_selector.split(","))),
         hook_settings=pairs("--hook-setting", hook_setting or ()),
         inject_ca=inject_ca_from_secret,
+        authorized_groups=None if authorized_groups is None else tuple(words(authorized_groups)),
     )
     if dry_run:
         documents.show(manifests(setting), output or "yaml")
@@ -83,7 +92,7 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise UnwindError(f"{option}: {text!r} says nothing", remedy="write key=value")
+            raise UsageError(f"{option}: {text!r} says nothing", remedy="write key=value")
         found[key.strip()] = value.strip()
     return found
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from unwind.children import end_with_parent
 from unwind.cli import console
 from unwind.cli.building import BuildProgress
-from unwind.errors import UnwindError
+from unwind.errors import UnwindError, UsageError
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.local import building, supervising, tools
@@ -31,7 +31,7 @@ local = App(
     name="local",
     help="""A real control plane on this machine: etcd, API server, controller manager, and members.
 
-Everything listens on loopback only. The programs are looked for in UNWIND_<NAME> variables (UNWIND_KUBE_APISERVER),
+Everything listens on loopback only. The programs are looked for in `UNWIND_<NAME>` variables (UNWIND_KUBE_APISERVER),
 on the PATH and in the cache, and built from their Go modules if they are nowhere.""",
 )
 
@@ -57,6 +57,7 @@ async def up(
     foreground: Annotated[
         bool, Parameter(negative="", help="Stay, and take the plane along when this process or its parent ends.")
     ] = False,
+    output: Output = "table",
 ) -> None:
     """Bring a control plane up, and leave it running."""
     shape = shape_of(members=members, with_=with_, cloud_delay=cloud_delay)
@@ -66,7 +67,7 @@ async def up(
     if not foreground:
         with console.err.status(f"Starting plane {name!r}"):
             record = await supervising.up(order, announce=_announce)
-        show_up(record)
+        _told(record, output)
         return
     end_with_parent(signal.SIGTERM)
     home = Home(name).claim(announce=_announce)
@@ -74,7 +75,7 @@ async def up(
         home,
         order,
         announce=_announce,
-        ready=lambda: show_up(supervising.existing(name)),
+        ready=lambda: _told(supervising.existing(name), output),
         until=supervising.until_signalled(),
     )
 
@@ -84,13 +85,18 @@ async def down(
     *,
     name: Name = "default",
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Every plane there is.")] = False,
+    output: Output = "table",
 ) -> None:
     """Take a control plane down: no process and no file of it is left."""
     names = [home.name for home in Home.all()] if all_ else [name]
+    taken: dict[str, bool] = {}
     for one in names:
         with console.err.status(f"Taking plane {one!r} down"):
-            found = await supervising.down(one)
-        console.out.print(f"Plane {one!r} is down." if found else f"There is no plane {one!r}.")
+            taken[one] = await supervising.down(one)
+        if output == "table":
+            console.out.print(f"Plane {one!r} is down." if taken[one] else f"There is no plane {one!r}.")
+    if output == "json":
+        console.show_json({"down": [one for one, found in taken.items() if found]})
 
 
 @local.command
@@ -98,8 +104,7 @@ def status(*, output: Output = "table") -> None:
     """Show the planes on this machine, and what runs of each."""
     planes = [(home, record) for home in Home.all() if (record := home.read())]
     if output == "json":
-        found = [{"state": _state(home, record), **msgspec.to_builtins(record)} for home, record in planes]
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
+        console.show_json([{"state": _state(home, record), **msgspec.to_builtins(record)} for home, record in planes])
         return
     if not planes:
         console.out.print("No plane is up. `unwind local up` starts one.")
@@ -141,6 +146,7 @@ async def cluster(
     by_hand: Annotated[
         bool, Parameter(negative="", help="Without a ClusterClass: Cluster API calls no hooks for such a Cluster.")
     ] = False,
+    output: Output = "table",
 ) -> None:
     """Make a Cluster of Cluster API, whose workload cluster is a member; return when it is Available."""
     record = supervising.existing(name)
@@ -152,15 +158,23 @@ async def cluster(
     config = kubeconfigs.load(Path(clusters[MANAGEMENT].kubeconfig))
     with console.err.status(f"Making Cluster {cluster_name!r}"):
         async with Client(config) as client:
-            await create_cluster(client, name=cluster_name, namespace=namespace, member=member, topology=not by_hand)
+            made = await create_cluster(
+                client, name=cluster_name, namespace=namespace, member=member, topology=not by_hand
+            )
+    if output == "json":
+        console.show_json(made)
+        return
     console.out.print(f"Cluster {namespace}/{cluster_name} is Available; its workload cluster is {member}.")
 
 
 @local.command
-async def build() -> None:
+async def build(*, output: Output = "table") -> None:
     """Build every binary ahead of time; what is there already is only listed."""
     with BuildProgress(list_found=True) as progress:
         await building.ensure(tools.ALL, progress)
+    if output == "json":
+        console.show_json({"programs": [tool.name for tool in tools.ALL], "cache": str(cache_dir())})
+        return
     console.err.print(f"All {len(tools.ALL)} programs are there. The cache is {cache_dir()}.")
 
 
@@ -169,12 +183,19 @@ def shape_of(*, members: int, with_: str, cloud_delay: float) -> Shape:
     parts = [part for part in with_.replace(" ", "").split(",") if part]
     unknown = sorted(set(parts) - set(PARTS))
     if unknown:
-        raise UnwindError(f"--with does not know {', '.join(unknown)}", remedy=f"it knows {', '.join(PARTS)}")
+        raise UsageError(f"--with does not know {', '.join(unknown)}", remedy=f"it knows {', '.join(PARTS)}")
     if members < 0:
-        raise UnwindError(f"--members is {members}", remedy="use 0 or more")
+        raise UsageError(f"--members is {members}", remedy="use 0 or more")
     if cloud_delay < 0:
-        raise UnwindError(f"--cloud-delay is {cloud_delay}", remedy="use 0 or more seconds")
+        raise UsageError(f"--cloud-delay is {cloud_delay}", remedy="use 0 or more seconds")
     return Shape(members=members, cloud_delay=cloud_delay, **dict.fromkeys(parts, True))
+
+
+def _told(record: Record, output: str) -> None:
+    if output == "json":
+        console.show_json(record)
+    else:
+        show_up(record)
 
 
 def show_up(record: Record) -> None:

@@ -219,7 +219,7 @@ def _commands() -> Iterator[str]:
 
 
 def _help(path: tuple[str, ...]) -> Iterator[str]:
-    whole = app()
+    whole = app(path)
     here = whole
     for name in path:
         here = here[name]

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import uvloop
 from cyclopts import Parameter
 
 from unwind import features, logs
-from unwind.api import durations
 from unwind.api.fields import Unknown
 from unwind.api.policies import DeletePolicy
 from unwind.api.rights import HOME
-from unwind.errors import UnwindError
+from unwind.cli.words import span, words
+from unwind.errors import UsageError
 from unwind.parts import Role
+from unwind.protecting.modes import Mode, Protection
 from unwind.serving import addresses, running
 from unwind.serving.running import Options
-
-if TYPE_CHECKING:
-    from datetime import timedelta
 
 File = Path | None
 
@@ -90,6 +88,20 @@ def run(
             help="How long the record of a teardown, with its ledger, stays at its end.",
         ),
     ] = "7d",
+    protection_mode: Annotated[
+        Mode,
+        Parameter(
+            env_var="UNWIND_PROTECTION_MODE",
+            help="Who keeps protected objects: policies in the API server, the manager's webhook, or whichever can.",
+        ),
+    ] = Mode.AUTO,
+    authorized_groups: Annotated[
+        str | None,
+        Parameter(
+            env_var="UNWIND_AUTHORIZED_GROUPS",
+            help="The API groups, separated by commas, that may be read to count what there is of a CRD; all if unset.",
+        ),
+    ] = None,
     log_format: Annotated[
         logs.Format,
         Parameter(env_var="UNWIND_LOG_FORMAT", help="console is for people, json for machines; auto is by the output."),
@@ -100,7 +112,7 @@ def run(
 ) -> None:
     """Run Unwind: all controllers and the server for webhooks and hooks, until SIGTERM."""
     if (tls_cert is None) != (tls_key is None):
-        raise UnwindError("a certificate and its key belong together", remedy="give both --tls-cert and --tls-key")
+        raise UsageError("a certificate and its key belong together", remedy="give both --tls-cert and --tls-key")
     options = Options(
         kubeconfig=kubeconfig,
         context=context,
@@ -111,42 +123,35 @@ def run(
         features=features.parse(feature_gates),
         tls_cert=tls_cert,
         tls_key=tls_key,
-        hosts=tuple(_words(tls_hosts)),
+        hosts=tuple(words(tls_hosts)),
         client_ca=client_ca,
-        shutdown_grace=_span(shutdown_grace, option="--shutdown-grace").total_seconds(),
+        shutdown_grace=span(shutdown_grace, option="--shutdown-grace").total_seconds(),
         delete_policy=_policy(delete_policy),
-        best_effort=_span(best_effort_timeout, option="--best-effort-timeout").total_seconds(),
-        keep_teardowns=_span(keep_teardowns, option="--keep-teardowns"),
+        best_effort=span(best_effort_timeout, option="--best-effort-timeout").total_seconds(),
+        keep_teardowns=span(keep_teardowns, option="--keep-teardowns"),
+        protection=Protection(
+            mode=protection_mode,
+            groups=None if authorized_groups is None else tuple(words(authorized_groups)),
+        ),
     )
     logs.setup(log_format)
     _allow_many_files()
     uvloop.run(running.run(options))
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in text.replace(" ", "").split(",") if word]
-
-
 def _roles(text: str) -> tuple[Role, ...]:
     known = {role.value: role for role in Role}
-    unknown = [word for word in _words(text) if word not in known]
-    if unknown or not _words(text):
-        raise UnwindError(f"--roles does not know {', '.join(unknown) or 'nothing'}", remedy=f"use {','.join(known)}")
-    return tuple(dict.fromkeys(known[word] for word in _words(text)))
+    unknown = [word for word in words(text) if word not in known]
+    if unknown or not words(text):
+        raise UsageError(f"--roles does not know {', '.join(unknown) or 'nothing'}", remedy=f"use {','.join(known)}")
+    return tuple(dict.fromkeys(known[word] for word in words(text)))
 
 
 def _policy(text: str) -> DeletePolicy:
     policy = DeletePolicy.read(text)
     if isinstance(policy, Unknown):
-        raise UnwindError(f"--delete-policy is {text!r}", remedy=f"use one of {', '.join(DeletePolicy)}")
+        raise UsageError(f"--delete-policy is {text!r}", remedy=f"use one of {', '.join(DeletePolicy)}")
     return policy
-
-
-def _span(text: str, *, option: str) -> timedelta:
-    span = durations.parse(text)
-    if isinstance(span, Unknown):
-        raise UnwindError(f"{option} is {text!r}", remedy="write a span such as 20s, 1m30s or 7d")
-    return span
 
 
 def _allow_many_files() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -25,6 +25,7 @@ async def uninstall(
         bool, Parameter(negative="", help="Delete our CRDs even if there are objects of them, which go along.")
     ] = False,
     yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,
+    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
 ) -> None:
     """Take back what install has put there, and our finalizers from every object.
 
@@ -34,18 +35,23 @@ async def uninstall(
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-uninstall") as client:
         seen = await uninstalling.survey(client, setting)
         if not (seen.crds or seen.bearers or seen.objects or seen.adopted):
-            console.out.print("Nothing of Unwind is here.")
+            nothing = uninstalling.Outcome(deleted=(), released=0, kept=())
+            if output == "json":
+                console.show_json(nothing)
+            else:
+                console.out.print("Nothing of Unwind is here.")
             return
         if not yes:
             _confirm(seen, delete_crds=delete_crds)
-        outcome = await uninstalling.uninstall(client, setting, seen, delete_crds=delete_crds, announce=_announce)
+        outcome = await uninstalling.uninstall(
+            client, setting, seen, delete_crds=delete_crds, announce=console.announce
+        )
+    if output == "json":
+        console.show_json(outcome)
+        return
     for one in outcome.kept:
         console.out.print(f"kept {one}", markup=False)
     console.out.print(f"deleted {len(outcome.deleted)}, let go {outcome.released}, kept {len(outcome.kept)}")
-
-
-def _announce(line: str) -> None:
-    console.err.print(line, markup=False)
 
 
 def _confirm(seen: uninstalling.Survey, *, delete_crds: bool) -> None:

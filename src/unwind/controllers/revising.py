@@ -9,6 +9,7 @@ from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
 
@@ -50,3 +51,25 @@ async def revise(
             raise refusal
     assert refusal  # noqa: S101 - for the type checker
     raise refusal
+
+
+async def set_finalizer(
+    client: Client, resource: Resource, meta: ObjectMeta, finalizer: str, *, wanted: bool
+) -> Object | None:
+    """Have a finalizer on the object that this is the metadata of, or not; the object if it had to be changed."""
+    read: Object = {
+        "name": meta.name,
+        "namespace": meta.namespace or None,
+        "uid": meta.uid,
+        "resourceVersion": meta.resource_version,
+        "finalizers": list(meta.finalizers),
+    }
+
+    def change(now: Object) -> Object | None:
+        have = now["metadata"].get("finalizers") or []
+        if (finalizer in have) is wanted:
+            return None
+        left = [one for one in have if one != finalizer]
+        return {"metadata": {"finalizers": [*left, str(finalizer)] if wanted else left}}
+
+    return await revise(client, resource, {"metadata": read}, change)

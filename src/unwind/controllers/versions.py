@@ -37,16 +37,18 @@ class Versions:
         clock: Clock,
         troubled: Callable[[Exception], None],
         found: Callable[[Resource | None], None],
+        crds: Informer[Metadata] | None = None,
     ) -> None:
         """`known`: the same kind in its versions, the best first. `found` is told the one that is served, or None where
-        there is none, whenever it may have changed."""
+        there is none, whenever it may have changed. `crds` is run by whoever has it, for several kinds."""
         self._client = client
         self._known = tuple(known)
         self._crd = f"{known[0].plural}.{known[0].group}"
         self._clock = clock
         self._troubled = troubled
         self._found = found
-        self._crds: Informer[Metadata] = Informer(
+        self._shared = crds is not None
+        self._crds: Informer[Metadata] = crds or Informer(
             client, views.metadata(CUSTOM_RESOURCE_DEFINITIONS), clock=clock, troubled=troubled
         )
         self._crds.subscribe(self._crd_changed)
@@ -56,7 +58,8 @@ class Versions:
     async def run(self) -> None:
         """Follow it, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._crds.run())
+            if not self._shared:
+                tasks.create_task(self._crds.run())
             await self._crds.until_synced()
             failures = 0
             while True:

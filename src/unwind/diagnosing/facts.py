@@ -45,6 +45,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """Whether one of its Pods is ready."""
     domains: tuple[str, ...] = ()
     """What it looks after, if that is known: the groups of its custom resources."""
+    wanted: int | None = None
+    """How many Pods it is to have; None where the number of nodes decides that."""
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -74,4 +76,5 @@ def workload(ref: ObjectRef, obj: Mapping[str, Any] | None, *, domains: tuple[st
     status = (obj or {}).get("status") or {}
     # In the words of Deployments and StatefulSets; of DaemonSets.
     running = bool(obj) and (status.get("readyReplicas") or status.get("numberReady") or 0) > 0
-    return Workload(object=ref, running=running, domains=domains)
+    wanted = ((obj or {}).get("spec") or {}).get("replicas")
+    return Workload(object=ref, running=running, domains=domains, wanted=wanted)

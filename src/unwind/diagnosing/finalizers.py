@@ -84,7 +84,9 @@ _DOMAINS = {
 }
 _DRIVERS = ("external-attacher/", "snapshot.storage.kubernetes.io/")
 # They say nothing about whose it is.
-_COMMON = frozenset(["finalizer", "finalizers", "operator", "controller", "resources", "cluster"])
+_COMMON = frozenset(["finalizer", "finalizers", "operator", "controller", "resources", "cluster", "manager", "unknown"])
+# Tools that people and scripts write with: whoever used them does not look after what they wrote.
+_ANYBODY = ("kubectl", "helm", "unwind", "curl", "python", "OpenAPI-Generator", "Go-http-client", "Mozilla", "k9s")
 
 
 def domain(finalizer: str) -> str:
@@ -105,10 +107,14 @@ def served(finalizer: str) -> Duty | None:
     return None
 
 
-def serving(finalizer: str, workloads: Iterable[Workload]) -> Workload | None:
-    """The workload that serves a finalizer that is not known, as far as names tell; one that runs, if several may."""
+def serving(finalizer: str, workloads: Iterable[Workload], writers: Iterable[str] = ()) -> Workload | None:
+    """The workload that serves a finalizer that is not known, as far as names tell; one that runs, if several may.
+
+    `writers`: the programs that put it there, by the names that they have for the API server.
+    """
     it = domain(finalizer)
-    fitting = [one for one in workloads if _fits(one, it)]
+    written = [one for one in writers if one and not one.startswith(_ANYBODY) and one not in _COMMON]
+    fitting = [one for one in workloads if _fits(one, it) or _called(one, written)]
     return next((one for one in fitting if one.running), fitting[0] if fitting else None)
 
 
@@ -119,3 +125,9 @@ def _fits(workload: Workload, it: str) -> bool:
     name = workload.object.name
     labels = [label for label in it.split(".")[:-1] if len(label) > 3 and label not in _COMMON]
     return any(name == label or name.startswith(f"{label}-") for label in labels)
+
+
+def _called(workload: Workload, programs: Iterable[str]) -> bool:
+    """Whether a workload is that of one of these programs: they mostly have its name, or the beginning of it."""
+    name = workload.object.name
+    return any(name == one or name.startswith(f"{one}-") for one in programs)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 async def secret(client: Client, target: Anchor) -> Object:
     """The Secret as it is now. Raises UnreachableError if there is none."""
+    if not target.secret:
+        # Without a name, the server would show all of them.
+        raise UnreachableError(f"{target} cannot be reached: it names no Secret with the way to it")
     try:
         return await client.get(SECRETS, target.secret, namespace=target.home)
     except NotFoundError:
@@ -47,6 +50,8 @@ def connection(target: Anchor, found: Object) -> Connection:
 
 
 def _by_token(target: Anchor, endpoint: Endpoint, data: dict[str, str], name: str) -> Connection:
+    if not endpoint.server:
+        raise UnreachableError(f"{target} cannot be reached: it does not say where its API server is")
     if TOKEN_KEY not in data:
         raise UnreachableError(f"{target} cannot be reached: {name} has no key {TOKEN_KEY!r}")
     try:

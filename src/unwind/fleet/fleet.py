@@ -118,6 +118,10 @@ class Fleet:
                 )
             yield member if member.ref == target.ref else member.standing_for(target.ref)
 
+    def look_again(self, target: Anchor) -> None:
+        """Have the way to a target read anew, although it was a moment ago."""
+        self._read.pop(target.ref.uid, None)
+
     async def _way(self, target: Anchor) -> tuple[Connection, str]:
         """How it is reached, and what that is known by. Read each time, but for a moment ago: a Secret that was rotated
         is another way in, and the old one may be shut."""
@@ -130,6 +134,10 @@ class Fleet:
         self._outdate(uid, key)
         self._read[uid] = (now, way, key)
         return way, key
+
+    def reread(self, uid: str) -> None:
+        """Have the way to a target read again when it is next asked for, be it at once: its Secret has changed."""
+        self._read.pop(uid, None)
 
     @asynccontextmanager
     async def management(self) -> AsyncIterator[Member]:

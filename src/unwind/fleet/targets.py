@@ -46,6 +46,11 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     """Whether nobody can reach it from here: an agent in it fetches what it shall have."""
 
     @property
+    def gated(self) -> bool:
+        """Whether it stays until it is let go: Cluster API asks our hook, or our own finalizer is on it."""
+        return self.has_class or self.ref.group == karmada.CLUSTERS.group
+
+    @property
     def home(self) -> str:
         """The namespace of its Secret."""
         return self.secret_namespace or self.ref.namespace
@@ -107,6 +112,11 @@ def of_gone(ref: ObjectRef) -> Target:
     """The target that a Cluster of Cluster API was: all that is left of it is where its kubeconfig may be."""
     secret = capi.Cluster(metadata=ObjectMeta(name=ref.name)).kubeconfig_secret
     return Target(type=ClusterType.CAPI, ref=ref, secret=secret, secret_key=_CAPI_KEY)
+
+
+def karmada_ref(name: str, uid: str) -> ObjectRef:
+    """A Cluster of Karmada by what it is known by."""
+    return ref_of(karmada.CLUSTERS, ObjectMeta(name=name, uid=uid))
 
 
 def of_karmada(cluster: karmada.Cluster) -> Anchor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unwind.api import capi, names, sveltos, unwind
+from unwind.api import capi, karmada, names, sveltos, unwind
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
@@ -17,7 +17,9 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import READ, Contribution, Right, Setting
 from unwind.installing.addressing import MANAGER, PORT, SERVICE, granted, webhook
+from unwind.installing.protection import PROTECTING
 from unwind.installing.registration import GATING
+from unwind.installing.requesting import REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -163,4 +165,20 @@ ADDONS = Contribution(
     manifests=_admission,
 )
 
-REGISTER: Sequence[Contribution] = (MACHINERY, RECORDS, EXTERNAL, ADDONS, GATING)
+MEMBERS = Contribution(
+    name="members",
+    everywhere=(
+        Right(karmada.CLUSTERS.group, ("clusters",), (*READ, "patch")),
+        Right(karmada.CLUSTERS.group, ("clusters/status",), ("patch",)),
+        Right(karmada.WORKS.group, ("works",), READ),
+        # Works go when their member is unjoined: our finalizer on them, and they themselves.
+        Right(karmada.WORKS.group, ("works",), ("patch", "delete")),
+        Right(karmada.WORKS.group, ("works/status",), ("patch",)),
+        # Works of a member are in a namespace of its own, which is made again if it is missing, and goes after them.
+        Right("", ("namespaces",), (*READ, "create", "delete")),
+        # The way to each member: our finalizer, and a new token.
+        Right("", ("secrets",), (*READ, "patch")),
+    ),
+)
+
+REGISTER: Sequence[Contribution] = (MACHINERY, RECORDS, EXTERNAL, ADDONS, MEMBERS, PROTECTING, REQUESTS, GATING)

@@ -17,7 +17,7 @@ from unwind.api.resources import (
     SERVICE_ACCOUNTS,
     Resource,
 )
-from unwind.errors import UnwindError
+from unwind.errors import UsageError
 from unwind.installing.addressing import MANAGER
 from unwind.installing.contributions import REGISTER
 
@@ -45,6 +45,12 @@ def manifests(setting: Setting, register: Sequence[Contribution] = REGISTER) -> 
     _check(setting)
     others = [manifest for contribution in register for manifest in contribution.manifests(setting)]
     return [marked(manifest) for manifest in (namespace(setting), *crds(), *_rights(setting, register), *others)]
+
+
+def everything(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
+    """The same, with what a manager has made by itself meanwhile."""
+    later = [marked(manifest) for contribution in register for manifest in contribution.later(setting)]
+    return [*manifests(setting, register), *later]
 
 
 def namespace(setting: Setting) -> Object:
@@ -114,7 +120,7 @@ def _object(resource: Resource, name: str, *, namespace: str | None = None) -> O
 
 def _check(setting: Setting) -> None:
     if setting.url is not None and not _is_address(setting.url):
-        raise UnwindError(f"--url {setting.url} is not an address", remedy="write https://HOST:PORT")
+        raise UsageError(f"--url {setting.url} is not an address", remedy="write https://HOST:PORT")
 
 
 def _is_address(url: str) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.api import capi, names, unwind
+from unwind.api import capi, karmada, names, unwind
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
@@ -171,7 +171,21 @@ def _changes(annotation: str) -> str:
     return f"{_annotation('object', annotation)} != {_annotation('oldObject', annotation)}"
 
 
-_RELEASES = " || ".join(map(_changes, (names.FORCE_RELEASE_ANNOTATION, names.FORCE_RELEASE_BY_ANNOTATION)))
+_RELEASES = " || ".join(
+    (
+        *map(
+            _changes,
+            (
+                names.FORCE_RELEASE_ANNOTATION,
+                names.FORCE_RELEASE_BY_ANNOTATION,
+                names.REMOVE_STRATEGY_ANNOTATION,
+                names.REMOVE_STRATEGY_BY_ANNOTATION,
+            ),
+        ),
+        # Of a member's Cluster; no other has such a field.
+        "object.?spec.?removeStrategy != oldObject.?spec.?removeStrategy",
+    )
+)
 # The annotation that is written meanwhile has the API server look, and ask, once more: that ends here. And whoever
 # insists on the version that they have read must find it unchanged.
 _DELETES = " && ".join(
@@ -232,10 +246,15 @@ def _asking(setting: Setting) -> list[dict[str, Any]]:
         "operations": ["UPDATE", "DELETE"],
         "scope": "Namespaced",
     }
+    members = rule | {
+        "apiGroups": [karmada.CLUSTERS.group],
+        "resources": [karmada.CLUSTERS.plural],
+        "scope": "Cluster",
+    }
     asking = {
         "name": "clusters.gate.unwind.dev",
         "clientConfig": webhook(setting, CLUSTERS_PATH),
-        "rules": [rule],
+        "rules": [rule, members],
         "matchPolicy": "Equivalent",
         "matchConditions": [
             {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,9 +21,9 @@ from unwind.api.resources import (
 )
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
 from unwind.errors import UnwindError
-from unwind.installing import kinds, rivals
+from unwind.installing import kinds, managers
 from unwind.installing.looking import look
-from unwind.installing.manifests import called, is_ours, manifests, resource_of
+from unwind.installing.manifests import called, everything, is_ours, resource_of
 from unwind.kube.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 _GONE_WITHIN = 120.0
-_LEASE_PREFIX = "unwind-"
 # What the API server and its controllers put into every namespace, and what only tells of other objects.
 _ALWAYS_THERE = {("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")}
 _CALLING = {EXTENSION_CONFIGS.group, VALIDATING_WEBHOOK_CONFIGURATIONS.group}
@@ -82,7 +80,7 @@ async def survey(client: Client, setting: Setting) -> Survey:
         crds=tuple([await _count(client, crd) for crd in crds if is_ours(crd)]),
         adopted={crd["metadata"]["name"]: fields for crd in crds if not is_ours(crd) and (fields := _adopted(crd))},
         bearers=tuple([bearer for kind in served for bearer in await _bearers(client, kind)]),
-        objects=tuple([obj for manifest in reversed(manifests(setting)) if (obj := await _ours(client, manifest))]),
+        objects=tuple([obj for manifest in reversed(everything(setting)) if (obj := await _ours(client, manifest))]),
     )
 
 
@@ -151,15 +149,9 @@ async def _refuse_running_teardowns(client: Client, crds: list[Object]) -> None:
 
 async def _refuse_running_manager(client: Client, setting: Setting) -> None:
     """A manager that runs would put back what is taken away."""
-    leases = await client.list(LEASES, namespace=setting.namespace)
-    alive = {
-        lease["spec"]["holderIdentity"]
-        for lease in leases
-        if lease["metadata"]["name"].startswith(_LEASE_PREFIX) and rivals.held(lease, now=datetime.now(UTC))
-    }
-    if alive:
+    if alive := await managers.alive(client, setting.namespace):
         raise UnwindError(
-            f"a manager is running ({', '.join(sorted(alive))})",
+            f"a manager is running ({', '.join(alive)})",
             remedy="stop it, wait until its Leases have run out (30 s), and uninstall again",
         )
 
@@ -261,7 +253,7 @@ def _counts(resource: Resource, metadata: ObjectMeta) -> bool:
         return False
     if (resource.group, resource.plural) == (INVENTORIES.group, INVENTORIES.plural):
         return True
-    if resource.plural == LEASES.plural and metadata.name.startswith(_LEASE_PREFIX):
+    if resource.plural == LEASES.plural and metadata.name.startswith(managers.LEASE_PREFIX):
         return False
     # What belongs to another object goes with it, and that one is asked about by itself.
     return not metadata.owner_references and metadata.labels.get(names.MANAGED_BY_LABEL) != names.MANAGED_BY_UNWIND

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -22,6 +23,24 @@ class Change(msgspec.Struct, Generic[T], frozen=True):
     key: Key
     old: T | None
     new: T | None
+
+
+class Store(Protocol[T]):
+    """What takes in the objects that an informer tells of."""
+
+    def __len__(self) -> int: ...
+
+    def get(self, key: Key) -> T | None:
+        """The object, where it is kept."""
+
+    def keys(self) -> Iterable[Key]:
+        """Of all that was taken in and not taken out."""
+
+    def put(self, obj: T) -> list[Change[T]]:
+        """Take in an object as it is now; return what that changed, for those who want it told."""
+
+    def drop(self, key: Key, *, uid: str | None = None) -> list[Change[T]]:
+        """Take an object out, if it is the one with this uid."""
 
 
 class Cache(Generic[T]):
@@ -54,9 +73,9 @@ class Cache(Generic[T]):
     def keys(self) -> Iterable[Key]:
         return self._objects.keys()
 
-    def by(self, index: str, value: Hashable) -> list[T]:
-        """The objects that an index has under a value."""
-        return [self._objects[key] for key in self._indexes[index].get(value, ())]
+    def by(self, index: str, value: Hashable, *, limit: int | None = None) -> list[T]:
+        """The objects that an index has under a value, or the first few of them."""
+        return [self._objects[key] for key in islice(self._indexes[index].get(value, ()), limit)]
 
     def count(self, index: str, value: Hashable) -> int:
         """How many those are, in the same time however many."""

@@ -49,9 +49,18 @@ class Event(msgspec.Struct, frozen=True):
     object: Object
 
 
-class _ListMeta(msgspec.Struct, rename={"continue_": "continue", "resource_version": "resourceVersion"}):
+class _ListMeta(
+    msgspec.Struct,
+    rename={
+        "continue_": "continue",
+        "resource_version": "resourceVersion",
+        "remaining_item_count": "remainingItemCount",
+    },
+):
     resource_version: str = ""
     continue_: str = ""
+    remaining_item_count: int = 0
+    """How many follow on further pages, where the server knows it: not with a selector."""
 
 
 class Page(msgspec.Struct):
@@ -163,6 +172,7 @@ class Client:
         resource: Resource,
         *,
         namespace: str | None = None,
+        labels: str = "",
         fields: str = "",
         since: str = "",
         bookmarks: bool = False,
@@ -173,6 +183,7 @@ class Client:
         """The events of a watch as they come, undecoded and many at a time."""
         query = {
             "watch": "true",
+            "labelSelector": labels,
             "fieldSelector": fields,
             "resourceVersion": since,
             "allowWatchBookmarks": "true" if bookmarks else "",

@@ -9,6 +9,7 @@ import msgspec
 
 from unwind.api.resources import Resource
 from unwind.errors import UnwindError
+from unwind.kube import naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -97,14 +98,7 @@ class Discovery:
 
     async def named(self, name: str) -> Resource:
         """The resource that a person means: `deploy`, `deployments.apps`, `ClusterProfile`."""
-        plural, _, group = name.lower().partition(".")
-        for anew in (False, True):
-            for one in await self.kinds(anew=anew):
-                it = one.resource
-                names = {it.plural, it.kind.lower(), one.singular, *one.short_names}
-                if plural in names and (not group or it.group == group or it.group.startswith(f"{group}.")):
-                    return it
-        raise UnwindError(f"this cluster knows no {name!r}", remedy="`kubectl api-resources` lists what it knows")
+        return await naming.resource_of(self, name)
 
 
 def _kinds(groups: Iterable[_Group]) -> Iterator[Kind]:

@@ -12,7 +12,7 @@ import msgspec
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.clock import SYSTEM
 from unwind.kube import views
-from unwind.kube.cache import Cache, Change
+from unwind.kube.cache import Cache, Change, Store
 from unwind.kube.client import SILENCE
 from unwind.kube.errors import ApiError, ExpiredError, UnreachableError, error_of
 from unwind.kube.queue import Backoff
@@ -63,7 +63,10 @@ class Informer(Generic[T]):
         view: View[T],
         *,
         namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
         indexes: Mapping[str, Callable[[T], Iterable[Hashable]]] | None = None,
+        into: Store[T] | None = None,
         silence: float = SILENCE,
         clock: Clock = SYSTEM,
         troubled: Callable[[Exception], None] = lambda _: None,
@@ -75,11 +78,17 @@ class Informer(Generic[T]):
         `confirm` is asked after each list, before any of it is believed: it raises if another cluster answers. What a
         watch tells needs no such question, because no other cluster has an object with that uid. `listed` is told
         when a list was taken in.
+
+        `labels` and `fields` select: then what is no longer in the cache need not be gone. `into` takes the objects in
+        instead of the cache, where less of them is kept than they are.
         """
         self.view = view
         self.cache: Cache[T] = Cache(view.stamp, indexes=indexes)
+        self.store: Store[T] = self.cache if into is None else into
         self._client = client
         self._namespace = namespace
+        self._labels = labels
+        self._fields = fields
         self._silence = silence
         self._clock = clock
         self._troubled = troubled
@@ -118,12 +127,12 @@ class Informer(Generic[T]):
         # Only if the watch has not got as far: otherwise it has told of this, and maybe of what came after, such as
         # the object's deletion.
         if self._version and int(self.view.stamp(obj).version) > int(self._version):
-            self._tell(self.cache.put(obj))
+            self._tell(self.store.put(obj))
 
     def subscribe(self, handler: Callable[[Change[T]], None]) -> None:
         """Have it told of every change from now on, and first of what is there already."""
-        for key in list(self.cache.keys()):
-            handler(Change(key, None, self.cache.get(key)))
+        for key in list(self.store.keys()):
+            handler(Change(key, None, self.store.get(key)))
         self._handlers.append(handler)
 
     async def run(self) -> None:
@@ -145,7 +154,13 @@ class Informer(Generic[T]):
         unconfirmed: list[T] = []
         version = ""
         self.lists += 1
-        pages = client.pages(view.resource, namespace=self._namespace, accept=view.accept_list)
+        pages = client.pages(
+            view.resource,
+            namespace=self._namespace,
+            labels=self._labels,
+            fields=self._fields,
+            accept=view.accept_list,
+        )
         async with aclosing(pages):
             async for page in pages:
                 version = page.metadata.resource_version
@@ -158,14 +173,14 @@ class Informer(Generic[T]):
                     if self._confirm:
                         unconfirmed.append(obj)
                     else:
-                        self._tell(self.cache.put(obj))
+                        self._tell(self.store.put(obj))
         if self._confirm:
             await self._confirm()
             for obj in unconfirmed:
-                self._tell(self.cache.put(obj))
+                self._tell(self.store.put(obj))
         # A consistent list without it says that it is gone (DESIGN, rule 1).
-        for key in [key for key in self.cache.keys() if key not in seen]:  # noqa: SIM118 - a cache is no dict
-            self._tell(self.cache.drop(key))
+        for key in [key for key in self.store.keys() if key not in seen]:  # noqa: SIM118 - a cache is no dict
+            self._tell(self.store.drop(key))
         self.broken = {key: why for key, why in self.broken.items() if key in seen}
         self._version = version
         self._heard = self._clock.monotonic()
@@ -178,6 +193,8 @@ class Informer(Generic[T]):
         batches = self._client.watch_lines(
             view.resource,
             namespace=self._namespace,
+            labels=self._labels,
+            fields=self._fields,
             since=self._version,
             bookmarks=True,
             seconds=self._chance.randint(*_WATCH_SECONDS),
@@ -202,9 +219,9 @@ class Informer(Generic[T]):
         stamp = obj if isinstance(obj, Stamp) else view.stamp(obj)
         if event.type == "DELETED":
             self.broken.pop(stamp.key, None)
-            self._tell(self.cache.drop(stamp.key, uid=stamp.uid))
+            self._tell(self.store.drop(stamp.key, uid=stamp.uid))
         elif not isinstance(obj, Stamp) and not self._taken(stamp):
-            self._tell(self.cache.put(obj))
+            self._tell(self.store.put(obj))
         self._version = stamp.version
 
     def _decode(self, body: msgspec.Raw) -> T | Stamp:
@@ -223,7 +240,7 @@ class Informer(Generic[T]):
 
     def _taken(self, stamp: Stamp) -> bool:
         """Whether a later state of this object is here already, because we wrote it."""
-        held = self.cache.get(stamp.key)
+        held = self.store.get(stamp.key)
         if held is None:
             return False
         _, uid, version = self.view.stamp(held)

@@ -79,6 +79,6 @@ class Metrics:
         """Show an informer's cache, read when somebody asks."""
         resource = informer.view.resource
         name = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
-        self._objects.labels(name).set_function(lambda: len(informer.cache))
+        self._objects.labels(name).set_function(lambda: len(informer.store))
         self._synced.labels(name).set_function(lambda: float(informer.synced))
         self._age.labels(name).set_function(lambda: informer.age)

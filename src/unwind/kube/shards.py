@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.meta import ObjectMeta
+from unwind.api.names import VERSION_ANNOTATION
 from unwind.api.resources import LEASES
 from unwind.clock import SYSTEM
 from unwind.concurrency import side_by_side
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 SHARDS = 16
 _SHARD = "unwind-shard-"
 _REPLICA = "unwind-replica-"
+REPLICA_LEASES = _REPLICA
+"""How the names of the Leases begin by which replicas make themselves known."""
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -79,14 +82,16 @@ class Shards:
         *,
         namespace: str,
         identity: str,
+        version: str = "",
         shards: int = SHARDS,
         timing: Timing = Timing(),  # noqa: B008 - frozen
         clock: Clock = SYSTEM,
         changed: Callable[[], None] = lambda: None,
         troubled: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        """`changed` is told whenever this replica has gained or lost a shard."""
+        """`changed` is told whenever this replica has gained or lost a shard. `version`: what others can read of it."""
         self.identity = identity
+        self.version = version
         self.shards = shards
         self._client = client
         self._namespace = namespace
@@ -227,7 +232,9 @@ class Shards:
         try:
             if lease is None:
                 body = {"apiVersion": LEASES.api_version, "kind": LEASES.kind}
-                metadata = {"name": name, "namespace": self._namespace}
+                metadata: Object = {"name": name, "namespace": self._namespace}
+                if name == _REPLICA + self.identity and self.version:
+                    metadata["annotations"] = {VERSION_ANNOTATION: self.version}
                 written = await self._client.create(LEASES, body | {"metadata": metadata, "spec": spec})
             else:
                 if lease.spec.holder_identity != holder:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from unwind.errors import UnwindError
+from unwind.errors import UnwindError, UsageError
 from unwind.local.paths import state_dir
 from unwind.local.processes import ProcessId
 
@@ -75,7 +75,7 @@ class Home:
 
     def __init__(self, name: str) -> None:
         if not _NAME.fullmatch(name):
-            raise UnwindError(
+            raise UsageError(
                 f"{name!r} cannot be the name of a plane",
                 remedy="use up to 40 lower-case letters, digits and dashes, a letter or digit first and last",
             )

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from unwind.errors import UnwindError
+from unwind.errors import TimedOutError
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def until(
     except TimeoutError:
         pass
     where = f"{namespace}/{name}" if namespace else name
-    raise UnwindError(f"{resource.kind} {where} was not {called} after {within:.0f} s", remedy=account(last, called))
+    raise TimedOutError(f"{resource.kind} {where} was not {called} after {within:.0f} s", remedy=account(last, called))
 
 
 def is_true(obj: Object | None, condition: str) -> bool:

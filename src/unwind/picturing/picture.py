@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api.unwind import StepState
+from unwind.api.unwind import Effort, StepState
 
 if TYPE_CHECKING:
     from unwind.api.unwind import Plan, Teardown
@@ -26,6 +26,17 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     """What it waits for, or why it would refuse; empty if nothing is in its way."""
     details: tuple[str, ...] = ()
     """Lines of small print: what is in it."""
+    stands_for: tuple[str, ...] = ()
+    """The names of the steps that are drawn as this one box, where there are too many; empty if it is one step."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.stands_for) or 1
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do for it."""
+        return self.state in (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +56,26 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """From a box that goes first to one that waits for it, by name."""
     notes: tuple[str, ...] = ()
     """What a person should know: warnings, what stays."""
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        return tuple(box for column in self.columns for box in column.boxes)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it shows how far something has come, and not only a plan."""
+        return any(box.state for box in self.boxes)
+
+    @property
+    def gone(self) -> tuple[int, int]:
+        """Objects seen to be absent, of how many that have to go."""
+        going = [box for box in self.boxes if box.effort != Effort.LEAVE]
+        return sum(box.removed for box in going), sum(box.objects for box in going)
+
+
+def kind(name: str) -> str:
+    """What a name begins with, as ClusterProfile/shop does; empty if it is only a name."""
+    return name.partition("/")[0] if "/" in name else ""
 
 
 def of_plan(title: str, plan: Plan, *, subtitle: str = "", teardown: Teardown | None = None) -> Picture:

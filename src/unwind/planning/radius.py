@@ -36,7 +36,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """How many of them nobody here put there. While there are any, it goes only if its profile takes them along."""
 
 
-class Radius(msgspec.Struct, frozen=True, kw_only=True):
+class Radius(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a removal takes away."""
 
     objects: int

@@ -10,7 +10,7 @@ import msgspec
 from unwind.api import capi, karmada, sveltos
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class Form(Enum):
@@ -48,6 +48,24 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
                 return int(value == "Bound")
         raise ValueError(f"{'.'.join(self.path)} is {value!r}")
 
+    def cel(self, obj: str, *, some: Callable[[str], str], none: str, unread: str) -> str:
+        """The same as an expression in the language of admission policies, where `obj` is the object's name.
+
+        Its value is `some` of the count where there is something, `none` where there is nothing, and `unread` where
+        the field is no such thing.
+        """
+        outer = f"{obj}.{self.path[0]}"
+        value = f"{outer}.{self.path[1]}"
+        there = f"has({outer}) && has({value}) && {value} != null"
+        unsaid = some(str(self.default)) if self.default > 0 else none
+        # The type is looked at when it runs: a custom resource may have anything there.
+        type_, holds, count = {
+            Form.NUMBER: ("int", f"{value} > 0", value),
+            Form.ITEMS: ("list", f"size({value}) > 0", f"size({value})"),
+            Form.BOUND: ("string", f"{value} == 'Bound'", "1"),
+        }[self.form]
+        return f"(!({there}) ? {unsaid} : type({value}) != {type_} ? {unread} : {holds} ? {some(count)} : {none})"
+
 
 class Rest(Enum):
     """What of the rest of the cluster depends on an object."""
@@ -73,6 +91,16 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     cascading: bool = True
     """Whether the word Cascading says something of it. If not, it is an unknown value, which holds."""
 
+    @property
+    def built_in(self) -> bool:
+        """Whether it is Kubernetes' own, and always served; otherwise a CRD defines it."""
+        return self.group in _BUILT_IN
+
+    @property
+    def resource(self) -> str:
+        """As kubectl calls it: deployments.apps."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
 
 REPLICAS = Count(path=("spec", "replicas"), form=Form.NUMBER, what="replicas", default=1)
 _SCHEDULED = Count(path=("status", "currentNumberScheduled"), form=Form.NUMBER, what="scheduled pods")
@@ -82,6 +110,7 @@ _CLAIM = Count(path=("status", "phase"), form=Form.BOUND, what='"Bound" status p
 _VOLUME = Count(path=("status", "phase"), form=Form.BOUND, what='"Bound" status pv')
 _MATCHING = Count(path=("status", "matchingClusters"), form=Form.ITEMS, what="matching clusters")
 
+_BUILT_IN = frozenset({"", "apps", "batch", "networking.k8s.io", "apiextensions.k8s.io"})
 _KRUISE = "apps.kruise.io"
 
 NAMESPACE = Kind(

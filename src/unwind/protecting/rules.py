@@ -71,14 +71,14 @@ def by_itself(subject: Subject) -> Denied | bool:
     if isinstance(word, Unknown) or (word is DeleteProtection.CASCADING and not subject.kind.cascading):
         return Denied(Why.UNKNOWN_VALUE, unknown(subject.label, subject.kind))
     if word is DeleteProtection.ALWAYS:
-        return Denied(Why.ALWAYS, _said(word))
+        return Denied(Why.ALWAYS, always())
     if subject.kind.rest:
         return False
     counted = subject.kind.count
     if counted is None:
         return True
     if subject.count is None:
-        return Denied(Why.NOT_KNOWN, f"{_said(word)} and {counted.what} that could not be read")
+        return Denied(Why.NOT_KNOWN, unread(counted.what))
     return _depending(counted.what, subject.count) or True
 
 
@@ -108,14 +108,47 @@ def unknown(value: str, kind: Kind) -> str:
     return f"{FORBIDDEN} {DELETE_PROTECTION_LABEL}={value}, a value that is not known: {words}"
 
 
+def always() -> str:
+    """What somebody reads who deletes what is protected always."""
+    return _said(DeleteProtection.ALWAYS)
+
+
+def cascading(what: str, count: object) -> str:
+    """What somebody reads who deletes something that something depends on."""
+    return f"{_said(DeleteProtection.CASCADING)} and {what} {count}>0"
+
+
+def unread(what: str) -> str:
+    """The same where an object says no number."""
+    return f"{_said(DeleteProtection.CASCADING)} and {what} that could not be read"
+
+
+def way_out(resource: str, namespace: str, name: str) -> str:
+    """What follows a denial: how to delete it all the same. `resource`: as kubectl calls it (deployments.apps)."""
+    where = f" -n {namespace}" if namespace else ""
+    command = f"kubectl label {resource}/{name}{where} {DELETE_PROTECTION_LABEL}-"
+    return f"; to delete it all the same, take the label away first: {command}"
+
+
+def refused_label(kind: Kind, value: str | None, *, before: str | None, by_controller: bool) -> str | None:
+    """Why a value of the label may not be written; None if it may.
+
+    `before`: what it was, None if there was none. Whoever writes something else is not held up by what is there
+    already, and neither is a controller, which only passes on what a template says.
+    """
+    if value is None or value == before or by_controller:
+        return None
+    word = DeleteProtection.read(value)
+    known = not isinstance(word, Unknown) and (word is not DeleteProtection.CASCADING or kind.cascading)
+    return None if known else unknown(value, kind)
+
+
 def _said(word: DeleteProtection) -> str:
     return f"{FORBIDDEN} {DELETE_PROTECTION_LABEL}={word.value}"
 
 
 def _depending(what: str, count: int) -> Denied | None:
-    if count <= 0:
-        return None
-    return Denied(Why.CASCADING, f"{_said(DeleteProtection.CASCADING)} and {what} {count}>0")
+    return Denied(Why.CASCADING, cascading(what, count)) if count > 0 else None
 
 
 def _holding(subject: Subject, protected: tuple[ObjectRef, ...]) -> str:

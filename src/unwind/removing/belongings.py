@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unwind.deleting.outcomes import Again
-from unwind.removing import contents
+from unwind.fleet import contents
 from unwind.removing.several import Several
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from unwind.fleet.contents import Content
     from unwind.fleet.member import Member
-    from unwind.removing.contents import Content
 
 _SHOWN = 3
 # How many are waited for at once. What is gone by then is not looked for one by one.

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.names import OWNER_LABEL, Reason
-from unwind.api.resources import LEASES, Resource
+from unwind.api.resources import LEASES
 from unwind.deleting.kinds import Kinds
 from unwind.deleting.outcomes import Again, Kept, PermanentError
 from unwind.deleting.registering import LATE, Registration
+from unwind.fleet import contents
+from unwind.fleet.contents import Content
 from unwind.kube.errors import NotFoundError
-from unwind.removing import contents
-from unwind.removing.contents import Content
 from unwind.removing.several import Several
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def sort(
         if one.metadata.uid not in belongings
         and one.metadata.uid not in removed
         and not contents.made_by_the_server(one)
-        and not _follows(one, removed, services)
+        and not follows(one, removed, services)
     ]
     leaving = {
         one.metadata.uid
@@ -75,7 +75,7 @@ def sort(
     )
 
 
-def _follows(one: Content, removed: Mapping[str, ObjectRef], services: Collection[tuple[str, str]]) -> bool:
+def follows(one: Content, removed: Mapping[str, ObjectRef], services: Collection[tuple[str, str]]) -> bool:
     """Whether one of Kubernetes' controllers takes it away after an object that was removed, though nobody owns it."""
     it, kind = one.metadata, (one.resource.group, one.resource.kind)
     if kind == ("", "Endpoints"):
@@ -157,12 +157,9 @@ class Foreigners:
         return sort(everything, removed=self._removed(), going=self._going(), kinds=kinds)
 
     async def _of_definition(self, ctx: DeleteContext, obj: Object) -> Sorted:
-        spec = obj["spec"]
-        served = [one["name"] for one in spec["versions"] if one["served"]]
-        if not served:
+        resource = contents.defined_by(obj)
+        if resource is None:
             raise PermanentError(f"{ctx.ref} serves no version, so nobody knows what it holds")
-        scope = spec["scope"] == "Namespaced"
-        resource = Resource(spec["group"], served[0], spec["names"]["plural"], spec["names"]["kind"], namespaced=scope)
         return sort(await contents.of_kind(ctx.client, resource), removed=self._removed(), going=self._going())
 
 

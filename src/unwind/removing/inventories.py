@@ -13,6 +13,7 @@ from unwind.api.unwind import INVENTORIES, Inventory
 from unwind.clock import SYSTEM
 from unwind.concurrency import Together, side_by_side
 from unwind.deleting.memo import Memo
+from unwind.kube.discarding import discard
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.queue import Backoff
 from unwind.removing.order import Item
@@ -126,28 +127,18 @@ class Inventories:
     async def discard(self, inventory: Inventory) -> None:
         """Delete a chunk that is an account of nothing any more."""
         name, uid = inventory.metadata.name, inventory.metadata.uid
-        try:
-            # The answer is the object as it waits for its finalizers; or a Status, if there were none.
-            found = await self.client.delete(INVENTORIES, name, uid=uid, namespace=self.namespace)
-            while found["kind"] == INVENTORIES.kind and found["metadata"]["uid"] == uid:
-                left = [one for one in found["metadata"].get("finalizers") or () if one != Finalizer.INVENTORY]
-                try:
-                    found = await self.client.revise(INVENTORIES, found, {"metadata": {"finalizers": left}})
-                except ConflictError:
-                    found = await self.client.get(INVENTORIES, name, namespace=self.namespace)
-                else:
-                    return
-        except (NotFoundError, ConflictError):
-            pass  # somebody was faster, or its name is another's by now
+        await discard(
+            self.client, INVENTORIES, name, uid=uid, namespace=self.namespace, finalizer=Finalizer.INVENTORY.value
+        )
 
     async def discard_all(self, chunks: Iterable[Inventory]) -> None:
         """Delete chunks that are accounts of nothing any more, beside what has to be done: nobody waits for it."""
 
-        async def discard(chunk: Inventory) -> None:
+        async def one(chunk: Inventory) -> None:
             async with self.client.aside:
                 await self.discard(chunk)
 
-        await side_by_side((discard(chunk) for chunk in chunks), limit=_SIDE_BY_SIDE)
+        await side_by_side((one(chunk) for chunk in chunks), limit=_SIDE_BY_SIDE)
 
     def memo(self, chunk: Inventory, key: str, entry: Entry) -> Memo:
         """What an entry's deletion remembers. It outlives the object, because the inventory does."""

@@ -7,7 +7,7 @@ import socket
 
 import msgspec
 
-from unwind.errors import UnwindError
+from unwind.errors import UnwindError, UsageError
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -26,11 +26,11 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, *, option: str) -> Address:
-    """Read what was given for the option. Raises UnwindError."""
+    """Read what was given for the option. Raises UsageError."""
     host, colon, port = text.strip().rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not bracketed):
-        raise UnwindError(f"{option} is {text!r}", remedy="write HOST:PORT, such as 0.0.0.0:9443 or [::1]:9443")
+        raise UsageError(f"{option} is {text!r}", remedy="write HOST:PORT, such as 0.0.0.0:9443 or [::1]:9443")
     return Address(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104 - a webhook is called from elsewhere
 
 

@@ -10,8 +10,9 @@ import socket
 import uuid
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from cryptography import x509
@@ -21,10 +22,11 @@ from unwind import logs
 from unwind.api.policies import DeletePolicy
 from unwind.api.rights import HOME
 from unwind.certificates import KeyPair
-from unwind.concurrency import to_tell
+from unwind.concurrency import to_tell, unless
 from unwind.controllers.external import controller as external
 from unwind.controllers.gating import parts as clusters
-from unwind.controllers.teardowns.controller import KEEP
+from unwind.controllers.protecting import parts as protecting
+from unwind.controllers.teardowns.recording import KEEP
 from unwind.controllers.teardowns.steps import BEST_EFFORT
 from unwind.errors import UnwindError
 from unwind.installing import rivals
@@ -36,6 +38,7 @@ from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.metrics import new_registry
 from unwind.parts import Role, Surroundings
+from unwind.protecting.modes import Protection
 from unwind.serving import addresses, files, health
 from unwind.serving.addresses import Address
 from unwind.serving.bundles import Bundles
@@ -47,7 +50,7 @@ from unwind.serving.secret import SharedCertificate
 from unwind.serving.tls import Tls
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Sequence
 
     from prometheus_client import CollectorRegistry
 
@@ -56,7 +59,7 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 # Whoever has something to run or to answer is entered here.
-CONTRIBUTORS: tuple[Contributor, ...] = (external.contribute, clusters.contribute)
+CONTRIBUTORS: tuple[Contributor, ...] = (external.contribute, clusters.contribute, protecting.contribute)
 
 # Probes and scrapes are few; whoever else finds this port gets little of it.
 _METRICS_LIMITS = Limits(connections=64, under_way=8, idle_seconds=60.0)
@@ -80,6 +83,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     delete_policy: DeletePolicy = DeletePolicy.MANAGE
     best_effort: float = BEST_EFFORT
     keep_teardowns: timedelta = KEEP
+    protection: Protection = Protection()
 
 
 async def run(options: Options, *, contributors: Sequence[Contributor] = CONTRIBUTORS) -> None:
@@ -89,7 +93,7 @@ async def run(options: Options, *, contributors: Sequence[Contributor] = CONTRIB
     try:
         async with AsyncExitStack() as stack:
             process = _Process(options, stack)
-            if await _unless(stopping.asked, process.start(contributors)):
+            if await unless(stopping.asked, process.start(contributors)):
                 await process.work(stopping)
     except ExceptionGroup as failures:
         raise to_tell(failures) from None
@@ -136,7 +140,13 @@ class _Process:
         if controls:
             await _refuse_rivals(client)
         identity = _identity()
-        shards = Shards(client, namespace=options.namespace, identity=identity, troubled=_tell_unled)
+        shards = Shards(
+            client,
+            namespace=options.namespace,
+            identity=identity,
+            version=version_of("kube-unwind"),
+            troubled=_tell_unled,
+        )
         recorder = Recorder(client, instance=identity)
         surroundings = Surroundings(
             client=client,
@@ -150,6 +160,7 @@ class _Process:
             policy=options.delete_policy,
             best_effort=options.best_effort,
             keep_teardowns=options.keep_teardowns,
+            protection=options.protection,
         )
         shares = [contribute(surroundings) for contribute in contributors]
         parts: list[Part] = [recorder]
@@ -176,7 +187,7 @@ class _Process:
             await stopping.asked.wait()
             self._readiness.stopping = True
             log.info("stopping", grace=grace)
-            if self._https and not await _unless(stopping.now, self._https.close(grace=grace)):
+            if self._https and not await unless(stopping.now, self._https.close(grace=grace)):
                 self._https.abort()
             for task in tasks:
                 task.cancel()
@@ -246,18 +257,6 @@ async def _refuse_rivals(client: Client) -> None:
         raise UnwindError(
             f"another system's controller is alive and would work against this one: {told}", remedy=against[0].remedy
         )
-
-
-async def _unless(told: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do the work, unless told otherwise before it is done; whether it was."""
-    async with asyncio.TaskGroup() as group:
-        doing = group.create_task(work)
-        waiting = group.create_task(told.wait())
-        await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        done = doing.done()
-        doing.cancel()
-        waiting.cancel()
-    return done
 
 
 def _identity() -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
 
+from tests.plane.dying import Life, mortal
 from tests.plane.removals import (
     Scene,
     Told,
@@ -31,66 +31,14 @@ from unwind.api.resources import (
 from unwind.clock import SYSTEM
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
-from unwind.kube.transport import HttpTransport
 from unwind.local import waiting
 from unwind.removing.inventories import Inventories
 from unwind.testing.proxy import Proxy
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-    from contextlib import AbstractAsyncContextManager
-
-    from unwind.kube.transport import Answer
-    from unwind.local.cluster import Cluster
 
 # Among the longest: they run with the soak tests.
 pytestmark = pytest.mark.soak
 
 FINALIZER = "gadgets.example.dev/cleanup"
-
-
-class Life:
-    """A process that dies when its first write was answered: nothing that it sends afterwards leaves it."""
-
-    def __init__(self) -> None:
-        self.wrote = False
-        self.died = asyncio.Event()
-
-
-class Mortal:
-    """A transport of such a process."""
-
-    def __init__(self, inner: HttpTransport, life: Life) -> None:
-        self._inner = inner
-        self._life = life
-
-    async def request(
-        self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
-    ) -> Answer:
-        if method == "GET":
-            return await self._inner.request(method, target, body=body, headers=headers, within=within)
-        if not self._life.wrote:
-            self._life.wrote = True
-            await self._inner.request(method, target, body=body, headers=headers, within=within)
-            self._life.died.set()
-        # It never hears of the answer, nor sends anything again.
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    def stream(
-        self, target: str, *, headers: Mapping[str, str], silence: float
-    ) -> AbstractAsyncContextManager[Answer | AsyncIterator[list[bytes]]]:
-        return self._inner.stream(target, headers=headers, silence=silence)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-
-@asynccontextmanager
-async def mortal(cluster: Cluster, life: Life) -> AsyncIterator[Client]:
-    connection = kubeconfig.load(cluster.kubeconfig)
-    async with Client(connection, transport=Mortal(HttpTransport(connection, user_agent="mortal"), life)) as client:
-        yield client
 
 
 async def everything(scene: Scene, room: str) -> None:

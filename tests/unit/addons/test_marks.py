@@ -10,14 +10,15 @@ from unwind.addons.manifests import Manifest
 from unwind.addons.marks import Claim, Owner, claim, hash_in, marked, seen
 from unwind.addons.placing import Placed, place
 from unwind.addons.sources import Source
-from unwind.api.meta import ObjectRef
+from unwind.api.karmada import WORKS
+from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import ADOPTED_ANNOTATION, MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS
 
 
 def owner(uid: str = "u-1", **more: Any) -> Owner:
     summary = ObjectRef(kind="ClusterSummary", name="s", uid=uid)
-    return Owner(summary=summary, profile=ObjectRef(kind="ClusterProfile", name="base"), **more)
+    return Owner(object=summary, profile=ObjectRef(kind="ClusterProfile", name="base"), **more)
 
 
 def placed(**metadata: Any) -> Placed:
@@ -82,3 +83,26 @@ def test_the_hash_changes_with_the_content_and_with_the_marks() -> None:
 def test_an_adopted_object_says_so() -> None:
     assert seen(live(marked(placed(), owner(), adopted=True))).adopted
     assert ADOPTED_ANNOTATION not in marked(placed(), owner())["metadata"]["annotations"]
+
+
+def work_owner(uid: str = "w-1", **more: Any) -> Owner:
+    return Owner(object=ref_of(WORKS, ObjectMeta(name="web", namespace="karmada-es-m", uid=uid)), **more)
+
+
+def test_what_a_work_makes_says_so_in_karmadas_words_and_all_of_them_are_taken_off() -> None:
+    body = marked(placed(labels={"app": "web"}), work_owner(), adopted=True)
+    labels, annotations = body["metadata"]["labels"], body["metadata"]["annotations"]
+    assert labels == {"app": "web", OWNER_LABEL: "w-1", "karmada.io/managed": "true"}
+    assert annotations["work.karmada.io/name"] == "web"
+    assert annotations["work.karmada.io/namespace"] == "karmada-es-m"
+    assert set(annotations) <= set(MARKED_ANNOTATIONS)
+    found = seen(live(body))
+    assert (found.profile, found.is_work, found.hash) == ("Work karmada-es-m/web", True, hash_in(body))
+
+
+def test_a_work_keeps_what_it_has_made_and_takes_nothing_that_another_has() -> None:
+    of_work = seen(live(marked(placed(), work_owner())))
+    assert claim(of_work, work_owner()) is Claim.OURS
+    assert claim(of_work, work_owner("w-2")) is Claim.TAKEN
+    assert claim(of_work, owner(tier=1)) is Claim.TAKEN, "whatever the tier of the profile"
+    assert claim(seen(live(marked(placed(), owner(tier=200)))), work_owner()) is Claim.TAKEN

@@ -87,5 +87,5 @@ def test_a_plugin_that_does_not_load_is_told_and_its_kind_held(tmp_path: Path) -
 
 def test_more_than_one_kind_is_no_chain() -> None:
     ran = run("apps/*/Deployment")
-    assert ran.returncode == 1
+    assert ran.returncode == 2
     assert ran.stderr.strip() == "unwind: apps/*/Deployment is more than one kind: name one: apps/v1/Deployment"

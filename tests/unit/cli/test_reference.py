@@ -32,3 +32,8 @@ def test_every_metric_and_command_is_in_it() -> None:
     assert "## `unwind local up`" in written["commands.md"]
     assert "`spec.clusterDeletionBehavior`" in written["kinds.md"]
     assert "`unwind.dev/force-release`" in written["words.md"]
+
+
+def test_nothing_is_named_without_a_word_on_what_it_is_for() -> None:
+    empty = [line for page in pages().values() for line in page.splitlines() if line.endswith("|  |")]
+    assert [line for line in empty if not line.startswith("| `unwind_")] == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 import random
 from collections import Counter
@@ -15,6 +14,7 @@ import pytest
 
 from tests.unit.gating.answering import DELETE, Standin
 from tests.unit.gating.asked import V1BETA1, V1BETA2, cluster, request, teardown
+from tests.unit.mangling import Bodies
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.gating import protocol
 from unwind.kube.client import Client
@@ -24,7 +24,7 @@ from unwind.serving import addresses
 from unwind.serving.listener import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
 # The first is some 20 s of work.
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
@@ -56,143 +56,24 @@ def keeper() -> Standin:
     return standin
 
 
-class Bodies:
-    """Bodies of every bad sort, and good ones, from one seed."""
+def bodies_from(seed: int) -> Bodies:
+    return Bodies(seed, valid, words=WORDS, versioned=lambda it: [it, it["cluster"]], swell=swell)
 
-    def __init__(self, seed: int) -> None:
-        self._chance = random.Random(seed)
-        self._sorts: dict[str, Callable[[], bytes]] = {
-            "valid": lambda: self._sent(self._valid()),
-            "truncated": self._truncated,
-            "flipped": self._flipped,
-            "spliced": self._spliced,
-            "random": lambda: self._chance.randbytes(self._chance.randrange(400)),
-            "retyped": self._retyped,
-            "missing": self._missing,
-            "versions": self._versions,
-            "doubled": self._doubled,
-            "deep": self._deep,
-            "huge": self._huge,
-            "encoded": self._encoded,
-        }
 
-    def next(self) -> tuple[str, bytes]:
-        sort = self._chance.choice(list(self._sorts))
-        return sort, self._sorts[sort]()
+WORDS = ["v1", "v1alpha4", "v1beta3", API_VERSION, "cluster.x-k8s.io/v1beta2", "Cluster", "Request"]
 
-    def _valid(self) -> Any:
-        chance = self._chance
-        uid = chance.choice(HELD) if chance.random() < 0.8 else f"{chance.getrandbits(128):032x}"
-        hook = chance.choice([DELETE, DELETE, *Hook])
-        return request(hook, cluster=cluster(uid=uid, version=chance.choice([V1BETA1, V1BETA2])))
 
-    def _sent(self, it: Any) -> bytes:
-        return json.dumps(it).encode()
+def valid(chance: random.Random) -> Any:
+    uid = chance.choice(HELD) if chance.random() < 0.8 else f"{chance.getrandbits(128):032x}"
+    hook = chance.choice([DELETE, DELETE, *Hook])
+    return request(hook, cluster=cluster(uid=uid, version=chance.choice([V1BETA1, V1BETA2])))
 
-    def _truncated(self) -> bytes:
-        sent = self._sent(self._valid())
-        return sent[: self._chance.randrange(len(sent))]
 
-    def _flipped(self) -> bytes:
-        sent = bytearray(self._sent(self._valid()))
-        for _ in range(self._chance.randint(1, 8)):
-            sent[self._chance.randrange(len(sent))] = self._chance.randrange(256)
-        return bytes(sent)
-
-    def _spliced(self) -> bytes:
-        one, other = self._sent(self._valid()), self._sent(self._valid())
-        cut = self._chance.randrange(len(one))
-        return one[:cut] + other[self._chance.randrange(len(other)) :]
-
-    def _place(self, it: Any) -> tuple[Any, Any]:
-        """Somewhere in it: what holds it, and under which key."""
-        holder, key = it, self._chance.choice(list(it))
-        while isinstance(holder[key], dict | list) and holder[key] and self._chance.random() < 0.8:
-            holder = holder[key]
-            key = self._chance.choice(list(holder)) if isinstance(holder, dict) else 0
-        return holder, key
-
-    def _retyped(self) -> bytes:
-        it = self._valid()
-        holder, key = self._place(it)
-        strange: list[Any] = [
-            None,
-            True,
-            -1,
-            2**70,
-            1e308,
-            float("nan"),
-            "",
-            "null",
-            "../..",
-            "\x00",
-            [],
-            {},
-            [[]],
-            {"": 0},
-        ]
-        holder[key] = self._chance.choice(strange)
-        return self._sent(it)
-
-    def _missing(self) -> bytes:
-        it = self._valid()
-        holder, key = self._place(it)
-        del holder[key]
-        return self._sent(it)
-
-    def _versions(self) -> bytes:
-        it = self._valid()
-        words = [
-            "v1",
-            "v1alpha4",
-            "v1beta3",
-            "",
-            API_VERSION,
-            "cluster.x-k8s.io/v1beta2",
-            "Cluster",
-            "Request",
-            "X" * 5000,
-        ]
-        holder = self._chance.choice([it, it["cluster"]])
-        holder[self._chance.choice(["apiVersion", "kind"])] = self._chance.choice(words)
-        return self._sent(it)
-
-    def _doubled(self) -> bytes:
-        it = self._valid()
-        again = copy.deepcopy(it)
-        key = self._chance.choice(list(it))
-        first, second = self._sent(it), self._sent({key: self._chance.choice([again[key], None, {}, "x"])})
-        return first[:-1] + b"," + second[1:]
-
-    def _deep(self) -> bytes:
-        it = self._valid()
-        holder, key = self._place(it)
-        holder[key] = "DEEP"
-        depth = self._chance.choice([10, 100, 1_000, 10_000, 100_000])
-        opened, closed = self._chance.choice([(b"[", b"]"), (b'{"a":', b"}")])
-        inside = opened * depth + (b"1" + closed * depth if self._chance.random() < 0.8 else b"")
-        return self._sent(it).replace(b'"DEEP"', inside)
-
-    def _huge(self) -> bytes:
-        it = self._valid()
-        if self._chance.random() < 0.9:  # a few are enough: each takes as long as a hundred others
-            it["settings"] = {f"k{number}": "v" * 50 for number in range(self._chance.randrange(500))}
-        else:
-            it["cluster"]["metadata"]["annotations"]["x"] = "y" * self._chance.randrange(1 << 20)
-        return self._sent(it)
-
-    def _encoded(self) -> bytes:
-        text = json.dumps(self._valid(), ensure_ascii=False)
-        return self._chance.choice(
-            [
-                text.encode("utf-16"),
-                text.encode("utf-8-sig"),
-                text.replace("e", "\\u0065").encode(),
-                text.replace("prod", "pr\udcffod").encode("utf-8", "surrogatepass"),
-                b" " * 5000 + text.encode() + b"\n",
-                text.encode() + b"{}",
-            ]
-        )
+def swell(it: Any, chance: random.Random) -> None:
+    if chance.random() < 0.9:  # a few are enough: each takes as long as a hundred others
+        it["settings"] = {f"k{number}": "v" * 50 for number in range(chance.randrange(500))}
+    else:
+        it["cluster"]["metadata"]["annotations"]["x"] = "y" * chance.randrange(1 << 20)
 
 
 def check(path: str, status: int, answered: bytes) -> None:
@@ -209,7 +90,7 @@ def check(path: str, status: int, answered: bytes) -> None:
 async def test_no_body_brings_it_down_or_opens_the_gate() -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    bodies, standin, seen = Bodies(seed), keeper(), Counter[str]()
+    bodies, standin, seen = bodies_from(seed), keeper(), Counter[str]()
     chance = random.Random(seed)
     for _ in range(BODIES):
         sort, sent = bodies.next()
@@ -224,7 +105,7 @@ async def test_no_body_brings_it_down_or_opens_the_gate() -> None:
 async def test_no_body_over_the_wire_does() -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    bodies, chance = Bodies(seed), random.Random(seed)
+    bodies, chance = bodies_from(seed), random.Random(seed)
     listener = Listener("hooks", keeper().asking.routes())
     listening = addresses.listen(addresses.Address("127.0.0.1", 0), option="")
     await listener.open(listening)

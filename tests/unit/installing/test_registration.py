@@ -20,6 +20,13 @@ def extension(**setting: Any) -> dict[str, Any]:
     return found
 
 
+def policy_called(name: str, **setting: Any) -> dict[str, Any]:
+    [found] = [
+        one for one in of_kind("ValidatingAdmissionPolicy", Setting(**setting)) if one["metadata"]["name"] == name
+    ]
+    return found
+
+
 def test_it_is_for_all_namespaces_unless_told_otherwise_and_says_so() -> None:
     assert extension()["spec"]["namespaceSelector"] == {}
     some = extension(namespace_selector={"team": "a"})
@@ -59,7 +66,7 @@ def test_it_is_applied_last_and_so_is_taken_back_first_while_it_is_guarded() -> 
 
 
 def test_its_guard_is_for_it_alone_and_for_whole_collections_too() -> None:
-    _, policy = of_kind("ValidatingAdmissionPolicy", Setting(namespace="elsewhere"))
+    policy = policy_called("unwind-gate.elsewhere", namespace="elsewhere")
     assert "oldObject.metadata.name == 'elsewhere'" in [one["expression"] for one in policy["spec"]["matchConditions"]]
     # A rule with names is not asked when a collection is deleted.
     [rule] = policy["spec"]["matchConstraints"]["resourceRules"]
@@ -67,7 +74,7 @@ def test_its_guard_is_for_it_alone_and_for_whole_collections_too() -> None:
 
 
 def test_who_moves_or_restores_clusters_may_bring_their_marks() -> None:
-    policy, _ = of_kind("ValidatingAdmissionPolicy", Setting())
+    policy = policy_called("unwind-marks.unwind-system")
     [rule] = policy["spec"]["matchConstraints"]["resourceRules"]
     assert (rule["resources"], rule["operations"]) == (["clusters"], ["UPDATE"])
 

@@ -47,6 +47,15 @@ def test_the_end_of_an_object_does_not_take_its_successor_along() -> None:
     assert len(it) == 1
 
 
+def test_of_many_under_one_value_the_first_few_can_be_had() -> None:
+    it = cache()
+    things = [Thing(str(number), "1", "10", frozenset("x")) for number in range(5)]
+    for thing in things:
+        it.put(thing)
+    assert it.by("tag", "x", limit=2) == things[:2]
+    assert it.by("tag", "y", limit=2) == []
+
+
 things = st.builds(
     Thing,
     st.sampled_from("abc"),

@@ -9,8 +9,8 @@ import msgspec
 from unwind.api.meta import ObjectMeta, ObjectRef, OwnerReference
 from unwind.api.resources import Resource
 from unwind.api.unwind import Entry, Inventory, InventorySpec
+from unwind.fleet.contents import Content
 from unwind.kube.views import Metadata
-from unwind.removing.contents import Content
 from unwind.removing.order import Item
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.removing.making import content, ref
 from unwind.api.names import OWNER_LABEL
-from unwind.removing.contents import Content, descendants, made_by_the_server, named, orphans
+from unwind.fleet.contents import Content, descendants, made_by_the_server, named, orphans
 from unwind.removing.foreign import sort
 
 OF_DEFAULT = {"kubernetes.io/service-account.name": "default"}

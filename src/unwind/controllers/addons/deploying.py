@@ -138,7 +138,7 @@ class Deploying:
         if not features:
             return None
         owner = Owner(
-            summary=_ref(summary),
+            object=_ref(summary),
             profile=ObjectRef(
                 group=CONFIG_GROUP,
                 version=CLUSTER_SUMMARIES.version,
@@ -291,7 +291,7 @@ class Work:
         return msgspec.structs.replace(done, results=(*done.results, result), releases=tuple(releases))
 
     async def _release(self, helm: Helm, member: Member, chart: Chart) -> None:
-        records = Records(self._shared.inventories, self._owner.summary, member)
+        records = Records(self._shared.inventories, self._owner.object, member)
         await records.load()
 
         async def record(changes: Mapping[str, Entry | None]) -> None:
@@ -302,7 +302,7 @@ class Work:
         await helm_deploying.deploy(helm, member, chart, owner=self._owner.uid, entries=entries, record=record)
 
     async def _preview(self, helm: Helm, member: Member, chart: Chart) -> str:
-        records = Records(self._shared.inventories, self._owner.summary, member)
+        records = Records(self._shared.inventories, self._owner.object, member)
         await records.load()
         entries = {key: entry for key, entry in records.entries.items() if _of(entry, chart.source)}
         found = await helm_deploying.preview(helm, member, chart, owner=self._owner.uid, entries=entries)
@@ -312,7 +312,7 @@ class Work:
     async def _uninstall(self, helm: Helm, member: Member) -> None:
         """Take back the releases that have dropped out of the profile."""
         shared = self._shared
-        records = Records(shared.inventories, self._owner.summary, member)
+        records = Records(shared.inventories, self._owner.object, member)
         await records.load()
         releases, wanted = HelmReleases(helm), {chart.source for chart in self._charts}
         doomed = {

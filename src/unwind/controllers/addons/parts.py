@@ -15,6 +15,7 @@ from unwind.controllers.addons.configurations import Configurations
 from unwind.controllers.addons.profiles import Profiles
 from unwind.controllers.addons.summaries import Summaries
 from unwind.controllers.teardowns.controller import Teardowns
+from unwind.controllers.teardowns.requested import Requested
 from unwind.deleting.builtin import BUILTIN
 from unwind.deleting.registry import installed
 from unwind.installing.contributions import profile_rules
@@ -58,6 +59,16 @@ def contribute(surroundings: Surroundings, caches: Caches, gate: Gate) -> Share:
                 # Without the program a release is held, and says so.
                 releases=HelmReleases(helm),
                 best_effort=surroundings.best_effort,
+                keep=surroundings.keep_teardowns,
+            ),
+            Requested(
+                client,
+                caches,
+                namespace=namespace,
+                owner=owner,
+                metrics=metrics,
+                deleters=BUILTIN,
+                plugins=plugins,
                 keep=surroundings.keep_teardowns,
             ),
             Configurations(client, caches, namespace=namespace, owner=owner, metrics=metrics),

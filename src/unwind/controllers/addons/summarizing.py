@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from unwind.api import names
 from unwind.api.fields import Unknown
+from unwind.api.karmada import Work
 from unwind.api.meta import ObjectMeta, ObjectRef, OwnerReference, manifest
 from unwind.api.names import Finalizer
 from unwind.api.sveltos import (
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from unwind.api.sveltos import ProfileSpec
+
+Step = TypeVar("Step", ClusterSummary, Work)
 
 # The API server's bound for the value of a label.
 _LONGEST_LABEL = 63
@@ -209,25 +212,23 @@ def waited_for(summary: ClusterSummary, needed: Iterable[ClusterSummary], landed
 
 
 def dependents(
-    summary: ClusterSummary,
-    needing: Callable[[ClusterSummary], Iterable[ClusterSummary]],
-    needed: Callable[[ClusterSummary], Iterable[ClusterSummary]],
-) -> list[ClusterSummary]:
-    """The summaries on the same cluster that need this one, and so go before it.
+    one: Step, needing: Callable[[Step], Iterable[Step]], needed: Callable[[Step], Iterable[Step]]
+) -> list[Step]:
+    """The summaries, or the Works, on the same cluster that need this one, and so go before it.
 
     Those that it needs itself, in a circle, do not count: each would wait for the other for ever.
     """
-    above = list(needing(summary))
+    above = list(needing(one))
     if not above:
         return []
-    below: set[str] = {summary.metadata.uid}
-    waiting = list(needed(summary))
+    below: set[str] = {one.metadata.uid}
+    waiting = list(needed(one))
     while waiting:
-        one = waiting.pop()
-        if one.metadata.uid not in below:
-            below.add(one.metadata.uid)
-            waiting += needed(one)
-    return [one for one in above if one.metadata.uid not in below]
+        other = waiting.pop()
+        if other.metadata.uid not in below:
+            below.add(other.metadata.uid)
+            waiting += needed(other)
+    return [other for other in above if other.metadata.uid not in below]
 
 
 def withdraws(spec: ProfileSpec) -> bool | Unknown:

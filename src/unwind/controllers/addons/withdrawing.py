@@ -1,4 +1,4 @@
-"""Taking back what summaries put on clusters that stay: each summary's withdrawal, from its begin to its end.
+"""Taking back what summaries, or Works, put on clusters that stay: each one's withdrawal, from its begin to its end.
 
 They take as long as a finalizer on the member wants, so each has a task of its own. All they know is in the
 inventories: killed at any instruction, a withdrawal is begun again and goes on from where it was.
@@ -25,15 +25,14 @@ from unwind.removing.releases import last_first
 from unwind.removing.removal import Removal, release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from unwind.api.unwind import Inventory
     from unwind.clock import Clock
-    from unwind.controllers.addons.matching import ClusterKey
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.fleet import Fleet
-    from unwind.fleet.targets import Target
+    from unwind.fleet.targets import Anchor
     from unwind.removing.inventories import Inventories
     from unwind.removing.order import Item
     from unwind.removing.releases import Releases
@@ -52,13 +51,22 @@ class Manner(Enum):
     """It stays, and nobody goes there: the cluster is managed no longer."""
 
 
-class Withdrawal:
-    """One summary's withdrawal."""
+# Why what is not removed is left, in the words of the ledger.
+_WHY = {
+    Manner.RELEASE: (Reason.KEPT_BY_POLICY, "stopMatchingBehavior is LeavePolicies"),
+    Manner.FORGET: (Reason.UNMANAGED, "its cluster is managed no longer"),
+}
 
-    def __init__(self, uid: str, cluster: ClusterKey, manner: Manner) -> None:
+
+class Withdrawal:
+    """The withdrawal of one summary, or one Work."""
+
+    def __init__(self, uid: str, cluster: Hashable, manner: Manner, *, why: tuple[Reason, str] | None = None) -> None:
         self.uid = uid
         self.cluster = cluster
         self.manner = manner
+        self.why = why or _WHY.get(manner)
+        """For the ledger, where it stays."""
         self.removals: list[Removal] = []
         self.chunks: dict[str, Inventory] = {}
         """Its inventory, sealed."""
@@ -67,9 +75,9 @@ class Withdrawal:
         self.absent = False
         """Whether nothing of it is left to wait for: what it needed may go."""
         self.done = False
-        """Whether that is written down, too: the summary may go."""
+        """Whether that is written down, too: its owner may go."""
         self.ended = False
-        """Whether the summary was let go."""
+        """Whether that was let go."""
         self.told = ""
         """What it was last told to wait for."""
         self.error: Exception | None = None
@@ -107,7 +115,7 @@ class Withdrawals:
         releases: Releases | None = None,
         clock: Clock,
     ) -> None:
-        """`changed` is told the uid of a summary whose withdrawal has come further."""
+        """`changed` is told the uid of an owner whose withdrawal has come further."""
         self._fleet = fleet
         self._inventories = inventories
         self._tasks = tasks
@@ -117,7 +125,7 @@ class Withdrawals:
         self._releases = releases
         self._clock = clock
         self._under_way: dict[str, Withdrawal] = {}
-        self._calm: dict[ClusterKey, asyncio.Event] = {}
+        self._calm: dict[Hashable, asyncio.Event] = {}
         """For those who wait until nothing more is being removed from a cluster."""
 
     def get(self, uid: str) -> Withdrawal | None:
@@ -126,18 +134,19 @@ class Withdrawals:
     def begin(
         self,
         uid: str,
-        cluster: ClusterKey,
-        target: Target | None,
+        cluster: Hashable,
+        target: Anchor | None,
         manner: Manner,
         *,
         free: bool = True,
         take_along: bool = False,
+        why: tuple[Reason, str] | None = None,
     ) -> Withdrawal:
-        """The withdrawal of a summary; it is begun if it is not under way. Nothing is removed before it is `free`."""
+        """The withdrawal of an owner; it is begun if it is not under way. Nothing is removed before it is `free`."""
         there = self._under_way.get(uid)
         if there is None or there.manner is not manner:
             self.give_up(uid)
-            there = self._under_way[uid] = Withdrawal(uid, cluster, manner)
+            there = self._under_way[uid] = Withdrawal(uid, cluster, manner, why=why)
             there.task = self._tasks.create_task(self._run(there, target, take_along=take_along))
         if free and not there.free.is_set():
             there.free.set()
@@ -145,24 +154,24 @@ class Withdrawals:
         return there
 
     def give_up(self, uid: str) -> None:
-        """Have nothing more done for a summary; what was done is seen when it is begun again."""
+        """Have nothing more done for an owner; what was done is seen when it is begun again."""
         if (there := self._under_way.pop(uid, None)) and there.task:
             there.task.cancel()
             self._look_again(there.cluster)
             self._calm_down(there.cluster)
 
-    async def _run(self, it: Withdrawal, target: Target | None, *, take_along: bool) -> None:
+    async def _run(self, it: Withdrawal, target: Anchor | None, *, take_along: bool) -> None:
         try:
             if it.manner is Manner.FORGET:
                 chunks = await self._inventories.of(it.uid)
-                await self._note_all(chunks, Reason.UNMANAGED, "its cluster is managed no longer")
+                await self._note_all(it, chunks)
             else:
                 await self._take_back(it, target, take_along=take_along)
             self._went(it)
             await self._until_calm(it.cluster)
             await self._tidy(it)
             it.done = True
-        except Exception as error:  # noqa: BLE001 - it is told on the summary, and tried again
+        except Exception as error:  # noqa: BLE001 - it is told on the owner, and tried again
             it.error = error
         self._changed(it.uid)
         self._calm_down(it.cluster)
@@ -175,12 +184,12 @@ class Withdrawals:
             self._changed(it.uid)
             self._calm_down(it.cluster)
 
-    async def _until_calm(self, cluster: ClusterKey) -> None:
+    async def _until_calm(self, cluster: Hashable) -> None:
         """Return when what is being removed from a cluster is gone or waits for somebody: until then it comes first."""
         while any(one.busy for one in self._under_way.values() if one.cluster == cluster):
             await self._calm.setdefault(cluster, asyncio.Event()).wait()
 
-    def _calm_down(self, cluster: ClusterKey) -> None:
+    def _calm_down(self, cluster: Hashable) -> None:
         if calm := self._calm.pop(cluster, None):
             calm.set()
 
@@ -192,14 +201,14 @@ class Withdrawals:
             self._changed(it.uid)
             self._calm_down(it.cluster)
 
-    def _look_again(self, cluster: ClusterKey) -> None:
+    def _look_again(self, cluster: Hashable) -> None:
         """What is removed beside the others has changed, and with it what they wait for."""
         for other in self._under_way.values():
             if other.cluster == cluster:
                 for removal in other.removals:
                     removal.look_again()
 
-    async def _take_back(self, it: Withdrawal, target: Target | None, *, take_along: bool) -> None:
+    async def _take_back(self, it: Withdrawal, target: Anchor | None, *, take_along: bool) -> None:
         """From each cluster that it was put on: its member, and for what is Local the management cluster."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -215,7 +224,7 @@ class Withdrawals:
         except ExceptionGroup as failures:
             raise to_tell(failures) from None
 
-    async def _approach(self, target: Target | None) -> None:
+    async def _approach(self, target: Anchor | None) -> None:
         """Find the way to the member meanwhile. What is wrong with it is told when it is needed."""
         if target:
             with suppress(UnwindError):
@@ -223,7 +232,7 @@ class Withdrawals:
                     pass
 
     async def _take_from(
-        self, it: Withdrawal, chunks: list[Inventory], target: Target | None, members: int, *, take_along: bool
+        self, it: Withdrawal, chunks: list[Inventory], target: Anchor | None, members: int, *, take_along: bool
     ) -> None:
         async with member_of(self._fleet, chunks[0], target) as member:
             if it.manner is Manner.RELEASE:
@@ -232,7 +241,7 @@ class Withdrawals:
                 if self._releases:
                     for ref in last_first(self._releases, (item.entry for item in todo)):
                         await helm_removing.leave(member, namespace=ref.namespace, release=ref.name, owner=it.uid)
-                await self._note_all(chunks, Reason.KEPT_BY_POLICY, "stopMatchingBehavior is LeavePolicies")
+                await self._note_all(it, chunks)
                 return
             removal = Removal(
                 member,
@@ -251,7 +260,7 @@ class Withdrawals:
             it.removals.append(removal)
             await removal.run()
 
-    def _going(self, cluster: ClusterKey) -> frozenset[str]:
+    def _going(self, cluster: Hashable) -> frozenset[str]:
         """The owners whose objects are being removed from the same cluster."""
         return frozenset(
             one.uid
@@ -259,8 +268,10 @@ class Withdrawals:
             if one.cluster == cluster and one.manner is Manner.REMOVE and one.free.is_set() and not one.absent
         )
 
-    async def _note_all(self, chunks: Iterable[Inventory], reason: Reason, message: str) -> None:
+    async def _note_all(self, it: Withdrawal, chunks: Iterable[Inventory]) -> None:
         """Write into the ledger all that is there still."""
+        assert it.why  # noqa: S101 - whoever leaves something says why
+        reason, message = it.why
         at = self._clock.now().replace(microsecond=0)
         note: Any = msgspec.to_builtins(LedgerNote(reason=reason, message=message, by="unwind", at=at))
         for chunk in chunks:

@@ -13,7 +13,7 @@ from unwind.api.names import Finalizer
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.clock import SYSTEM
 from unwind.controllers.addons import statuses
-from unwind.controllers.revising import revise
+from unwind.controllers.revising import set_finalizer
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
@@ -123,22 +123,7 @@ class Words:
         if not wanted:
             self._mentioned.pop(key_of(summary), None)  # nobody could read it any more
         meta = self._latest(summary).metadata
-        read: Object = {
-            "name": meta.name,
-            "namespace": meta.namespace,
-            "uid": meta.uid,
-            "resourceVersion": meta.resource_version,
-            "finalizers": list(meta.finalizers),
-        }
-
-        def change(now: Object) -> Object | None:
-            have = now["metadata"].get("finalizers") or []
-            if (Finalizer.SUMMARY in have) is wanted:
-                return None
-            left = [one for one in have if one != Finalizer.SUMMARY]
-            return {"metadata": {"finalizers": [*left, Finalizer.SUMMARY.value] if wanted else left}}
-
-        await revise(self._client, CLUSTER_SUMMARIES, {"metadata": read}, change)
+        await set_finalizer(self._client, CLUSTER_SUMMARIES, meta, Finalizer.SUMMARY, wanted=wanted)
 
     def _latest(self, summary: ClusterSummary) -> ClusterSummary:
         there = self._caches.summaries.cache.get(key_of(summary))

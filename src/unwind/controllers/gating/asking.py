@@ -21,7 +21,7 @@ from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey
 from unwind.controllers.addons.summarizing import profile_of
 from unwind.controllers.teardowns import drafting
-from unwind.controllers.teardowns.controller import is_of
+from unwind.controllers.teardowns.gathering import is_of
 from unwind.errors import UnwindError
 from unwind.fleet import targets
 from unwind.gating import deciding, gate, protocol

@@ -15,6 +15,7 @@ from unwind.controllers.gating.asking import Asking
 from unwind.controllers.gating.charting import Charts
 from unwind.controllers.gating.registering import Registration
 from unwind.controllers.gating.unarmed import Unarmed
+from unwind.controllers.members import parts as members
 from unwind.gating import protocol
 from unwind.gating.registry import Registry, installed
 from unwind.installing.registration import cluster_rules
@@ -43,15 +44,25 @@ def contribute(surroundings: Surroundings) -> Share:
         registry=surroundings.registry,
     )
     rooms = addons.contribute(surroundings, caches, registration)
+    joined = members.contribute(surroundings, caches)
     charts = Charts(_helm())
     builtin = ruling.builtin(caches, charts=charts, namespace=surroundings.namespace)
     registry = Registry(builtin, plugins=installed())
     asking = Asking(client, caches, namespace=surroundings.namespace, registry=registry, hooks=hooks)
     return Share(
-        controllers=(*rooms.controllers, registration, unarmed),
-        servants=(*rooms.servants, caches, registry, charts),
-        routes=(*rooms.routes, *asking.routes(), recording.route(client, lambda: caches.clusters.resource)),
-        trusting=(*rooms.trusting, Trusting(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(namespace))),
+        controllers=(*rooms.controllers, *joined.controllers, registration, unarmed),
+        servants=(*rooms.servants, *joined.servants, caches, registry, charts),
+        routes=(
+            *rooms.routes,
+            *joined.routes,
+            *asking.routes(),
+            recording.route(client, lambda: caches.clusters.resource),
+        ),
+        trusting=(
+            *rooms.trusting,
+            *joined.trusting,
+            Trusting(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(namespace)),
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind import logs
-from unwind.api import admission
+from unwind.api import admission, karmada
 from unwind.api.capi import CLUSTERS
 from unwind.api.fields import Model
 from unwind.api.meta import ObjectMeta
@@ -21,6 +21,8 @@ from unwind.api.names import (
     DELETION_REQUESTED_BY_ANNOTATION,
     FORCE_RELEASE_ANNOTATION,
     FORCE_RELEASE_BY_ANNOTATION,
+    REMOVE_STRATEGY_ANNOTATION,
+    REMOVE_STRATEGY_BY_ANNOTATION,
 )
 from unwind.errors import UnwindError
 from unwind.installing.registration import CLUSTERS_PATH
@@ -40,8 +42,14 @@ log = logs.get(__name__)
 _WITHIN = 1.5
 
 
+class _Spec(Model, frozen=True, kw_only=True):
+    remove_strategy: str | None = None
+    """Of a member's Cluster."""
+
+
 class _Cluster(Model, frozen=True, kw_only=True):
     metadata: ObjectMeta = ObjectMeta()
+    spec: _Spec = _Spec()
 
 
 class _Preconditions(Model, frozen=True, kw_only=True):
@@ -72,10 +80,15 @@ async def answer(client: Client, clusters: Callable[[], Resource], body: bytes, 
     except ValueError as error:
         return refusal(400, str(error))
     if asked.operation == "UPDATE" and new and old:
-        patch = released(old.metadata.annotations, new.metadata.annotations, by=asked.user_info.username)
+        before, after, by = old.metadata.annotations, new.metadata.annotations, asked.user_info.username
+        patch = released(before, after, by=by)
+        if asked.kind.group == karmada.CLUSTERS.group:
+            strategies = (old.spec.remove_strategy, new.spec.remove_strategy)
+            patch += restrategised(before, after, *strategies, by=by)
         return Response(admission.patched(asked, patch))
     if asked.operation == "DELETE" and old and not asked.dry_run and not options.preconditions.resource_version:
-        await _note(client, clusters(), asked, old.metadata, within=min(_WITHIN, request.remaining / 2))
+        resource = karmada.CLUSTERS if asked.kind.group == karmada.CLUSTERS.group else clusters()
+        await _note(client, resource, asked, old.metadata, within=min(_WITHIN, request.remaining / 2))
     return Response(admission.allowed(asked))
 
 
@@ -88,13 +101,32 @@ def released(old: Mapping[str, str], new: Mapping[str, str], *, by: str) -> list
         wanted = by
     else:
         wanted = old.get(FORCE_RELEASE_BY_ANNOTATION)
-    if new.get(FORCE_RELEASE_BY_ANNOTATION) == wanted:
+    return _annotated(new, FORCE_RELEASE_BY_ANNOTATION, wanted)
+
+
+def restrategised(
+    old: Mapping[str, str], new: Mapping[str, str], before: str | None, after: str | None, *, by: str
+) -> list[dict[str, Any]]:
+    """The JSON patch that has an update of a member say who changed its strategy, and to what.
+
+    `before`, `after`: the field; where it is not served, an annotation says the same.
+    """
+    was = before if before is not None else old.get(REMOVE_STRATEGY_ANNOTATION)
+    now = after if after is not None else new.get(REMOVE_STRATEGY_ANNOTATION)
+    wanted = old.get(REMOVE_STRATEGY_BY_ANNOTATION) if was == now else f"{now or 'nothing'} by {by}"
+    return _annotated(new, REMOVE_STRATEGY_BY_ANNOTATION, wanted)
+
+
+def _annotated(annotations: Mapping[str, str], name: str, wanted: str | None) -> list[dict[str, Any]]:
+    """The JSON patch that has an annotation be like this."""
+    if annotations.get(name) == wanted:
         return []
-    # Whoever lets a cluster go, or had somebody named who does, has annotations on it: there is something to add to.
-    pointer = "/metadata/annotations/" + FORCE_RELEASE_BY_ANNOTATION.replace("/", "~1")
-    if wanted is not None:
-        return [{"op": "add", "path": pointer, "value": wanted}]
-    return [{"op": "remove", "path": pointer}]
+    pointer = "/metadata/annotations/" + name.replace("/", "~1")
+    if wanted is None:
+        return [{"op": "remove", "path": pointer}]
+    if not annotations:  # there may be nothing to add to
+        return [{"op": "add", "path": "/metadata/annotations", "value": {name: wanted}}]
+    return [{"op": "add", "path": pointer, "value": wanted}]
 
 
 async def _note(client: Client, resource: Resource, asked: Asked, meta: ObjectMeta, *, within: float) -> None:
@@ -106,7 +138,7 @@ async def _note(client: Client, resource: Resource, asked: Asked, meta: ObjectMe
     patch = {"metadata": {"uid": meta.uid, "annotations": {DELETION_REQUESTED_BY_ANNOTATION: user}}}
     try:
         async with asyncio.timeout(within):
-            await client.patch(resource, meta.name, patch, namespace=meta.namespace)
+            await client.patch(resource, meta.name, patch, namespace=meta.namespace or None)
     except (UnwindError, TimeoutError) as error:
         where = f"{meta.namespace}/{meta.name}"
         log.warning("it could not be noted who deletes a cluster", cluster=where, why=str(error) or "no answer in time")

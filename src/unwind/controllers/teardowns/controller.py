@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from contextlib import suppress
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from unwind import logs
-from unwind.api.meta import manifest
+from unwind.api import capi
 from unwind.api.names import CLUSTER_UID_ANNOTATION, TAKE_ALONG_ANNOTATION
-from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
-from unwind.api.unwind import TEARDOWNS, StepState, Teardown
+from unwind.api.sveltos import ClusterType
+from unwind.api.unwind import Cause, StepState, Teardown
 from unwind.clock import SYSTEM
 from unwind.controllers.addons.matching import ClusterKey
 from unwind.controllers.addons.summarizing import profile_of
-from unwind.controllers.teardowns import drafting, projecting, releasing
+from unwind.controllers.teardowns import drafting, gathering, projecting, releasing
 from unwind.controllers.teardowns.cleaning import clean
-from unwind.controllers.teardowns.executing import Execution
+from unwind.controllers.teardowns.executing import Execution, ended_without_target
+from unwind.controllers.teardowns.recording import KEEP, TeardownRecords, target_of
 from unwind.controllers.teardowns.steps import BEST_EFFORT, Means
+from unwind.controllers.teardowns.undertaking import UnderWay
 from unwind.fleet import targets
 from unwind.fleet.fleet import Fleet
-from unwind.kube.errors import AlreadyExistsError, NotFoundError
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
-from unwind.removing.inventories import Inventories, items
+from unwind.removing.inventories import Inventories
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import timedelta
 
     from unwind.api.capi import Cluster
+    from unwind.api.sveltos import ClusterSummary
     from unwind.api.unwind import Step
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches
@@ -49,11 +47,6 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-KEEP = timedelta(days=7)
-"""How long the record of a teardown stays."""
-
-
-_BREATHE = 5.0
 # A plan that is held waits for a person. What they do to a summary or to the cluster is seen; to an inventory, not.
 _LOOK_AGAIN = 30.0
 
@@ -93,17 +86,21 @@ class Teardowns:
         )
         self._caches = caches
         self._owner = owner
-        self._keep = keep
         self._clock = clock
         self._teardowns = caches.teardowns
-        self._executions: dict[Key, Execution] = {}
-        self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._cleaned: set[str] = set()
-        """Clusters, by uid, that are gone and after which nothing is left to be taken away."""
-        self._group: asyncio.TaskGroup | None = None
+        self._records = TeardownRecords(
+            client,
+            caches.teardowns,
+            self._means.inventories,
+            group=capi.CLUSTERS.group,
+            cause=Cause.CLUSTER_DELETED,
+            keep=keep,
+            clock=clock,
+        )
         self._queue: Queue[Key] = Queue(
             metrics.timed(self.name, self._reconcile), group=lambda key: key, clock=clock, failed=_tell_failed
         )
+        self._under_way: UnderWay[Execution] = UnderWay(caches.teardowns, again=self._queue.add_after)
         self._projections = projecting.Projections(client, caches.summaries)
         metrics.queue(self.name, self._queue)
         caches.clusters.subscribe(lambda change: self._queue.add(change.key))
@@ -119,7 +116,7 @@ class Teardowns:
     async def run(self) -> None:
         """Look after all clusters, until cancelled."""
         async with self._fleet, asyncio.TaskGroup() as group:
-            self._group = group
+            self._under_way.belong_to(group)
             group.create_task(self._projections.run())
             await self._teardowns.until_synced()
             await self._queue.run()
@@ -128,30 +125,28 @@ class Teardowns:
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
         it = change.new or change.old
-        if it:
-            self._queue.add(Key(it.spec.target.namespace, it.spec.target.name))
+        if it and self._records.concerns(it):
+            self._queue.add(target_of(it))
 
     def _summary_changed(self, change: Change[ClusterSummary]) -> None:
         it = change.new or change.old
         for key in _clusters_of(it) if it else ():
             # Only a teardown that waits for its plan cares.
-            if key not in self._executions:
+            if key not in self._under_way:
                 self._queue.add(key)
 
     def _look_at_all(self) -> None:
         clusters = {Key(one.metadata.namespace, one.metadata.name) for one in self._caches.clusters.all()}
-        targets = {Key(one.spec.target.namespace, one.spec.target.name) for one in self._teardowns.cache}
         # A cluster may have gone while nobody looked: then its summaries are all that tell of it.
         told = {key for one in self._caches.summaries.cache for key in _clusters_of(one)}
-        for key in {*clusters, *targets, *told, *self._executions}:
+        for key in {*clusters, *self._records.keys(), *told, *self._under_way}:
             self._queue.add(key)
 
     # What is done
 
     async def _reconcile(self, key: Key) -> float | None:
         if not self._owner.owns(str(key)):
-            if task := self._tasks.get(key):
-                task.cancel()
+            self._under_way.stop(key)
             return None
         # A plan that is made while half of the summaries are known would leave the other half behind.
         if not self._caches.settled or not self._caches.clusters.synced:
@@ -159,9 +154,9 @@ class Teardowns:
         cluster = self._caches.clusters.get(key)
         for uid in self._gone(key, cluster):
             await self._bereaved(key, uid)
-        execution = self._executions.get(key)
+        execution = self._under_way.get(key)
         if cluster is None or not cluster.metadata.terminating:
-            return await self._retain(key)
+            return await self._records.retain(key)
         target = targets.of_capi(cluster)
         if execution and execution.target.ref.uid == target.ref.uid:
             if let_go := await self._let_go(target):
@@ -172,7 +167,7 @@ class Teardowns:
         teardown = await self._teardown(target)
         if teardown.finished:
             await clean(self._client, self._means.inventories, teardown, target)
-            return await self._retain(key)
+            return await self._records.retain(key)
         let_go = await self._let_go(target)
         if releasing.overdue(teardown.spec, now=self._clock.now()):
             let_go = let_go or releasing.expired(teardown.spec)
@@ -185,48 +180,14 @@ class Teardowns:
         return None
 
     async def _teardown(self, target: Target, *, decided: bool = False) -> Teardown:
-        """The target's Teardown; written with its plan before anything is deleted."""
-        found = self._teardowns.cache.get(Key("", target.ref.uid))
-        if found and found.spec.plan:
-            return found
-        drafted = await self._drafted(target, decided=decided)
-        wanted = drafting.teardown(target, drafted.plan)
-        if found is None:
-            try:
-                made = await self._client.create(TEARDOWNS, manifest(TEARDOWNS, wanted))
-            except AlreadyExistsError:
-                made = await self._client.get(TEARDOWNS, target.ref.uid)
-        elif drafted.plan:
-            read = await self._client.get(TEARDOWNS, target.ref.uid)
-            made = await self._client.revise(TEARDOWNS, read, {"spec": {"plan": msgspec.to_builtins(drafted.plan)}})
-        else:
-            await self._hold(found, drafted, target)
-            return found
-        teardown = msgspec.convert(made, Teardown)
-        self._teardowns.take(teardown)
-        if teardown.spec.plan is None:
-            await self._hold(teardown, drafted, target)
-        return teardown
-
-    async def _hold(self, teardown: Teardown, drafted: drafting.Drafted, target: Target) -> None:
-        now = self._clock.now()
-        await projecting.hold(self._client, teardown, drafted.said, gated=target.has_class, now=now)
+        return await self._records.written(target, lambda: self._drafted(target, decided=decided))
 
     async def _drafted(self, target: Target, *, decided: bool) -> drafting.Drafted:
         """The plan, from what the server says now and not from a cache: it is made once."""
-        found = await self._client.list(CLUSTER_SUMMARIES, namespace=target.ref.namespace)
-        here = [one for one in msgspec.convert(found, list[ClusterSummary]) if is_of(one, target)]
-        chunks = await self._means.inventories.on(target.ref.uid)
-        objects = Counter(chunk.spec.owner.uid for chunk in chunks for _ in chunk.spec.entries)
-        for one in here:
-            uid = one.metadata.uid
-            if uid not in objects or drafting.is_local(one):  # what is Local is not on this cluster
-                objects[uid] = len(items(await self._means.inventories.of(uid)))
-        # A summary whose finalizer somebody took off is gone, and with it the word on what becomes of its objects.
-        return drafting.drafted(here, objects, drafting.lost(here, chunks), decided=decided)
+        found = await gathering.gather(self._client, self._means.inventories, target)
+        return found.drafted(decided=decided)
 
     async def _begin(self, key: Key, teardown: Teardown, target: Target, let_go: LetGo | None) -> None:
-        assert self._group  # noqa: S101 - we run
         along = await self._taking_along(teardown)
         execution = Execution(
             teardown,
@@ -239,31 +200,14 @@ class Teardowns:
         )
         if let_go:  # before the first step: there shall be none
             execution.release(*let_go)
-        self._executions[key] = execution
-        self._tasks[key] = self._group.create_task(self._execute(key, execution))
-
-    async def _execute(self, key: Key, execution: Execution) -> None:
-        log.info("teardown begins", cluster=str(execution.target.ref), teardown=execution.teardown.metadata.name)
-        again = 0.0
-        try:
-            await execution.run()
-            # Whoever looks next has to see the end: it would be begun again, and told anew.
-            self._teardowns.take(execution.teardown)
-        except Exception:
-            # A mistake of ours in one teardown must not end the others; what it did is seen again.
-            log.exception("a teardown broke off", cluster=str(key))
-            again = _BREATHE
-        finally:
-            self._executions.pop(key, None)
-            self._tasks.pop(key, None)
-        self._queue.add_after(key, again)
+        self._under_way.begin(key, execution)
 
     def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
         """The clusters of this name, by uid, that records or summaries tell of and that are not there any more."""
         summaries = self._caches.summaries.cache.by("cluster", ClusterKey(ClusterType.CAPI.value, *key))
         told = {one.metadata.annotations.get(CLUSTER_UID_ANNOTATION, "") for one in summaries}
-        told |= {one.spec.target.uid for one in self._teardowns.cache.by("target", key)}
-        return told - {"", cluster.metadata.uid if cluster else ""} - self._cleaned
+        told |= {one.spec.target.uid for one in self._records.of(key)}
+        return told - {"", cluster.metadata.uid if cluster else ""} - self._records.cleaned
 
     async def _bereaved(self, key: Key, uid: str) -> None:
         """A cluster is gone: its teardown ends, if it has not; if there is none, because it went while nobody looked,
@@ -274,43 +218,19 @@ class Teardowns:
         )
         if not sighting.absent:
             return
-        execution = self._executions.get(key)
+        execution = self._under_way.get(key)
         if execution and execution.target.ref.uid == ref.uid:
             execution.target_gone()
             return
         target = targets.of_gone(ref)
         teardown = await self._teardown(target, decided=True)
         if not teardown.finished:
-            ending = Execution(teardown, target, self._means, self._client, stepped=self._stepped)
-            ending.target_gone()
-            await ending.run()
-            teardown = ending.teardown
+            teardown = await ended_without_target(teardown, target, self._means, self._client, stepped=self._stepped)
         await clean(self._client, self._means.inventories, teardown, target, self._caches.clusters.get(key))
-        self._cleaned.add(uid)
+        self._records.cleaned.add(uid)
 
     async def _let_go(self, target: Target) -> LetGo | None:
         return await releasing.forced(self._client, self._caches.clusters.resource, target)
-
-    async def _retain(self, key: Key) -> float | None:
-        """See to it that finished records go when their time is over."""
-        due: list[float] = []
-        for teardown in self._teardowns.cache.by("target", key):
-            ended = teardown.status.finished_at
-            if teardown.finished and ended:
-                left = (ended + self._keep - self._clock.now()).total_seconds()
-                if left > 0:
-                    due.append(left)
-                else:
-                    await self._forget(teardown)
-        return min(due, default=None)
-
-    async def _forget(self, teardown: Teardown) -> None:
-        steps = teardown.spec.plan.steps if teardown.spec.plan else ()
-        inventories = self._means.inventories
-        await inventories.discard_all(await inventories.owned(step.object.uid for step in steps))
-        with suppress(NotFoundError):  # somebody was faster
-            await self._client.delete(TEARDOWNS, teardown.metadata.name, uid=teardown.metadata.uid)
-        self._cleaned.discard(teardown.spec.target.uid)
 
     # What it knows
 
@@ -337,13 +257,6 @@ class Teardowns:
 def _clusters_of(summary: ClusterSummary) -> list[Key]:
     spec = summary.spec
     return [Key(spec.cluster_namespace, spec.cluster_name)] if spec.cluster_type == ClusterType.CAPI else []
-
-
-def is_of(summary: ClusterSummary, target: Target) -> bool:
-    """Whether a summary is of this very cluster."""
-    # Another cluster that had the name has summaries of its own.
-    made_for = summary.metadata.annotations.get(CLUSTER_UID_ANNOTATION, target.ref.uid)
-    return Key(target.ref.namespace, target.ref.name) in _clusters_of(summary) and made_for == target.ref.uid
 
 
 def _tell_troubled(error: Exception) -> None:

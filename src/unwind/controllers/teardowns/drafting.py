@@ -29,8 +29,9 @@ from unwind.removing.inventories import items
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from unwind.api.karmada import Work
     from unwind.api.unwind import Inventory
-    from unwind.fleet.targets import Target
+    from unwind.fleet.targets import Anchor
 
 _EFFORTS = {
     ClusterDeletionBehavior.LEAVE: Effort.LEAVE,
@@ -48,16 +49,39 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True, order=True):
-    """Objects whose summary vanished before they were accounted for: what is to become of them stood in it."""
+    """Objects whose summary or Work vanished before they were accounted for: what is to become of them stood in it."""
 
     name: str
-    """Of the summary."""
+    """Of the summary or Work."""
     owner: ObjectRef
     objects: int
 
     @property
     def step(self) -> str:
-        return f"{self.owner.kind}/{self.name}/{self.owner.uid}"  # one summary after the other may have had the name
+        return f"{self.owner.kind}/{self.name}/{self.owner.uid}"  # one after the other may have had the name
+
+    @property
+    def said(self) -> Said:
+        """That nothing is removed because of it."""
+        message = (
+            f"{self.owner} is gone, but {self.objects} objects that it put on this cluster are not accounted for: "
+            "nobody knows what is to become of them, so nothing of this cluster is removed; "
+            f"{FORCE_RELEASE_ANNOTATION} lets it go"
+        )
+        return Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message)
+
+    @property
+    def draft(self) -> Draft:
+        """Its step, where somebody decided that the cluster goes all the same: what it put there is left."""
+        return Draft(
+            name=self.step,
+            object=self.owner,
+            kind=self.owner.kind,
+            namespace=self.owner.namespace,
+            declared=self.step,
+            effort=Effort.LEAVE,
+            objects=self.objects,
+        )
 
 
 class Drafted(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,9 +106,9 @@ def is_local(summary: ClusterSummary) -> bool:
     return any(one.deployment_type == DeploymentType.LOCAL for one in summary.spec.cluster_profile_spec.policy_refs)
 
 
-def lost(summaries: Iterable[ClusterSummary], inventories: Iterable[Inventory]) -> list[Lost]:
-    """The owners of what is on a cluster that are not among its summaries, and left something that is not done."""
-    known = {summary.metadata.uid for summary in summaries}
+def lost(owners_there: Iterable[ClusterSummary | Work], inventories: Iterable[Inventory]) -> list[Lost]:
+    """The owners of what is on a cluster that are not there any more, and left something that is not done."""
+    known = {one.metadata.uid for one in owners_there}
     owners: dict[str, Lost] = {}
     for chunk in inventories:
         owner, todo = chunk.spec.owner, sum(not item.done for item in items([chunk]))
@@ -134,31 +158,14 @@ def drafted(
             )
         )
     for one in lost:
-        said.append(Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, _told(one)))
-        drafts.append(
-            Draft(
-                name=one.step,
-                object=one.owner,
-                kind=one.owner.kind,
-                namespace=one.owner.namespace,
-                declared=one.step,
-                effort=Effort.LEAVE,
-                objects=one.objects,
-            )
-        )
+        said.append(one.said)
+        drafts.append(one.draft)
     unknown = any(one.type is ConditionType.UNKNOWN_VALUE for one in said)
     # A plan is made once: not before every word in it is understood.
     return Drafted(plan=None if unknown and not decided else plan(drafts), said=tuple(said))
 
 
-def _told(one: Lost) -> str:
-    return (
-        f"{one.owner} is gone, but {one.objects} objects that it put on this cluster are not accounted for: nobody "
-        f"knows what is to become of them, so nothing of this cluster is removed; {FORCE_RELEASE_ANNOTATION} lets it go"
-    )
-
-
-def teardown(target: Target, made: Plan | None) -> Teardown:
+def teardown(target: Anchor, made: Plan | None, *, cause: Cause = Cause.CLUSTER_DELETED) -> Teardown:
     """The record of a cluster's deletion, as it is first written."""
     annotations = target.annotations
     deadline = annotations.get(DEADLINE_ANNOTATION, "")
@@ -167,9 +174,9 @@ def teardown(target: Target, made: Plan | None) -> Teardown:
     return Teardown(
         metadata=ObjectMeta(name=ref.uid),
         spec=TeardownSpec(
-            title=f"{ref.kind} {ref.namespace}/{ref.name}",
+            title=str(ref),
             target=ref,
-            cause=Cause.CLUSTER_DELETED.value,
+            cause=cause.value,
             requested_at=target.deleted_at,
             requested_by=annotations.get(DELETION_REQUESTED_BY_ANNOTATION, ""),
             # What is not understood does not release anything: it waits for ever, and a condition says so.
@@ -180,7 +187,7 @@ def teardown(target: Target, made: Plan | None) -> Teardown:
     )
 
 
-def misunderstood(target: Target) -> tuple[Said, ...]:
+def misunderstood(target: Anchor) -> tuple[Said, ...]:
     """The annotations of the target that are not understood."""
     said = []
     deadline = target.annotations.get(DEADLINE_ANNOTATION)

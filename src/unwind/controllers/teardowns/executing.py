@@ -13,7 +13,7 @@ from unwind.api.names import Reason
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Plan, Release, StepState, Teardown
 from unwind.controllers.addons.wording import WORTH_TELLING
 from unwind.controllers.teardowns import releasing, telling
-from unwind.controllers.teardowns.steps import Carrying
+from unwind.controllers.teardowns.steps import ADDONS, Carrying
 from unwind.controllers.teardowns.telling import StepView, View
 from unwind.deleting.deletion import persist
 from unwind.kube.errors import ConflictError, NotFoundError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Blocker, Step, TeardownStatus
     from unwind.clock import Timer
     from unwind.controllers.teardowns.drafting import Said
-    from unwind.controllers.teardowns.steps import Means
+    from unwind.controllers.teardowns.steps import Means, Wording
     from unwind.fleet.targets import Anchor
     from unwind.kube.client import Client
 
@@ -50,8 +50,9 @@ class Execution:
         said: tuple[Said, ...] = (),
         take_along: Callable[[Step], bool] = lambda _: False,
         stepped: Callable[[Step, StepState], None] = lambda *_: None,
+        wording: Wording = ADDONS,
     ) -> None:
-        """`stepped` is told whenever a step begins or ends."""
+        """`stepped` is told whenever a step begins or ends. `wording`: how the ledger says why something stayed."""
         assert teardown.spec.plan is not None  # noqa: S101 - nothing is carried out without a plan
         self.teardown = teardown
         self.target = target
@@ -82,6 +83,7 @@ class Execution:
                 means,
                 teardown=teardown.metadata.name,
                 take_along=take_along(step),
+                wording=wording,
                 going=lambda step=step: self._going(step),  # type: ignore[misc]
                 changed=self._dirty.set,
             )
@@ -106,6 +108,13 @@ class Execution:
         if self._phase is Phase.REMOVING:
             self._phase = Phase.TARGET_GONE
             self._ending.set()
+
+    def go_another_way(self, target: Anchor) -> None:
+        """The way to the member may be another than it was: what is under way is begun anew by that."""
+        self.target = target
+        self._means.fleet.look_again(target)
+        for carrying in self._steps.values():
+            carrying.go_another_way(target)
 
     # What it does
 
@@ -222,7 +231,7 @@ class Execution:
             said=self._said,
             release=self._release,
             overdue=self._overdue,
-            gated=self.target.has_class,
+            gated=self.target.gated,
             known=self._known,
         )
 
@@ -302,6 +311,21 @@ class Execution:
             if not (await self._client.sighting(TEARDOWNS, meta.name, uid=meta.uid)).absent:
                 raise
         self.teardown = msgspec.structs.replace(self.teardown, metadata=meta, status=status)
+
+
+async def ended_without_target(
+    teardown: Teardown,
+    target: Anchor,
+    means: Means,
+    client: Client,
+    *,
+    stepped: Callable[[Step, StepState], None] = lambda *_: None,
+) -> Teardown:
+    """The record of a teardown whose target is gone, brought to its end: the ledger has what could not be verified."""
+    ending = Execution(teardown, target, means, client, stepped=stepped)
+    ending.target_gone()
+    await ending.run()
+    return ending.teardown
 
 
 def _below(plan: Plan) -> dict[str, set[str]]:

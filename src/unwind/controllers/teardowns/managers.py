@@ -10,9 +10,22 @@ if TYPE_CHECKING:
 
 def who_set(obj: Object, annotation: str) -> str:
     """The field manager that set an annotation last: a program, where the user was not seen."""
+    return who_wrote(obj, "metadata", "annotations", annotation)
+
+
+def who_wrote(obj: Object, *path: str) -> str:
+    """The field manager that wrote a field last."""
     writers = [
         (one.get("time", ""), one.get("manager", ""))
         for one in obj["metadata"].get("managedFields") or ()
-        if f"f:{annotation}" in one.get("fieldsV1", {}).get("f:metadata", {}).get("f:annotations", {})
+        if _has(one.get("fieldsV1", {}), path)
     ]
     return max(writers)[1] if writers else "unknown"
+
+
+def _has(fields: Object, path: tuple[str, ...]) -> bool:
+    for name in path:
+        if f"f:{name}" not in fields:
+            return False
+        fields = fields[f"f:{name}"]
+    return True

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from unwind.addons import helm_removing
 from unwind.api.names import Reason
-from unwind.api.unwind import Effort, EntryState, LedgerNote, StepState
+from unwind.api.unwind import Effort, EntryState, LedgerNote, Step, StepState
 from unwind.clock import SYSTEM, Clock
-from unwind.concurrency import side_by_side, to_tell
+from unwind.concurrency import side_by_side, to_tell, unless
 from unwind.controllers.addons.places import by_place, member_of
 from unwind.deleting.deletion import persist
+from unwind.deleting.entering import Failed
 from unwind.deleting.registering import External, Registration
 from unwind.deleting.registry import Plugin
 from unwind.fleet.fleet import Fleet
@@ -24,12 +26,13 @@ from unwind.removing.releases import Releases, last_first
 from unwind.removing.removal import Removal, release
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Awaitable, Collection, Iterable
     from datetime import datetime
 
     from unwind.api.meta import ObjectRef
-    from unwind.api.unwind import Blocker, Inventory, Step
-    from unwind.deleting.entering import Failed, Waiting
+    from unwind.api.unwind import Blocker, Inventory
+    from unwind.clock import Timer
+    from unwind.deleting.entering import Waiting
     from unwind.fleet.member import Member
     from unwind.fleet.targets import Anchor
 
@@ -37,7 +40,24 @@ T = TypeVar("T")
 
 BEST_EFFORT = 60.0
 """Seconds that the removal of a step may take whose cluster does not wait for it."""
+REACH = 10.0
+"""Seconds that a member may take to answer where nothing is to be removed from it, and nobody waits for it."""
 _AT_ONCE = 16
+
+
+class Wording(msgspec.Struct, frozen=True, kw_only=True):
+    """How the ledger says why something stayed, and who decided it."""
+
+    left: str
+    gave_up: str
+    decided_by: Callable[[Step], str]
+
+
+ADDONS = Wording(
+    left="LeavePolicies: it stays as it is",
+    gave_up="RemovePolicies: its time was over",
+    decided_by=lambda step: f"clusterDeletionBehavior of {step.name}",
+)
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +85,7 @@ class Carrying:
         take_along: bool = False,
         going: Callable[[], Collection[str]] = frozenset,
         changed: Callable[[], None] = lambda: None,
+        wording: Wording = ADDONS,
     ) -> None:
         self.step = step
         self.state = StepState.WAITING
@@ -78,6 +99,11 @@ class Carrying:
         self._take_along = take_along
         self._going = going
         self._changed = changed
+        self._wording = wording
+        self._out_of_time = asyncio.Event()
+        """What is done for a while only is done for no longer."""
+        self._reaching: Timer | None = None
+        self._another_way = asyncio.Event()
         self._places = 0
         self.over = asyncio.Event()
         """Everything is gone or left, and only has to be written down."""
@@ -89,10 +115,10 @@ class Carrying:
         self.state = StepState.REMOVING
         self._changed()
         if self.step.effort == Effort.LEAVE:
-            await self._within(self._leave(), Reason.KEPT_BY_POLICY, "LeavePolicies: it stays as it is")
+            await self._within(self._leave(), Reason.KEPT_BY_POLICY, self._wording.left)
             self.state = StepState.LEFT
         elif self.step.effort == Effort.TRY:
-            done = await self._within(self._remove(), Reason.GAVE_UP, "RemovePolicies: its time was over")
+            done = await self._within(self._remove(), Reason.GAVE_UP, self._wording.gave_up)
             self.state = StepState.REMOVED if done else StepState.GIVEN_UP
         else:
             await self._remove()
@@ -100,6 +126,11 @@ class Carrying:
         self.waits.clear()
         self.over.set()
         self._changed()
+
+    def go_another_way(self, target: Anchor) -> None:
+        """The way to the member may be another than it was: what is under way by the old one may be shut out there."""
+        self._target = target
+        self._another_way.set()
 
     def look_again(self) -> None:
         """Another step has come to its end: what this one waits for may never come."""
@@ -120,22 +151,27 @@ class Carrying:
 
     async def _within(self, work: Awaitable[None], reason: str, message: str) -> bool:
         """Do the work while its time lasts; what is not done then goes into the ledger."""
-        over = asyncio.Event()
-        timer = self._means.clock.call_later(self._means.best_effort, over.set)
+        timer = self._means.clock.call_later(self._means.best_effort, self._out_of_time.set)
         try:
-            async with asyncio.TaskGroup() as group:
-                doing = group.create_task(_run(work))
-                waiting = group.create_task(over.wait())
-                await asyncio.wait((doing, waiting), return_when=asyncio.FIRST_COMPLETED)
-                done = doing.done() and not doing.cancelled()
-                doing.cancel()
-                waiting.cancel()
+            done = await unless(self._out_of_time, work)
         finally:
             timer.cancel()
+            self._reached()
         if not done:
             why = next((what.told for what in self.waits.values()), "")
-            await self.abandon(reason, f"{message}; {why}" if why else message, by=_decided_by(self.step))
+            by = self._wording.decided_by(self.step)
+            await self.abandon(reason, f"{message}; {why}" if why else message, by=by)
         return done
+
+    def _reach(self) -> None:
+        """The member has a while to answer: what is left on it anyway is not worth a longer wait."""
+        if self._reaching is None:
+            self._reaching = self._means.clock.call_later(REACH, self._out_of_time.set)
+
+    def _reached(self) -> None:
+        if self._reaching:
+            self._reaching.cancel()
+            self._reaching = None
 
     async def _remove(self) -> None:
         """All of it, however long it takes."""
@@ -153,7 +189,12 @@ class Carrying:
             raise to_tell(failures) from None
 
     async def _remove_there(self, chunks: list[Inventory]) -> None:
-        await self._persist(chunks[0].spec.member.object, lambda: self._remove_from(chunks))
+        where, done = chunks[0].spec.member.object, False
+        while not done:
+            self._another_way.clear()
+            # What was done by the way that is not taken any more is seen again.
+            done = await unless(self._another_way, self._persist(where, lambda: self._remove_from(chunks)))
+            self.waits.pop(where, None)
 
     async def _remove_from(self, chunks: list[Inventory]) -> None:
         means = self._means
@@ -182,14 +223,17 @@ class Carrying:
         """Take our marks off, and leave the rest as it is; each object is named in the ledger."""
         chunks = await self._sealed()
         for those in by_place(chunks):
+            self._reach()
             await self._persist(those[0].spec.member.object, lambda those=those: self._release(those))  # type: ignore[misc]
-        await self.abandon(Reason.KEPT_BY_POLICY, "LeavePolicies: it stays as it is", by=_decided_by(self.step))
+            self._reached()
+        await self.abandon(Reason.KEPT_BY_POLICY, self._wording.left, by=self._wording.decided_by(self.step))
 
     async def _release(self, chunks: list[Inventory]) -> None:
         todo = [item for item in items(chunks) if not item.done]
         if not todo:
             return
         async with member_of(self._means.fleet, chunks[0], self._target) as member:
+            self._reached()
             await side_by_side((release(member, item) for item in todo), limit=_AT_ONCE)
             if releases := self._means.releases:
                 for ref in last_first(releases, (item.entry for item in todo)):
@@ -235,20 +279,14 @@ class Carrying:
     async def _persist(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:
         def say(what: Waiting | Failed) -> None:
             self.waits[about] = what
+            if self.step.effort == Effort.LEAVE and isinstance(what, Failed) and what.reason == Reason.UNREACHABLE:
+                self._reach()
             self._changed()
 
         done = await persist(work, clock=self._means.clock, chance=self._chance, say=say)
         if self.waits.pop(about, None):
             self._changed()
         return done
-
-
-async def _run(work: Awaitable[None]) -> None:
-    await work
-
-
-def _decided_by(step: Step) -> str:
-    return f"clusterDeletionBehavior of {step.name}"
 
 
 def _counted(chunks: Iterable[Inventory]) -> tuple[int, int]:

@@ -190,6 +190,7 @@ def _ended(phase: Phase, view: View) -> str:
         Phase.COMPLETE: "everything that had to be removed was seen to be absent",
         Phase.RELEASED: "the target was let go before everything was removed",
         Phase.TARGET_GONE: "the target vanished before everything was verified",
+        Phase.REFUSED: "nothing was deleted",
     }
     ending = words.get(phase, "")
     return f"{ending}; {left} objects were left, the ledger names them" if ending and left else ending

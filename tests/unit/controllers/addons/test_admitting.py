@@ -125,7 +125,7 @@ async def test_what_is_deleted_and_what_is_no_profile_is_allowed() -> None:
         (b"", "This is no AdmissionReview"),
         (b"\xff{}", "This is no AdmissionReview"),
         (b"{}", "apiVersion is nothing"),
-        (b'{"apiVersion": "admission.k8s.io/v1beta1", "request": {"uid": "u"}}', "admission.k8s.io/v1beta1"),
+        (b'{"apiVersion": "admission.k8s.io/v2", "request": {"uid": "u"}}', "apiVersion is admission.k8s.io/v2"),
         (b'{"apiVersion": "admission.k8s.io/v1", "request": {}}', "with a request in it"),
         (review({"spec": {"dependsOn": "b"}}), "The profile cannot be read"),
     ],

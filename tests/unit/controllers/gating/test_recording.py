@@ -12,7 +12,8 @@ import pytest
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION as SAID
 from unwind.api.names import FORCE_RELEASE_BY_ANNOTATION as BY
-from unwind.controllers.gating.recording import answer, released
+from unwind.api.names import REMOVE_STRATEGY_ANNOTATION, REMOVE_STRATEGY_BY_ANNOTATION
+from unwind.controllers.gating.recording import answer, released, restrategised
 from unwind.kube.errors import UnreachableError
 from unwind.routes import Request, Response
 
@@ -43,6 +44,41 @@ REMOVE = [{"op": "remove", "path": POINTER}]
 )
 def test_only_who_says_it_is_named(old: dict[str, str], new: dict[str, str], patch: list[dict[str, Any]]) -> None:
     assert released(old, new, by="alice") == patch
+
+
+CHANGED_BY = REMOVE_STRATEGY_BY_ANNOTATION
+CHANGED = {"op": "add", "path": "/metadata/annotations/unwind.dev~1remove-strategy-by", "value": "Needless by alice"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fields", "patch"),
+    [
+        ({"a": "b"}, {"a": "b"}, ("Required", "Needless"), [CHANGED]),
+        (
+            {},
+            {},
+            ("Required", "Needless"),
+            [CHANGED | {"path": "/metadata/annotations", "value": {CHANGED_BY: "Needless by alice"}}],
+        ),
+        ({}, {CHANGED_BY: "Needless by bob"}, ("Required", "Needless"), [CHANGED]),
+        ({CHANGED_BY: "Required by bob"}, {CHANGED_BY: "Required by bob"}, ("Required", "Needless"), [CHANGED]),
+        (
+            {CHANGED_BY: "Required by bob"},
+            {CHANGED_BY: "Required by carol"},
+            ("Required", "Required"),
+            [CHANGED | {"value": "Required by bob"}],
+        ),
+        ({}, {CHANGED_BY: "Needless by bob"}, ("Required", "Required"), [{"op": "remove", "path": CHANGED["path"]}]),
+        ({REMOVE_STRATEGY_ANNOTATION: "Required"}, {REMOVE_STRATEGY_ANNOTATION: "Needless"}, (None, None), [CHANGED]),
+        # Where the field is served, the annotation says nothing.
+        ({REMOVE_STRATEGY_ANNOTATION: "Required"}, {REMOVE_STRATEGY_ANNOTATION: "Needless"}, ("Needless",) * 2, []),
+        ({}, {}, ("Required", "Required"), []),
+    ],
+)
+def test_who_changes_the_strategy_of_a_member_is_named_with_what_it_is_now(
+    old: dict[str, str], new: dict[str, str], fields: tuple[str | None, str | None], patch: list[dict[str, Any]]
+) -> None:
+    assert restrategised(old, new, *fields, by="alice") == patch
 
 
 class Clusters:

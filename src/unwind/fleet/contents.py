@@ -16,7 +16,7 @@ from unwind.kube.views import Metadata
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from unwind.kube.client import Client
+    from unwind.kube.client import Client, Object
     from unwind.kube.discovery import Discovery, Kind
 
 _AT_ONCE = 16
@@ -45,12 +45,7 @@ async def in_cluster(client: Client, discovery: Discovery) -> list[Content]:
 
 
 async def _everything(client: Client, discovery: Discovery, namespace: str | None) -> list[Content]:
-    kinds = {
-        (one.resource.group, one.resource.plural): one.resource
-        for one in reversed(await discovery.kinds(anew=True))
-        # What cannot be deleted is a view of something else (metrics of Pods): the namespace's end is nothing to it.
-        if one.verbs >= {"list", "delete"} and (one.resource.namespaced or namespace is None) and not _passing(one)
-    }
+    kinds = listable(await discovery.kinds(anew=True), namespaced=namespace is not None)
     if silent := await discovery.silent():
         where = f"namespace {namespace}" if namespace else "the cluster"
         raise TransientError(
@@ -62,8 +57,20 @@ async def _everything(client: Client, discovery: Discovery, namespace: str | Non
     async def look(resource: Resource) -> None:
         found.extend(await of_kind(client, resource, namespace=namespace))
 
-    await side_by_side((look(resource) for resource in kinds.values()), limit=_AT_ONCE)
+    await side_by_side((look(resource) for resource in kinds), limit=_AT_ONCE)
     return sorted(found, key=str)
+
+
+def listable(kinds: Iterable[Kind], *, namespaced: bool) -> list[Resource]:
+    """Of all kinds those that count as somebody's objects, each in the version that the server prefers; `namespaced`:
+    only those that live in namespaces."""
+    found = {
+        (one.resource.group, one.resource.plural): one.resource
+        for one in reversed(list(kinds))
+        # What cannot be deleted is a view of something else (metrics of Pods): the namespace's end is nothing to it.
+        if one.verbs >= {"list", "delete"} and (one.resource.namespaced or not namespaced) and not _passing(one)
+    }
+    return list(found.values())
 
 
 def _passing(kind: Kind) -> bool:
@@ -80,6 +87,16 @@ async def of_kind(client: Client, resource: Resource, *, namespace: str | None =
         async for page in pages:
             found += [Content(resource, view.decode(item)) for item in page.items or ()]
     return found
+
+
+def defined_by(definition: Object) -> Resource | None:
+    """The resource that a CRD defines; None if it serves no version, so that nobody can tell what there is of it."""
+    spec = definition["spec"]
+    served = [one["name"] for one in spec["versions"] if one["served"]]
+    if not served:
+        return None
+    names, scope = spec["names"], spec["scope"]
+    return Resource(spec["group"], served[0], names["plural"], names["kind"], namespaced=scope == "Namespaced")
 
 
 def made_by_the_server(content: Content) -> bool:

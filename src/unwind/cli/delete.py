@@ -1,0 +1,238 @@
+"""`unwind delete`: have something deleted, with all that hangs on it, and see it through."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from cyclopts import Parameter, validators
+
+from unwind.api.meta import ObjectRef
+from unwind.api.rights import HOME
+from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
+from unwind.api.unwind import Phase
+from unwind.cli import console, foreseen
+from unwind.cli.following import Following
+from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli.ledger import Left, of_inventory
+from unwind.cli.status import span
+from unwind.cli.targets import Home, Place, Target, meant
+from unwind.concurrency import to_tell
+from unwind.controllers.foreseeing import foresee
+from unwind.controllers.teardowns import requesting
+from unwind.errors import TimedOutError, UnwindError
+from unwind.installing import managers
+from unwind.kube import kubeconfig as kubeconfigs
+from unwind.kube import views
+from unwind.kube.client import Client
+from unwind.kube.discovery import Discovery
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.kube.informers import Informer
+from unwind.removing.inventories import Inventories
+from unwind.removing.shielded import PROFILES
+
+if TYPE_CHECKING:
+    from unwind.api.unwind import Teardown
+    from unwind.kube.cache import Change
+    from unwind.kube.naming import Named
+    from unwind.removing.foreseeing import Foreseen
+
+_SHOWN = 3
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What became of it, for machines."""
+
+    target: ObjectRef
+    objects: int
+    teardown: str = ""
+    phase: str = ""
+    removed: str = ""
+    gone: bool = False
+    """Whether the target was seen to be absent."""
+    refused: str = ""
+    left: tuple[Left, ...] = ()
+    """What was knowingly left, each with why."""
+
+
+async def delete(
+    target: Target,
+    /,
+    *,
+    namespace: Place = None,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
+    max_objects: Annotated[
+        int | None,
+        Parameter(validator=validators.Number(gte=0), help="Refuse if more objects than this would go."),
+    ] = None,
+    wait: Annotated[bool, Parameter(help="Stay until it is gone.")] = True,
+    timeout: Annotated[  # noqa: ASYNC109 - what a person types
+        str | None, Parameter(help="How long to stay (90s, 10m); it goes on afterwards. Exits with 3.")
+    ] = None,
+    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    unwind_namespace: Home = HOME,
+) -> None:
+    """Have a target deleted in the right order, with what it holds and owns, by a manager that is running.
+
+    Shows the plan and asks for the target's name first. A cluster, a member or a profile is deleted as such, and its
+    controllers take apart what hangs on it; for anything else a Teardown is written, which the manager carries out.
+    What is protected refuses before anything is deleted. Exits with 0 if it is gone, 1 if it is refused, failed or was
+    kept, 3 if the time is over.
+    """
+    within = span(timeout, option="--timeout")
+    connection = kubeconfigs.load(kubeconfig, context=context)
+    async with Client(connection, user_agent="unwind-delete") as client:
+        named = await meant(client, Discovery(client), target, namespace=namespace, otherwise=connection.namespace)
+        try:
+            seen = await foresee(client, named, home=unwind_namespace)
+        except NotFoundError as error:
+            raise UnwindError(f"there is no {named}", remedy=str(error)) from error
+        if output == "table":
+            console.show(foreseen.table(seen))
+        refuse(seen, max_objects)
+        if not await managers.alive(client, unwind_namespace):
+            raise UnwindError(
+                f"no manager is running in {unwind_namespace}, so nobody would carry it out",
+                remedy="start one with `unwind run`",
+            )
+        if not yes:
+            console.ask(f"\nType the name of {seen.title} to have it deleted: ", expected=named.name)
+        try:
+            async with asyncio.timeout(within):
+                outcome = await _carried_out(
+                    client,
+                    named,
+                    seen,
+                    wait=wait,
+                    max_objects=max_objects,
+                    home=unwind_namespace,
+                    quiet=output == "json",
+                )
+        except TimeoutError:
+            raise TimedOutError(
+                f"{seen.title} was not gone in time, and goes on being deleted",
+                remedy=f"`unwind status {named.name}` says what it waits for",
+            ) from None
+    if output == "json":
+        console.show_json(outcome)
+    _conclude(outcome, seen, wait=wait, quiet=output == "json")
+
+
+def refuse(seen: Foreseen, max_objects: int | None) -> None:
+    """Raise an error with why nothing is to be deleted, if there is a reason."""
+    if seen.refusals:
+        told = "; ".join(f"{one.object}: {one.why}" for one in seen.refusals[:_SHOWN])
+        more = f"; and {len(seen.refusals) - _SHOWN} more" if len(seen.refusals) > _SHOWN else ""
+        raise UnwindError(f"{seen.title} cannot be deleted: {told}{more}")
+    going = foreseen.total(seen)
+    if max_objects is not None and going > max_objects:
+        raise UnwindError(
+            f"{going} objects would go with {seen.title}, and no more than {max_objects} may",
+            remedy="`unwind plan` shows them",
+        )
+
+
+async def _carried_out(
+    client: Client, named: Named, seen: Foreseen, *, wait: bool, max_objects: int | None, home: str, quiet: bool
+) -> Outcome:
+    if seen.requested:
+        asked = await requesting.request(
+            client, seen.target, plural=named.resource.plural, now=datetime.now(UTC), max_objects=max_objects
+        )
+        name = asked.metadata.name
+        if not wait:
+            return _outcome(seen, asked)
+        ended = await Following(client, name, title=seen.title, quiet=quiet).until_finished()
+        return _outcome(seen, ended, left=await _left(client, home, ended))
+    uid = seen.target.uid
+
+    async def ask() -> None:
+        try:
+            await client.delete(named.resource, named.name, uid=uid, namespace=named.where)
+        except NotFoundError:
+            pass  # it went meanwhile, as it should
+        except ConflictError as error:
+            raise UnwindError(f"{seen.title} is another one by now", remedy="look at it, and ask again") from error
+
+    if not wait:
+        await ask()
+        return _outcome(seen, None)
+    following = Following(client, uid, title=seen.title, quiet=quiet)
+    try:
+        async with asyncio.TaskGroup() as group:
+            withdrawing = group.create_task(_tell_withdrawn(client, seen, quiet=quiet))
+            await following.until_absent(named.resource, seen.target, ask=ask)
+            withdrawing.cancel()
+    except ExceptionGroup as failures:
+        raise to_tell(failures) from None
+    record = following.teardown
+    return _outcome(seen, record, gone=True, left=await _left(client, home, record) if record else ())
+
+
+async def _tell_withdrawn(client: Client, seen: Foreseen, *, quiet: bool) -> None:
+    """Say of a profile from which clusters it is gone, until cancelled: there is no Teardown that would."""
+    if quiet or (seen.target.group, seen.target.kind) not in ((one.group, one.kind) for one in PROFILES):
+        return
+
+    def tell(change: Change[ClusterSummary]) -> None:
+        one = change.old
+        if one and change.new is None and any(it.uid == seen.target.uid for it in one.metadata.owner_references):
+            console.announce(f"{seen.title} is withdrawn from {one.spec.cluster_namespace}/{one.spec.cluster_name}")
+
+    informer = Informer(client, views.typed(CLUSTER_SUMMARIES, ClusterSummary))
+    informer.subscribe(tell)
+    await informer.run()
+
+
+async def _left(client: Client, home: str, teardown: Teardown) -> tuple[Left, ...]:
+    """What was knowingly left, as the ledger has it."""
+    steps = teardown.spec.plan.steps if teardown.spec.plan else ()
+    if not teardown.status.left or not steps:
+        return ()
+    try:
+        chunks = await Inventories(client, namespace=home).owned(step.object.uid for step in steps)
+    except ApiError as error:
+        if error.code != 403:
+            raise
+        console.announce(f"the ledger cannot be read, {teardown.status.left} objects were left: {error}")
+        return ()
+    return tuple(left for chunk in chunks for left in of_inventory(chunk))
+
+
+def _outcome(seen: Foreseen, teardown: Teardown | None, *, gone: bool = False, left: tuple[Left, ...] = ()) -> Outcome:
+    kept = any(one.object.uid == seen.target.uid for one in left)
+    complete = teardown is not None and teardown.phase in (Phase.COMPLETE, Phase.TARGET_GONE)
+    return Outcome(
+        target=seen.target,
+        objects=foreseen.total(seen),
+        teardown=teardown.metadata.name if teardown else "",
+        phase=str(teardown.phase) if teardown else "",
+        removed=teardown.status.removed if teardown else "",
+        gone=gone or (seen.requested and complete and not kept),
+        refused=teardown.status.blocked_by if teardown and teardown.phase is Phase.REFUSED else "",
+        left=left,
+    )
+
+
+def _conclude(outcome: Outcome, seen: Foreseen, *, wait: bool, quiet: bool) -> None:
+    """Say how it ended; raises UnwindError if the target is still there."""
+    if not wait:
+        if not quiet:
+            named = f", as Teardown {outcome.teardown}" if outcome.teardown else ""
+            console.announce(f"{seen.title} is being deleted{named}")
+        return
+    if outcome.refused:
+        raise UnwindError(f"{seen.title} was not deleted: {outcome.refused}")
+    if not quiet:
+        for one in outcome.left:
+            console.announce(f"left: {one.object}: {one.message}")
+    if not outcome.gone:
+        kept = [one.message for one in outcome.left if one.object.uid == seen.target.uid]
+        why = kept[0] if kept else f"its Teardown ended as {outcome.phase}"
+        raise UnwindError(f"{seen.title} was kept: {why}", remedy="`unwind plan` says what is left")
+    if not quiet:
+        console.announce(f"{seen.title} is gone{f', {outcome.removed} objects removed' if outcome.removed else ''}")

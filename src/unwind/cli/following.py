@@ -1,0 +1,158 @@
+"""A teardown as it goes on: live on a terminal, a line for each change in a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+from rich.text import Text
+
+from unwind.api.unwind import TEARDOWNS, Teardown
+from unwind.cli import console
+from unwind.concurrency import to_tell
+from unwind.errors import UnwindError
+from unwind.fleet.fleet import Fleet
+from unwind.kube import views
+from unwind.kube.informers import Informer
+from unwind.kube.views import Key
+from unwind.picturing import teardowns as shown
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from rich.console import RenderableType
+
+    from unwind.api.meta import ObjectRef
+    from unwind.api.resources import Resource
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+
+
+class Following:
+    """Follows one Teardown, by its name, and shows what becomes of it."""
+
+    def __init__(self, client: Client, name: str, *, title: str, quiet: bool = False) -> None:
+        """`quiet`: nothing is shown, because what is printed is for a program."""
+        self._client = client
+        self._key = Key("", name)
+        self._title = title
+        self._quiet = quiet
+        self._changed = asyncio.Event()
+        self._lines: list[str] = []
+        self._troubles: set[str] = set()
+        self._seen = False
+        self._informer = Informer(client, views.typed(TEARDOWNS, Teardown), troubled=self._troubled)
+        self._informer.subscribe(self._note)
+
+    @property
+    def teardown(self) -> Teardown | None:
+        """As it was last seen."""
+        return self._informer.cache.get(self._key)
+
+    async def until_finished(self) -> Teardown:
+        """Return when it is finished. Raises UnwindError if somebody takes it back."""
+        await self._until(None)
+        found = self.teardown
+        if found is None:
+            raise UnwindError(
+                f"the request to delete {self._title} was taken back", remedy="`unwind plan` says what is left"
+            )
+        return found
+
+    async def until(self, over: asyncio.Event) -> None:
+        """Return when something else has happened; there may never be such a Teardown."""
+        await self._until(over)
+
+    async def until_absent(
+        self, resource: Resource, ref: ObjectRef, *, ask: Callable[[], Awaitable[None]], within: float | None = None
+    ) -> None:
+        """Ask for the deletion of an object, and return when it was seen to be absent; there may never be a Teardown.
+
+        `within`: how many seconds, from when it was asked for; raises TimeoutError when they are over.
+        """
+        async with Fleet(self._client) as fleet, fleet.management() as here:
+            # Before it is asked for, so that its end is not missed.
+            absence = await here.watches.absence(resource, name=ref.name, uid=ref.uid, namespace=ref.namespace)
+            await ask()
+            over = asyncio.Event()
+
+            async def wait() -> None:
+                # It may have gone before the watch began, of which that tells nothing.
+                seen = await here.client.sighting(
+                    resource, ref.name, uid=ref.uid, namespace=ref.namespace or None, cluster=here.system_uid
+                )
+                if not seen.absent:
+                    await absence.wait()
+                over.set()
+
+            try:
+                async with asyncio.timeout(within), asyncio.TaskGroup() as group:
+                    group.create_task(wait())
+                    group.create_task(self.until(over))
+            except ExceptionGroup as failures:
+                raise to_tell(failures) from None
+
+    async def _until(self, over: asyncio.Event | None) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._informer.run())]
+                if over:
+                    tasks.append(group.create_task(self._wake_at(over)))
+                await self._informer.until_synced()
+                # Whoever waits for its end has seen it before: if it is not there now, it was taken back.
+                self._seen = self._seen or over is None
+                with self._shown() as live:
+                    while not self._is_over(over):
+                        await self._changed.wait()
+                        self._changed.clear()
+                        self._tell(live)
+                    self._tell(live)
+                for task in tasks:
+                    task.cancel()
+        except ExceptionGroup as failures:
+            raise to_tell(failures) from None
+
+    def _is_over(self, over: asyncio.Event | None) -> bool:
+        if over:
+            return over.is_set()
+        found = self.teardown
+        return found.finished if found else self._seen
+
+    async def _wake_at(self, over: asyncio.Event) -> None:
+        await over.wait()
+        self._changed.set()
+
+    def _shown(self) -> Live | nullcontext[None]:
+        if self._quiet or not console.out.is_terminal:
+            return nullcontext()
+        return Live(get_renderable=self._picture, console=console.out, refresh_per_second=2)
+
+    def _picture(self) -> RenderableType:
+        found = self.teardown
+        return shown.detail(found, now=datetime.now(UTC)) if found else Text(f"{self._title} is being deleted")
+
+    def _tell(self, live: Live | None) -> None:
+        if live:
+            live.refresh()
+        elif not self._quiet:
+            sys.stdout.writelines(f"{line}\n" for line in self._lines)
+            sys.stdout.flush()
+        self._lines.clear()
+
+    def _note(self, change: Change[Teardown]) -> None:
+        if change.key != self._key:
+            return
+        self._seen = True
+        if change.new:
+            self._lines += shown.changes(change.old, change.new)
+        self._changed.set()
+
+    def _troubled(self, error: Exception) -> None:
+        # Said once, and not at every try: it goes on by itself.
+        if str(error) not in self._troubles:
+            self._troubles.add(str(error))
+            console.announce(f"the server does not answer, it is tried again: {error}")

@@ -1,0 +1,161 @@
+"""What a deletion would come to, for people and for machines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from unwind.api.unwind import Effort
+from unwind.picturing.picture import of_plan
+from unwind.picturing.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rich.console import RenderableType
+
+    from unwind.api.meta import ObjectRef
+    from unwind.picturing.picture import Box, Picture
+    from unwind.removing.foreseeing import Foreseen
+
+_SHOWN = 5
+_WARNINGS = 10
+_KINDS = 4
+_EFFORTS = {
+    Effort.ENFORCE.value: "removed",
+    Effort.TRY.value: "tried, and given up after a while",
+    Effort.LEAVE.value: "left as it is",
+}
+
+
+def total(foreseen: Foreseen) -> int:
+    """How many objects go, with all that goes along: what `--max-objects` is about."""
+    return foreseen.radius.total + (0 if foreseen.requested else len(foreseen.along) + 1)
+
+
+def summary(foreseen: Foreseen) -> str:
+    """All of it on one line."""
+    waves = foreseen.plan.waves
+    parts = [f"{counted(total(foreseen), 'object')} would go" if total(foreseen) else "nothing would go"]
+    if waves:
+        parts.append(f"in {counted(waves, 'wave')}")
+    if staying := len(foreseen.staying):
+        parts.append(f"{staying} would stay")
+    return ", ".join(parts)
+
+
+def table(foreseen: Foreseen, *, wide: bool = False) -> RenderableType:
+    """For a terminal: the order, the blast radius, and what a person should know."""
+    parts: list[RenderableType] = [
+        Text.assemble((foreseen.title, "bold"), ": ", summary(foreseen)),
+        Text(""),
+        _steps(foreseen),
+    ]
+    for heading, style, lines in _paragraphs(foreseen, wide=wide):
+        if lines:
+            parts += [Text(""), Text(heading, style=style), *(Text(f"  {line}") for line in lines)]
+    return Group(*parts)
+
+
+def document(foreseen: Foreseen) -> dict[str, Any]:
+    """For machines: all of it."""
+    told: dict[str, Any] = msgspec.to_builtins(foreseen)
+    return told | {"total": total(foreseen), "refused": bool(foreseen.refusals)}
+
+
+def pictured(foreseen: Foreseen) -> Picture:
+    """As a picture: a column for each wave, what is in each step in small print, what would refuse marked."""
+    plain = of_plan(foreseen.title, foreseen.plan, subtitle=summary(foreseen))
+    refusing = {told.object.uid: told.why for told in foreseen.refusals if told.object.uid}
+
+    def with_details(box: Box) -> Box:
+        refs = foreseen.objects.get(box.name, ())
+        blocked = next((f"{ref}: {refusing[ref.uid]}" for ref in refs if ref.uid in refusing), "")
+        return msgspec.structs.replace(box, details=tuple(_kinds(refs)), blocked=blocked)
+
+    columns = tuple(
+        msgspec.structs.replace(column, boxes=tuple(map(with_details, column.boxes))) for column in plain.columns
+    )
+    notes = [
+        *(f"would refuse: {told.object}: {told.why}" for told in foreseen.refusals[:_SHOWN]),
+        *_in_the_cloud(foreseen),
+        *plain.notes,
+        *(f"stays: {told.object}: {told.why}" for told in foreseen.staying[:_SHOWN]),
+    ]
+    return msgspec.structs.replace(plain, columns=columns, notes=tuple(notes))
+
+
+def _steps(foreseen: Foreseen) -> Table:
+    rows = Table(box=None, header_style="bold", pad_edge=False)
+    rows.add_column("WAVE", justify="right")
+    rows.add_column("STEP", no_wrap=True)
+    rows.add_column("OBJECTS", justify="right")
+    rows.add_column("WHAT", overflow="fold")
+    rows.add_column("HOW", no_wrap=True)
+    for step in foreseen.plan.steps:
+        what = ", ".join(_kinds(foreseen.objects.get(step.name, ())))
+        rows.add_row(str(step.wave), step.name, str(step.objects), what, _EFFORTS.get(step.effort, step.effort))
+    return rows
+
+
+def _paragraphs(foreseen: Foreseen, *, wide: bool) -> Iterator[tuple[str, str, list[str]]]:
+    refusals = [f"{told.object}: {told.why}" for told in foreseen.refusals]
+    yield "Would refuse, so nothing is deleted:", "bold red", refusals
+    yield "In the cloud:", "bold", _in_the_cloud(foreseen)
+    definitions = [
+        f"{one.name}: {_number(one.resources)} custom resources" + (f", {one.along} of others" if one.along else "")
+        for one in foreseen.radius.definitions
+    ]
+    yield "Definitions, and what they take along:", "bold", definitions
+    yield "Goes with what it belongs to:", "bold", _named(foreseen.along, wide=wide)
+    staying = [f"{told.object}: {told.why}" for told in foreseen.staying]
+    yield "Stays:", "bold", staying if wide else _cut(staying)
+    yield "Take care:", "bold yellow", list(foreseen.warnings) if wide else _cut(foreseen.warnings, most=_WARNINGS)
+    if wide:
+        kinds = [f"{one.objects:>6} {one.kind}{f'.{one.group}' if one.group else ''}" for one in foreseen.radius.kinds]
+        yield "Objects by kind:", "bold", kinds
+        for step in foreseen.plan.steps:
+            yield f"Wave {step.wave}, {step.name}:", "bold", [str(ref) for ref in foreseen.objects.get(step.name, ())]
+        if len(foreseen.critical_path) > 1:
+            yield "The longest way:", "bold", [" → ".join(foreseen.critical_path)]
+
+
+def _in_the_cloud(foreseen: Foreseen) -> list[str]:
+    balancers = foreseen.radius.load_balancers
+    volumes = [one for one in foreseen.volumes if one.goes]
+    told = []
+    if balancers:
+        told.append(f"{counted(len(balancers), 'load balancer')}: {', '.join(_cut([str(one) for one in balancers]))}")
+    if volumes:
+        named = [f"{one.name} ({one.size})" if one.size else one.name for one in volumes]
+        told.append(f"{counted(len(volumes), 'volume')}: {', '.join(_cut(named))}")
+    return told
+
+
+def _number(count: int | None) -> str:
+    return "nobody knows how many" if count is None else str(count)
+
+
+def _named(refs: Sequence[ObjectRef], *, wide: bool) -> list[str]:
+    if not wide:
+        return [", ".join(_kinds(refs))] if refs else []
+    return sorted(str(ref) for ref in refs)
+
+
+def _kinds(refs: Iterable[ObjectRef]) -> list[str]:
+    """How many of each kind, the most frequent first."""
+    counts = Counter(ref.kind for ref in refs)
+    ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    told = [f"{count} {kind}" for kind, count in ordered[:_KINDS]]
+    rest = sum(count for _, count in ordered[_KINDS:])
+    return [*told, f"{rest} more"] if rest else told
+
+
+def _cut(lines: Sequence[str], *, most: int = _SHOWN) -> list[str]:
+    more = len(lines) - most
+    return [*lines[:most], f"and {more} more"] if more > 0 else list(lines)

@@ -1,0 +1,209 @@
+"""`unwind protect` and `unwind unprotect`: the label that keeps an object from being deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from cyclopts import Parameter
+from rich.text import Text
+
+from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
+from unwind.api.names import DELETE_PROTECTION_LABEL
+from unwind.api.policies import DeleteProtection
+from unwind.cli import console
+from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
+from unwind.cli.targets import Place  # noqa: TC001 - cyclopts reads the annotations
+from unwind.errors import UnwindError
+from unwind.installing import enforcing
+from unwind.installing.enforcing import Enforced, enforced
+from unwind.kube import kubeconfig as kubeconfigs
+from unwind.kube import naming
+from unwind.kube.client import Client
+from unwind.kube.discovery import Discovery
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.protecting import kinds
+from unwind.protecting.limits import not_against
+from unwind.protecting.rules import FORBIDDEN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from unwind.kube.client import Object
+    from unwind.kube.naming import Named
+    from unwind.protecting.kinds import Kind
+
+Target = Annotated[
+    str, Parameter(name="KIND/NAME", help="The object: deploy/web, ns/shop, crd/pools.example.dev, pvc/data.")
+]
+Form = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")]
+
+_BY = {
+    enforcing.POLICY: "by",
+    enforcing.WEBHOOK: "by",
+    enforcing.NOBODY: "by nobody",
+    enforcing.NOT_KNOWN: "by whom is not known",
+}
+
+
+class Protected(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What is protected now, for machines."""
+
+    object: ObjectRef
+    label: str = ""
+    """What the label says; empty if there is none."""
+    before: str = ""
+    enforced: Enforced | None = None
+    now: str = ""
+    """What a DELETE is refused with just now; empty if it is not."""
+    not_known: str = ""
+    """Why that could not be found out."""
+    not_against: tuple[str, ...] = ()
+
+
+async def protect(
+    target: Target,
+    /,
+    *,
+    namespace: Place = None,
+    cascading: Annotated[
+        bool,
+        Parameter(negative="", help="Only as long as something depends on it: replicas, Pods, volumes, resources."),
+    ] = False,
+    output: Form = "table",
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Have an object not be deleted until its label policy.kruise.io/delete-protection is taken away.
+
+    Says what is protected now, by which way, and what that does not protect against. Ends with 1 if nobody enforces
+    it, with the label set all the same.
+    """
+    word = DeleteProtection.CASCADING if cascading else DeleteProtection.ALWAYS
+    async with _client(kubeconfig, context) as client:
+        named, kind = await _meant(client, target, namespace)
+        _refuse_empty(kind, word)
+        read = await _read(client, named)
+        if read.terminating:
+            raise UnwindError(
+                f"{named} is being deleted already, which no label stops", remedy="`unwind why` says what it waits for"
+            )
+        await _label(client, named, read, word.value)
+        refusal, not_known = await _asked(client, named, read)
+        told = Protected(
+            object=ref_of(named.resource, read),
+            label=word.value,
+            before=read.labels.get(DELETE_PROTECTION_LABEL, ""),
+            enforced=await enforced(client, kind, word),
+            now=refusal,
+            not_known=not_known,
+            not_against=tuple(not_against(kind, word, owners=[f"{it.kind} {it.name}" for it in read.owner_references])),
+        )
+    if output == "json":
+        console.show_json(told)
+    else:
+        _show(told)
+    if told.enforced and told.enforced.way == enforcing.NOBODY:
+        raise UnwindError(f"{told.object} is labelled, and nobody keeps it", remedy=told.enforced.note)
+
+
+async def unprotect(
+    target: Target,
+    /,
+    *,
+    namespace: Place = None,
+    output: Form = "table",
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Take the label policy.kruise.io/delete-protection away, so that the object can be deleted again."""
+    async with _client(kubeconfig, context) as client:
+        named, _ = await _meant(client, target, namespace)
+        read = await _read(client, named)
+        before = read.labels.get(DELETE_PROTECTION_LABEL, "")
+        if DELETE_PROTECTION_LABEL in read.labels:
+            await _label(client, named, read, None)
+        # A namespace and a CRD may hold something that is protected itself.
+        refusal, not_known = await _asked(client, named, read)
+    told = Protected(object=ref_of(named.resource, read), before=before, now=refusal, not_known=not_known)
+    if output == "json":
+        console.show_json(told)
+        return
+    said = f"is no longer protected (it was {before})" if before else "was not protected"
+    console.out.print(Text(f"{told.object} {said}"))
+    _show_now(told)
+
+
+def _client(kubeconfig: Path | None, context: str | None) -> Client:
+    return Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-protect")
+
+
+async def _meant(client: Client, target: str, namespace: str | None) -> tuple[Named, Kind]:
+    where = namespace or client.connection.namespace
+    named = await naming.resolve(Discovery(client), target, namespace=where)
+    kind = kinds.of(named.resource.group, named.resource.kind)
+    if kind is None:
+        known = ", ".join(sorted({one.resource for one in kinds.KINDS}))
+        raise UnwindError(f"a {named.resource.kind} cannot be protected", remedy=f"these can: {known}")
+    return named, kind
+
+
+def _refuse_empty(kind: Kind, word: DeleteProtection) -> None:
+    """Not a label that says nothing: whoever asks for protection believes to have it."""
+    if word is not DeleteProtection.CASCADING or (kind.cascading and (kind.count or kind.rest)):
+        return
+    raise UnwindError(
+        f"nothing depends on a {kind.kind} that could be counted, so --cascading would not protect it",
+        remedy="leave --cascading out",
+    )
+
+
+async def _read(client: Client, named: Named) -> ObjectMeta:
+    try:
+        found = await client.get(named.resource, named.name, namespace=named.where)
+    except NotFoundError as error:
+        remedy = "look in another namespace with -n" if named.namespace else ""
+        raise UnwindError(f"there is no {named}", remedy=remedy) from error
+    return msgspec.convert(found["metadata"], ObjectMeta)
+
+
+async def _label(client: Client, named: Named, read: ObjectMeta, value: str | None) -> None:
+    # With the uid: its name may belong to another by now. Not with the version: of the labels only ours is written.
+    patch: Object = {"metadata": {"uid": read.uid, "labels": {DELETE_PROTECTION_LABEL: value}}}
+    try:
+        await client.patch(named.resource, named.name, patch, namespace=named.where)
+    except (NotFoundError, ConflictError) as error:
+        raise UnwindError(f"{named} is gone, or another one by now", remedy="look at it, and ask again") from error
+
+
+async def _asked(client: Client, named: Named, read: ObjectMeta) -> tuple[str, str]:
+    """What a DELETE would be refused with just now, and why that is not known; both empty if it would not be."""
+    try:
+        await client.delete(named.resource, named.name, uid=read.uid, namespace=named.where, dry_run=True)
+    except ApiError as error:
+        said = error.status.message
+        if FORBIDDEN in said:
+            return said[said.index(FORBIDDEN) :], ""
+        return "", said
+    return "", ""
+
+
+def _show(told: Protected) -> None:
+    out = console.out
+    assert told.enforced  # noqa: S101 - for the type checker
+    again = " already" if told.before == told.label else f", and was {told.before}" if told.before else ""
+    out.print(Text(f"{told.object} is labelled {DELETE_PROTECTION_LABEL}={told.label}{again}", style="bold"))
+    by = told.enforced
+    out.print(Text(" ".join(filter(None, ("kept", _BY[by.way], by.by))) + f": {by.note}"))
+    _show_now(told)
+    out.print(Text("it does not protect against"))
+    for one in told.not_against:
+        out.print(Text(f"  {one}"))
+
+
+def _show_now(told: Protected) -> None:
+    if told.not_known:
+        said = f"whether it could be deleted just now is not known: {told.not_known}"
+    else:
+        said = f"a deletion just now would be {f'refused: {told.now}' if told.now else 'let through'}"
+    console.out.print(Text(said))

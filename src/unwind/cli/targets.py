@@ -1,0 +1,85 @@
+"""What a person means by TARGET: a cluster by its name, or any object as KIND/NAME."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from unwind.api import capi, karmada, sveltos
+from unwind.api.resources import NAMESPACES
+from unwind.cli import records
+from unwind.errors import UnwindError, UsageError
+from unwind.fleet import finding
+from unwind.kube import naming
+from unwind.kube.errors import ApiError
+from unwind.kube.naming import Named
+
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
+
+    from unwind.kube.client import Client
+    from unwind.kube.discovery import Discovery
+
+_CLUSTERS = ("cluster", "clusters")
+
+
+def names(context: CompletionContext) -> list[tuple[str, str]]:
+    """What can be typed for a target: the clusters and the namespaces that there are."""
+
+    async def ask(client: Client) -> list[tuple[str, str]]:
+        found = [(f"ns/{one['metadata']['name']}", "Namespace") for one in await client.list(NAMESPACES)]
+        for resource in (capi.CLUSTERS, sveltos.SVELTOS_CLUSTERS, karmada.CLUSTERS):
+            with suppress(ApiError):  # there may be no such kind
+                found += [(f"cluster/{one['metadata']['name']}", resource.kind) for one in await client.list(resource)]
+        return sorted(found)
+
+    return records.completed(context, ask)
+
+
+Target = Annotated[
+    str,
+    Parameter(
+        name="TARGET",
+        completer=names,
+        help="A cluster (cluster/NAME, or NAME), clusterprofile/NAME, profile/NAME, ns/NAME, crd/NAME, any KIND/NAME.",
+    ),
+]
+Place = Annotated[
+    str | None, Parameter(name=["--namespace", "-n"], help="Its namespace; otherwise that of the context.")
+]
+Home = Annotated[
+    str,
+    Parameter(name="--unwind-namespace", env_var="UNWIND_NAMESPACE", help="The namespace of Unwind itself."),
+]
+
+
+async def meant(
+    client: Client, discovery: Discovery, text: str, *, namespace: str | None, otherwise: str = "default"
+) -> Named:
+    """The object that a person means: whether it is there is another question, but for clusters.
+
+    `cluster/NAME` may be one of Cluster API, of Sveltos or of Karmada, in any namespace unless one is given: the one
+    that is there is meant. `otherwise`: where all else is, if no namespace is given.
+    """
+    kind, slash, name = text.strip().partition("/")
+    if not slash:
+        kind, name = _CLUSTERS[0], kind
+    if not kind or not name:
+        raise UsageError(f"{text!r} names nothing", remedy="write KIND/NAME, such as cluster/prod-7 or ns/shop")
+    if kind.lower() in _CLUSTERS:
+        return await _cluster(client, discovery, name, namespace)
+    return await naming.resolve(discovery, text, namespace=namespace or otherwise)
+
+
+async def _cluster(client: Client, discovery: Discovery, name: str, namespace: str | None) -> Named:
+    try:
+        found = (await finding.called(client, discovery, f"{namespace}/{name}" if namespace else name)).ref
+    except UnwindError as error:
+        if error.remedy:
+            remedy = "say its namespace with -n, or its kind: clusters.cluster.x-k8s.io/NAME, sveltoscluster/NAME"
+            raise UnwindError(error.what, remedy=remedy) from error
+        raise
+    resource = await discovery.resource(found.kind, group=found.group)
+    return Named(resource=resource, name=found.name, namespace=found.namespace)

@@ -1,0 +1,109 @@
+"""`unwind version`: what runs here, in the cluster, and the cluster itself."""
+
+from __future__ import annotations
+
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version as version_of
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from cyclopts import Parameter
+
+from unwind.api.names import VERSION_ANNOTATION
+from unwind.api.resources import LEASES
+from unwind.api.rights import HOME
+from unwind.cli import console, documents
+from unwind.cli.install import Context, Kubeconfig, Namespace  # noqa: TC001 - cyclopts reads the annotations
+from unwind.errors import UnwindError
+from unwind.installing.rivals import held
+from unwind.kube import kubeconfig as kubeconfigs
+from unwind.kube.client import Client
+from unwind.kube.shards import REPLICA_LEASES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unwind.kube.client import Object
+
+PACKAGE = "kube-unwind"
+
+
+class Manager(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A replica of the manager that gave a sign of life."""
+
+    name: str
+    version: str = ""
+    """Empty where it does not say."""
+
+
+class Versions(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What runs where."""
+
+    client: str
+    python: str
+    server: str = ""
+    """Of Kubernetes; empty if there is no answer."""
+    managers: tuple[Manager, ...] | None = None
+    """Those that are alive; None if it is not known."""
+    problem: str = ""
+    """Why something is not known."""
+
+
+async def version(
+    *,
+    namespace: Namespace = HOME,
+    client_only: Annotated[
+        bool, Parameter(name="--client", negative="", help="Only of this program; no cluster is asked.")
+    ] = False,
+    output: Annotated[
+        Literal["table", "json", "yaml"], Parameter(name=["--output", "-o"], help="How to print it.")
+    ] = "table",
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show the versions of this program, of the managers that run, and of the cluster."""
+    told = Versions(client=version_of(PACKAGE), python=platform.python_version())
+    if not client_only:
+        told = await _asked(told, kubeconfig, context, namespace)
+    if output == "json":
+        console.show_json(msgspec.to_builtins(told))
+    elif output == "yaml":
+        documents.show([msgspec.to_builtins(told)], "yaml")
+    else:
+        _show(told)
+
+
+async def _asked(told: Versions, kubeconfig: Kubeconfig, context: Context, namespace: str) -> Versions:
+    """The same, with what the cluster says; and why, where it says nothing."""
+    try:
+        connection = kubeconfigs.load(kubeconfig, context=context)
+        async with Client(connection, user_agent="unwind-version", deadline=5.0) as client:
+            server = msgspec.json.decode(await client.raw("/version"), type=dict[str, str])
+            told = msgspec.structs.replace(told, server=server.get("gitVersion", "unknown"))
+            leases = await client.list(LEASES, namespace=namespace)
+    except UnwindError as error:
+        # What is asked for is what there is: that a cluster does not answer is part of it.
+        return msgspec.structs.replace(told, problem=str(error))
+    return msgspec.structs.replace(told, managers=tuple(_managers(leases, now=datetime.now(UTC))))
+
+
+def _managers(leases: Iterable[Object], *, now: datetime) -> Iterable[Manager]:
+    for one in leases:
+        metadata = one["metadata"]
+        if metadata["name"].startswith(REPLICA_LEASES) and held(one, now=now):
+            annotations = metadata.get("annotations") or {}
+            yield Manager(name=one["spec"]["holderIdentity"], version=annotations.get(VERSION_ANNOTATION, ""))
+
+
+def _show(told: Versions) -> None:
+    say = console.out.print
+    say(f"unwind   {told.client} (Python {told.python})", markup=False)
+    if told.server:
+        say(f"server   {told.server}", markup=False)
+    for one in told.managers or ():
+        say(f"manager  {one.version or 'of a version that it does not tell'} ({one.name})", markup=False)
+    if told.managers == ():
+        say("manager  none is running")
+    if told.problem:
+        console.announce(f"not known: {told.problem}")

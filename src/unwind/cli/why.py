@@ -1,0 +1,148 @@
+"""`unwind why`: why an object is still there, or may not be deleted, and what to do about it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from cyclopts import Parameter
+from rich.text import Text
+
+from unwind.cli import console, targets
+from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
+from unwind.clock import SYSTEM
+from unwind.diagnosing.answers import Effect, State
+from unwind.diagnosing.commands import Kubectl
+from unwind.errors import UnwindError
+from unwind.fleet import finding
+from unwind.fleet.fleet import Fleet
+from unwind.kube import kubeconfig as kubeconfigs
+from unwind.kube import naming
+from unwind.kube.client import Client
+from unwind.kube.errors import NotFoundError
+from unwind.removing.asking.places import Place
+from unwind.removing.asking.walking import why as ask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from unwind.diagnosing.answers import Answer, Link, Remedy
+
+_COLOURS = {
+    State.HELD: "bold yellow",
+    State.GOING: "bold green",
+    State.REFUSED: "bold red",
+    State.DELETABLE: "bold green",
+    State.NOT_KNOWN: "bold yellow",
+}
+_MARKS = {Effect.SAFE: "green", Effect.LOOKS: "cyan", Effect.DELETES: "red", Effect.LEAVES: "yellow"}
+
+
+async def why(
+    target: Annotated[
+        str, Parameter(name="KIND/NAME", help="The object: cluster/prod-7, deploy/web, ns/shop, crd/pools.example.dev.")
+    ],
+    /,
+    *,
+    namespace: targets.Place = None,
+    cluster: Annotated[
+        str | None,
+        Parameter(help="The member that it is on: NAME or NAMESPACE/NAME of what stands for it here."),
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
+) -> None:
+    """Say why an object is not gone, or why it may not be deleted, who must act, and by which command it gets free.
+
+    Any object will do. Nothing is changed: whether something may be deleted is asked of the API server with a dry run.
+    Each command is marked: safe, or with what it leaves behind. Ends with 0 if there is an answer, and with 1 if there
+    is no such object or the cluster cannot be reached.
+    """
+    naming.split(target)  # before anybody is asked
+    connection = kubeconfigs.load(kubeconfig, context=context)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(connection, user_agent="unwind-why"))
+        fleet = await stack.enter_async_context(Fleet(client))
+        place = Place(client, kubectl=_kubectl(kubeconfig, context), fleet=fleet)
+        if cluster:
+            anchor = await finding.called(client, place.discovery, cluster)
+            place = await stack.enter_async_context(place.reached(anchor))
+        # A member's context is not one that a person chose a namespace in.
+        otherwise = "default" if cluster else connection.namespace
+        named = await targets.meant(place.client, place.discovery, target, namespace=namespace, otherwise=otherwise)
+        try:
+            answer = await ask(place, named, clock=SYSTEM)
+        except NotFoundError:
+            on = f" on {place.name}" if cluster else ""
+            raise UnwindError(f"there is no {named}{on}: it is gone, or never was", remedy=_elsewhere(named)) from None
+    if output == "json":
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(answer)).decode() + "\n")
+        return
+    _show(answer)
+
+
+def _kubectl(kubeconfig: Path | None, context: str | None) -> Kubectl:
+    """Commands go where we went."""
+    options: list[str] = []
+    if kubeconfig:
+        options += ["--kubeconfig", shlex.quote(str(kubeconfig))]
+    if context:
+        options += ["--context", shlex.quote(context)]
+    return Kubectl(options=tuple(options))
+
+
+def _elsewhere(named: naming.Named) -> str:
+    return "look in another namespace with -n" if named.namespace else ""
+
+
+def _show(answer: Answer) -> None:
+    out = console.out
+    out.print(Text(answer.verdict, style=_COLOURS[answer.state]))
+    if answer.since:
+        out.print(Text(f"its deletion was asked for {console.age(answer.since.timestamp())} ago", style="dim"))
+    if answer.chain:
+        out.print(Text("\nwhy", style="bold"))
+        for link in answer.chain:
+            _show_link(link)
+    _show_remedies(answer)
+    for note in answer.notes:
+        out.print(Text(f"note: {note}", style="dim"))
+
+
+def _show_link(link: Link) -> None:
+    indent = "  " * (link.depth + 1)
+    where = f" (on {link.cluster})" if link.cluster else ""
+    console.out.print(Text.assemble(indent, (f"{link.object}{where}", "bold"), f": {link.message}"))
+    told = []
+    if link.since:
+        told.append(f"since {console.age(link.since.timestamp())}")
+    if link.actor:
+        told.append(f"must act: {link.actor}")
+    if told:
+        console.out.print(Text(f"{indent}  {', '.join(told)}", style="dim"))
+
+
+def _show_remedies(answer: Answer) -> None:
+    if not answer.remedies and not answer.only:
+        return
+    console.out.print(Text("\nwhat to do", style="bold"))
+    if answer.only:
+        console.out.print(Text(f"  only somebody else can act: {answer.only}"))
+    for remedy in answer.remedies:
+        _show_remedy(remedy)
+
+
+def _show_remedy(remedy: Remedy) -> None:
+    by = f" (for {remedy.by})" if remedy.by else ""
+    mark = (remedy.effect.value, _MARKS[remedy.effect])
+    console.out.print(Text.assemble("  ", mark, f": {remedy.about}{by}"))
+    for command in remedy.commands:
+        console.out.print(Text(f"    {command}"))
+    if remedy.afterwards:
+        console.out.print(Text("    and when it is gone:", style="dim"))
+        for command in remedy.afterwards:
+            console.out.print(Text(f"    {command}"))

@@ -1,0 +1,110 @@
+"""From a member's Works to the plan by which it is unjoined (pure)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.api.fields import Unknown
+from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy
+from unwind.api.meta import ref_of
+from unwind.api.names import DEPENDS_ON_ANNOTATION, REMOVE_STRATEGY_ANNOTATION, ConditionType, Reason
+from unwind.api.unwind import Effort
+from unwind.controllers.teardowns.drafting import Drafted, Said
+from unwind.planning.plans import Draft, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from unwind.api.karmada import Cluster, Work
+    from unwind.api.unwind import Plan, Step
+    from unwind.controllers.teardowns.drafting import Lost
+
+_EFFORTS = {RemoveStrategy.NEEDLESS: Effort.LEAVE, RemoveStrategy.REQUIRED: Effort.ENFORCE}
+
+
+def step_name(work: Work) -> str:
+    """What the step of a Work is called."""
+    return f"{WORKS.kind}/{work.metadata.name}"
+
+
+def needs(work: Work) -> tuple[str, ...]:
+    """The names of the Works that a Work says it depends on."""
+    words = work.metadata.annotations.get(DEPENDS_ON_ANNOTATION, "").split(",")
+    return tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
+
+
+def drafted(
+    cluster: Cluster,
+    works: Iterable[Work],
+    objects: Mapping[str, int],
+    lost: Iterable[Lost] = (),
+    *,
+    decided: bool = False,
+) -> Drafted:
+    """The plan for these Works of one member, with how many objects each has by its uid.
+
+    `lost`: what Works put on the member that are not there any more. `decided`: the member goes without it, because a
+    person said so or because its Cluster is gone. The plan is made then for the ledger's sake.
+    """
+    strategy = cluster.removal
+    said: list[Said] = []
+    if isinstance(strategy, Unknown):
+        message = (
+            f"removeStrategy of {ref_of(CLUSTERS, cluster.metadata)}: {strategy}, so nothing is removed from the member"
+            " and it is not let go"
+        )
+        said.append(Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
+    drafts = [
+        Draft(
+            name=step_name(work),
+            object=ref_of(WORKS, work.metadata),
+            kind=WORKS.kind,
+            namespace=work.metadata.namespace,
+            declared=work.metadata.name,
+            depends_on=needs(work),
+            effort=_effort(strategy, work),
+            objects=objects.get(work.metadata.uid, 0),
+        )
+        for work in works
+    ]
+    for one in lost:
+        # Where all stays, it does not matter what the Work said. Where all goes, it might have said: not this.
+        if strategy is not RemoveStrategy.NEEDLESS:
+            said.append(one.said)
+        drafts.append(one.draft)
+    return Drafted(plan=None if said and not decided else plan(drafts), said=tuple(said))
+
+
+def _effort(strategy: RemoveStrategy | Unknown, work: Work) -> Effort:
+    # What a Work says of its own objects is more exact than what the Cluster says of all.
+    if isinstance(strategy, Unknown) or work.spec.preserve_resources_on_deletion:
+        return Effort.LEAVE
+    return _EFFORTS[strategy]
+
+
+def enforced(plan: Plan | None) -> bool:
+    """Whether a plan keeps the member until something is gone: it was Required when it was made."""
+    return plan is None or any(step.effort != Effort.LEAVE for step in plan.steps)
+
+
+def lowered(cluster: Cluster, plan: Plan | None) -> bool:
+    """Whether a person has let go what the plan would wait for.
+
+    Said in so many words: a field that is not served any more says nothing.
+    """
+    told = cluster.spec.remove_strategy
+    if told is None:
+        told = cluster.metadata.annotations.get(REMOVE_STRATEGY_ANNOTATION)
+    return told == RemoveStrategy.NEEDLESS and plan is not None and enforced(plan)
+
+
+def raised(cluster: Cluster, plan: Plan | None) -> bool:
+    """Whether the Cluster says now that all has to go, and the plan was made when it did not."""
+    return cluster.removal is RemoveStrategy.REQUIRED and plan is not None and bool(plan.steps) and not enforced(plan)
+
+
+def decided_by(step: Step, *, preserved: frozenset[str], target: object) -> str:
+    """Who decided that the objects of a Work stay. `preserved`: the Works, by uid, that say so themselves."""
+    if step.object.uid in preserved:
+        return f"preserveResourcesOnDeletion of {step.object}"
+    return f"removeStrategy of {target}"

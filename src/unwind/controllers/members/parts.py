@@ -1,0 +1,60 @@
+"""The controllers of members, as parts of a process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.api.resources import SECRETS
+from unwind.controllers.members.caches import MemberCaches
+from unwind.controllers.members.clusters import Clusters
+from unwind.controllers.members.unjoining import Unjoining
+from unwind.controllers.members.works import Works
+from unwind.deleting.builtin import BUILTIN
+from unwind.deleting.registry import installed
+from unwind.parts import Share
+
+if TYPE_CHECKING:
+    from unwind.controllers.addons.caches import Caches
+    from unwind.parts import Surroundings
+
+
+def contribute(surroundings: Surroundings, caches: Caches) -> Share:
+    """What `unwind run` starts. `caches`: of add-ons, which have the Teardowns and the Secrets."""
+    client, metrics, owner = surroundings.client, surroundings.metrics, surroundings.shards
+    members = MemberCaches(client, metrics=metrics)
+    return Share(
+        controllers=(
+            members,
+            Clusters(
+                client,
+                members,
+                caches.sources[SECRETS.kind],
+                owner=owner,
+                metrics=metrics,
+                recorder=surroundings.recorder,
+            ),
+            Works(
+                client,
+                members,
+                caches.sources[SECRETS.kind],
+                namespace=surroundings.namespace,
+                owner=owner,
+                metrics=metrics,
+                deleters=BUILTIN,
+                plugins=installed(),
+            ),
+            Unjoining(
+                client,
+                members,
+                caches.teardowns,
+                caches.sources[SECRETS.kind],
+                namespace=surroundings.namespace,
+                owner=owner,
+                metrics=metrics,
+                deleters=BUILTIN,
+                plugins=installed(),
+                best_effort=surroundings.best_effort,
+                keep=surroundings.keep_teardowns,
+            ),
+        ),
+    )

@@ -1,0 +1,400 @@
+"""The controller of members that are unjoined: each gets a Teardown, and goes when that has come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind import logs
+from unwind.api.conditions import is_true
+from unwind.api.karmada import CLUSTERS, WORKS, Cluster, RemoveStrategy, Work
+from unwind.api.meta import ObjectMeta, ObjectRef
+from unwind.api.names import (
+    KARMADA_EXECUTION_NAMESPACE,
+    REMOVE_STRATEGY_ANNOTATION,
+    REMOVE_STRATEGY_BY_ANNOTATION,
+    ConditionType,
+    Finalizer,
+    Reason,
+)
+from unwind.api.unwind import Cause, StepState, Teardown
+from unwind.clock import SYSTEM
+from unwind.controllers.members import drafting, wording
+from unwind.controllers.members.caches import executes_for
+from unwind.controllers.members.closing import Closing, farewell
+from unwind.controllers.members.leaving import Leaving
+from unwind.controllers.members.works_putting import takes_along
+from unwind.controllers.revising import revise
+from unwind.controllers.teardowns import releasing
+from unwind.controllers.teardowns.drafting import lost, misunderstood
+from unwind.controllers.teardowns.executing import ended_without_target
+from unwind.controllers.teardowns.managers import who_set, who_wrote
+from unwind.controllers.teardowns.recording import KEEP, TeardownRecords, target_of
+from unwind.controllers.teardowns.releasing import LetGo
+from unwind.controllers.teardowns.steps import BEST_EFFORT, Means, Wording
+from unwind.controllers.teardowns.undertaking import UnderWay
+from unwind.errors import UnwindError
+from unwind.fleet import targets
+from unwind.fleet.fleet import Fleet
+from unwind.fleet.targets import Anchor
+from unwind.kube.errors import NotFoundError
+from unwind.kube.queue import Queue
+from unwind.kube.views import Key
+from unwind.removing.inventories import Inventories
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import timedelta
+
+    from unwind.api.unwind import Step
+    from unwind.clock import Clock
+    from unwind.controllers.members.caches import MemberCaches
+    from unwind.controllers.teardowns.drafting import Drafted
+    from unwind.deleting.registering import External, Registration
+    from unwind.deleting.registry import Plugin
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client, Object
+    from unwind.kube.informers import Informer
+    from unwind.kube.metrics import Metrics
+    from unwind.kube.views import Metadata
+    from unwind.parts import Owner
+
+log = logs.get(__name__)
+
+# A plan that is held waits for a person. What they do to the Cluster or to a Work is seen; to an inventory, not.
+_LOOK_AGAIN = 30.0
+_OVER = (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
+
+
+class Unjoining:
+    """Takes members out when their Clusters are deleted."""
+
+    name = "unjoining"
+
+    def __init__(
+        self,
+        client: Client,
+        members: MemberCaches,
+        teardowns: Informer[Teardown],
+        secrets: Informer[Metadata],
+        *,
+        namespace: str,
+        owner: Owner,
+        metrics: Metrics,
+        deleters: Iterable[Registration | External],
+        plugins: Iterable[Plugin] = (),
+        best_effort: float = BEST_EFFORT,
+        keep: timedelta = KEEP,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`namespace`: Unwind's own, where the inventories are. `secrets`: where the ways to members are kept.
+        `best_effort`: how many seconds our marks may take to come off what stays. `keep`: how long the record stays."""
+        self._client = client
+        self._members = members
+        self._secrets = secrets
+        self._teardowns = teardowns
+        self._fleet = Fleet(client, clock=clock, troubled=_tell_troubled)
+        self._means = Means(
+            fleet=self._fleet,
+            inventories=Inventories(client, namespace=namespace),
+            deleters=tuple(deleters),
+            plugins=tuple(plugins),
+            best_effort=best_effort,
+            clock=clock,
+        )
+        self._owner = owner
+        self._clock = clock
+        self._records = TeardownRecords(
+            client,
+            teardowns,
+            self._means.inventories,
+            group=CLUSTERS.group,
+            cause=Cause.UNJOINED,
+            keep=keep,
+            clock=clock,
+        )
+        self._queue: Queue[Key] = Queue(
+            metrics.timed(self.name, self._reconcile), group=lambda key: key, clock=clock, failed=_tell_failed
+        )
+        self._under_way: UnderWay[Leaving] = UnderWay(teardowns, again=self._queue.add_after)
+        self._farewells: Queue[ObjectRef] = Queue(self._farewell, clock=clock)
+        metrics.queue(self.name, self._queue)
+        members.clusters.subscribe(self._cluster_changed)
+        members.works.subscribe(self._work_changed)
+        members.subscribe(self._look_at_all)
+        teardowns.subscribe(self._teardown_changed)
+        secrets.subscribe(self._secret_changed)
+        owner.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._members.ready
+
+    async def run(self) -> None:
+        """Look after all members that go, until cancelled."""
+        async with self._fleet, asyncio.TaskGroup() as group:
+            self._under_way.belong_to(group)
+            group.create_task(self._farewells.run())
+            await self._teardowns.until_synced()
+            self._look_at_all()
+            await self._queue.run()
+
+    # What happens
+
+    def _cluster_changed(self, change: Change[Cluster]) -> None:
+        leaving, old, new = self._under_way.get(change.key), change.old, change.new
+        if leaving and old and new and new.metadata.uid == leaving.target.ref.uid:
+            ready = [is_true(one.status.conditions, ConditionType.READY) for one in (old, new)]
+            # Whoever waits for its next try need not wait any longer.
+            if _way_to(old) != _way_to(new) or ready == [False, True]:
+                leaving.go_another_way(targets.of_karmada(new))
+        self._queue.add(change.key)
+
+    def _teardown_changed(self, change: Change[Teardown]) -> None:
+        it = change.new or change.old
+        if it and self._records.concerns(it):
+            self._queue.add(target_of(it))
+
+    def _work_changed(self, change: Change[Work]) -> None:
+        """A plan that is held may be made when a Work is put right; and one whose Cluster is gone is let go."""
+        key = _key_of(change.key.namespace)
+        if key and key not in self._under_way:
+            cluster = self._members.clusters.cache.get(key)
+            if cluster is None or cluster.metadata.terminating:
+                self._queue.add(key)
+
+    def _secret_changed(self, change: Change[Metadata]) -> None:
+        for cluster in self._members.clusters.cache.by("secret", change.key):
+            if leaving := self._under_way.get(Key("", cluster.metadata.name)):
+                leaving.go_another_way(leaving.target)
+
+    def _look_at_all(self) -> None:
+        clusters = {Key("", one.metadata.name) for one in self._members.clusters.cache}
+        # A Cluster may have gone while nobody looked: then its Works are all that tell of it.
+        told = {key for one in self._members.works.cache if (key := _key_of(one.metadata.namespace))}
+        for key in {*clusters, *self._records.keys(), *told, *self._under_way}:
+            self._queue.add(key)
+
+    # What is done
+
+    async def _reconcile(self, key: Key) -> float | None:
+        if not self._owner.owns(str(key)):
+            self._under_way.stop(key)
+            return None
+        # A plan that is made while half of the Works are known would leave the other half behind.
+        if not self._members.settled or not self._teardowns.synced:
+            return None  # it is told when they are
+        if key in self._members.clusters.broken:
+            return None  # what is here is not what it says now
+        cluster = self._members.clusters.cache.get(key)
+        for uid in await self._gone(key, cluster):
+            await self._bereaved(key, uid)
+        if cluster is None or not cluster.metadata.terminating:
+            return await self._records.retain(key)
+        leaving = self._under_way.get(key)
+        if leaving is None:
+            return await self._begin(key, cluster)
+        if leaving.target.ref.uid != cluster.metadata.uid:
+            return None  # of another that had this name; its end is on the way, and adds this key again
+        if let_go := await self._let_go(cluster, leaving.teardown):
+            leaving.release(let_go)
+        # As the watch tells it: who carries it out may not have the answer to its last write yet.
+        return await self._tell(cluster, self._records.get(leaving.target.ref.uid) or leaving.teardown, leaving)
+
+    async def _begin(self, key: Key, cluster: Cluster) -> float | None:
+        target = targets.of_karmada(cluster)
+        before = self._records.get(target.ref.uid)
+        if before and before.finished and Finalizer.MEMBER not in cluster.metadata.finalizers:
+            return await self._records.retain(key)  # what is left to do is others'
+        await self._tell(cluster, before)
+        teardown = await self._records.written(target, partial(self._drafted, cluster))
+        let_go = None if teardown.finished else await self._let_go(cluster, teardown)
+        if not teardown.finished and releasing.overdue(teardown.spec, now=self._clock.now()):
+            let_go = let_go or releasing.expired(teardown.spec)
+        if teardown.spec.plan is None and let_go:
+            teardown = await self._records.written(target, partial(self._drafted, cluster, decided=True))
+        if teardown.spec.plan is None:
+            left = releasing.remaining(teardown.spec, now=self._clock.now())  # something in it is not known
+            return min(_LOOK_AGAIN, left) if left else _LOOK_AGAIN
+        leaving = Leaving(
+            teardown,
+            target,
+            self._means,
+            self._client,
+            namespace=cluster.execution_namespace,
+            wording=self._wording(cluster, target),
+            said=misunderstood(target),
+            take_along=self._takes_along(cluster),
+            stepped=self._stepped,
+            written=self._teardowns.take,
+            changed=lambda: self._queue.add(key),
+        )
+        if let_go:  # before the first step: there shall be none
+            leaving.release(let_go)
+        self._under_way.begin(key, leaving)
+        return None
+
+    async def _drafted(self, cluster: Cluster, *, decided: bool = False, gone: bool = False) -> Drafted:
+        """The plan, from what the server says now and not from a cache: it is made once."""
+        if not gone:
+            cluster = await self._read(cluster)
+        found = await self._client.list(WORKS, namespace=cluster.execution_namespace)
+        works = msgspec.convert(found, list[Work])
+        chunks = await self._means.inventories.on(cluster.metadata.uid)
+        if gone:
+            # Another that has the name may have Works here, too: those are none of this one's business.
+            owners = {chunk.spec.owner.uid for chunk in chunks}
+            works = [one for one in works if one.metadata.uid in owners]
+        objects = Counter(chunk.spec.owner.uid for chunk in chunks for _ in chunk.spec.entries)
+        # A Work whose finalizer somebody took off is gone, and with it the word on what becomes of its objects.
+        return drafting.drafted(cluster, works, objects, lost(works, chunks), decided=decided)
+
+    async def _read(self, cluster: Cluster) -> Cluster:
+        """The same Cluster as it is now. Raises if it is gone, of which an event will tell."""
+        now = await self._client.get(CLUSTERS, cluster.metadata.name, type=Cluster)
+        if now.metadata.uid != cluster.metadata.uid:
+            raise UnwindError(f"Cluster {cluster.metadata.name} is another one by now")
+        return now
+
+    async def _let_go(self, cluster: Cluster, teardown: Teardown) -> LetGo | None:
+        """That a person lets the member go before everything is removed, if one does."""
+        if forced := await releasing.forced(self._client, CLUSTERS, targets.of_karmada(cluster)):
+            return forced
+        if not drafting.lowered(cluster, teardown.spec.plan):
+            return None
+        # A yes is never taken from a cache.
+        read = await self._client.get(CLUSTERS, cluster.metadata.name)
+        now = msgspec.convert(read, Cluster)
+        if now.metadata.uid != cluster.metadata.uid or not drafting.lowered(now, teardown.spec.plan):
+            return None
+        by = who_changed(read, RemoveStrategy.NEEDLESS)
+        message = f"removeStrategy was changed from {RemoveStrategy.REQUIRED} to {RemoveStrategy.NEEDLESS}"
+        return LetGo(Reason.STRATEGY_CHANGED, message, by)
+
+    async def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
+        """The members of this name, by the uid of their Clusters, that records or Works tell of and that are not there
+        any more."""
+        told = {one.spec.target.uid for one in self._records.of(key)}
+        if cluster is None:
+            works = self._members.works.cache.by("namespace", f"{KARMADA_EXECUTION_NAMESPACE}{key.name}")
+            held = [one.metadata.uid for one in works if Finalizer.WORK in one.metadata.finalizers]
+            chunks = await self._means.inventories.owned(held)
+            told |= {chunk.spec.member.object.uid for chunk in chunks}
+        return told - {"", cluster.metadata.uid if cluster else ""} - self._records.cleaned
+
+    async def _bereaved(self, key: Key, uid: str) -> None:
+        """A Cluster is gone: its teardown ends, if it has not; if there is none, because it went while nobody looked,
+        there is one now, for the ledger."""
+        ref = targets.karmada_ref(key.name, uid)
+        if not (await self._client.sighting(CLUSTERS, ref.name, uid=ref.uid)).absent:
+            return
+        leaving = self._under_way.get(key)
+        if leaving and leaving.target.ref.uid == uid:
+            leaving.target_gone()
+            return
+        held = self._way_to(uid)
+        target = Anchor(ref=ref, secret=held.name if held else "", secret_namespace=held.namespace if held else "")
+        past = Cluster(metadata=ObjectMeta(name=key.name, uid=uid))
+        teardown = await self._records.written(target, partial(self._drafted, past, decided=True, gone=True))
+        if not teardown.finished:
+            teardown = await ended_without_target(teardown, target, self._means, self._client)
+            self._teardowns.take(teardown)
+        await Closing(
+            teardown,
+            target,
+            self._means,
+            self._client,
+            namespace=past.execution_namespace,
+            wording=self._wording(past, target),
+        ).run()
+        self._records.cleaned.add(uid)
+
+    def _way_to(self, uid: str) -> Key | None:
+        """The Secret with the way to a member whose Cluster is gone: it belonged to that, and is held by us."""
+        for secret in self._secrets.cache:
+            owners = {one.uid for one in secret.owner_references}
+            if Finalizer.CREDENTIALS in secret.finalizers and uid in owners:
+                return Key(secret.namespace, secret.name)
+        return None
+
+    # What is told
+
+    async def _tell(self, cluster: Cluster, teardown: Teardown | None, leaving: Leaving | None = None) -> float | None:
+        """Write on the Cluster how its unjoining goes; in how many seconds that is another by itself."""
+        now = self._clock.now()
+        after = leaving.blockers if leaving else ()
+        late = wording.failing(after, now=now)
+
+        def change(read: Object) -> Object | None:
+            it = msgspec.convert(read, Cluster)
+            wanted = wording.conditions(it, teardown, late, now=now)
+            if wanted is it.status.conditions:
+                return None
+            return {"status": {"conditions": msgspec.to_builtins(wanted)}}
+
+        if wording.conditions(cluster, teardown, late, now=now) is not cluster.status.conditions:
+            with suppress(NotFoundError):  # it is gone, and nobody reads it
+                read = await self._client.get(CLUSTERS, cluster.metadata.name)
+                if read["metadata"]["uid"] == cluster.metadata.uid:
+                    # Others say how the member is, in the same list.
+                    await revise(self._client, CLUSTERS, read, change, subresource="status")
+        waits = (*after, *(teardown.status.blockers if teardown and not teardown.finished else ()))
+        return wording.looked_at_again(waits, now=now)
+
+    def _wording(self, cluster: Cluster, target: Anchor) -> Wording:
+        works = self._members.works_of(cluster)
+        preserved = frozenset(one.metadata.uid for one in works if one.spec.preserve_resources_on_deletion)
+        return Wording(
+            left="it stays as it is",
+            gave_up="its time was over",
+            decided_by=partial(drafting.decided_by, preserved=preserved, target=target),
+        )
+
+    def _takes_along(self, cluster: Cluster) -> Callable[[Step], bool]:
+        """The steps whose Works say that foreign things go along."""
+        along = {one.metadata.uid for one in self._members.works_of(cluster) if takes_along(one)}
+        return lambda step: step.object.uid in along
+
+    def _stepped(self, step: Step, state: StepState) -> None:
+        if state in _OVER and step.object.kind == WORKS.kind:
+            self._farewells.add(step.object)
+
+    async def _farewell(self, work: ObjectRef) -> float | None:
+        async with self._client.aside:
+            await farewell(self._client, work)
+        return None
+
+
+def who_changed(cluster: Object, to: RemoveStrategy) -> str:
+    """Who changed a member's strategy to this: the user, or where nobody was there to note it the program."""
+    noted = (cluster["metadata"].get("annotations") or {}).get(REMOVE_STRATEGY_BY_ANNOTATION, "")
+    told, _, user = str(noted).partition(" by ")
+    if told == to and user:
+        return user
+    if cluster["spec"].get("removeStrategy") is not None:
+        return who_wrote(cluster, "spec", "removeStrategy")
+    return who_set(cluster, REMOVE_STRATEGY_ANNOTATION)
+
+
+def _way_to(cluster: Cluster) -> object:
+    target = targets.of_karmada(cluster)
+    return target.home, target.secret, target.endpoint
+
+
+def _key_of(namespace: str) -> Key | None:
+    """The member whose execution namespace this is."""
+    name = executes_for(namespace)
+    return Key("", name) if name else None
+
+
+def _tell_troubled(error: Exception) -> None:
+    log.warning("a member cannot be followed", why=str(error))
+
+
+def _tell_failed(key: Key, error: Exception) -> None:
+    log.warning("a member's unjoining could not be looked after", cluster=str(key), why=str(error))

@@ -1,0 +1,214 @@
+"""The objects that Works put on members, followed there: whoever changes or deletes one is noticed at once.
+
+A watch for each kind that Works have put on a member, of metadata only, and of nothing but what carries our marks. A
+removal's watches are without selectors, because a selected one also tells DELETED when a label goes (DESIGN, rule 1).
+Here that is what is wanted: who takes our mark off an object has changed it, and no absence is ever concluded from it.
+So a member with a hundred thousand Pods costs no more than the ten that are ours.
+
+What it costs: some 50 KB for each kind on each member, about 1 KB for each object, and a look at an object (three or
+four requests to the member, none of which writes where nothing differs) whenever anything of it changes, its status
+included, which the Work has to tell anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+from unwind import logs
+from unwind.addons.placing import key_of
+from unwind.api.names import KARMADA_MANAGED_LABEL, OWNER_LABEL
+from unwind.controllers.members.works_standing import Noticed
+from unwind.errors import UnwindError
+from unwind.kube import views
+from unwind.kube.errors import ApiError
+from unwind.kube.informers import Informer
+from unwind.kube.queue import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from unwind.api.resources import Resource
+    from unwind.clock import Clock
+    from unwind.fleet.fleet import Fleet
+    from unwind.fleet.member import Member
+    from unwind.fleet.targets import Anchor
+    from unwind.kube.cache import Change
+    from unwind.kube.views import Key, Metadata
+
+log = logs.get(__name__)
+
+SELECTED = f"{OWNER_LABEL},{KARMADA_MANAGED_LABEL}=true"
+"""What is looked at: everything that a Work has made."""
+_RETRY = Backoff(first=0.5, limit=60.0)
+_SHUT = 401
+
+
+class Following:
+    """All members that Works have objects on."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        tasks: asyncio.TaskGroup,
+        *,
+        noticed: Callable[[str, str, Noticed], None],
+        listed: Callable[[Collection[str], Resource, frozenset[str]], None],
+        clock: Clock,
+    ) -> None:
+        """`noticed` is told the uid of a Work, the key of one of its objects, and what was seen of that; `listed` the
+        uids of Works, a resource, and the keys of all objects of it that there are."""
+        self._fleet = fleet
+        self._tasks = tasks
+        self._noticed = noticed
+        self._listed = listed
+        self._clock = clock
+        self._members: dict[str, _Followed] = {}
+
+    def follow(self, work: str, target: Anchor, system_uid: str, resources: Collection[Resource]) -> None:
+        """Follow what a Work, by its uid, has of these resources on a member; of no others any more."""
+        it = self._members.get(target.ref.uid)
+        if it is None or not it.same_way(target, system_uid):
+            owners: dict[Resource, set[str]] = {}
+            if it:  # it is reached by another way now
+                it.end()
+                owners = it.owners
+            it = self._members[target.ref.uid] = _Followed(
+                self._fleet, target, system_uid, owners, noticed=self._noticed, listed=self._listed, clock=self._clock
+            )
+            it.task = self._tasks.create_task(it.run())
+        it.want(work, resources)
+
+    def leave(self, work: str) -> None:
+        """Follow nothing of a Work any more."""
+        for uid, it in list(self._members.items()):
+            if it.leave(work):
+                it.end()
+                del self._members[uid]
+
+
+class _Followed:
+    """One member, as long as a Work has objects on it."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        target: Anchor,
+        system_uid: str,
+        owners: dict[Resource, set[str]],
+        *,
+        noticed: Callable[[str, str, Noticed], None],
+        listed: Callable[[Collection[str], Resource, frozenset[str]], None],
+        clock: Clock,
+    ) -> None:
+        self.target = target
+        self.system_uid = system_uid
+        self.owners = owners
+        """For each resource the Works that have objects of it, by uid."""
+        self.task: asyncio.Task[None] | None = None
+        self._fleet = fleet
+        self._noticed = noticed
+        self._told_list = listed
+        self._clock = clock
+        self._changed = asyncio.Event()
+        self._shut = False
+        self._chance = random.Random()  # noqa: S311 - no secret in it
+
+    def same_way(self, target: Anchor, system_uid: str) -> bool:
+        """Whether it is still reached as it was, and known by the same; its labels or annotations may be others."""
+        ours, other = self.target, target
+        same = (ours.home, ours.secret, ours.endpoint) == (other.home, other.secret, other.endpoint)
+        return same and self.system_uid == system_uid
+
+    def want(self, work: str, resources: Collection[Resource]) -> None:
+        for resource, works in list(self.owners.items()):
+            if resource not in resources:
+                self._drop(resource, works, work)
+        for resource in resources:
+            if resource not in self.owners:
+                self._changed.set()
+            self.owners.setdefault(resource, set()).add(work)
+
+    def leave(self, work: str) -> bool:
+        """Whether nothing is left to follow."""
+        for resource, works in list(self.owners.items()):
+            self._drop(resource, works, work)
+        return not self.owners
+
+    def _drop(self, resource: Resource, works: set[str], work: str) -> None:
+        works.discard(work)
+        if not works:
+            del self.owners[resource]
+            self._changed.set()
+
+    def end(self) -> None:
+        if self.task:
+            self.task.cancel()
+
+    async def run(self) -> None:
+        """Follow it until cancelled, however often it has to be begun again."""
+        failures = 0
+        while True:
+            try:
+                async with self._fleet.member(self.target, system_uid=self.system_uid) as member:
+                    failures = 0
+                    await self._follow(member)
+            except UnwindError as error:
+                failures += 1
+                log.warning("what Works put on a member is not followed", cluster=str(self.target), why=str(error))
+            await self._clock.sleep(_RETRY.after(max(failures, 1), self._chance))
+
+    async def _follow(self, member: Member) -> None:
+        """Return when it lets us in no longer: its Secret may tell another way by now."""
+        self._shut = False
+        watches: dict[Resource, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as group:
+            while not self._shut:
+                self._changed.clear()
+                for resource in [one for one in watches if one not in self.owners]:
+                    watches.pop(resource).cancel()
+                for resource in [one for one in self.owners if one not in watches]:
+                    watches[resource] = group.create_task(self._informer(member, resource).run())
+                await self._changed.wait()
+            for task in watches.values():
+                task.cancel()
+
+    def _informer(self, member: Member, resource: Resource) -> Informer[Metadata]:
+        informer: Informer[Metadata] = Informer(
+            member.client,
+            views.metadata(resource),
+            labels=SELECTED,
+            clock=self._clock,
+            troubled=self._troubled,
+            confirm=member.watches.confirm,
+            listed=lambda: self._listed(resource, informer),
+        )
+        informer.subscribe(lambda change: self._tell(resource, change))
+        return informer
+
+    def _tell(self, resource: Resource, change: Change[Metadata]) -> None:
+        key = _key(resource, change.key)
+        old, new = change.old, change.new
+        if new:
+            self._noticed(_owner(new), key, Noticed(new.uid, int(new.resource_version)))
+        if old and (new is None or _owner(new) != _owner(old)):
+            self._noticed(_owner(old), key, Noticed(old.uid, None))
+
+    def _listed(self, resource: Resource, informer: Informer[Metadata]) -> None:
+        # What went while nobody watched is told by nothing but its absence from the list.
+        there = frozenset(_key(resource, one) for one in informer.cache.keys())  # noqa: SIM118 - a cache is no dict
+        self._told_list(frozenset(self.owners.get(resource, ())), resource, there)
+
+    def _troubled(self, error: Exception) -> None:
+        if isinstance(error, ApiError) and error.code == _SHUT:
+            self._shut = True
+            self._changed.set()
+
+
+def _owner(it: Metadata) -> str:
+    return (it.labels or {}).get(OWNER_LABEL, "")
+
+
+def _key(resource: Resource, key: Key) -> str:
+    return key_of(resource.group, resource.kind, key.namespace, key.name)

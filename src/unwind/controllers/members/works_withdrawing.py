@@ -1,0 +1,152 @@
+"""Works that are deleted while their member stays: their objects are seen absent, or released, before they go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.api.karmada import CLUSTERS, Cluster
+from unwind.api.names import Finalizer, Reason
+from unwind.api.unwind import TEARDOWNS, Teardown
+from unwind.concurrency import Together
+from unwind.controllers.addons.summarizing import dependents
+from unwind.controllers.addons.withdrawing import Manner
+from unwind.controllers.members.caches import executes_for
+from unwind.controllers.members.works_putting import takes_along
+from unwind.fleet.targets import of_karmada
+from unwind.kube.errors import NotFoundError
+from unwind.removing.inventories import items
+
+if TYPE_CHECKING:
+    from unwind.api.karmada import Work
+    from unwind.controllers.addons.withdrawing import Withdrawals
+    from unwind.controllers.members.caches import MemberCaches
+    from unwind.controllers.members.works_writing import WorkWords
+    from unwind.kube.client import Client
+    from unwind.removing.inventories import Inventories
+
+# Whether somebody else's teardown has ended, nobody tells here.
+_LOOK_AGAIN = 5.0
+
+
+class Withdrawing:
+    """Decides how each of them goes, and says what it waits for."""
+
+    def __init__(
+        self,
+        client: Client,
+        caches: MemberCaches,
+        inventories: Inventories,
+        words: WorkWords,
+        withdrawals: Withdrawals,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._inventories = inventories
+        self._words = words
+        self._withdrawals = withdrawals
+        self._reading: Together[Cluster | None] = Together()
+
+    async def withdraw(self, work: Work) -> float | None:
+        """See to one that is being deleted, as far as it goes now; after how many seconds it wants to be looked at
+        again, or None."""
+        if Finalizer.WORK not in work.metadata.finalizers:
+            return None  # others are waited for by others
+        cluster = self._caches.cluster_of(work)
+        unjoined = cluster is not None and cluster.metadata.terminating
+        if cluster is None or not (unjoined or self._withdrawals.get(work.metadata.uid)):
+            # What is removed, or let go, is not decided by what a cache says (DESIGN, rule 4): a Work that goes because
+            # its member is unjoined may be told of before that is.
+            cluster = await self._read_cluster(work)
+        if cluster is None:
+            return await self._let_go(work)
+        if cluster.metadata.terminating:
+            self.give_up(work.metadata.uid)  # the teardown of its member sees to it
+        elif work.spec.preserve_resources_on_deletion:
+            await self._take_back(work, cluster, Manner.RELEASE)
+        elif before := self._dependents(work):
+            named = ", ".join(sorted(one.metadata.name for one in before))
+            await self._words.wait_for(work, f"waits until these Works are gone, which need it: {named}")
+        else:
+            await self._take_back(work, cluster, Manner.REMOVE)
+        return None
+
+    def give_up(self, uid: str) -> None:
+        """Have nothing more done for one, unless all of it is done."""
+        it = self._withdrawals.get(uid)
+        if it and not it.ended:
+            self._withdrawals.give_up(uid)
+
+    async def _read_cluster(self, work: Work) -> Cluster | None:
+        """The member as the server says it is now; asked once for all who want to know it at this moment."""
+        name = executes_for(work.metadata.namespace)
+        if not name:
+            return None  # it is in no member's namespace, and was never put anywhere
+
+        async def read() -> Cluster | None:
+            try:
+                return await self._client.get(CLUSTERS, name, type=Cluster)
+            except NotFoundError:
+                return None
+
+        return await self._reading.ask(name, read)
+
+    def _dependents(self, work: Work) -> list[Work]:
+        """Those that need it and still stand."""
+        return [
+            one
+            for one in dependents(work, self._caches.needing, self._caches.needed)
+            if not ((it := self._withdrawals.get(one.metadata.uid)) and it.absent)
+        ]
+
+    async def _take_back(self, work: Work, cluster: Cluster, manner: Manner) -> None:
+        uid, target = work.metadata.uid, of_karmada(cluster)
+        it = self._withdrawals.begin(
+            uid,
+            work.metadata.namespace,
+            target,
+            manner,
+            take_along=takes_along(work),
+            why=(Reason.KEPT_BY_POLICY, "spec.preserveResourcesOnDeletion") if manner is Manner.RELEASE else None,
+        )
+        if it.done:
+            # It is forgotten when the Work is seen to be gone: until then there is nothing to begin again.
+            if not it.ended:
+                await self._words.set_finalizer(work, wanted=False)
+                it.ended = True
+        elif it.error:
+            self._withdrawals.give_up(uid)
+            await self._words.wait(work, [it.error])
+            raise it.error
+        elif it.free.is_set() and it.waits:
+            await self._words.wait(work, [what for one in it.removals for what in one.progress.waits.values()])
+
+    async def _let_go(self, work: Work) -> float | None:
+        """The member is not managed any more, and nobody knows the way to it: what may be there is in the ledger."""
+        uid = work.metadata.uid
+        chunks = await self._inventories.of(uid)
+        if not all(item.done for item in items(chunks)):
+            for member in {chunk.spec.member.object.uid for chunk in chunks}:
+                if await self._torn_down(member):
+                    await self._words.wait_for(work, f"waits for Teardown {member} of its member")
+                    return _LOOK_AGAIN
+            it = self._withdrawals.begin(
+                uid,
+                work.metadata.namespace,
+                None,
+                Manner.FORGET,
+                why=(Reason.TARGET_GONE, "its member was unjoined before its removal was verified"),
+            )
+            if it.error:
+                self._withdrawals.give_up(uid)
+                raise it.error
+            if not it.done:
+                return None
+        await self._words.set_finalizer(work, wanted=False)
+        return None
+
+    async def _torn_down(self, member: str) -> bool:
+        """Whether a teardown of it is under way, which has the say then."""
+        try:
+            return not (await self._client.get(TEARDOWNS, member, type=Teardown)).finished
+        except NotFoundError:
+            return False

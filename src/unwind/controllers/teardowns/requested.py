@@ -1,0 +1,321 @@
+"""The controller of teardowns that somebody asks for: any object, with all that it holds and owns (`unwind delete`).
+
+What goes is found out once and written into an inventory, then the plan is, and only then anything is deleted: killed
+at any moment, it goes on from what is written. What refuses, refuses before that, and ends the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind import logs
+from unwind.addons.records import Records
+from unwind.api.conditions import without_condition
+from unwind.api.meta import ref_of
+from unwind.api.names import MAX_OBJECTS_ANNOTATION, RESOURCE_ANNOTATION, ConditionType, Reason
+from unwind.api.unwind import BLOCKERS_SHOWN, TEARDOWNS, Blocker, Cause, Effort, Phase, Plan, Step, Teardown
+from unwind.clock import SYSTEM
+from unwind.controllers.teardowns import entitling, telling
+from unwind.controllers.teardowns.drafting import Said
+from unwind.controllers.teardowns.executing import Execution
+from unwind.controllers.teardowns.recording import KEEP, forget, left_of
+from unwind.controllers.teardowns.steps import Means
+from unwind.controllers.teardowns.telling import View
+from unwind.controllers.teardowns.undertaking import UnderWay
+from unwind.errors import UnwindError
+from unwind.fleet.fleet import Fleet
+from unwind.fleet.targets import Anchor
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.kube.queue import Queue
+from unwind.kube.views import Key
+from unwind.removing import blast, shielded
+from unwind.removing.blast import Told
+from unwind.removing.inventories import Inventories, ledgered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import timedelta
+
+    from unwind.api.meta import ObjectRef
+    from unwind.clock import Clock
+    from unwind.controllers.addons.caches import Caches
+    from unwind.deleting.registering import External, Registration
+    from unwind.deleting.registry import Plugin
+    from unwind.fleet.member import Member
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+    from unwind.kube.metrics import Metrics
+    from unwind.parts import Owner
+    from unwind.removing.blast import Blast
+
+log = logs.get(__name__)
+
+# What could not be looked at may answer again: an API server behind an APIService, for example.
+_LOOK_AGAIN = 10.0
+# A task that was told to end has done so by then; if not, it is looked at once more.
+_SOON = 1.0
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why nothing is deleted."""
+
+    reason: Reason
+    message: str
+    objects: tuple[Told, ...] = ()
+
+
+class Requested:
+    """Carries out what people ask for with a Teardown of the cause Requested."""
+
+    name = "requested teardowns"
+
+    def __init__(
+        self,
+        client: Client,
+        caches: Caches,
+        *,
+        namespace: str,
+        owner: Owner,
+        metrics: Metrics,
+        deleters: Iterable[Registration | External],
+        plugins: Iterable[Plugin] = (),
+        keep: timedelta = KEEP,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`namespace`: Unwind's own, where the inventories are. `keep`: how long the record stays."""
+        self._client = client
+        self._namespace = namespace
+        self._fleet = Fleet(client, clock=clock, troubled=_tell_troubled)
+        self._means = Means(
+            fleet=self._fleet,
+            inventories=Inventories(client, namespace=namespace),
+            deleters=tuple(deleters),
+            plugins=tuple(plugins),
+            clock=clock,
+        )
+        self._owner = owner
+        self._keep = keep
+        self._clock = clock
+        self._teardowns = caches.teardowns
+        self._withdrawn: dict[Key, str] = {}
+        """Teardowns that somebody deleted, and their uids: nothing more is done for them."""
+        self._queue: Queue[Key] = Queue(
+            metrics.timed("requested", self._reconcile), group=lambda key: key, clock=clock, failed=_tell_failed
+        )
+        self._under_way: UnderWay[Execution] = UnderWay(caches.teardowns, again=self._queue.add_after)
+        metrics.queue("requested", self._queue)
+        self._teardowns.subscribe(self._teardown_changed)
+        owner.subscribe(self._look_at_all)
+        caches.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._teardowns.synced
+
+    async def run(self) -> None:
+        """Look after all of them, until cancelled."""
+        async with self._fleet, asyncio.TaskGroup() as group:
+            self._under_way.belong_to(group)
+            await self._teardowns.until_synced()
+            await self._queue.run()
+
+    # What happens
+
+    def _teardown_changed(self, change: Change[Teardown]) -> None:
+        it = change.new or change.old
+        if it and it.spec.cause == Cause.REQUESTED:
+            if change.new is None:
+                self._withdrawn[change.key] = it.metadata.uid
+            self._queue.add(change.key)
+
+    def _look_at_all(self) -> None:
+        asked = {Key("", one.metadata.name) for one in self._teardowns.cache if one.spec.cause == Cause.REQUESTED}
+        for key in {*asked, *self._under_way}:
+            self._queue.add(key)
+
+    # What is done
+
+    async def _reconcile(self, key: Key) -> float | None:
+        if not self._owner.owns(key.name):
+            self._under_way.stop(key)
+            return None
+        if uid := self._withdrawn.get(key):
+            return await self._give_up(key, uid)
+        teardown = self._teardowns.cache.get(key)
+        if teardown is None or key in self._under_way:
+            return None
+        if teardown.finished:
+            await self._clean(teardown)
+            left = left_of(teardown, keep=self._keep, now=self._clock.now())
+            if left == 0:
+                await forget(self._client, self._means.inventories, teardown)
+            return left or None
+        if teardown.spec.plan is None:
+            prepared = await self._prepare(teardown)
+            if isinstance(prepared, float):
+                return prepared
+            if prepared is None:
+                return None  # refused, which is told by an event
+            teardown = prepared
+        # Nobody else looks after the target, and it is where the manager is: there is no way to it but that.
+        target = Anchor(ref=teardown.spec.target, secret="", has_class=True)
+        self._under_way.begin(key, Execution(teardown, target, self._means, self._client))
+        return None
+
+    async def _give_up(self, key: Key, uid: str) -> float | None:
+        """Somebody has taken the request back: what is not deleted yet stays."""
+        if key in self._under_way:
+            self._under_way.stop(key)
+            return _SOON
+        inventories = self._means.inventories
+        await inventories.discard_all(await inventories.of(uid))
+        self._withdrawn.pop(key, None)
+        self._queue.add(key)  # another of that name may be there
+        return None
+
+    async def _clean(self, teardown: Teardown) -> None:
+        """Take the accounts of nothing away; those with something in the ledger stay as long as the record does."""
+        inventories = self._means.inventories
+        chunks = await inventories.of(teardown.metadata.uid)
+        if teardown.phase is Phase.REFUSED:
+            await inventories.discard_all(chunks)
+        else:
+            await inventories.discard_all(chunk for chunk in chunks if not ledgered(chunk))
+
+    async def _prepare(self, teardown: Teardown) -> Teardown | float | None:
+        """The Teardown with its plan, once the inventory is written; None if it is refused; or when to look again."""
+        try:
+            async with self._fleet.management() as member:
+                found = await self._looked_at(member, teardown)
+                if isinstance(found, Refusal):
+                    await self._refuse(teardown, found)
+                    return None
+                return await self._planned(member, teardown, found)
+        except ConflictError:
+            raise  # somebody else has changed it: it is read anew
+        except ApiError as error:
+            if error.code != 403:
+                raise
+            await self._refuse(
+                teardown, Refusal(reason=Reason.NO_RIGHT, message=entitling.told([entitling.unread(error)]))
+            )
+            return None
+        except UnwindError as error:
+            await self._hold(teardown, str(error))
+            return _LOOK_AGAIN
+
+    async def _looked_at(self, member: Member, teardown: Teardown) -> Blast | Refusal:
+        """What goes, as the server says now and not a cache; or why nothing does."""
+        ref = teardown.spec.target
+        resource = await member.discovery.resource(ref.kind, group=ref.group)
+        try:
+            seen = await blast.look(member, resource, ref.name, namespace=ref.namespace, uid=ref.uid)
+        except (NotFoundError, blast.AnotherError) as error:
+            return Refusal(reason=Reason.TARGET_GONE, message=str(error))
+        said = teardown.metadata.annotations.get(RESOURCE_ANNOTATION, "")
+        if said != resource.plural:
+            # By this word the API server has looked whether who asks may delete it.
+            message = f"{RESOURCE_ANNOTATION} is {said!r}, and {ref.kind} is {resource.plural!r}"
+            return Refusal(reason=Reason.NO_RIGHT, message=message)
+        if refusing := await shielded.refusals(member, seen, home=self._namespace):
+            return Refusal(reason=Reason.PROTECTED, message=refused(refusing), objects=refusing)
+        if too_many := exceeds(teardown.metadata.annotations.get(MAX_OBJECTS_ANNOTATION), len(seen.everything)):
+            return Refusal(reason=Reason.TOO_MANY_OBJECTS, message=too_many)
+        if lacking := await entitling.missing(self._client, seen.entries):
+            return Refusal(reason=Reason.NO_RIGHT, message=entitling.told(lacking))
+        return seen
+
+    async def _planned(self, member: Member, teardown: Teardown, seen: Blast) -> Teardown:
+        """First the inventory, then the plan: with a plan, everything that goes is written down."""
+        owner = ref_of(TEARDOWNS, teardown.metadata)
+        records = Records(self._means.inventories, owner, member)
+        await records.load(exactly=True)
+        wanted = {entry.object.uid: entry for entry in seen.entries}
+        # An earlier try may have died over this, and something may have gone or come since.
+        await records.change({key: None for key in records.entries if key not in wanted})
+        await records.put({key: entry for key, entry in wanted.items() if key not in records.entries})
+        if records.entries.keys() != wanted.keys():
+            raise UnwindError("the inventory is not as it was written", remedy="it is looked at again")
+        made = plan(owner, teardown.spec.title, objects=len(wanted))
+        # Only as it was read: somebody who was faster has begun already, or taken it back.
+        read = await self._client.get(TEARDOWNS, teardown.metadata.name)
+        if read["metadata"]["uid"] != teardown.metadata.uid or (read["spec"].get("plan")):
+            raise UnwindError(
+                f"Teardown {teardown.metadata.name} was changed meanwhile", remedy="it is looked at again"
+            )
+        written = await self._client.revise(TEARDOWNS, read, {"spec": {"plan": msgspec.to_builtins(made)}})
+        planned = msgspec.convert(written, Teardown)
+        self._teardowns.take(planned)
+        return planned
+
+    # What it says
+
+    async def _refuse(self, teardown: Teardown, refusal: Refusal) -> None:
+        log.info("refused", teardown=teardown.metadata.name, target=str(teardown.spec.target), why=refusal.message)
+        gone = refusal.reason is Reason.TARGET_GONE
+        said = Said(ConditionType.REFUSED, refusal.reason, refusal.message)
+        view = View(steps=(), wave=0, phase=Phase.TARGET_GONE if gone else Phase.REFUSED, said=(said,))
+        blockers = [
+            Blocker(object=one.object, reason=refusal.reason.value, message=one.why, actor="whoever protects it")
+            for one in refusal.objects
+        ]
+        await self._say(teardown, view, blockers)
+
+    async def _hold(self, teardown: Teardown, why: str) -> None:
+        said = Said(ConditionType.BLOCKED, Reason.HELD, why)
+        await self._say(teardown, View(steps=(), wave=0, phase=Phase.HELD, said=(said,)), [])
+
+    async def _say(self, teardown: Teardown, view: View, blockers: list[Blocker]) -> None:
+        status = telling.status(teardown, view, now=self._clock.now())
+        first = next((one.message for one in view.said), "")
+        status = msgspec.structs.replace(
+            status,
+            blockers=tuple(blockers[:BLOCKERS_SHOWN]),
+            blocked_by=first,
+            # There is none, and what is said of it is about clusters.
+            conditions=without_condition(status.conditions, ConditionType.PLANNED),
+        )
+        if status == teardown.status:
+            return
+        body = {
+            "apiVersion": TEARDOWNS.api_version,
+            "kind": TEARDOWNS.kind,
+            # With the uid: one that was taken back meanwhile is not made again.
+            "metadata": {"name": teardown.metadata.name, "uid": teardown.metadata.uid},
+            "status": msgspec.to_builtins(status),
+        }
+        written = await self._client.apply(TEARDOWNS, body, subresource="status")
+        self._teardowns.take(msgspec.convert(written, Teardown))
+
+
+def plan(owner: ObjectRef, title: str, *, objects: int) -> Plan:
+    """One step, whose inventory this owner has: in which order the objects go is known from what they are."""
+    step = Step(name=title, object=owner, effort=Effort.ENFORCE.value, wave=1, objects=objects)
+    return Plan(steps=(step,), waves=1, objects=objects)
+
+
+def refused(objects: Iterable[Told]) -> str:
+    """What refuses, for people."""
+    return "; ".join(f"{one.object}: {one.why}" for one in objects)
+
+
+def exceeds(limit: str | None, objects: int) -> str:
+    """That more would go than somebody allows; empty if not. A limit that is no number allows nothing."""
+    if limit is None:
+        return ""
+    try:
+        allowed = int(limit)
+    except ValueError:
+        return f"{MAX_OBJECTS_ANNOTATION} is {limit!r}, which is no number"
+    return f"{objects} objects would go, and no more than {allowed} may" if objects > allowed else ""
+
+
+def _tell_troubled(error: Exception) -> None:
+    log.warning("the cluster cannot be followed", why=str(error))
+
+
+def _tell_failed(key: Key, error: Exception) -> None:
+    log.warning("a teardown that was asked for could not be looked after", teardown=key.name, why=str(error))

@@ -1,0 +1,298 @@
+"""Why the deletion of an object is refused (pure).
+
+The API server tells who refused in the text of its answer and nowhere else, so that text is read; the forms are those
+of Kubernetes 1.36, and what is in none of them is told as it came.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
+from unwind.api.policies import DeleteProtection
+from unwind.diagnosing.answers import Effect, Finding, Remedy, Thing
+from unwind.diagnosing.facts import Workload
+from unwind.diagnosing.holding import started
+from unwind.diagnosing.looks import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unwind.diagnosing.commands import Kubectl
+    from unwind.diagnosing.looks import Look
+
+_SILENT = re.compile(r'failed calling webhook "([^"]+)": (.*)', re.DOTALL)
+_DENIED = re.compile(r'admission webhook "([^"]+)" denied the request(?:: (.*)| without explanation)', re.DOTALL)
+_NO_DRY_RUN = re.compile(r'admission webhook "([^"]+)" does not support dry run')
+_POLICY = re.compile(r"ValidatingAdmissionPolicy '([^']+)' with binding '([^']+)' denied request: (.*)", re.DOTALL)
+_RIGHT = re.compile(r'User "([^"]*)" cannot (\w+) resource "([^"]+)" in API group "([^"]*)"')
+_PROTECTION = "ResourcesProtectionDeletion"
+_COUNTED = re.compile(rf"{re.escape(DELETE_PROTECTION_LABEL)}=Cascading and (.+?) (\d+)>0")
+_WITHIN = re.compile(rf"{re.escape(DELETE_PROTECTION_LABEL)} of what is (?:in|of) it: (.*)", re.DOTALL)
+_NAMED = re.compile(r"(\w+) (?:([a-z0-9.-]+)/)?([a-z0-9][a-z0-9.:-]*)")
+_SCALED = ("Deployment", "StatefulSet", "ReplicaSet", "CloneSet", "UnitedDeployment")
+# What a namespace or a CRD still has, in the words of the denial, and how to look at it.
+_LOOKED_AT = {"active pods": "pods", '"Bound" status pvc': "persistentvolumeclaims"}
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """How the API server refused."""
+
+    code: int
+    reason: str
+    message: str
+
+
+class Webhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook that has a say in deletions."""
+
+    configuration: Thing
+    place: int
+    """Its place among the webhooks of that configuration."""
+    name: str
+    behind: str
+    """Who is asked: Service namespace/name, or a URL."""
+    service: tuple[str, str] | None = None
+    """The same, as namespace and name."""
+    workload: Workload | None = None
+    """What runs behind that Service, if that is known."""
+
+
+def webhooks(thing: Thing, configuration: dict[str, Any]) -> list[Webhook]:
+    """The webhooks of a configuration, which this thing is, as far as they have a say in deletions."""
+    found = []
+    for place, one in enumerate(configuration.get("webhooks") or ()):
+        # A webhook that validates and one that mutates often share a name; the latter is seldom asked about these.
+        if not any(operation in ("DELETE", "*") for rule in one.get("rules") or () for operation in rule["operations"]):
+            continue
+        way = one.get("clientConfig") or {}
+        service = way.get("service")
+        behind = f"Service {service.get('namespace')}/{service.get('name')}" if service else str(way.get("url", ""))
+        found.append(
+            Webhook(
+                configuration=thing,
+                place=place,
+                name=str(one.get("name", "")),
+                behind=behind,
+                service=(str(service.get("namespace")), str(service.get("name"))) if service else None,
+            )
+        )
+    return found
+
+
+def webhook_named(refusal: Refusal) -> str:
+    """The webhook that has to be found to explain it; empty if none has anything to do with it."""
+    found = (form.search(refusal.message) for form in (_SILENT, _DENIED, _NO_DRY_RUN))
+    return next((said[1] for said in found if said), "")
+
+
+def unknowable(refusal: Refusal) -> bool:
+    """Whether this says nothing about the deletion itself, only that it could not be rehearsed."""
+    return bool(_NO_DRY_RUN.search(refusal.message))
+
+
+def refused(look: Look, refusal: Refusal, kubectl: Kubectl, known: Iterable[Webhook] = ()) -> Finding:
+    """Who refuses, why, and what can be done about it. `known`: the webhooks of the cluster."""
+    text = refusal.message
+    if _PROTECTION in text or DELETE_PROTECTION_LABEL in text:
+        return _protected(look, text, kubectl)
+    if said := _SILENT.search(text):
+        return _silent(said[1], said[2], _named(known, said[1]), kubectl)
+    if said := _DENIED.search(text):
+        return _denied(said[1], said[2] or "", _named(known, said[1]), kubectl)
+    if said := _NO_DRY_RUN.search(text):
+        return _cannot_be_asked(said[1], _named(known, said[1]), kubectl)
+    if said := _POLICY.search(text):
+        return _by_policy(said[1], said[2], said[3], kubectl)
+    if said := _RIGHT.search(text):
+        return _no_right(look, said[1], said[2], kubectl)
+    return Finding(
+        reason=Reason.DENIED,
+        message=f"the API server refuses it ({refusal.code} {refusal.reason}): {cut(text)}",
+        actor="Kubernetes itself, whose rule that is" if refusal.code == 403 else "whoever runs the API server",
+    )
+
+
+def _named(known: Iterable[Webhook], name: str) -> Webhook | None:
+    return next((one for one in known if one.name == name), None)
+
+
+def _silent(name: str, error: str, webhook: Webhook | None, kubectl: Kubectl) -> Finding:
+    if webhook is None:
+        return Finding(
+            reason=Reason.WEBHOOK_SILENT,
+            message=f"the webhook {name} has to be asked, and does not answer: {cut(error)}",
+            actor="whoever runs it; which configuration has it could not be read",
+        )
+    path = f"/webhooks/{webhook.place}"
+    guard = {"op": "test", "path": f"{path}/name", "value": name}
+
+    def set_to(policy: str) -> str:
+        change = {"op": "replace", "path": f"{path}/failurePolicy", "value": policy}
+        return kubectl.patch(webhook.configuration, [guard, change])
+
+    remedy = Remedy(
+        commands=kubectl.lines(set_to("Ignore")),
+        effect=Effect.LEAVES,
+        about=f"as long as {webhook.behind} does not answer, nobody checks what {name} is there to check",
+        afterwards=kubectl.lines(set_to("Fail")),
+    )
+    return Finding(
+        reason=Reason.WEBHOOK_SILENT,
+        message=f"the webhook {name} of {webhook.configuration} has to be asked, and {webhook.behind} does not answer: "
+        f"{cut(error)}",
+        actor=f"whoever runs {webhook.behind}",
+        remedies=(*started(webhook.workload, kubectl), remedy),
+    )
+
+
+def _denied(name: str, why: str, webhook: Webhook | None, kubectl: Kubectl) -> Finding:
+    by = f"the webhook {name}" + (f" of {webhook.configuration} ({webhook.behind})" if webhook else "")
+    return Finding(
+        reason=Reason.DENIED,
+        message=f"{by} denies it: {cut(why) or 'it gives no reason'}",
+        actor=f"whoever runs {webhook.behind if webhook else name}, unless what they ask for can be done",
+        remedies=(_shown(webhook.configuration, kubectl),) if webhook else (),
+    )
+
+
+def _cannot_be_asked(name: str, webhook: Webhook | None, kubectl: Kubectl) -> Finding:
+    return Finding(
+        reason=Reason.HELD,
+        message=f"the webhook {name} cannot be asked without deleting (it does not support dry run)",
+        actor=f"whoever runs {webhook.behind if webhook else name}",
+        remedies=(_shown(webhook.configuration, kubectl),) if webhook else (),
+    )
+
+
+def _by_policy(policy: str, binding: str, why: str, kubectl: Kubectl) -> Finding:
+    look = kubectl.call(
+        "get", f"validatingadmissionpolicy/{policy}", f"validatingadmissionpolicybinding/{binding}", "-o", "yaml"
+    )
+    return Finding(
+        reason=Reason.DENIED,
+        message=f"the policy {policy} (binding {binding}) denies it: {cut(why)}",
+        actor=f"whoever wrote the policy {policy}, unless what it asks for can be done",
+        remedies=(Remedy(commands=kubectl.lines(look), effect=Effect.LOOKS, about="what the policy asks for"),),
+    )
+
+
+def _shown(thing: Thing, kubectl: Kubectl) -> Remedy:
+    command = kubectl.on("get", thing, "-o", "yaml")
+    return Remedy(commands=kubectl.lines(command), effect=Effect.LOOKS, about="when it is asked, and who is")
+
+
+def _no_right(look: Look, user: str, verb: str, kubectl: Kubectl) -> Finding:
+    thing = look.thing
+    it = thing.resource
+    kind = f"{it.plural}.{it.group}" if it.group else it.plural
+    role = f"delete-{it.plural}-{thing.name}"
+    where = ("-n", thing.namespace) if thing.namespace else ()
+    scope = "" if thing.namespace else "cluster"
+    verbs = "--verb=get,delete" if verb == "delete" else f"--verb=get,delete,{verb}"
+    made = kubectl.call(
+        "create", f"{scope}role", role, *where, verbs, f"--resource={kind}", f"--resource-name={thing.name}"
+    )
+    bound = kubectl.call("create", f"{scope}rolebinding", role, *where, f"--{scope}role={role}", f"--user={user}")
+    return Finding(
+        reason=Reason.NO_RIGHT,
+        message=f"the user {user} has no right to {verb} it",
+        actor="somebody who may give rights",
+        remedies=(
+            Remedy(
+                commands=kubectl.lines(made, bound),
+                effect=Effect.SAFE,
+                about=f"gives {user} the right to delete this one object",
+                by="somebody who may give rights",
+                afterwards=kubectl.lines(
+                    kubectl.call("delete", *where, f"{scope}rolebinding/{role}", f"{scope}role/{role}")
+                ),
+            ),
+        ),
+    )
+
+
+# Deletion protection
+
+
+def _protected(look: Look, text: str, kubectl: Kubectl) -> Finding:
+    thing = look.thing
+    if said := _WITHIN.search(text):
+        return _protected_within(look, said[1], kubectl)
+    off = Remedy(
+        commands=kubectl.lines(_unlabelled(thing, kubectl), _deleted(thing, kubectl)),
+        effect=Effect.LEAVES,
+        about="it is protected no longer, and goes: whoever put the label there wanted to keep it",
+    )
+    value = look.labels.get(DELETE_PROTECTION_LABEL, "")
+    whose = f"the label {DELETE_PROTECTION_LABEL}={value} protects it"
+    actor = "whoever protected it"
+    if said := _COUNTED.search(text):
+        return Finding(
+            reason=Reason.PROTECTED,
+            message=f"{whose} as long as something depends on it: {said[1]} {said[2]}",
+            actor="whoever runs what depends on it",
+            remedies=(*_emptied(look, said[1], kubectl), off),
+        )
+    if value in tuple(DeleteProtection):
+        return Finding(reason=Reason.PROTECTED, message=f"{whose}: {cut(text)}", actor=actor, remedies=(off,))
+    right = kubectl.on("label", thing, "--overwrite", f"{DELETE_PROTECTION_LABEL}={DeleteProtection.ALWAYS.value}")
+    return Finding(
+        reason=Reason.UNKNOWN_VALUE,
+        message=f"the label {DELETE_PROTECTION_LABEL}={value} is not understood, and so protects it: {cut(text)}",
+        actor="whoever wrote that label",
+        remedies=(
+            off,
+            Remedy(commands=kubectl.lines(right), effect=Effect.SAFE, about="says what is meant, if it shall be kept"),
+        ),
+    )
+
+
+def _emptied(look: Look, what: str, kubectl: Kubectl) -> tuple[Remedy, ...]:
+    """What makes nothing depend on it any more."""
+    thing = look.thing
+    if what == "replicas" and thing.resource.kind in _SCALED:
+        return (
+            Remedy(
+                commands=kubectl.lines(kubectl.scale(thing, 0), _deleted(thing, kubectl)),
+                effect=Effect.SAFE,
+                about="stops its Pods, then it may go",
+            ),
+        )
+    if thing.resource.kind == "Namespace" and what in _LOOKED_AT:
+        command = kubectl.call("get", _LOOKED_AT[what], "-n", thing.name)
+        return (Remedy(commands=kubectl.lines(command), effect=Effect.LOOKS, about="what has to go before it"),)
+    if thing.resource.kind == "CustomResourceDefinition":
+        command = kubectl.call("get", thing.name, "--all-namespaces")
+        return (Remedy(commands=kubectl.lines(command), effect=Effect.LOOKS, about="what has to go before it"),)
+    return ()
+
+
+def _protected_within(look: Look, named: str, kubectl: Kubectl) -> Finding:
+    commands = []
+    for kind, namespace, name in _NAMED.findall(named):
+        where = ("-n", namespace) if namespace else ()
+        commands.append(kubectl.call("label", *where, f"{kind.lower()}/{name}", f"{DELETE_PROTECTION_LABEL}-"))
+    off = Remedy(
+        commands=kubectl.lines(*commands, _deleted(look.thing, kubectl)),
+        effect=Effect.LEAVES,
+        about="what is in it is protected no longer, and goes with it: whoever put the labels there wanted to keep it",
+    )
+    return Finding(
+        reason=Reason.PROTECTED,
+        message=f"it holds what is protected by the label {DELETE_PROTECTION_LABEL}: {cut(named)}",
+        actor="whoever protected that",
+        remedies=(off,) if commands else (),
+    )
+
+
+def _deleted(thing: Thing, kubectl: Kubectl) -> str:
+    # Whoever was refused until now may be there first: a garbage collector does not wait to be told.
+    return kubectl.delete(thing, "--ignore-not-found")
+
+
+def _unlabelled(thing: Thing, kubectl: Kubectl) -> str:
+    return kubectl.on("label", thing, f"{DELETE_PROTECTION_LABEL}-")

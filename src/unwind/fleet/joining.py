@@ -1,0 +1,407 @@
+"""A cluster becomes a member: made on both sides, taken back if it fails half-way; and our end of it taken out again.
+
+What is there already from a join that was cut short is gone on with, so that the same command may be given again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api import names
+from unwind.api.karmada import CLUSTERS, TOKEN_KEY, Cluster
+from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
+from unwind.errors import UnwindError
+from unwind.fleet import contents, credentials, memberships, targets, tokens
+from unwind.kube.discovery import Discovery
+from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.fleet.memberships import Wish
+    from unwind.kube.client import Client, Object
+    from unwind.kube.kubeconfig import Connection
+
+_CONTROL_PLANE, _MEMBER = "control plane", "member"
+# A new account and its rights reach the server's own caches a moment after they were written.
+_BELIEVED_WITHIN = 15.0
+# Whoever pressed Ctrl-C wants to have it over, also where a server does not answer.
+_TAKEN_BACK_WITHIN = 45.0
+_NO_TOKEN = "(made when the cluster is joined)"  # noqa: S105 - that is no token
+
+
+class Result(StrEnum):
+    """What became of one object."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one object, for people and programs."""
+
+    kind: str
+    name: str
+    where: str
+    """In the member, or in the control plane."""
+    result: Result
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} in the {self.where} {self.result}"
+
+
+class Joined(msgspec.Struct, frozen=True, kw_only=True):
+    """A member, and what was done for it."""
+
+    name: str
+    id: str
+    """What it is known by: the uid of its kube-system."""
+    done: tuple[Done, ...] = ()
+
+
+class _Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What was there before."""
+
+    home: str
+    identity: str
+    cluster: Cluster | None
+
+
+async def rehearse(home: Client, member: Client, wish: Wish) -> list[Object]:
+    """What would be made, the member's side first. Nothing is written; raises UnwindError where join would refuse."""
+    found = await _look(home, member, wish)
+    mark = {names.JOINED_LABEL: found.home}
+    secret = memberships.secret(wish, member.connection, "", home=found.home)
+    secret["stringData"] = {TOKEN_KEY: _NO_TOKEN}
+    del secret["data"][TOKEN_KEY]
+    return [
+        memberships.namespace(wish.namespace, labels=mark),
+        *(body for _, body in memberships.credentials(wish, home=found.home)),
+        memberships.namespace(wish.namespace, labels=mark),
+        secret,
+        memberships.cluster(wish, member.connection, identity=found.identity),
+        memberships.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{wish.name}"),
+    ]
+
+
+async def join(home: Client, member: Client, wish: Wish, *, announce: Callable[[str], None] = lambda _: None) -> Joined:
+    """Make a cluster a member of a control plane (`home`). What this call made is taken back if it does not succeed."""
+    found = await _look(home, member, wish)
+    work = _Work(home, member, wish, found, announce)
+    try:
+        await work.carry_out()
+    except (Exception, asyncio.CancelledError) as error:
+        if left := await work.take_back():
+            told = str(error) or "it was interrupted"
+            raise UnwindError(f"{told}; left behind: {', '.join(left)}", remedy="join again, to go on") from error
+        raise
+    return Joined(name=wish.name, id=found.identity, done=tuple(work.done))
+
+
+async def take_out(client: Client, name: str, namespace: str, *, joined_to: str) -> list[str]:
+    """Take our credentials out of a member; returns what went, by name. What does not carry our mark stays.
+
+    `client`: of the member, with other credentials than those that go. `joined_to`: the control plane's kube-system
+    uid. The namespace goes, too, if it is ours and nothing else is in it.
+    """
+    gone = []
+    for resource, called, where in (
+        # The rights first: should the rest not work, what is left is worth nothing to whoever finds it.
+        (CLUSTER_ROLE_BINDINGS, memberships.role(name), None),
+        (CLUSTER_ROLES, memberships.role(name), None),
+        (SERVICE_ACCOUNTS, memberships.account(name), namespace),
+        (NAMESPACES, namespace, None),
+    ):
+        try:
+            found = await client.get(resource, called, namespace=where)
+            if not _marked(found, joined_to):
+                continue
+            if resource is NAMESPACES and await _inside(client, called):
+                continue
+            # As it was looked at: somebody may make it theirs at this moment.
+            version = found["metadata"]["resourceVersion"]
+            await client.delete(resource, called, uid=found["metadata"]["uid"], namespace=where, version=version)
+        except (NotFoundError, ConflictError):
+            continue  # it is gone, or another's by now
+        gone.append(f"{resource.kind} {where}/{called}" if where else f"{resource.kind} {called}")
+    return gone
+
+
+class _Work:
+    """One join, as far as it has got."""
+
+    def __init__(
+        self, home: Client, member: Client, wish: Wish, found: _Found, announce: Callable[[str], None]
+    ) -> None:
+        self._home = home
+        self._member = member
+        self._wish = wish
+        self._found = found
+        self._announce = announce
+        self._made: list[tuple[Client, Resource, Object]] = []
+        self._unsure: list[str] = []
+        """What was asked for, and no answer came."""
+        self.done: list[Done] = []
+
+    async def carry_out(self) -> None:
+        wish, home, member = self._wish, self._found.home, self._member
+        mark = {names.JOINED_LABEL: home}
+        await self._have(member, NAMESPACES, memberships.namespace(wish.namespace, labels=mark))
+        for resource, body in memberships.credentials(wish, home=home):
+            await self._have(member, resource, body)
+        await self._have(self._home, NAMESPACES, memberships.namespace(wish.namespace, labels=mark))
+        secret = await self._have_secret()
+        cluster = await self._have_cluster()
+        await self._have_owned(secret, cluster)
+        # Labelled with whose it is: one that was left by another cluster of this name is another one.
+        label = {names.MEMBER_LABEL: cluster["metadata"]["uid"]}
+        execution = memberships.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{wish.name}", labels=label)
+        await self._have(self._home, NAMESPACES, execution)
+
+    async def take_back(self) -> list[str]:
+        """Take back what was made here, the last first; returns what may be left."""
+        left = [*self._unsure]
+        try:
+            async with asyncio.timeout(_TAKEN_BACK_WITHIN):
+                while self._made:
+                    client, resource, made = self._made[-1]
+                    try:
+                        await self._delete(client, resource, made)
+                    except (ApiError, UnreachableError) as error:
+                        left.append(f"{self._called(client, resource, made)} ({error})")
+                    self._made.pop()
+        except TimeoutError:
+            left += [self._called(*one) for one in reversed(self._made)]
+        return left
+
+    async def _delete(self, client: Client, resource: Resource, made: Object) -> None:
+        meta, called = made["metadata"], self._called(client, resource, made)
+        if resource is NAMESPACES and (inside := await _inside(client, meta["name"])):
+            self._announce(f"{called} stays: {contents.named(inside)} is in it")
+            return
+        try:
+            await client.delete(resource, meta["name"], uid=meta["uid"], namespace=meta.get("namespace"))
+        except (NotFoundError, ConflictError):
+            return  # somebody was faster
+        self._announce(f"{called} taken back")
+
+    async def _have(self, client: Client, resource: Resource, body: Object) -> Object:
+        """The object, made or found. What is found has to be ours, but for a namespace."""
+        if made := await self._create(client, resource, body):
+            return made
+        meta = body["metadata"]
+        found = await client.get(resource, meta["name"], namespace=meta.get("namespace"))
+        _refuse(self._where(client), resource, found, home=self._found.home)
+        if resource is NAMESPACES:
+            self._tell(client, resource, found, Result.UNCHANGED)
+            return found
+        if _has(found, body):
+            self._tell(client, resource, found, Result.UNCHANGED)
+            return found
+        now = await client.apply(resource, {**body, "metadata": {**meta, "uid": found["metadata"]["uid"]}})
+        self._tell(client, resource, now, Result.CHANGED)
+        return now
+
+    async def _have_secret(self) -> Object:
+        """The Secret with a token that has been seen to work."""
+        wish, member = self._wish, self._member
+        found = await _get(self._home, SECRETS, wish.name, wish.namespace)
+        if found:
+            _refuse(_CONTROL_PLANE, SECRETS, found, home=self._found.home)
+            if await self._serves(found):
+                self._tell(self._home, SECRETS, found, Result.UNCHANGED)
+                return found
+        token = await tokens.request(member, namespace=wish.namespace, account=wish.account)
+        body = memberships.secret(wish, member.connection, token, home=self._found.home)
+        await tokens.prove(self._way(body), identity=self._found.identity, within=_BELIEVED_WITHIN)
+        if found is None:
+            if made := await self._create(self._home, SECRETS, body):
+                return made
+            raise UnwindError(f"{wish.name} is being joined by somebody else at this moment", remedy="try again")
+        patch = {"metadata": {"uid": found["metadata"]["uid"]}, "data": body["data"]}
+        written = await self._home.patch(SECRETS, wish.name, patch, namespace=wish.namespace)
+        self._tell(self._home, SECRETS, written, Result.CHANGED)
+        return written
+
+    async def _serves(self, secret: Object) -> bool:
+        """Whether the token of an earlier join will do."""
+        try:
+            way = self._way(secret)
+            await tokens.prove(way, identity=self._found.identity)
+        except (ApiError, UnreachableError):
+            return False
+        token = tokens.read(base64.b64decode(secret["data"][TOKEN_KEY]).decode())
+        return token is None or not token.due(datetime.now(UTC))
+
+    def _way(self, secret: Object) -> Connection:
+        """Exactly as the control plane will go."""
+        body = memberships.cluster(self._wish, self._member.connection, identity=self._found.identity)
+        return credentials.connection(targets.of_karmada(msgspec.convert(body, Cluster)), secret)
+
+    async def _have_cluster(self) -> Object:
+        wish, way = self._wish, self._member.connection
+        before = self._found.cluster
+        if before is None:
+            made = await self._create(
+                self._home, CLUSTERS, memberships.cluster(wish, way, identity=self._found.identity)
+            )
+            if made is None:
+                raise UnwindError(f"{wish.name} is being joined by somebody else at this moment", remedy="try again")
+            await self._refuse_twins(msgspec.convert(made, Cluster))
+            return await self._strategy_once(made)
+        body = memberships.cluster(wish, way, identity=self._found.identity)
+        annotations = body["metadata"].get("annotations") or {}
+        patch = {
+            "metadata": {"uid": before.metadata.uid, "annotations": annotations},
+            # What no longer holds is taken out: above all, that nobody looks at its certificate.
+            "spec": {
+                "insecureSkipTLSVerification": None,
+                "proxyURL": None,
+                **memberships.reached(wish, way),
+                **memberships.said(wish),
+            },
+        }
+        now = await self._strategy_once(await self._home.patch(CLUSTERS, wish.name, patch))
+        same = now["metadata"]["generation"] == before.metadata.generation
+        self._tell(self._home, CLUSTERS, now, Result.UNCHANGED if same else Result.CHANGED)
+        return now
+
+    async def _strategy_once(self, cluster: Object) -> Object:
+        """Where the field is served, what it says is not said twice."""
+        strategy = self._wish.remove_strategy
+        if strategy is None or cluster["spec"].get("removeStrategy") != strategy:
+            return cluster
+        patch = {
+            "metadata": {
+                "uid": cluster["metadata"]["uid"],
+                "annotations": {names.REMOVE_STRATEGY_ANNOTATION: None},
+            }
+        }
+        return await self._home.patch(CLUSTERS, cluster["metadata"]["name"], patch)
+
+    async def _refuse_twins(self, ours: Cluster) -> None:
+        """Two who join the same cluster under two names at once both find nobody; the later one gives way."""
+        others = [one for one in await _clusters(self._home) if memberships.may_be_older(one, ours)]
+        memberships.standing(self._wish, others, identity=ours.spec.id, server=ours.spec.api_endpoint)
+
+    async def _have_owned(self, secret: Object, cluster: Object) -> None:
+        """Let the Secret go when the Cluster has gone."""
+        meta = cluster["metadata"]
+        owner = {
+            "apiVersion": CLUSTERS.api_version,
+            "kind": CLUSTERS.kind,
+            "name": meta["name"],
+            "uid": meta["uid"],
+        }
+        keys = {key: secret["metadata"][key] for key in ("name", "namespace", "uid")}
+        # Applied: the manager, which has seen the Cluster by now, writes to the Secret as well.
+        await self._home.apply(
+            SECRETS,
+            {"apiVersion": "v1", "kind": SECRETS.kind, "metadata": {**keys, "ownerReferences": [owner]}},
+        )
+
+    async def _create(self, client: Client, resource: Resource, body: Object) -> Object | None:
+        """The new object; None if one of its name is there."""
+        try:
+            made = await client.create(resource, body)
+        except AlreadyExistsError:
+            return None
+        except (UnreachableError, asyncio.CancelledError):
+            self._unsure.append(f"{self._called(client, resource, body)}, of which it is not known whether it was made")
+            raise
+        self._made.append((client, resource, made))
+        self._tell(client, resource, made, Result.CREATED)
+        return made
+
+    def _tell(self, client: Client, resource: Resource, found: Object, result: Result) -> None:
+        one = Done(kind=resource.kind, name=_name(found), where=self._where(client), result=result)
+        self.done.append(one)
+        self._announce(str(one))
+
+    def _called(self, client: Client, resource: Resource, found: Object) -> str:
+        return f"{resource.kind} {_name(found)} in the {self._where(client)}"
+
+    def _where(self, client: Client) -> str:
+        return _MEMBER if client is self._member else _CONTROL_PLANE
+
+
+async def _look(home: Client, member: Client, wish: Wish) -> _Found:
+    """Who both of them are, and what is there. Raises UnwindError where the cluster cannot become a member."""
+    wish.check()
+    try:
+        identity = await member.cluster_uid()
+    except (ApiError, UnreachableError) as error:
+        raise UnwindError(f"the cluster that is to be joined cannot be used: {error}") from error
+    try:
+        uid = await home.cluster_uid()
+        clusters = await _clusters(home)
+    except (ApiError, UnreachableError) as error:
+        raise UnwindError(f"the control plane cannot be used: {error}") from error
+    cluster = memberships.standing(wish, clusters, identity=identity, server=member.connection.server)
+    made = memberships.credentials(wish, home=uid)
+    # What can be known before anything is written is told then.
+    for client, resource, name, namespace in (
+        (member, NAMESPACES, wish.namespace, None),
+        *((member, kind, it["metadata"]["name"], it["metadata"].get("namespace")) for kind, it in made),
+        (home, NAMESPACES, wish.namespace, None),
+        (home, SECRETS, wish.name, wish.namespace),
+        (home, NAMESPACES, f"{names.KARMADA_EXECUTION_NAMESPACE}{wish.name}", None),
+    ):
+        if there := await _get(client, resource, name, namespace):
+            _refuse(_MEMBER if client is member else _CONTROL_PLANE, resource, there, home=uid)
+    return _Found(home=uid, identity=identity, cluster=cluster)
+
+
+async def _clusters(home: Client) -> list[Cluster]:
+    try:
+        return msgspec.convert(await home.list(CLUSTERS), list[Cluster])
+    except ApiError as error:
+        if error.code != 404:
+            raise
+        raise UnwindError(
+            f"this control plane does not know {CLUSTERS.kind} of {CLUSTERS.group}", remedy="`unwind install` brings it"
+        ) from error
+
+
+async def _get(client: Client, resource: Resource, name: str, namespace: str | None) -> Object | None:
+    try:
+        return await client.get(resource, name, namespace=namespace)
+    except NotFoundError:
+        return None
+
+
+def _refuse(where: str, resource: Resource, found: Object, *, home: str) -> None:
+    """Raise UnwindError for what is going, or somebody else's. A namespace may be anybody's."""
+    called = f"{resource.kind} {_name(found)} in the {where}"
+    if found["metadata"].get("deletionTimestamp"):
+        raise UnwindError(f"{called} is being deleted", remedy="wait until it is gone, and join again")
+    if resource is not NAMESPACES and not _marked(found, home):
+        raise UnwindError(f"{called} is somebody else's", remedy="choose another name, or --cluster-namespace")
+
+
+def _has(found: Object, body: Object) -> bool:
+    """Whether an object is as it would be made."""
+    return all(found.get(field) == value for field, value in body.items() if field != "metadata")
+
+
+def _name(found: Object) -> str:
+    meta = found["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+
+
+async def _inside(client: Client, namespace: str) -> list[contents.Content]:
+    """What people or programs put into a namespace."""
+    found = await contents.in_namespace(client, Discovery(client), namespace)
+    return [one for one in found if not contents.made_by_the_server(one)]
+
+
+def _marked(found: Object, home: str) -> bool:
+    labels: dict[str, str] = found["metadata"].get("labels") or {}
+    return labels.get(names.JOINED_LABEL) == home

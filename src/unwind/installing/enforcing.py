@@ -1,0 +1,118 @@
+"""Who keeps protected objects in a cluster just now: its policies, a manager's webhook, or nobody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.names import DELETE_PROTECTION_LABEL, MANAGED_BY_LABEL, MANAGED_BY_UNWIND
+from unwind.api.policies import DeleteProtection
+from unwind.api.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
+from unwind.api.unwind import TEARDOWNS
+from unwind.installing import managers, protection
+from unwind.kube.errors import ApiError, NotFoundError
+from unwind.protecting import policies
+from unwind.protecting.modes import FEATURE
+
+if TYPE_CHECKING:
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Client
+    from unwind.protecting.kinds import Kind
+
+Object = dict[str, Any]
+
+POLICY, WEBHOOK, NOBODY, NOT_KNOWN = "policy", "webhook", "nobody", "not known"
+_SWITCH = f"unwind run --feature-gates {FEATURE}=true"
+
+
+class Enforced(msgspec.Struct, frozen=True, kw_only=True):
+    """Who keeps an object."""
+
+    way: str
+    """policy, webhook, nobody or not known."""
+    by: str = ""
+    """The object in the cluster that sees to it."""
+    note: str = ""
+    """What a person has to know of it: what it depends on, or what is missing."""
+
+
+async def enforced(client: Client, kind: Kind, word: DeleteProtection) -> Enforced:
+    """Who keeps an object of a kind that is labelled with a word."""
+    try:
+        alone = kind.rest is None or word is DeleteProtection.ALWAYS
+        if alone and (policy := await _policy(client, policies.of(kind).name)):
+            return Enforced(
+                way=POLICY,
+                by=f"{VALIDATING_ADMISSION_POLICIES.kind} {policy}",
+                note="the API server decides by itself, also while no manager runs",
+            )
+        if configuration := await _webhook(client, kind):
+            return await _by_manager(client, configuration)
+        return Enforced(way=NOBODY, note=await _missing(client))
+    except ApiError as error:
+        return Enforced(way=NOT_KNOWN, note=f"it could not be looked at: {error}")
+
+
+async def _policy(client: Client, policy: str) -> str:
+    """The name of a policy that is in force; empty if there is none."""
+    start = f"{protection.PREFIX}{policy}."
+    try:
+        bound = await _ours(client, VALIDATING_ADMISSION_POLICY_BINDINGS, start)
+        there = await _ours(client, VALIDATING_ADMISSION_POLICIES, start)
+    except NotFoundError:
+        raise
+    except ApiError as error:
+        if error.code == 404:
+            return ""  # this API server has no policies
+        raise
+    return next(iter(sorted(bound.keys() & there.keys())), "")
+
+
+async def _webhook(client: Client, kind: Kind) -> str:
+    """The name of the configuration that has a manager asked about labelled objects of a kind; empty if none does."""
+    found = await _ours(client, VALIDATING_WEBHOOK_CONFIGURATIONS, f"{protection.PREFIX}{protection.CONFIGURATION}.")
+    return next((name for name, one in sorted(found.items()) if any(_asks(it, kind) for it in one["webhooks"])), "")
+
+
+def _asks(webhook: Object, kind: Kind) -> bool:
+    labelled = {"key": DELETE_PROTECTION_LABEL, "operator": "Exists"} in (
+        webhook.get("objectSelector", {}).get("matchExpressions") or []
+    )
+    return labelled and any(
+        kind.group in rule["apiGroups"] and kind.plural in rule["resources"] and "DELETE" in rule["operations"]
+        for rule in webhook.get("rules") or ()
+    )
+
+
+async def _by_manager(client: Client, configuration: str) -> Enforced:
+    home = configuration.partition(f"{protection.CONFIGURATION}.")[2]
+    try:
+        running = bool(await managers.alive(client, home))
+    except ApiError:
+        note = "a manager is asked; whether one is running could not be looked at"
+    else:
+        note = (
+            "a manager is asked; while none runs, its deletion is refused altogether"
+            if running
+            else "a manager is asked, and none is running: until one does, its deletion is refused altogether"
+        )
+    return Enforced(way=WEBHOOK, by=f"{VALIDATING_WEBHOOK_CONFIGURATIONS.kind} {configuration}", note=note)
+
+
+async def _missing(client: Client) -> str:
+    try:
+        await client.get(CUSTOM_RESOURCE_DEFINITIONS, f"{TEARDOWNS.plural}.{TEARDOWNS.group}")
+    except NotFoundError:
+        return f"Unwind is not installed here: `unwind install`, and start a manager with `{_SWITCH}`"
+    return f"the feature gate {FEATURE} is off: start the manager with `{_SWITCH}`"
+
+
+async def _ours(client: Client, resource: Resource, start: str) -> dict[str, Object]:
+    found = await client.list(resource, labels=f"{MANAGED_BY_LABEL}={MANAGED_BY_UNWIND}")
+    return {one["metadata"]["name"]: one for one in found if one["metadata"]["name"].startswith(start)}

@@ -1,0 +1,33 @@
+"""Objects that are kept only by a finalizer of our own: deleted, and let go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.kube.errors import ConflictError, NotFoundError
+
+if TYPE_CHECKING:
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Client
+
+
+async def discard(
+    client: Client, resource: Resource, name: str, *, uid: str, finalizer: str, namespace: str | None = None
+) -> None:
+    """Delete exactly this object, and take our finalizer off it. What others hold it by is theirs to take off."""
+    try:
+        # The answer is the object as it waits for its finalizers; or a Status, if there were none.
+        found = await client.delete(resource, name, uid=uid, namespace=namespace)
+        while found["kind"] == resource.kind and found["metadata"]["uid"] == uid:
+            have = found["metadata"].get("finalizers") or []
+            left = [one for one in have if one != finalizer]
+            if left == have:
+                return
+            try:
+                found = await client.revise(resource, found, {"metadata": {"finalizers": left}})
+            except ConflictError:
+                found = await client.get(resource, name, namespace=namespace)
+            else:
+                return
+    except (NotFoundError, ConflictError):
+        pass  # somebody was faster, or its name is another's by now

@@ -1,0 +1,102 @@
+"""Who should serve something, and whether they run."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    LEASES,
+    SERVICES,
+    STATEFUL_SETS,
+    Resource,
+)
+from unwind.concurrency import side_by_side
+from unwind.diagnosing import facts
+from unwind.diagnosing.answers import Thing
+from unwind.diagnosing.looks import Unlisted
+from unwind.errors import UnwindError
+from unwind.kube.errors import ApiError, NotFoundError
+from unwind.kube.shards import REPLICA_LEASES, Timing
+from unwind.removing.asking.reading import as_thing, moment
+
+if TYPE_CHECKING:
+    from unwind.diagnosing.facts import Workload
+    from unwind.removing.asking.places import Place
+
+_CONVERTED = "conversion webhook"
+_WORKLOADS = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS)
+
+
+async def manager_runs(place: Place, *, now: datetime) -> bool | None:
+    """Whether a manager of Unwind has shown a sign of life; None if that cannot be found out."""
+    try:
+        leases = await place.client.list(LEASES)
+    except UnwindError as error:
+        place.unseen("the Leases of Unwind's manager", error)
+        return None
+    signs = [
+        moment((one.get("spec") or {}).get("renewTime"))
+        for one in leases
+        if one["metadata"]["name"].startswith(REPLICA_LEASES)
+    ]
+    return any(sign and now - sign < timedelta(seconds=2 * Timing().lasts) for sign in signs)
+
+
+async def conversion_of(place: Place, resource: Resource, error: ApiError) -> Unlisted:
+    """What is known of a kind that could not be read: whether its objects would have to be converted, and by whom."""
+    name = f"{resource.plural}.{resource.group}"
+    bare = Unlisted(definition=None, kind=resource.kind, error=error.status.message)
+    try:
+        found = await place.client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
+    except UnwindError:
+        return bare  # it has no CRD, or we may not see it: then there is no more to tell than the error itself
+    way = ((found["spec"].get("conversion") or {}).get("webhook") or {}).get("clientConfig") or {}
+    service = way.get("service")
+    converts = f"Service {service['namespace']}/{service['name']}" if service else str(way.get("url", ""))
+    definition = Thing(resource=CUSTOM_RESOURCE_DEFINITIONS, name=name, uid=found["metadata"]["uid"])
+    if _CONVERTED not in error.status.message:
+        return msgspec.structs.replace(bare, definition=definition)
+    workload = await behind_service(place, service["namespace"], service["name"]) if service else None
+    return msgspec.structs.replace(bare, definition=definition, converts=converts, workload=workload)
+
+
+async def behind_service(place: Place, namespace: str, name: str) -> Workload | None:
+    """The workload whose Pods a Service leads to; None if there is none, or that cannot be seen."""
+    try:
+        service = await place.client.get(SERVICES, name, namespace=namespace)
+        selector: dict[str, str] = service["spec"].get("selector") or {}
+        for resource in _WORKLOADS if selector else ():
+            for one in await place.client.list(resource, namespace=namespace):
+                labels = one["spec"]["template"]["metadata"].get("labels") or {}
+                if selector.items() <= labels.items():
+                    return facts.workload(as_thing(resource, one).ref, one)
+    except NotFoundError:
+        return None
+    except UnwindError as error:
+        place.unseen(f"Service {namespace}/{name}", error)
+    return None
+
+
+async def workloads(place: Place) -> tuple[Workload, ...]:
+    """All workloads of a cluster: one of them may serve a finalizer. They are read once for a question."""
+    if place.workloads is not None:
+        return place.workloads
+    found: list[Workload] = []
+
+    async def look(resource: Resource) -> None:
+        try:
+            items = await place.client.list(resource)
+        except UnwindError as error:
+            place.unseen(resource.plural, error)
+            return
+        found.extend(facts.workload(as_thing(resource, one).ref, one) for one in items)
+
+    await side_by_side((look(resource) for resource in _WORKLOADS), limit=len(_WORKLOADS))
+    place.workloads = tuple(sorted(found, key=lambda one: str(one.object)))
+    return place.workloads

@@ -1,0 +1,102 @@
+"""What a member tells of objects on it, for a plan: what goes along, what costs, what would refuse. Only reads."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.names import DELETE_PROTECTION_LABEL
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, STATEFUL_SETS, Resource
+from unwind.api.unwind import Entry
+from unwind.errors import UnwindError
+from unwind.fleet import contents
+from unwind.fleet.contents import Content
+from unwind.kube import views
+from unwind.kube.errors import NotFoundError
+from unwind.removing import claims, clouded, shielded
+from unwind.removing.blast import Told
+from unwind.removing.clouded import Cloud
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from unwind.fleet.fleet import Fleet
+    from unwind.fleet.member import Member
+    from unwind.fleet.targets import Anchor
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member told of objects on it."""
+
+    resources: dict[str, int] = {}
+    """How many custom resources there are of each CRD, by its name."""
+    cloud: Cloud = Cloud()
+    claims: tuple[Entry, ...] = ()
+    """Claims of StatefulSets, which no inventory has yet."""
+    protected: tuple[Told, ...] = ()
+    unseen: str = ""
+    """Why it could not be looked at."""
+
+    def claims_of(self, entries: Iterable[Entry]) -> list[Entry]:
+        """The claims of those StatefulSets that are among these."""
+        sets = {
+            (entry.object.namespace, f"{STATEFUL_SETS.kind} {entry.object.name}")
+            for entry in entries
+            if entry.object.kind == STATEFUL_SETS.kind
+        }
+        return [one for one in self.claims if (one.object.namespace, one.source) in sets]
+
+
+async def look_at(fleet: Fleet, target: Anchor, entries: Sequence[Entry]) -> Seen:
+    """What a member tells of these. One that cannot be reached is no reason not to tell the rest."""
+    if not entries:
+        return Seen()
+    try:
+        async with fleet.member(target) as member:
+            return await _seen(member, entries)
+    except UnwindError as error:
+        return Seen(unseen=str(error))
+
+
+async def _seen(member: Member, entries: Sequence[Entry]) -> Seen:
+    refs = [entry.object for entry in entries]
+    known = {ref.uid for ref in refs}
+    resources = {}
+    made: list[Entry] = []
+    for ref in refs:
+        try:
+            if (ref.group, ref.kind) == (CUSTOM_RESOURCE_DEFINITIONS.group, CUSTOM_RESOURCE_DEFINITIONS.kind):
+                found = await member.client.get(CUSTOM_RESOURCE_DEFINITIONS, ref.name)
+                if resource := contents.defined_by(found):
+                    resources[ref.name] = len(await contents.of_kind(member.client, resource))
+            elif (ref.group, ref.kind) == (STATEFUL_SETS.group, STATEFUL_SETS.kind):
+                found = await member.client.get(STATEFUL_SETS, ref.name, namespace=ref.namespace)
+                made += [one for one in await claims.of_set(member, found, order=0) if one.object.uid not in known]
+        except NotFoundError:
+            continue  # it is gone already
+    cloud = await clouded.look(member, [*refs, *(one.object for one in made)])
+    protected = await shielded.protected(member, await _labelled(member, entries))
+    return Seen(resources=resources, cloud=cloud, claims=tuple(made), protected=tuple(protected))
+
+
+async def _labelled(member: Member, entries: Iterable[Entry]) -> list[Content]:
+    """Those of these objects that carry the label of protection: few do, so they are asked for by it."""
+    kinds = {
+        Resource(it.group, it.version, entry.resource, it.kind, namespaced=bool(it.namespace))
+        for entry in entries
+        for it in (entry.object,)
+    }
+    uids = {entry.object.uid for entry in entries}
+    found: list[Content] = []
+    for resource in sorted(kinds, key=lambda one: (one.group, one.plural, one.version)):
+        view = views.metadata(resource)
+        pages = member.client.pages(resource, labels=DELETE_PROTECTION_LABEL, accept=view.accept_list)
+        try:
+            async with aclosing(pages):
+                async for page in pages:
+                    found += [Content(resource, view.decode(item)) for item in page.items or ()]
+        except UnwindError:
+            continue  # a version that is not served any more: the removal finds the one that is
+    return [one for one in found if one.metadata.uid in uids]

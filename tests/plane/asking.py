@@ -1,0 +1,258 @@
+"""`unwind why` for tests: the answer as a value, and its commands typed into a shell."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import ssl
+import subprocess
+import tempfile
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from tests.plane.test_local_command import UNWIND
+from unwind.api.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+    Resource,
+)
+from unwind.certificates import Authority
+from unwind.clock import SYSTEM
+from unwind.diagnosing.answers import Effect
+from unwind.fleet.fleet import Fleet
+from unwind.kube import naming
+from unwind.kube.errors import ApiError
+from unwind.local import tools, waiting
+from unwind.protecting.policies import policies
+from unwind.removing.asking.places import Place
+from unwind.removing.asking.walking import why
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from unwind.diagnosing.answers import Answer, Remedy
+    from unwind.kube.client import Client, Object
+    from unwind.local.cluster import Cluster
+
+_LONG = 90.0
+
+
+class Asker:
+    """Somebody who asks about one cluster, and types what they are told."""
+
+    def __init__(self, cluster: Cluster, namespace: str = "default", *, kubeconfig: Path | None = None) -> None:
+        self.cluster = cluster
+        self.client = cluster.client
+        self.namespace = namespace
+        self._kubeconfig = kubeconfig or cluster.kubeconfig
+        kubectl = tools.find(tools.KUBECTL)
+        assert kubectl, "make setup has it built where it is not on the PATH"
+        self._path = f"{UNWIND.parent}:{os.environ['PATH']}:{kubectl.path.parent}"
+
+    async def ask(self, text: str, *, namespace: str | None = None, client: Client | None = None) -> Answer:
+        """The answer, as it is found out."""
+        client = client or self.client
+        async with Fleet(client) as fleet:
+            place = Place(client, fleet=fleet)
+            named = await naming.resolve(place.discovery, text, namespace=namespace or self.namespace)
+            return await why(place, named, clock=SYSTEM)
+
+    async def until(self, text: str, says: Callable[[Answer], bool], *, namespace: str | None = None) -> Answer:
+        """Ask again and again until the answer is like that: what it is about is somebody else's to write."""
+        answer: Answer | None = None
+        try:
+            async with asyncio.timeout(_LONG):
+                while True:
+                    answer = await self.ask(text, namespace=namespace)
+                    if says(answer):
+                        return answer
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            raise AssertionError(f"the last answer was {answer}") from None
+
+    async def shell(self, *commands: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Type these, one after the other, until one fails."""
+        variables = (
+            os.environ | {"PATH": self._path, "KUBECONFIG": str(self._kubeconfig), "NO_COLOR": "1"} | (env or {})
+        )
+        with tempfile.TemporaryDirectory() as directory:
+            return await asyncio.to_thread(
+                lambda: subprocess.run(
+                    ["bash", "-e", "-o", "pipefail", "-c", "\n".join(commands)],
+                    cwd=directory,
+                    env=variables,
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
+                    check=False,
+                )
+            )
+
+    async def do(self, remedy: Remedy) -> None:
+        """Do what the answer says, to the letter."""
+        done = await self.shell(*remedy.commands)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    async def until_gone(self, resource: Resource, name: str, *, namespace: str | None = None) -> None:
+        where = (namespace or self.namespace) if resource.namespaced else None
+        await waiting.until_absent(self.client, resource, name, namespace=where, within=_LONG)
+
+    async def until_deletable(self, resource: Resource, obj: Object) -> None:
+        """Return when nothing refuses its deletion: the API server takes a moment to go by what it was told."""
+        meta = obj["metadata"]
+        async with asyncio.timeout(_LONG):
+            while True:
+                try:
+                    await self.client.delete(
+                        resource, meta["name"], uid=meta["uid"], namespace=meta.get("namespace"), dry_run=True
+                    )
+                except ApiError:
+                    await asyncio.sleep(0.1)
+                else:
+                    return
+
+    async def until_refused(self, resource: Resource, obj: Object, words: str) -> None:
+        """Return when its deletion is refused in these words."""
+        meta, said = obj["metadata"], "it is not refused"
+        try:
+            async with asyncio.timeout(_LONG):
+                while words not in said:
+                    try:
+                        await self.client.delete(
+                            resource, meta["name"], uid=meta["uid"], namespace=meta.get("namespace"), dry_run=True
+                        )
+                    except ApiError as error:
+                        said = str(error)
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(said) from None
+
+    async def make(self, resource: Resource, name: str, *, finalizers: list[str] | None = None, **more: Any) -> Object:
+        """Create an object in our namespace."""
+        metadata: Object = {"name": name, **more.pop("metadata", {})}
+        if resource.namespaced:
+            metadata.setdefault("namespace", self.namespace)
+        if finalizers:
+            metadata["finalizers"] = finalizers
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **more}
+        return await self.client.create(resource, body)
+
+    async def delete(self, resource: Resource, obj: Object, *, propagation: str | None = None) -> None:
+        meta = obj["metadata"]
+        await self.client.delete(
+            resource, meta["name"], uid=meta["uid"], namespace=meta.get("namespace"), propagation=propagation
+        )
+
+    async def define(self, group: str, **spec: Any) -> Resource:
+        """A kind of our own, Gadget, as soon as it is served."""
+        gadgets = Resource(group, "v1", "gadgets", "Gadget")
+        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+        version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+        body = {
+            "group": group,
+            "names": {"plural": "gadgets", "singular": "gadget", "kind": "Gadget"},
+            "scope": "Namespaced",
+            "versions": [version],
+            **spec,
+        }
+        await self.make(CUSTOM_RESOURCE_DEFINITIONS, f"gadgets.{group}", spec=body)
+        await waiting.until_true(self.client, CUSTOM_RESOURCE_DEFINITIONS, f"gadgets.{group}", "Established")
+        return gadgets
+
+    async def keeping(self, name: str, message: str) -> None:
+        """A policy that has every ConfigMap of this name kept."""
+        rule = {"apiGroups": [""], "apiVersions": ["*"], "operations": ["DELETE"], "resources": ["configmaps"]}
+        condition = {"name": "concerned", "expression": f"oldObject.metadata.name == '{name}'"}
+        spec = {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [rule]},
+            "matchConditions": [condition],
+            "validations": [{"expression": "false", "message": message, "reason": "Forbidden"}],
+        }
+        await self._policy(name, spec, {"validationActions": ["Deny"]})
+
+    async def protect(self) -> None:
+        """The policies of deletion protection, as Unwind installs them."""
+        for policy in policies():
+            await self._policy(f"protect-{policy.name}", policy.spec, policy.binding)
+
+    async def _policy(self, name: str, spec: Object, binding: Object) -> None:
+        await self.make(VALIDATING_ADMISSION_POLICIES, name, spec=spec)
+        await self.make(VALIDATING_ADMISSION_POLICY_BINDINGS, name, spec={"policyName": name, **binding})
+
+
+def forced(answer: Answer) -> Remedy:
+    """The one that leaves something behind."""
+    [remedy] = [one for one in answer.remedies if one.effect is Effect.LEAVES]
+    return remedy
+
+
+def safe(answer: Answer) -> Remedy:
+    """The one that leaves nothing behind."""
+    [remedy] = [one for one in answer.remedies if one.effect is Effect.SAFE]
+    return remedy
+
+
+def deleting(answer: Answer) -> Remedy:
+    """The one that deletes something."""
+    [remedy] = [one for one in answer.remedies if one.effect is Effect.DELETES]
+    return remedy
+
+
+def chain(answer: Answer) -> list[str]:
+    """The objects of the chain, in order, by kind and name."""
+    return [f"{one.object.kind}/{one.object.name}" for one in answer.chain]
+
+
+@asynccontextmanager
+async def denying(reason: str) -> AsyncIterator[Object]:
+    """A webhook that denies everything: how it is called."""
+
+    def answer(_: str, review: Object) -> Object:
+        verdict = {"uid": review["request"]["uid"], "allowed": False, "status": {"message": reason, "code": 403}}
+        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": verdict}
+
+    async with answering(answer) as way:
+        yield way
+
+
+@asynccontextmanager
+async def answering(reply: Callable[[str, Object], Object]) -> AsyncIterator[Object]:
+    """A server over HTTPS that answers each call by its path and its body: how it is called."""
+    authority = Authority("answering")
+    pair = authority.server("answering", hosts=["127.0.0.1"])
+
+    async def answer(request: web.Request) -> web.Response:
+        # Cluster API says nothing about what its body is.
+        return web.json_response(reply(request.path, msgspec.json.decode(await request.read())))
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=_context(pair.certificate, pair.key))
+        await site.start()
+        port = runner.addresses[0][1]
+        yield {"url": f"https://127.0.0.1:{port}/", "caBundle": _base64(authority.certificate)}
+    finally:
+        await runner.cleanup()
+
+
+def _context(certificate: bytes, key: bytes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.TemporaryDirectory() as directory:
+        for name, content in (("crt", certificate), ("key", key)):
+            (Path(directory) / name).write_bytes(content)
+        context.load_cert_chain(Path(directory) / "crt", Path(directory) / "key")
+    return context
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()

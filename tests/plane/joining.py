@@ -1,0 +1,186 @@
+"""Members for tests: real clusters, joined as a person joins them, and what runs beside them."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from tests.plane import profiles
+from tests.plane.external import Everything
+from unwind.api.karmada import CLUSTERS, WORKS, Cluster
+from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_EXECUTION_NAMESPACE
+from unwind.api.resources import NAMESPACES, SECRETS
+from unwind.clock import SYSTEM
+from unwind.controllers.addons.caches import Caches
+from unwind.controllers.members.caches import MemberCaches
+from unwind.controllers.members.clusters import Clusters
+from unwind.fleet import joining
+from unwind.fleet.memberships import Wish
+from unwind.kube.errors import ConflictError, NotFoundError, UnreachableError
+from unwind.kube.events import Recorder
+from unwind.kube.metrics import Metrics
+from unwind.kube.transport import Answer, HttpTransport
+from unwind.local import waiting
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from unwind.clock import Clock
+    from unwind.kube.client import Client, Object
+    from unwind.kube.kubeconfig import Connection
+    from unwind.local.cluster import Cluster as LocalCluster
+    from unwind.parts import Part
+
+GROUPS = ("cluster.karmada.io", "work.karmada.io")
+
+
+async def install(client: Client) -> None:
+    """Have all kinds served that members need, and those of add-ons, whose caches run beside them."""
+    await profiles.install(client)
+    await profiles.serve(client, GROUPS, (CLUSTERS, WORKS))
+
+
+@asynccontextmanager
+async def running(
+    client: Client, *more: Callable[[Client, MemberCaches, Caches], Part], clock: Clock = SYSTEM
+) -> AsyncIterator[MemberCaches]:
+    """The cluster controller runs, and with it what else is made for the caches."""
+    everything, metrics = Everything(), Metrics(CollectorRegistry())
+    addons, caches = Caches(client, clock=clock), MemberCaches(client, clock=clock)
+    recorder = Recorder(client, instance="test")
+    clusters = Clusters(
+        client, caches, addons.sources[SECRETS.kind], owner=everything, metrics=metrics, recorder=recorder, clock=clock
+    )
+    async with profiles.under_way(
+        (addons, caches, recorder, clusters, *(make(client, caches, addons) for make in more))
+    ):
+        yield caches
+
+
+class Member:
+    """A cluster that is joined under a name of its own, and what stands for it in the control plane."""
+
+    def __init__(self, client: Client, cluster: LocalCluster, name: str, joined: joining.Joined) -> None:
+        self.client = client
+        """Of the control plane."""
+        self.cluster = cluster
+        self.name = name
+        self.joined = joined
+        self.execution = f"{KARMADA_EXECUTION_NAMESPACE}{name}"
+
+    async def get(self) -> Cluster:
+        return await self.client.get(CLUSTERS, self.name, type=Cluster)
+
+    async def until(self, holds: Callable[[Cluster], bool], called: str = "as it should be") -> Cluster:
+        """The Cluster, as soon as it is so."""
+        found = await waiting.until(
+            self.client,
+            CLUSTERS,
+            self.name,
+            lambda it: it is not None and holds(msgspec.convert(it, Cluster)),
+            called,
+            within=60,
+        )
+        return msgspec.convert(found, Cluster)
+
+    async def work(self, name: str, *manifests: Object, **spec: Any) -> Object:
+        """A Work of these manifests."""
+        body = {
+            "apiVersion": WORKS.api_version,
+            "kind": WORKS.kind,
+            "metadata": {"name": name, "namespace": self.execution},
+            "spec": {"workload": {"manifests": list(manifests)}, **spec},
+        }
+        return await self.client.create(WORKS, body)
+
+    async def delete(self) -> None:
+        """Ask for the end of the Cluster, which is what unjoining begins with."""
+        it = await self.get()
+        await self.client.delete(CLUSTERS, self.name, uid=it.metadata.uid)
+
+
+def a_name() -> str:
+    """One that no other test has."""
+    return f"m-{uuid.uuid4().hex[:8]}"
+
+
+async def prepare(cluster: LocalCluster) -> None:
+    """Have a namespace for credentials that no test deletes: the next one would have to wait until it is gone."""
+    await cluster.create_namespace(KARMADA_CLUSTER_NAMESPACE)
+
+
+async def clear(client: Client, name: str) -> None:
+    """Let go of all that stands for a member, so that its cluster can be joined again. Nobody waits for namespaces."""
+    execution = f"{KARMADA_EXECUTION_NAMESPACE}{name}"
+    for one in await client.list(WORKS, namespace=execution):
+        await _drop(client, WORKS, one["metadata"]["name"], execution)
+    await _drop(client, CLUSTERS, name, None)
+    await _drop(client, SECRETS, name, KARMADA_CLUSTER_NAMESPACE)
+    with suppress(NotFoundError, ConflictError):
+        found = await client.get(NAMESPACES, execution)
+        await client.delete(NAMESPACES, execution, uid=found["metadata"]["uid"])
+
+
+async def _drop(client: Client, kind: Any, name: str, namespace: str | None) -> None:
+    with suppress(NotFoundError, ConflictError):
+        found = await client.get(kind, name, namespace=namespace)
+        await client.delete(kind, name, uid=found["metadata"]["uid"], namespace=namespace)
+        await client.patch(kind, name, {"metadata": {"finalizers": None}}, namespace=namespace)
+
+
+@asynccontextmanager
+async def joined(
+    client: Client, cluster: LocalCluster, *, name: str = "", via: Client | None = None, **wish: Any
+) -> AsyncIterator[Member]:
+    """A cluster joined for one test. `via`: another way to it, such as a proxy, by which it is joined."""
+    name = name or a_name()
+    await prepare(cluster)
+    done = await joining.join(client, via or cluster.client, Wish(name=name, **wish))
+    member = Member(client, cluster, name, done)
+    try:
+        yield member
+    finally:
+        await clear(client, name)
+        home = await client.cluster_uid()
+        await joining.take_out(cluster.client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=home)
+
+
+class Killed(BaseException):
+    """Nothing is done after it."""
+
+
+class Failing:
+    """A way to an API server on which one write fails."""
+
+    def __init__(self, connection: Connection, count: list[int], how: str) -> None:
+        self._real = HttpTransport(connection, user_agent="test")
+        self._count = count
+        self._how = how
+
+    async def request(
+        self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
+    ) -> Answer:
+        fails = False
+        if method != "GET":
+            self._count[0] -= 1
+            fails = self._count[0] == 0
+        if fails and self._how == "refused":
+            return Answer(403, msgspec.json.encode({"kind": "Status", "code": 403, "message": "for once"}))
+        if fails and self._how == "killed before":
+            raise Killed
+        answer = await self._real.request(method, target, body=body, headers=headers, within=within)
+        if fails and self._how == "killed after":
+            raise Killed
+        if fails and self._how == "unanswered":
+            raise UnreachableError("no answer came")
+        return answer
+
+    def stream(self, target: str, *, headers: Mapping[str, str], silence: float) -> Any:
+        return self._real.stream(target, headers=headers, silence=silence)
+
+    async def close(self) -> None:
+        await self._real.close()

@@ -1,0 +1,219 @@
+"""What the tests of `unwind plan` and `unwind delete` are made of: a manager, objects, and the commands."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tests.plane import profiles
+from tests.plane.removals import until_served
+from tests.plane.tearing import Everything
+from unwind.api.meta import ObjectRef
+from unwind.api.resources import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    SERVICES,
+    Resource,
+)
+from unwind.api.unwind import TEARDOWNS, Cause, Teardown
+from unwind.cli.delete import delete
+from unwind.cli.plan import plan
+from unwind.clock import SYSTEM
+from unwind.controllers.addons.caches import Caches
+from unwind.controllers.teardowns.requested import Requested
+from unwind.controllers.teardowns.requesting import request
+from unwind.deleting.builtin import BUILTIN
+from unwind.installing.managers import alive
+from unwind.kube.errors import NotFoundError
+from unwind.kube.metrics import Metrics
+from unwind.kube.shards import Shards
+from unwind.local import waiting
+from unwind.metrics import new_registry
+from unwind.removing.inventories import Inventories
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    import pytest
+
+    from unwind.clock import Clock
+    from unwind.kube.client import Client, Object
+    from unwind.local.cluster import Cluster
+
+HOLD = "example.dev/hold"
+
+
+@asynccontextmanager
+async def manager(client: Client, home: str, *, clock: Clock = SYSTEM) -> AsyncIterator[Requested]:
+    """Who carries requests out, as long as the context lasts; then it is gone as if it had been killed."""
+    caches = Caches(client, clock=clock)
+    controller = Requested(
+        client,
+        caches,
+        namespace=home,
+        owner=Everything(),
+        metrics=Metrics(new_registry()),
+        deleters=BUILTIN,
+        clock=clock,
+    )
+    # By its Leases it is known to be alive.
+    shards = Shards(client, namespace=home, identity=f"test-{uuid.uuid4().hex[:6]}")
+    async with profiles.under_way((caches, controller, shards)):
+        while not await alive(client, home):
+            await SYSTEM.sleep(0.05)
+        yield controller
+
+
+class Room:
+    """A namespace on the management cluster, and what is put into it."""
+
+    def __init__(self, cluster: Cluster, home: str) -> None:
+        self.cluster = cluster
+        self.client = cluster.client
+        self.home = home
+        self.name = f"room-{uuid.uuid4().hex[:6]}"
+        self.uids: dict[str, str] = {}
+
+    async def open(self) -> None:
+        await self.cluster.create_namespace(self.name)
+        self.uids["namespace"] = await self.uid(NAMESPACES, self.name, namespace=None)
+
+    async def put(self, resource: Resource, name: str, *, namespace: str | None = "", **body: Any) -> Object:
+        """Create an object in the room, or with None for its namespace, in the cluster."""
+        where = self.name if namespace == "" else namespace
+        metadata = {"name": name} | ({"namespace": where} if where else {}) | body.pop("metadata", {})
+        made = await self.client.create(
+            resource, {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **body}
+        )
+        self.uids[name] = made["metadata"]["uid"]
+        return made
+
+    async def config_map(self, name: str, **metadata: Any) -> Object:
+        return await self.put(CONFIG_MAPS, name, metadata=metadata)
+
+    async def deployment(self, name: str, *, replicas: int = 1, **metadata: Any) -> Object:
+        """A Deployment whose Pods are there."""
+        labels = {"app": name}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "c"}]}}
+        spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+        made = await self.put(DEPLOYMENTS, name, metadata=metadata, spec=spec)
+
+        def made_all(it: Object | None) -> bool:
+            return bool(it and it.get("status", {}).get("replicas", 0) == replicas)
+
+        await waiting.until(self.client, DEPLOYMENTS, name, made_all, "scaled up", namespace=self.name)
+        return made
+
+    async def service(self, name: str, **spec: Any) -> Object:
+        return await self.put(SERVICES, name, spec={"ports": [{"port": 80}], **spec})
+
+    async def definition(self, *, scope: str = "Namespaced", **metadata: Any) -> Resource:
+        """A CRD for Gadgets of a group of the room's own, served."""
+        group = f"{self.name}.dev"
+        names = {"kind": "Gadget", "plural": "gadgets", "singular": "gadget", "listKind": "GadgetList"}
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+        await self.put(
+            CUSTOM_RESOURCE_DEFINITIONS,
+            f"gadgets.{group}",
+            namespace=None,
+            metadata=metadata,
+            spec={"group": group, "scope": scope, "names": names, "versions": [version]},
+        )
+        resource = Resource(group, "v1", "gadgets", "Gadget", namespaced=scope == "Namespaced")
+        await until_served(self.client, resource)
+        return resource
+
+    async def uid(self, resource: Resource, name: str, *, namespace: str | None = "") -> str:
+        found = await self.client.get(resource, name, namespace=self.name if namespace == "" else namespace)
+        uid: str = found["metadata"]["uid"]
+        return uid
+
+    async def there(self, resource: Resource, name: str, *, namespace: str | None = "") -> bool:
+        try:
+            await self.uid(resource, name, namespace=namespace)
+        except NotFoundError:
+            return False
+        return True
+
+    async def let_go(self, resource: Resource, name: str) -> None:
+        """Take the finalizers off, as whoever serves them would."""
+        patch = {"metadata": {"finalizers": None}}
+        await self.client.patch(resource, name, patch, namespace=self.name if resource.namespaced else None)
+
+    async def teardown(self, state: Callable[[Teardown], bool], called: str, *, target: str = "namespace") -> Teardown:
+        """The Teardown of a target, as soon as it is so."""
+
+        def look(it: Object | None) -> bool:
+            return it is not None and state(msgspec.convert(it, Teardown))
+
+        found = await waiting.until(self.client, TEARDOWNS, self.uids[target], look, called)
+        return msgspec.convert(found, Teardown)
+
+    async def ask(self, resource: Resource, name: str, key: str, *, max_objects: int | None = None) -> Teardown:
+        """Write the Teardown, without looking at anything before."""
+        namespace = self.name if resource.namespaced else ""
+        ref = ObjectRef(
+            group=resource.group,
+            version=resource.version,
+            kind=resource.kind,
+            namespace=namespace,
+            name=name,
+            uid=self.uids[key],
+        )
+        return await request(self.client, ref, plural=resource.plural, now=SYSTEM.now(), max_objects=max_objects)
+
+    async def accounts(self, teardown: Teardown) -> list[Any]:
+        return await Inventories(self.client, namespace=self.home).of(teardown.metadata.uid)
+
+    def deleted(self) -> list[str]:
+        """What was deleted by its uid, of what was put here: in order, each once."""
+        names = {uid: name for name, uid in self.uids.items()}
+        return list(dict.fromkeys(names[one.uid] for one in self.cluster.audit.deletions() if one.uid in names))
+
+    def unguarded(self) -> list[str]:
+        """Deletions by us that took whatever had the name."""
+        found = self.cluster.audit.deletions(namespace=self.name)
+        return [one.object_ref.name for one in found if not one.uid and one.user_agent.startswith("unwind")]
+
+
+async def tidy(client: Client) -> None:
+    """Leave no request behind for another test's manager."""
+    for one in msgspec.convert(await client.list(TEARDOWNS), list[Teardown]):
+        if one.spec.cause == Cause.REQUESTED:
+            await client.delete(TEARDOWNS, one.metadata.name, uid=one.metadata.uid)
+
+
+class Command:
+    """The commands as a person calls them, in this process."""
+
+    def __init__(self, kubeconfig: Path, home: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self._options: dict[str, Any] = {"kubeconfig": kubeconfig, "unwind_namespace": home}
+        self._capsys = capsys
+
+    async def plan(self, target: str, **options: Any) -> str:
+        self._capsys.readouterr()
+        await plan(target, **self._options, **options)
+        return self._capsys.readouterr().out
+
+    async def foreseen(self, target: str, **options: Any) -> Any:
+        told = await self.plan(target, output="json", **options)
+        return msgspec.json.decode(told[told.index("{\n") :])
+
+    async def outcome(self, target: str, **options: Any) -> Any:
+        """What became of it, for machines; whatever else this process says stands before it."""
+        told = await self.delete(target, output="json", **options)
+        return msgspec.json.decode(told[told.index("{\n") : told.rindex("\n}") + 2])
+
+    async def delete(self, target: str, **options: Any) -> str:
+        """Raises what the command ends with; returns what it printed, on both ways."""
+        self._capsys.readouterr()
+        await delete(target, **({"yes": True} | self._options | options))
+        told = self._capsys.readouterr()
+        return told.out + told.err

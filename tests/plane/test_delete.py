@@ -1,0 +1,432 @@
+"""`unwind delete`: any object goes with what it holds and owns, in order; what refuses, refuses before that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from tests.plane import profiles, tearing
+from tests.plane.dying import Life, mortal
+from tests.plane.removals import serve_finalizers
+from tests.plane.requesting import HOLD, Command, Room, manager, tidy
+from tests.plane.tearing import Everything
+from unwind.api.meta import ObjectRef, manifest
+from unwind.api.names import AGGREGATE_LABEL, DELETE_POLICY_ANNOTATION, DELETE_PROTECTION_LABEL, RESOURCE_ANNOTATION
+from unwind.api.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    LEASES,
+    NAMESPACES,
+    PODS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+)
+from unwind.api.rights import HOME, Setting
+from unwind.api.sveltos import CLUSTER_PROFILES
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown
+from unwind.clock import SYSTEM
+from unwind.controllers.addons.caches import Caches
+from unwind.controllers.teardowns.requested import Requested
+from unwind.controllers.teardowns.requesting import written
+from unwind.deleting.builtin import BUILTIN
+from unwind.errors import TimedOutError, UnwindError
+from unwind.installing import requesting
+from unwind.installing.managers import alive
+from unwind.kube.client import Client
+from unwind.kube.errors import ApiError
+from unwind.kube.metrics import Metrics
+from unwind.kube.shards import Shards
+from unwind.local import waiting
+from unwind.metrics import new_registry
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.local.plane import Plane
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def home(plane: Plane) -> AsyncIterator[str]:
+    """Unwind's own namespace, for all tests here."""
+    await profiles.install(plane.management.client)
+    name = "unwind-requests"
+    await plane.management.create_namespace(name)
+    yield name
+    await tidy(plane.management.client)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def room(plane: Plane, home: str) -> Room:
+    room = Room(plane.management, home)
+    await room.open()
+    return room
+
+
+@pytest.fixture
+def command(plane: Plane, home: str, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(plane.management.kubeconfig, home, capsys)
+
+
+async def test_a_namespace_goes_with_all_that_is_in_it_and_in_order(room: Room, command: Command, home: str) -> None:
+    gadgets = await room.definition()
+    await room.put(gadgets, "gadget")
+    await room.deployment("operator")
+    await room.config_map("settings")
+    await room.service("web", type="LoadBalancer")
+    async with manager(room.client, home):
+        told = await command.delete(f"ns/{room.name}")
+    assert f"Namespace {room.name} is gone" in told
+    assert not await room.there(NAMESPACES, room.name, namespace=None)
+    assert await room.there(CUSTOM_RESOURCE_DEFINITIONS, f"gadgets.{room.name}.dev", namespace=None)
+    order = room.deleted()
+    assert order[:3] == ["gadget", "web", "operator"]
+    assert order[-1] == "namespace"
+    assert room.unguarded() == []
+    teardown = await room.teardown(lambda it: it.finished, "finished")
+    assert (teardown.phase, teardown.spec.requested_by) == (Phase.COMPLETE, "admin")
+    assert teardown.spec.plan
+    assert teardown.status.removed == f"{teardown.spec.plan.objects}/{teardown.spec.plan.objects}"
+
+
+async def test_what_appears_in_a_namespace_meanwhile_is_not_touched_and_keeps_it(
+    room: Room, command: Command, home: str
+) -> None:
+    await room.config_map("held", finalizers=[HOLD])
+    async with manager(room.client, home), asyncio.TaskGroup() as group:
+        deleting = group.create_task(_failing(command, f"ns/{room.name}"))
+        held = await room.teardown(lambda it: it.phase is Phase.HELD, "held")
+        assert "waits for example.dev/hold" in held.status.blocked_by
+        await room.config_map("newcomer")
+        await room.let_go(CONFIG_MAPS, "held")
+        error = await deleting
+    assert error.exit_code == 1
+    assert "was kept: it holds what is not ours: ConfigMap" in str(error)
+    assert f"{room.name}/newcomer" in str(error)
+    assert not await room.there(CONFIG_MAPS, "held")
+    assert await room.there(CONFIG_MAPS, "newcomer")
+    ended = await room.teardown(lambda it: it.finished, "finished")
+    assert (ended.phase, ended.status.left) == (Phase.COMPLETE, 1)
+    # Asked for once more, it is another request, and takes the newcomer, too.
+    async with manager(room.client, home):
+        await command.delete(f"ns/{room.name}")
+    assert not await room.there(NAMESPACES, room.name, namespace=None)
+
+
+async def _failing(command: Command, target: str, **options: object) -> UnwindError:
+    with pytest.raises(UnwindError) as raised:
+        await command.delete(target, **options)
+    return raised.value
+
+
+async def test_what_is_protected_refuses_before_anything_is_deleted(room: Room, command: Command, home: str) -> None:
+    await room.config_map("plain")
+    await room.config_map("precious", labels={DELETE_PROTECTION_LABEL: "Always"})
+    async with manager(room.client, home):
+        error = await _failing(command, f"ns/{room.name}")
+        assert f"ConfigMap {room.name}/precious: forbidden by ResourcesProtectionDeletion" in str(error)
+        # Who writes the Teardown by hand gets no further.
+        await room.ask(NAMESPACES, room.name, "namespace")
+        refused = await room.teardown(lambda it: it.finished, "finished")
+    assert refused.phase is Phase.REFUSED
+    assert [one.object.name for one in refused.status.blockers] == ["precious"]
+    assert room.deleted() == []
+    # What is said to be kept by its annotation stays, and is no reason not to take the rest.
+    await room.client.patch(
+        CONFIG_MAPS,
+        "precious",
+        {"metadata": {"labels": None, "annotations": {DELETE_POLICY_ANNOTATION: "skip"}}},
+        namespace=room.name,
+    )
+    async with manager(room.client, home):
+        error = await _failing(command, f"ns/{room.name}")
+    assert "was kept" in str(error)
+    assert room.deleted() == ["plain"]
+
+
+async def test_an_owner_goes_with_what_it_owns_and_leaves_what_others_own_too(
+    room: Room, command: Command, home: str
+) -> None:
+    await room.deployment("web", replicas=2)
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": room.uids["web"]}
+    other = await room.config_map("other")
+    second = {"apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": other["metadata"]["uid"]}
+    await room.config_map("mine", ownerReferences=[owner])
+    await room.config_map("shared", ownerReferences=[owner, second])
+    await room.config_map("bystander")
+    async with manager(room.client, home):
+        outcome = await command.outcome("deploy/web", namespace=room.name)
+    assert (outcome["gone"], outcome["removed"]) == (True, "1/1")
+    assert outcome["objects"] == 5  # with a ReplicaSet, two Pods, and a ConfigMap
+    left = {one["metadata"]["name"] for one in await room.client.list(CONFIG_MAPS, namespace=room.name)}
+    assert left - {"kube-root-ca.crt"} == {"other", "shared", "bystander"}
+    assert await room.client.list(PODS, namespace=room.name) == []
+
+
+async def test_the_resources_of_a_definition_go_before_it_while_their_operator_runs(
+    room: Room, command: Command, home: str
+) -> None:
+    gadgets = await room.definition()
+    for name in ("one", "two"):
+        await room.put(gadgets, name, metadata={"finalizers": [HOLD]})
+    crd = f"gadgets.{room.name}.dev"
+    async with manager(room.client, home), asyncio.TaskGroup() as group:
+        operator = group.create_task(serve_finalizers(room.client, gadgets, HOLD))
+        error = await _failing(command, f"crd/{crd}", max_objects=2)
+        assert "3 objects would go" in str(error)
+        assert room.deleted() == []
+        await command.delete(f"crd/{crd}", max_objects=3)
+        operator.cancel()
+    assert sorted(room.deleted()[:2]) == ["one", "two"]
+    assert room.deleted()[2] == crd
+    assert not await room.there(CUSTOM_RESOURCE_DEFINITIONS, crd, namespace=None)
+
+
+async def test_more_objects_than_were_allowed_are_refused_by_the_manager_as_well(
+    room: Room, command: Command, home: str
+) -> None:
+    await room.config_map("one")
+    await room.ask(NAMESPACES, room.name, "namespace", max_objects=1)
+    async with manager(room.client, home):
+        refused = await room.teardown(lambda it: it.finished, "finished")
+    assert refused.phase is Phase.REFUSED
+    assert refused.status.blocked_by == "2 objects would go, and no more than 1 may"
+    assert room.deleted() == []
+
+
+async def test_killed_at_any_moment_and_started_again_it_goes_on(room: Room, command: Command, home: str) -> None:
+    for number in range(3):
+        await room.config_map(f"c-{number}", finalizers=[HOLD])
+    await room.ask(NAMESPACES, room.name, "namespace")
+    async with manager(room.client, home):
+        await room.teardown(lambda it: it.spec.plan is not None, "planned")
+    for number in range(3):
+        async with manager(room.client, home):
+            await room.teardown(lambda it: it.phase is Phase.HELD, "held")
+            await room.let_go(CONFIG_MAPS, f"c-{number}")
+    async with manager(room.client, home):
+        ended = await room.teardown(lambda it: it.finished, "finished")
+    assert ended.phase is Phase.COMPLETE
+    assert not await room.there(NAMESPACES, room.name, namespace=None)
+    assert room.unguarded() == []
+
+
+async def test_a_process_that_dies_at_each_of_its_writes_loses_nothing_and_does_nothing_twice(
+    plane: Plane, room: Room, home: str
+) -> None:
+    for number in range(2):
+        await room.config_map(f"c-{number}")
+    await room.ask(NAMESPACES, room.name, "namespace")
+    over = False
+    lives = 0
+    while not over and lives < 40:
+        lives += 1
+        # One write further in each life: what was done in the one before is done again, or seen to be done.
+        life = Life(lives)
+        async with mortal(plane.management, life) as client, asyncio.TaskGroup() as group:
+            running = group.create_task(_managed(client, home))
+            finished = group.create_task(room.teardown(lambda it: it.finished, "finished"))
+            died = group.create_task(life.died.wait())
+            await asyncio.wait([finished, died], return_when=asyncio.FIRST_COMPLETED)
+            over = finished.done()
+            for task in (running, finished, died):
+                task.cancel()
+    assert over
+    assert lives > 3
+    ended = await room.teardown(lambda it: it.finished, "finished")
+    assert ended.phase is Phase.COMPLETE
+    assert not await room.there(NAMESPACES, room.name, namespace=None)
+    sent = Counter(one.uid for one in room.cluster.audit.deletions() if one.uid in room.uids.values())
+    assert sent == dict.fromkeys(room.uids.values(), 1)
+
+
+async def _managed(client: Client, home: str) -> None:
+    caches = Caches(client)
+    controller = Requested(
+        client, caches, namespace=home, owner=Everything(), metrics=Metrics(new_registry()), deleters=BUILTIN
+    )
+    async with profiles.under_way((caches, controller)):
+        await asyncio.Event().wait()
+
+
+async def test_who_takes_a_request_back_keeps_what_is_left(room: Room, command: Command, home: str) -> None:
+    await room.config_map("held", finalizers=[HOLD])
+    async with manager(room.client, home), asyncio.TaskGroup() as group:
+        deleting = group.create_task(_failing(command, f"ns/{room.name}"))
+        held = await room.teardown(lambda it: it.phase is Phase.HELD, "held")
+        await room.client.delete(TEARDOWNS, held.metadata.name, uid=held.metadata.uid)
+        assert "was taken back" in str(await deleting)
+        name = f"{held.metadata.uid}-0"
+        await waiting.until_absent(room.client, INVENTORIES, name, namespace=home)
+        await room.let_go(CONFIG_MAPS, "held")
+        await waiting.until_absent(room.client, CONFIG_MAPS, "held", namespace=room.name)
+    found = await room.client.get(NAMESPACES, room.name)
+    assert "deletionTimestamp" not in found["metadata"]
+
+
+async def test_without_a_manager_or_a_name_typed_nothing_is_asked_for(
+    room: Room, command: Command, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await room.config_map("c")
+    error = await _failing(command, "cm/c", namespace=room.name, unwind_namespace="default")
+    assert "no manager is running in default" in str(error)
+    async with manager(room.client, home):
+        error = await _failing(command, "cm/c", namespace=room.name, yes=False)
+        assert "nobody is there to ask" in str(error)
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+        monkeypatch.setattr("builtins.input", lambda *_: "another")
+        error = await _failing(command, "cm/c", namespace=room.name, yes=False)
+        assert "what was typed is not 'c'" in str(error)
+        error = await _failing(command, "cm/nothing", namespace=room.name)
+        assert f"there is no ConfigMap {room.name}/nothing" in str(error)
+        for system in ("kube-system", home):
+            assert "cannot be deleted" in str(await _failing(command, f"ns/{system}"))
+    assert room.deleted() == []
+
+
+async def test_the_time_may_be_over_and_it_goes_on_without_the_command(room: Room, command: Command, home: str) -> None:
+    await room.config_map("held", finalizers=[HOLD])
+    async with manager(room.client, home):
+        with pytest.raises(TimedOutError) as raised:
+            await command.delete("cm/held", namespace=room.name, timeout="2s")
+        assert raised.value.exit_code == 3
+        told = await command.delete("cm/held", namespace=room.name, wait=False)
+        assert f"is being deleted, as Teardown {room.uids['held']}" in told
+        await room.let_go(CONFIG_MAPS, "held")
+        await room.teardown(lambda it: it.phase is Phase.COMPLETE, "complete", target="held")
+
+
+async def test_the_manager_says_which_right_is_missing(plane: Plane, room: Room, command: Command, home: str) -> None:
+    await room.config_map("c")
+    user = f"manager-{room.name}"
+    reading = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}
+    records = {"apiGroups": ["unwind.dev", "coordination.k8s.io"], "resources": ["*"], "verbs": ["*"]}
+    role = await room.put(CLUSTER_ROLES, user, namespace=None, rules=[reading, records])
+    await room.put(
+        CLUSTER_ROLE_BINDINGS,
+        user,
+        namespace=None,
+        roleRef={"apiGroup": CLUSTER_ROLES.group, "kind": "ClusterRole", "name": user},
+        subjects=[{"apiGroup": CLUSTER_ROLES.group, "kind": "User", "name": user}],
+    )
+    async with Client(plane.management.connection(user)) as client, manager(client, home):
+        error = await _failing(command, "cm/c", namespace=room.name)
+        assert "the manager may not delete configmaps" in str(error)
+        assert AGGREGATE_LABEL in str(error)
+        assert await room.there(CONFIG_MAPS, "c")
+        rules = [*role["rules"], {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["delete"]}]
+        await room.client.patch(CLUSTER_ROLES, user, {"rules": rules})
+        async with asyncio.timeout(60):
+            while await room.there(CONFIG_MAPS, "c"):  # the API server takes a moment to know of a right
+                with suppress(UnwindError):
+                    await command.delete("cm/c", namespace=room.name)
+    assert room.deleted() == ["c"]
+
+
+async def test_a_cluster_is_deleted_as_such_and_followed_until_it_is_gone(
+    plane: Plane, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = await tearing.scene(plane, namespace)
+    await scene.add_on("base")
+    await scene.add_on("shop", depends_on=("base",))
+    await scene.add_on("kept", behaviour="LeavePolicies", objects=1)
+    command = Command(plane.management.kubeconfig, HOME, capsys)
+    shards = Shards(scene.client, namespace=HOME, identity="test-clusters")
+    async with tearing.manager(scene.client), profiles.under_way([shards]), asyncio.TaskGroup() as group:
+        while not await alive(scene.client, HOME):
+            await asyncio.sleep(0.05)
+        deleting = group.create_task(command.outcome(f"cluster/{scene.name}", namespace=namespace))
+        ended = await scene.ended()
+        assert ended.phase is Phase.COMPLETE
+        await scene.let_go()
+        outcome = await deleting
+    assert (outcome["gone"], outcome["teardown"], outcome["removed"]) == (True, scene.uid, "6/7")
+    assert [one["object"]["name"] for one in outcome["left"]] == ["kept-0"]
+    assert set(scene.deleted()[:3]) == {f"shop-{number}" for number in range(3)}
+    for lease in await scene.client.list(LEASES, namespace=HOME):
+        meta = lease["metadata"]
+        await scene.client.delete(LEASES, meta["name"], uid=meta["uid"], namespace=HOME)
+
+
+async def test_a_profile_is_deleted_as_such(room: Room, command: Command, home: str) -> None:
+    name = f"profile-{room.name}"
+    await room.put(CLUSTER_PROFILES, name, namespace=None, spec={})
+    async with manager(room.client, home):
+        told = await command.delete(f"clusterprofile/{name}")
+    assert f"ClusterProfile {name} is gone" in told
+    assert room.deleted() == [name]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def policy(plane: Plane, home: str) -> AsyncIterator[None]:
+    """What `unwind install` has the API server hold requests against."""
+    client = plane.management.client
+    policy, binding = requesting.REQUESTS.manifests(Setting(namespace=home))
+    made = await client.apply(VALIDATING_ADMISSION_POLICIES, policy)
+    bound = await client.apply(VALIDATING_ADMISSION_POLICY_BINDINGS, binding)
+    yield
+    for resource, one in ((VALIDATING_ADMISSION_POLICY_BINDINGS, bound), (VALIDATING_ADMISSION_POLICIES, made)):
+        await client.delete(resource, one["metadata"]["name"], uid=one["metadata"]["uid"])
+
+
+@pytest.mark.usefixtures("policy")
+async def test_who_may_not_delete_something_may_not_have_it_deleted(plane: Plane, room: Room, home: str) -> None:
+    """The manager could: so the API server looks at the rights of who asks."""
+    await room.config_map("mine")
+    await room.config_map("theirs")
+    user = f"ann-{room.name}"
+    rules = [
+        {"apiGroups": ["unwind.dev"], "resources": ["teardowns"], "verbs": ["create", "get", "list", "patch"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mine"], "verbs": ["delete"]},
+    ]
+    await room.put(CLUSTER_ROLES, user, namespace=None, rules=rules)
+    await room.put(
+        CLUSTER_ROLE_BINDINGS,
+        user,
+        namespace=None,
+        roleRef={"apiGroup": CLUSTER_ROLES.group, "kind": "ClusterRole", "name": user},
+        subjects=[{"apiGroup": CLUSTER_ROLES.group, "kind": "User", "name": user}],
+    )
+    async with Client(plane.management.connection(user)) as client:
+        # A policy, and a right, count as soon as the API server has taken notice of them.
+        async with asyncio.timeout(60):
+            while True:
+                with pytest.raises(ApiError) as refused:
+                    await _ask(room, client, "theirs", by=user, dry=True)
+                if "may not delete ConfigMap theirs" in str(refused.value):
+                    break
+                await asyncio.sleep(0.1)
+        with pytest.raises(ApiError, match="and not ann"):
+            await _ask(room, client, "mine", by="somebody-else")
+        with pytest.raises(ApiError, match="may not delete ConfigMap mine"):
+            await _ask(room, client, "mine", by=user, plural="secrets")
+        asked = await _ask(room, client, "mine", by=user)
+        for patch in (
+            {"spec": {"requestedBy": "somebody-else"}},
+            {"metadata": {"annotations": {RESOURCE_ANNOTATION: "secrets"}}},
+        ):
+            with pytest.raises(ApiError, match="requests"):
+                await client.patch(TEARDOWNS, asked.metadata.name, patch)
+    async with manager(room.client, home):
+        ended = await room.teardown(lambda it: it.finished, "finished", target="mine")
+    assert (ended.phase, ended.spec.requested_by) == (Phase.COMPLETE, user)
+    assert await room.there(CONFIG_MAPS, "theirs")
+
+
+async def _ask(
+    room: Room, client: Client, name: str, *, by: str, plural: str = "configmaps", dry: bool = False
+) -> Teardown:
+    """Write a request as somebody would who writes it by hand."""
+    ref = ObjectRef(version="v1", kind="ConfigMap", namespace=room.name, name=name, uid=room.uids[name])
+    body = manifest(TEARDOWNS, written(ref, name=room.uids[name], by=by, plural=plural, now=SYSTEM.now()))
+    if dry:
+        # Only tried: it may be before the policy is known.
+        return msgspec.convert(await client.apply(TEARDOWNS, body, dry_run=True), Teardown)
+    return msgspec.convert(await client.create(TEARDOWNS, body), Teardown)

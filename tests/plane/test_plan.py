@@ -1,0 +1,233 @@
+"""`unwind plan`: what would go, in which order, what refuses, stays and needs it; and nothing is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from tests.plane import profiles, tearing
+from tests.plane.removals import stateful_set, until_claimed
+from tests.plane.requesting import Command, Room
+from unwind.api import karmada
+from unwind.api.names import DELETE_PROTECTION_LABEL, OWNER_LABEL
+from unwind.api.resources import (
+    CONFIG_MAPS,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    STATEFUL_SETS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
+from unwind.api.rights import HOME
+from unwind.errors import UnwindError
+from unwind.local.cluster import ALL_RIGHTS
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from unwind.local.plane import Plane
+
+READING = {"get", "list", "watch"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def home(plane: Plane) -> str:
+    await profiles.install(plane.management.client)
+    return HOME
+
+
+@pytest.fixture
+def command(plane: Plane, home: str, capsys: pytest.CaptureFixture[str]) -> Command:
+    # A user of its own: the audit log knows what it has asked for.
+    return Command(plane.management.write_kubeconfig("planner", groups=ALL_RIGHTS), home, capsys)
+
+
+def named(refs: list[dict[str, Any]]) -> set[str]:
+    return {f"{ref['kind']}/{ref['name']}" for ref in refs}
+
+
+async def test_a_namespace_shows_its_order_its_radius_and_what_would_refuse(
+    plane: Plane, home: str, command: Command
+) -> None:
+    room = Room(plane.management, home)
+    await room.open()
+    gadgets = await room.definition()
+    await room.put(gadgets, "gadget")
+    await room.deployment("web", replicas=2)
+    await room.service("front", type="LoadBalancer")
+    await room.config_map("settings")
+    await room.config_map("precious", labels={DELETE_PROTECTION_LABEL: "Always"})
+    await room.config_map("added", labels={OWNER_LABEL: "u-1"})
+    claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    for name, policy in (("disk", "Delete"), ("archive", "Retain")):
+        volume = f"{room.name}-{name}"
+        await room.put(
+            PERSISTENT_VOLUMES,
+            volume,
+            namespace=None,
+            spec={
+                **claim,
+                "capacity": {"storage": "1Gi"},
+                "persistentVolumeReclaimPolicy": policy,
+                "hostPath": {"path": "/x"},
+                "claimRef": {"namespace": room.name, "name": name},
+            },
+        )
+        await room.put(
+            PERSISTENT_VOLUME_CLAIMS,
+            name,
+            spec={**claim, "volumeName": volume, "resources": {"requests": {"storage": "1Gi"}}},
+        )
+    await room.put(
+        VALIDATING_WEBHOOK_CONFIGURATIONS,
+        f"hook-{room.name}",
+        namespace=None,
+        webhooks=[
+            {
+                "name": "a.example.dev",
+                "clientConfig": {"service": {"namespace": room.name, "name": "front"}},
+                "rules": [{"apiGroups": ["none.dev"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]}],
+                "failurePolicy": "Ignore",
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+            }
+        ],
+    )
+    seen = await command.foreseen(f"ns/{room.name}")
+    assert [step["name"] for step in seen["plan"]["steps"]] == [
+        "custom objects",
+        "load balancers",
+        "workloads",
+        "volume claims",
+        "the rest",
+        "namespaces",
+    ]
+    assert named(seen["objects"]["custom objects"]) == {"Gadget/gadget"}
+    assert {"ConfigMap/settings", "ConfigMap/precious"} <= named(seen["objects"]["the rest"])
+    along = [ref["kind"] for ref in seen["along"]]
+    assert (along.count("ReplicaSet"), along.count("Pod")) == (1, 2)
+    assert named(seen["radius"]["loadBalancers"]) == {"Service/front"}
+    assert {one["name"]: one["goes"] for one in seen["volumes"]} == {
+        f"{room.name}-disk": True,
+        f"{room.name}-archive": False,
+    }
+    assert [one["object"]["name"] for one in seen["refusals"]] == ["precious"]
+    assert {one["object"]["name"] for one in seen["staying"]} == {"added", f"{room.name}-archive"}
+    assert any(f"hook-{room.name}" in line for line in seen["warnings"])
+    assert any(f"Namespace {room.name} stays, too" in line for line in seen["warnings"])
+    assert (seen["total"], seen["refused"]) == (seen["radius"]["objects"], True)
+    # And as people, or other programs, want it.
+    table = await command.plan(f"ns/{room.name}")
+    assert "Would refuse, so nothing is deleted:" in table
+    wide = await command.plan(f"ns/{room.name}", output="wide")
+    assert f"ConfigMap {room.name}/settings" in wide
+    assert yaml.safe_load(await command.plan(f"ns/{room.name}", output="yaml"))["title"] == f"Namespace {room.name}"
+    assert (await command.plan(f"ns/{room.name}", output="svg")).startswith("<svg")
+    assert (await command.plan(f"ns/{room.name}", output="dot")).startswith("digraph")
+    assert "flowchart" in await command.plan(f"ns/{room.name}", output="mermaid")
+
+
+async def test_an_object_shows_what_needs_it_and_a_definition_what_it_takes_along(
+    plane: Plane, home: str, command: Command
+) -> None:
+    room = Room(plane.management, home)
+    await room.open()
+    await room.config_map("settings")
+    container = {"name": "c", "image": "c", "envFrom": [{"configMapRef": {"name": "settings"}}]}
+    await room.put(PODS, "user", spec={"containers": [container]})
+    seen = await command.foreseen("cm/settings", namespace=room.name)
+    assert seen["warnings"] == [f"ConfigMap {room.name}/settings goes, and is used by what stays: Pod {room.name}/user"]
+    gadgets = await room.definition()
+    for number in range(3):
+        await room.put(gadgets, f"g-{number}")
+    owner = {"apiVersion": f"{gadgets.group}/v1", "kind": "Gadget", "name": "g-0", "uid": room.uids["g-0"]}
+    await room.config_map("owned", ownerReferences=[owner])
+    seen = await command.foreseen(f"crd/gadgets.{gadgets.group}")
+    assert seen["radius"]["definitions"] == [{"name": f"gadgets.{gadgets.group}", "resources": 3, "along": 0}]
+    assert named(seen["along"]) == {"ConfigMap/owned"}
+    assert [step["objects"] for step in seen["plan"]["steps"]] == [3, 1]
+    with pytest.raises(UnwindError, match="there is no ConfigMap"):
+        await command.plan("cm/nothing", namespace=room.name)
+    with pytest.raises(UnwindError, match="this cluster knows no 'thing'"):
+        await command.plan("thing/x")
+
+
+async def test_a_stateful_set_takes_its_claims_along(plane: Plane, home: str, command: Command) -> None:
+    room = Room(plane.management, home)
+    await room.open()
+    body = stateful_set(room.name, "db", replicas=1)
+    await room.put(STATEFUL_SETS, "db", spec=body["spec"])
+    await until_claimed(room.client, room.name, "data-db-0")
+    seen = await command.foreseen("sts/db", namespace=room.name)
+    assert named(seen["objects"]["volume claims"]) == {"PersistentVolumeClaim/data-db-0"}
+    assert "Pod/db-0" in named(seen["along"])
+
+
+async def test_a_cluster_shows_the_waves_of_its_add_ons_and_what_is_on_its_member(
+    plane: Plane, namespace: str, command: Command
+) -> None:
+    scene = await tearing.scene(plane, namespace)
+    await scene.add_on("base")
+    await scene.add_on("shop", depends_on=("base",), objects=2)
+    await scene.add_on("left", behaviour="LeavePolicies", objects=1)
+    await scene.member.client.patch(
+        CONFIG_MAPS, "shop-0", {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Always"}}}, namespace=scene.on_member
+    )
+    for target, where in ((f"cluster/{scene.name}", scene.namespace), (scene.name, None)):
+        seen = await command.foreseen(target, namespace=where)
+        waves = {step["name"].partition("-")[0]: (step["wave"], step["effort"]) for step in seen["plan"]["steps"]}
+        assert waves == {
+            "ClusterProfile/shop": (1, "Enforce"),
+            "ClusterProfile/base": (2, "Enforce"),
+            "ClusterProfile/left": (1, "Leave"),
+        }
+        assert (seen["radius"]["objects"], seen["radius"]["staying"]) == (5, 1)
+        assert [one["object"]["name"] for one in seen["refusals"]] == ["shop-0"]
+        assert [one["object"]["name"] for one in seen["staying"]] == ["left-0"]
+        assert not seen["requested"]
+        assert [step.rpartition("-")[0] for step in seen["criticalPath"]] == [
+            "ClusterProfile/shop",
+            "ClusterProfile/base",
+        ]
+    # What becomes of a profile is told for each cluster that it is on; who needs it is named.
+    seen = await command.foreseen(f"clusterprofile/{scene.profile('base')}")
+    assert [step["name"] for step in seen["plan"]["steps"]] == [f"Capi/{scene.namespace}/{scene.name}"]
+    assert seen["radius"]["objects"] == 3
+    assert [scene.profile("shop") in line for line in seen["warnings"]] == [True]
+
+
+async def test_a_member_of_karmada_shows_what_its_strategy_leaves(plane: Plane, home: str, command: Command) -> None:
+    client = plane.management.client
+    await profiles.serve(client, ("cluster.karmada.io", "work.karmada.io"), (karmada.CLUSTERS, karmada.WORKS))
+    name = "planned-member"
+    made = await client.create(
+        karmada.CLUSTERS,
+        {
+            "apiVersion": karmada.CLUSTERS.api_version,
+            "kind": "Cluster",
+            "metadata": {"name": name},
+            "spec": {"syncMode": "Push", "removeStrategy": "Required"},
+        },
+    )
+    await plane.management.create_namespace(f"karmada-es-{name}")
+    work = {"apiVersion": karmada.WORKS.api_version, "kind": "Work"}
+    metadata = {"name": "w", "namespace": f"karmada-es-{name}"}
+    await client.create(karmada.WORKS, {**work, "metadata": metadata, "spec": {}})
+    seen = await command.foreseen(f"cluster/{name}")
+    assert [(step["name"], step["effort"]) for step in seen["plan"]["steps"]] == [("Work/w", "Enforce")]
+    await client.patch(karmada.CLUSTERS, name, {"spec": {"removeStrategy": "Needless"}})
+    seen = await command.foreseen(f"clusters.cluster.karmada.io/{name}")
+    assert [(step["name"], step["effort"]) for step in seen["plan"]["steps"]] == [("Work/w", "Leave")]
+    await client.delete(karmada.CLUSTERS, name, uid=made["metadata"]["uid"])
+
+
+async def test_nothing_was_written_by_any_of_this(plane: Plane, command: Command) -> None:
+    await command.plan("ns/default")
+    for cluster in (plane.management, *plane.members.values()):
+        assert {one.verb for one in cluster.audit.entries(user="planner")} <= READING
+        by_agent = [one for one in cluster.audit.entries() if one.user_agent.startswith("unwind-plan")]
+        assert {one.verb for one in by_agent} <= READING
+    assert list(plane.management.audit.entries(user="planner"))

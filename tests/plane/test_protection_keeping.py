@@ -1,0 +1,229 @@
+"""What protects is kept by a manager: made, put right, made otherwise, taken away; with exactly its rights."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests.plane.external import Everything
+from tests.plane.profiles import under_way
+from tests.plane.protecting import HOME, MANAGER, ROOM, delete, named, put_all, until_answered
+from tests.plane.protection_table import BY_ITSELF
+from tests.plane.test_install import absent, command
+from unwind.api.resources import (
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
+from unwind.controllers.protecting.keeping import Keeper
+from unwind.errors import UnwindError
+from unwind.installing import protection
+from unwind.kube.client import Client
+from unwind.kube.metrics import Metrics
+from unwind.kube.transport import Answer, HttpTransport
+from unwind.local import waiting
+from unwind.protecting.keeping import mended
+from unwind.protecting.modes import Mode
+from unwind.testing.clock import StillClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Object
+    from unwind.local.cluster import Cluster
+
+# With a machine that is busy; and the objects of a whole table are made first.
+pytestmark = pytest.mark.timeout(400)
+
+AUTHORITY = "Y2E="
+CONFIGURATION = protection.protection_rules(HOME)
+POLICIES, BINDINGS = ({one["metadata"]["name"]: one for one in objects} for objects in protection.policy_objects(HOME))
+
+
+class Old(HttpTransport):
+    """An API server that has no policies: it answers in plain text, as for every kind that it does not serve."""
+
+    async def request(self, method: str, target: str, **more: Any) -> Answer:
+        if "/validatingadmissionpolic" in target:
+            return Answer(404, b"404 page not found\n")
+        return await super().request(method, target, **more)
+
+
+def keeper_of(client: Client, *, on: bool = True, mode: Mode = Mode.AUTO) -> Keeper:
+    """By a clock that stands still: whatever it does, it was told of by an event."""
+    metrics = Metrics(CollectorRegistry())
+    return Keeper(client, namespace=HOME, on=on, mode=mode, owner=Everything(), metrics=metrics, clock=StillClock())
+
+
+@asynccontextmanager
+async def manager(cluster: Cluster, *, old: bool = False) -> AsyncIterator[Client]:
+    """The manager's own client, with its rights."""
+    connection = cluster.connection(MANAGER, groups=("system:serviceaccounts",))
+    transport = Old(connection, user_agent="unwind") if old else None
+    async with Client(connection, transport=transport) as client:
+        yield client
+
+
+@asynccontextmanager
+async def keeping(
+    cluster: Cluster, *, on: bool = True, mode: Mode = Mode.AUTO, old: bool = False
+) -> AsyncIterator[None]:
+    """The keeper alone, as long as the context lasts."""
+    async with manager(cluster, old=old) as client, under_way([keeper_of(client, on=on, mode=mode)]):
+        yield
+
+
+async def until(client: Client, resource: Resource, name: str, state: Callable[[Object], bool]) -> Object:
+    found = await waiting.until(client, resource, name, lambda it: it is not None and state(it), "as it should be")
+    assert found
+    return found
+
+
+async def until_all_there(client: Client, *, everything: bool = False) -> None:
+    for resource, wanted in (
+        (VALIDATING_ADMISSION_POLICIES, POLICIES),
+        (VALIDATING_ADMISSION_POLICY_BINDINGS, BINDINGS),
+    ):
+        for name, one in wanted.items():
+            await until(client, resource, name, lambda it, one=one: mended(it, one) == {})  # type: ignore[misc]
+    await until_asking(client, everything=everything)
+
+
+async def until_asking(client: Client, *, everything: bool) -> None:
+    names = ["labelled", "unlabelled", "labels"] if everything else ["labelled", "unlabelled"]
+    asked = [f"{name}.protection.unwind.dev" for name in names]
+    await until(
+        client,
+        VALIDATING_WEBHOOK_CONFIGURATIONS,
+        CONFIGURATION,
+        lambda it: (
+            [one["name"] for one in it["webhooks"]] == asked
+            and it["webhooks"][0]["failurePolicy"] == "Fail"
+            and any("apps" in rule["apiGroups"] for rule in it["webhooks"][0]["rules"]) is everything
+        ),
+    )
+
+
+async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_it_is_off(fresh_member: Cluster) -> None:
+    client = fresh_member.client
+    assert (await command(fresh_member, "install", "--url", "https://127.0.0.1:1", "--authorized-groups", "")).code == 0
+    rows = [row for row in BY_ITSELF if row.kind.kind in ("Deployment", "ConfigMap", "Namespace")]
+    await put_all(client, rows)
+    async with keeping(fresh_member):
+        await until_all_there(client)
+        await until_answered(client, rows)
+        await comes_back(client)
+        await is_put_right(client)
+        await until_answered(client, rows)
+    async with keeping(fresh_member, mode=Mode.WEBHOOK):
+        await until_asking(client, everything=True)
+        for name in BINDINGS:
+            await waiting.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, name)
+        told = await command(fresh_member, "protect", f"ns/{ROOM}")
+        assert (
+            f"kept by ValidatingWebhookConfiguration {CONFIGURATION}: a manager is asked, and none is running"
+            in told.out
+        )
+    # Where there are no policies, it is the same; and whoever insists on them is told so.
+    async with keeping(fresh_member):
+        await until_all_there(client)
+    async with keeping(fresh_member, old=True):
+        await until_asking(client, everything=True)
+    async with manager(fresh_member, old=True) as its:
+        with pytest.RaisesGroup(pytest.RaisesExc(UnwindError, match="has no ValidatingAdmissionPolicies")):
+            await keeper_of(its, mode=Mode.POLICY).run()
+    # The address at which it is called is another one, for which it need not be started again.
+    async with keeping(fresh_member, mode=Mode.POLICY):
+        await until_all_there(client)
+        assert (await command(fresh_member, "install", "--url", "https://127.0.0.1:2")).code == 0
+        await until(
+            client,
+            VALIDATING_WEBHOOK_CONFIGURATIONS,
+            CONFIGURATION,
+            lambda it: (
+                {one["clientConfig"]["url"] for one in it["webhooks"]} == {"https://127.0.0.1:2/admit/deletions"}
+            ),
+        )
+    async with keeping(fresh_member, on=False):
+        await waiting.until_absent(client, VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION)
+        for name in BINDINGS:
+            await waiting.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, name)
+        # As if nothing had been said (row 14).
+        await until_answered(client, rows, switched_on=False)
+
+    asked = list(fresh_member.audit.entries(user=MANAGER))
+    assert [entry for entry in asked if entry.code == 403] == []
+    assert {entry.object_ref.name for entry in asked if entry.verb not in ("list", "get", "watch")} == {
+        *POLICIES,
+        CONFIGURATION,
+    }
+
+    # Not ours, whatever it is called: it stays, and nothing is written over it.
+    name = next(iter(BINDINGS))
+    theirs = named(
+        VALIDATING_ADMISSION_POLICY_BINDINGS, name, spec=BINDINGS[name]["spec"] | {"validationActions": ["Audit"]}
+    )
+    made = await client.create(VALIDATING_ADMISSION_POLICY_BINDINGS, theirs)
+    async with keeping(fresh_member):
+        # It is made after all bindings.
+        await until_asking(client, everything=False)
+    async with keeping(fresh_member, on=False):
+        await waiting.until_absent(client, VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION)
+        for other in set(BINDINGS) - {name}:
+            await waiting.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, other)
+    found = await client.get(VALIDATING_ADMISSION_POLICY_BINDINGS, name)
+    assert found["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+    await delete(client, VALIDATING_ADMISSION_POLICY_BINDINGS, made)
+
+    async with keeping(fresh_member):
+        await until_all_there(client)
+    assert (await command(fresh_member, "uninstall", "--yes")).code == 0
+    for resource, name in (
+        *((VALIDATING_ADMISSION_POLICIES, name) for name in POLICIES),
+        *((VALIDATING_ADMISSION_POLICY_BINDINGS, name) for name in BINDINGS),
+        (VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION),
+    ):
+        assert await absent(fresh_member, resource, name)
+
+
+async def comes_back(client: Client) -> None:
+    """Whatever of it somebody deletes."""
+    for resource, name in (
+        (VALIDATING_ADMISSION_POLICIES, protection.policy_name("replicas", HOME)),
+        (VALIDATING_ADMISSION_POLICY_BINDINGS, protection.policy_name("contents", HOME)),
+        (VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION),
+    ):
+        found = await client.get(resource, name)
+        await delete(client, resource, found)
+        uid = found["metadata"]["uid"]
+        await until(client, resource, name, lambda it, uid=uid: it["metadata"]["uid"] != uid)  # type: ignore[misc]
+
+
+async def is_put_right(client: Client) -> None:
+    """Whatever of it somebody weakens; what others have to say of it stays."""
+    name = protection.policy_name("always-or-nothing", HOME)
+    never = {"name": "never", "expression": "false"}
+    nowhere = {"namespaceSelector": {"matchLabels": {"no": "where"}}}
+    for resource, wanted, patch in (
+        (VALIDATING_ADMISSION_POLICIES, POLICIES[name], {"spec": {"matchConditions": [never]}}),
+        (VALIDATING_ADMISSION_POLICY_BINDINGS, BINDINGS[name], {"spec": {"matchResources": nowhere}}),
+    ):
+        assert mended(await client.patch(resource, name, patch), wanted)
+        await until(client, resource, name, lambda it, wanted=wanted: mended(it, wanted) == {})  # type: ignore[misc]
+
+    resource = VALIDATING_WEBHOOK_CONFIGURATIONS
+    found = await client.get(resource, CONFIGURATION)
+    asking = [
+        one | {"failurePolicy": "Ignore", "clientConfig": one["clientConfig"] | {"caBundle": AUTHORITY}}
+        for one in found["webhooks"]
+    ]
+    noted = {"metadata": {"annotations": {"example.dev/note": "mine"}}, "webhooks": asking}
+    await client.patch(resource, CONFIGURATION, noted)
+    await until_asking(client, everything=False)
+    found = await client.get(resource, CONFIGURATION)
+    assert {one["clientConfig"]["caBundle"] for one in found["webhooks"]} == {AUTHORITY}, "that is others' business"
+    assert found["metadata"]["annotations"]["example.dev/note"] == "mine"

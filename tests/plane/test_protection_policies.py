@@ -1,0 +1,305 @@
+"""Deletion protection by policies alone: the API server decides, and no process of ours runs."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from tests.plane.protecting import (
+    HOME,
+    ROOM,
+    define,
+    definition,
+    delete,
+    differences,
+    kubectl,
+    named,
+    ours,
+    pod,
+    put_all,
+    until_answered,
+)
+from tests.plane.protection_table import ALWAYS, BY_ITSELF, LABEL, P
+from tests.plane.test_install import command
+from unwind.api.resources import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    STATEFUL_SETS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+    Resource,
+)
+from unwind.installing import protection
+from unwind.kube.errors import ApiError
+from unwind.local import waiting
+from unwind.protecting.keeping import mended
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.kube.client import Client, Object
+    from unwind.local.cluster import Cluster
+    from unwind.local.plane import Plane
+
+# With a machine that is busy; and the objects of a whole table are made first.
+pytestmark = pytest.mark.timeout(400)
+
+REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def protected(plane: Plane) -> AsyncIterator[Cluster]:
+    """A cluster with the objects of all rows, and with the policies."""
+    member = await plane.add_member(f"protected-{uuid.uuid4().hex[:8]}")
+    await put_all(member.client, BY_ITSELF)
+    await member.client.create(DEPLOYMENTS, deployment("in-before", 0, "always"))
+    policies, bindings = protection.policy_objects(HOME)
+    for policy in policies:
+        await member.client.apply(VALIDATING_ADMISSION_POLICIES, policy)
+    for binding in bindings:
+        await member.client.apply(VALIDATING_ADMISSION_POLICY_BINDINGS, binding)
+    await until_answered(member.client, BY_ITSELF)
+    yield member
+    await plane.remove_member(member.name)
+
+
+async def refused(act: Any) -> str:
+    with pytest.raises(ApiError) as refusal:
+        await act
+    return ours(refusal.value)
+
+
+async def test_every_row_of_the_table_is_answered_as_it_says(protected: Cluster) -> None:
+    assert await differences(protected.client, BY_ITSELF) == []
+
+
+async def test_the_api_server_keeps_every_policy_as_it_was_written_and_finds_no_fault_with_it(
+    protected: Cluster,
+) -> None:
+    policies, bindings = protection.policy_objects(HOME)
+    for wanted in policies:
+        found = await waiting.until(
+            protected.client,
+            VALIDATING_ADMISSION_POLICIES,
+            wanted["metadata"]["name"],
+            lambda it: bool(it and it.get("status", {}).get("observedGeneration") == it["metadata"]["generation"]),
+            "checked",
+        )
+        assert found
+        assert mended(found, wanted) == {}
+        assert found["status"]["typeChecking"] == {}, "it would be compared with what it is not"
+    for wanted in bindings:
+        found = await protected.client.get(VALIDATING_ADMISSION_POLICY_BINDINGS, wanted["metadata"]["name"])
+        assert mended(found, wanted) == {}
+
+
+MUTATIONS = {
+    "always is no reason": ("== 'Always' ? 'Always'", "== 'Always' ? ''"),
+    "cascading is not known": ("== 'Cascading' ? (!(", "== 'Never' ? (!("),
+    "an unknown value lets it go": (": 'UnknownValue'", ": ''"),
+    "nothing is something": (" > 0 ?", " >= 0 ?"),
+    "one is nothing": (" > 0 ?", " > 1 ?"),
+    "what is not said is nothing": ("!= null) ? 'Cascading'", "!= null) ? ''"),
+    "what cannot be read is nothing": ("? 'NotKnown'", "? ''"),
+    "what goes already is held": ("!has(oldObject.metadata.deletionTimestamp)", "true"),
+    "it is invalid, and not forbidden": ('"reason":"Forbidden"', '"reason":"Invalid"'),
+    "other words": ("forbidden by", "denied by"),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), MUTATIONS.values(), ids=list(MUTATIONS))
+async def test_a_rule_that_was_changed_is_caught_by_the_table(protected: Cluster, old: str, new: str) -> None:
+    async with changed(protected.client, old, new):
+        async with asyncio.timeout(60):
+            while not await differences(protected.client, REPLICATED):
+                await asyncio.sleep(0.05)
+    await until_answered(protected.client, BY_ITSELF)
+
+
+REPLICATED = [row for row in BY_ITSELF if row.kind.count and row.kind.count.what == "replicas"]
+
+
+@asynccontextmanager
+async def changed(client: Client, old: str, new: str) -> AsyncIterator[None]:
+    name = protection.policy_name("replicas", HOME)
+    [policy] = [one for one in protection.policy_objects(HOME)[0] if one["metadata"]["name"] == name]
+    text = msgspec.json.encode(policy).decode()
+    assert old in text
+    await client.apply(VALIDATING_ADMISSION_POLICIES, msgspec.json.decode(text.replace(old, new)))
+    try:
+        yield
+    finally:
+        await client.apply(VALIDATING_ADMISSION_POLICIES, policy)
+
+
+async def test_a_denial_says_how_to_delete_it_all_the_same_and_that_works(protected: Cluster) -> None:
+    made = await protected.client.create(DEPLOYMENTS, deployment("web", 0, "Always"))
+    said = await refused(delete(protected.client, DEPLOYMENTS, made))
+    way = f"kubectl label deployments.apps/web -n {ROOM} {LABEL}-"
+    assert said == f"{ALWAYS}; to delete it all the same, take the label away first: {way}"
+    assert (await kubectl(protected, *way.split()[1:])).returncode == 0
+    await delete(protected.client, DEPLOYMENTS, made)
+    await waiting.until_absent(protected.client, DEPLOYMENTS, "web", namespace=ROOM)
+
+
+async def test_of_a_collection_what_is_protected_stays_and_each_is_named(protected: Cluster) -> None:
+    client = protected.client
+    for name, label in (("a", None), ("b", "Always"), ("c", None)):
+        body = named(CONFIG_MAPS, name, ROOM)
+        body["metadata"]["labels"] = {"together": "yes"} | ({LABEL: label} if label else {})
+        await client.create(CONFIG_MAPS, body)
+    path = f"{CONFIG_MAPS.path(namespace=ROOM)}?labelSelector=together%3Dyes"
+    said = await refused(client._write("delete", CONFIG_MAPS, "DELETE", path, {}))
+    assert said.endswith(f"kubectl label configmaps/b -n {ROOM} {LABEL}-"), "the request names nobody"
+    left = {one["metadata"]["name"] for one in await client.list(CONFIG_MAPS, namespace=ROOM, labels="together=yes")}
+    assert "b" in left
+
+
+async def test_writes_and_subresources_are_nobodys_business(protected: Cluster) -> None:
+    client = protected.client
+    await client.create(DEPLOYMENTS, deployment("scaled", 1, "Always"))
+    scale = {"spec": {"replicas": 0}}
+    await client.patch(DEPLOYMENTS, "scaled", scale, namespace=ROOM, subresource="scale")
+    await client.patch(DEPLOYMENTS, "scaled", {"metadata": {"labels": {"a": "b"}}}, namespace=ROOM)
+
+
+async def test_an_unknown_value_is_refused_when_it_is_new_or_changed_and_holds_nothing_else_up(
+    protected: Cluster,
+) -> None:
+    client = protected.client
+    new = named(CONFIG_MAPS, "new", ROOM)
+    new["metadata"]["labels"] = {LABEL: "always"}
+    known = "a value that is not known: Always and Cascading are"
+    assert await refused(client.create(CONFIG_MAPS, new)) == f"{P} {LABEL}=always, {known}"
+    # Of some kinds one of the words says nothing.
+    [cluster] = [row for row in BY_ITSELF if row.kind.kind == "Cluster" and row.version == "v1alpha1"][:1]
+    body = named(cluster.resource, "prod")
+    body["metadata"]["labels"] = {LABEL: "Cascading"}
+    assert (await refused(client.create(cluster.resource, body))).endswith("for a Cluster only Always is")
+
+    # This one got in before there was a policy.
+    bad = "in-before"
+    await client.patch(DEPLOYMENTS, bad, {"spec": {"replicas": 1}}, namespace=ROOM)
+    await client.patch(DEPLOYMENTS, bad, {"spec": {"replicas": 0}}, namespace=ROOM, subresource="scale")
+    another = {"metadata": {"labels": {LABEL: "allways"}}}
+    assert "allways" in await refused(client.patch(DEPLOYMENTS, bad, another, namespace=ROOM))
+    await client.patch(DEPLOYMENTS, bad, {"metadata": {"labels": {LABEL: "Always"}}}, namespace=ROOM)
+
+
+async def test_what_controllers_make_from_a_template_with_an_unknown_value_is_made(protected: Cluster) -> None:
+    client = protected.client
+    body = deployment("templated", 1)
+    body["spec"]["template"]["metadata"]["labels"][LABEL] = "alway"
+    await client.create(DEPLOYMENTS, body)
+    claims = named(PERSISTENT_VOLUME_CLAIMS, "data", spec={"accessModes": ["ReadWriteOnce"], "storageClassName": ""})
+    claims["metadata"]["labels"] = {LABEL: "alway"}
+    claims["spec"]["resources"] = {"requests": {"storage": "1Mi"}}
+    match = {"app": "stateful"}
+    spec = {"replicas": 1, "selector": {"matchLabels": match}, "template": pod(match), "volumeClaimTemplates": [claims]}
+    await client.create(STATEFUL_SETS, named(STATEFUL_SETS, "stateful", ROOM, spec=spec))
+    await waiting.until(
+        client, PERSISTENT_VOLUME_CLAIMS, "data-stateful-0", lambda it: it is not None, "made", namespace=ROOM
+    )
+    async with asyncio.timeout(60):
+        while not await client.list(REPLICA_SETS, namespace=ROOM, labels="app=templated"):
+            await asyncio.sleep(0.05)
+
+
+async def test_a_denial_stands_in_the_api_servers_audit_log_with_its_reason(protected: Cluster) -> None:
+    made = await protected.client.create(DEPLOYMENTS, deployment("audited", 3, "Cascading"))
+    assert "replicas 3>0" in await refused(delete(protected.client, DEPLOYMENTS, made))
+    lines = await asyncio.to_thread(protected.audit.path.read_text)
+    [entry] = [
+        one
+        for one in map(msgspec.json.decode, lines.splitlines())
+        if one["verb"] == "delete" and one["objectRef"].get("name") == "audited"
+    ]
+    assert entry["annotations"][f"{protection.policy_name('replicas', HOME)}/denied"] == "Cascading"
+    assert entry["responseStatus"]["code"] == 403
+
+
+async def test_whoever_deletes_what_only_a_manager_decides_about_is_told_what_to_do_without_one(
+    protected: Cluster,
+) -> None:
+    client = protected.client
+    body = named(NAMESPACES, "full")
+    body["metadata"]["labels"] = {LABEL: "Cascading"}
+    await client.create(NAMESPACES, body)
+    await define(client, definition("told.dev", "Told", "tolds", "v1", labels={LABEL: "Cascading"}))
+    for kind, name in (("namespaces", "full"), ("customresourcedefinitions.apiextensions.k8s.io", "tolds.told.dev")):
+        said = await kubectl(protected, "delete", kind, name, "--dry-run=server")
+        assert f"Warning: Validation failed for ValidatingAdmissionPolicy '{protection.PREFIX}unanswered" in said.stderr
+        assert f"take the label away first: kubectl label {kind}/{name} {LABEL}-" in said.stderr
+    said = await kubectl(protected, "delete", "namespace", ROOM, "--dry-run=server")
+    assert "Warning" not in said.stderr, "it is not labelled"
+
+
+async def test_protect_says_who_keeps_it_and_what_it_is_not_protected_against_and_unprotect_lets_it_go(
+    protected: Cluster,
+) -> None:
+    client = protected.client
+    await client.create(DEPLOYMENTS, deployment("kept", 2))
+    told = await told_by(protected, "protect", "deploy/kept", "-n", ROOM)
+    assert (await client.get(DEPLOYMENTS, "kept", namespace=ROOM))["metadata"]["labels"][LABEL] == told["label"]
+    assert (told["label"], told["enforced"]["way"]) == ("Always", "policy")
+    assert told["now"].startswith(ALWAYS)
+    assert "in the foreground" not in " ".join(told["notAgainst"])
+    told = await told_by(protected, "protect", "deployments.apps/kept", "-n", ROOM, "--cascading")
+    assert (told["label"], told["before"]) == ("Cascading", "Always")
+    assert "and replicas 2>0" in told["now"]
+
+    async with asyncio.timeout(60):
+        while not (owned := await client.list(REPLICA_SETS, namespace=ROOM, labels="app=kept")):
+            await asyncio.sleep(0.05)
+    told = await told_by(protected, "protect", f"rs/{owned[0]['metadata']['name']}", "-n", ROOM)
+    assert any(one.startswith("the deletion of Deployment kept, which owns it: ") for one in told["notAgainst"])
+
+    told = await told_by(protected, "unprotect", "deploy/kept", "-n", ROOM)
+    assert (told.get("label"), told["before"], told.get("now")) == (None, "Cascading", None)
+    assert "labels" not in (await client.get(DEPLOYMENTS, "kept", namespace=ROOM))["metadata"]
+
+    assert "a Pod cannot be protected: these can: " in (await command(protected, "protect", "pod/any")).refusal
+    for kind in ("cm/any", "clusters.cluster.karmada.io/any"):
+        refusal = (await command(protected, "protect", kind, "--cascading")).refusal
+        assert "--cascading would not protect it: leave --cascading out" in refusal
+    refusal = (await command(protected, "protect", "ns/nowhere")).refusal
+    assert "there is no Namespace nowhere" in refusal
+    [going] = [row for row in BY_ITSELF if row.state == "terminating" and row.kind.kind == "Secret"]
+    refusal = (await command(protected, "protect", f"secret/{going.name}", "-n", ROOM)).refusal
+    assert "is being deleted already, which no label stops" in refusal
+
+
+async def test_protect_says_that_nobody_keeps_it_where_nobody_does(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    await client.create(CONFIG_MAPS, named(CONFIG_MAPS, "alone", namespace))
+    told = await command(plane.management, "protect", "cm/alone", "-n", namespace)
+    assert told.code == 1
+    assert "kept by nobody" in told.out
+    assert "a deletion just now would be let through" in told.out
+    assert f"ConfigMap {namespace}/alone is labelled, and nobody keeps it" in told.err
+    assert (await client.get(CONFIG_MAPS, "alone", namespace=namespace))["metadata"]["labels"] == {LABEL: "Always"}
+    told = await command(plane.management, "unprotect", "cm/alone", "-n", namespace)
+    assert f"ConfigMap {namespace}/alone is no longer protected (it was Always)" in told.out
+
+
+async def told_by(cluster: Cluster, *arguments: str) -> dict[str, Any]:
+    told = await command(cluster, *arguments, "-o", "json")
+    assert told.code == 0, told.err
+    found: dict[str, Any] = msgspec.json.decode(told.out)
+    return found
+
+
+def deployment(name: str, replicas: int, label: str = "") -> Object:
+    match = {"app": name}
+    spec = {"replicas": replicas, "selector": {"matchLabels": match}, "template": pod(match)}
+    body = named(DEPLOYMENTS, name, ROOM, spec=spec)
+    body["metadata"]["labels"] = {LABEL: label} if label else {}
+    return body

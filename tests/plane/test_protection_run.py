@@ -1,0 +1,79 @@
+"""Deletion protection by a manager that runs as a process, with exactly its rights, and that is killed."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.plane.protecting import HOME, MANAGER, ROOM, delete, differences, kubectl, named, put_all, until_answered
+from tests.plane.protection_table import LABEL, ROWS
+from tests.plane.test_install import command
+from tests.plane.test_run import running
+from unwind.api.resources import CONFIG_MAPS, NAMESPACES, VALIDATING_ADMISSION_POLICIES
+from unwind.installing import protection
+from unwind.kube.errors import ApiError
+from unwind.local import waiting
+
+if TYPE_CHECKING:
+    from unwind.local.cluster import Cluster
+
+# With a machine that is busy; and the objects of a whole table are made first.
+pytestmark = pytest.mark.timeout(400)
+
+# A manager writes itself how many clusters a profile matches.
+ALL = tuple(row for row in ROWS if not (row.kind.kind == "ClusterProfile" and row.state == "busy"))
+
+
+async def test_what_a_manager_protects_stays_protected_when_it_is_killed_and_all_else_is_free(
+    fresh_member: Cluster,
+) -> None:
+    client = fresh_member.client
+    assert (await command(fresh_member, "install")).code == 0
+    await put_all(client, ALL)
+    kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
+    gate = ("--feature-gates", "ResourcesDeletionProtection=true")
+    async with running(fresh_member, HOME, *gate, kubeconfig=kubeconfig) as manager:
+        await manager.until_listening("https")
+        # It was registered by a Service that leads nowhere; now it is by its address.
+        assert (await command(fresh_member, "install", "--url", f"https://{manager.addresses['https']}")).code == 0
+        await until_answered(client, ALL)
+
+        name = protection.policy_name("replicas", HOME)
+        found = await client.get(VALIDATING_ADMISSION_POLICIES, name)
+        await delete(client, VALIDATING_ADMISSION_POLICIES, found)
+        uid = found["metadata"]["uid"]
+        await waiting.until(
+            client, VALIDATING_ADMISSION_POLICIES, name, lambda it: bool(it and it["metadata"]["uid"] != uid), "back"
+        )
+        await until_answered(client, ALL)
+        manager.process.send_signal(signal.SIGKILL)
+        await manager.process.wait()
+
+    asked = list(fresh_member.audit.entries(user=MANAGER))
+    assert [entry for entry in asked if entry.code == 403] == []
+    assert {entry.verb for entry in asked if entry.object_ref.namespace == ROOM} <= {"get", "list", "watch"}
+    await nobody_is_there(fresh_member)
+
+
+async def nobody_is_there(cluster: Cluster) -> None:
+    client = cluster.client
+    assert await differences(client, [row for row in ALL if not row.by_the_rest]) == []
+
+    for resource, namespace in ((CONFIG_MAPS, ROOM), (NAMESPACES, None)):
+        made = await client.create(resource, named(resource, "nobody-asked", namespace))
+        await delete(client, resource, made)
+    await waiting.until_absent(client, NAMESPACES, "nobody-asked")
+
+    body = named(NAMESPACES, "asked-for")
+    body["metadata"]["labels"] = {LABEL: "Cascading"}
+    made = await client.create(NAMESPACES, body)
+    with pytest.raises(ApiError) as refusal:
+        await delete(client, NAMESPACES, made)
+    assert refusal.value.code == 500
+    told = await kubectl(cluster, "delete", "namespace", "asked-for")
+    assert "none is running: start one; to delete it all the same, take the label away first" in told.stderr
+    way = told.stderr[told.stderr.index("kubectl label") :].splitlines()[0].split()[1:]
+    assert (await kubectl(cluster, *way)).returncode == 0
+    await delete(client, NAMESPACES, made)

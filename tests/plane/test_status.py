@@ -1,0 +1,483 @@
+"""What a person is told of teardowns: `unwind status`, `ledger`, `release`, `version`, and what a shell completes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest_asyncio
+
+from tests.plane.tearing import HOLD, manager, scene
+from tests.plane.test_local_command import UNWIND
+from unwind.api import karmada
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.names import FORCE_RELEASE_ANNOTATION, MEMBER_LABEL, VERSION_ANNOTATION
+from unwind.api.resources import CONFIG_MAPS, LEASES
+from unwind.api.rights import HOME, Setting
+from unwind.api.unwind import (
+    INVENTORIES,
+    TEARDOWNS,
+    Blocker,
+    Entry,
+    Inventory,
+    InventorySpec,
+    LedgerNote,
+    MemberRef,
+    Plan,
+    Release,
+    Step,
+    StepStatus,
+    Teardown,
+    TeardownSpec,
+    TeardownStatus,
+)
+from unwind.installing.install import install
+from unwind.testing.clock import StillClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from unwind.kube.client import Client
+    from unwind.local.plane import Plane
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+STUCK = Blocker(
+    object=ObjectRef(version="v1", kind="Service", namespace="ingress", name="nginx", uid="s1"),
+    step="ClusterProfile/ingress",
+    reason="Finalizer",
+    message="Service ingress/nginx has the finalizer example.dev/cloud",
+    actor="the cloud's controller",
+    since=NOW - timedelta(minutes=3),
+)
+
+
+class Typed:
+    """What a command has printed, and how it ended."""
+
+    def __init__(self, code: int, out: bytes, err: bytes) -> None:
+        self.code = code
+        self.out = out.decode()
+        self.err = err.decode()
+
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return msgspec.json.decode(self.out)
+
+
+class Person:
+    """Somebody with a shell and a kubeconfig."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.env = os.environ | {"KUBECONFIG": str(kubeconfig), "NO_COLOR": "1", "COLUMNS": "100"}
+
+    async def start(self, *command: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            env=self.env,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    async def types(self, *arguments: str) -> Typed:
+        process = await self.start(str(UNWIND), *arguments)
+        out, err = await process.communicate()
+        assert process.returncode is not None
+        return Typed(process.returncode, out, err)
+
+
+class Record:
+    """A Teardown that nobody carries out but the test."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.name = f"c-{uuid.uuid4().hex[:6]}"
+        self.uid = str(uuid.uuid4())
+        self.title = f"Cluster fleet/{self.name}"
+
+    @property
+    def target(self) -> ObjectRef:
+        return ObjectRef(
+            group="cluster.x-k8s.io",
+            version="v1beta2",
+            kind="Cluster",
+            namespace="fleet",
+            name=self.name,
+            uid=self.uid,
+        )
+
+    async def begin(self) -> None:
+        steps = (("monitoring", "Enforce", 1, 4, ("ingress",)), ("ingress", "Enforce", 2, 6, ()))
+        plan = Plan(
+            steps=tuple(
+                Step(
+                    name=f"ClusterProfile/{name}",
+                    object=ObjectRef(kind="ClusterSummary", name=name),
+                    effort=effort,
+                    wave=wave,
+                    objects=objects,
+                    needs=tuple(f"ClusterProfile/{need}" for need in needs),
+                )
+                for name, effort, wave, objects, needs in steps
+            ),
+            waves=2,
+            objects=10,
+        )
+        spec = TeardownSpec(
+            title=self.title,
+            target=self.target,
+            cause="ClusterDeleted",
+            requested_at=NOW - timedelta(minutes=9),
+            requested_by="ada",
+            plan=plan,
+        )
+        wanted = Teardown(metadata=ObjectMeta(name=self.uid), spec=spec)
+        await self.client.create(TEARDOWNS, manifest(TEARDOWNS, wanted))
+
+    async def comes_to(
+        self,
+        phase: str,
+        monitoring: str,
+        ingress: str,
+        removed: str,
+        *,
+        blockers: tuple[Blocker, ...] = (),
+        **more: Any,
+    ) -> None:
+        status = TeardownStatus(
+            phase=phase,
+            wave="1/2" if ingress == "Waiting" else "2/2",
+            removed=removed,
+            steps=(
+                StepStatus(name="ClusterProfile/monitoring", state=monitoring),
+                StepStatus(name="ClusterProfile/ingress", state=ingress),
+            ),
+            blockers=blockers,
+            **more,
+        )
+        body = {"apiVersion": TEARDOWNS.api_version, "kind": TEARDOWNS.kind, "metadata": {"name": self.uid}}
+        await self.client.apply(TEARDOWNS, body | {"status": msgspec.to_builtins(status)}, subresource="status")
+
+    async def left(self, name: str, note: LedgerNote, *, kept: bool = False) -> None:
+        """An object of it that is written down as left behind, beside one that went."""
+        entries = {
+            name: Entry(
+                object=ObjectRef(version="v1", kind="ConfigMap", namespace="shop", name=name, uid=name),
+                state="Confirmed",
+                kept=kept,
+                ledger=note,
+            ),
+            "went": Entry(object=ObjectRef(version="v1", kind="ConfigMap", name="went"), state="Removed"),
+        }
+        inventory = Inventory(
+            metadata=ObjectMeta(name=f"{self.uid}-{name}", namespace=HOME, labels={MEMBER_LABEL: self.uid}),
+            spec=InventorySpec(
+                owner=ObjectRef(kind="ClusterSummary", namespace="fleet", name="shop", uid="o"),
+                member=MemberRef(object=self.target, system_uid="x"),
+                entries=entries,
+            ),
+        )
+        await self.client.create(INVENTORIES, manifest(INVENTORIES, inventory))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def record(plane: Plane) -> AsyncIterator[Record]:
+    client = plane.management.client
+    await install(client, Setting())
+    made = Record(client)
+    await made.begin()
+    yield made
+    # Others look at all there are: nothing of it stays.
+    for one in await client.list(INVENTORIES, namespace=HOME, labels=f"{MEMBER_LABEL}={made.uid}"):
+        metadata = one["metadata"]
+        await client.delete(INVENTORIES, metadata["name"], uid=metadata["uid"], namespace=HOME)
+    found = await client.get(TEARDOWNS, made.uid)
+    await client.delete(TEARDOWNS, made.uid, uid=found["metadata"]["uid"])
+
+
+async def test_status_says_how_far_it_is_what_it_waits_for_since_when_and_who_must_act(
+    plane: Plane, record: Record
+) -> None:
+    person = Person(plane.management.kubeconfig)
+    await record.comes_to("Held", "Removed", "Removing", "7/10", blockers=(STUCK,))
+
+    all_ = await person.types("status")
+    assert all_.code == 0, all_.err
+    row = next(line for line in all_.out.splitlines() if line.startswith(record.title))
+    assert row.split()[2:4] == ["Held", "2/2"]
+    assert "━━━━━━━━────" in row
+    assert "7/10" in row
+    assert f"{record.title} waits:\n  Service ingress/nginx has the finalizer example.dev/cloud" in all_.out
+    assert "must act: the cloud's controller · since " in all_.out
+
+    one = await person.types("status", f"fleet/{record.name}")
+    assert "7/10 gone, wave 2/2" in one.out
+    assert "  ClusterProfile/ingress  Enforce  0/6 objects  Removing  after ClusterProfile/monitoring" in one.out
+    assert record.uid in (await person.types("status", "-o", "wide")).out
+
+    told = (await person.types("status", record.name, "-n", "fleet", "-o", "json")).json()
+    assert [item["metadata"]["name"] for item in told["items"]] == [record.uid]
+    assert told["items"][0]["kind"] == "Teardown"
+    assert "managedFields" not in told["items"][0]["metadata"]
+    assert (await person.types("status", "-n", "nowhere", "-o", "json")).json()["items"] == []
+
+
+async def test_who_asks_for_what_is_not_there_is_told_so_on_one_line(plane: Plane, record: Record) -> None:
+    person = Person(plane.management.kubeconfig)
+    for arguments in ("status nobody", f"status {record.name} -n elsewhere", "release nobody --reason x"):
+        told = await person.types(*arguments.split())
+        assert told.code == 1
+        assert told.err.startswith("unwind: there is no ")
+        assert len(told.err.splitlines()) == 1
+
+    bare = Person(plane.members["member-1"].kubeconfig)
+    told = await bare.types("status")
+    assert (told.code, told.err) == (
+        1,
+        "unwind: this cluster does not know Teardowns: `unwind install` puts Unwind into it\n",
+    )
+
+
+async def test_watching_in_a_pipe_tells_only_what_changes_until_it_is_finished(plane: Plane, record: Record) -> None:
+    person = Person(plane.management.kubeconfig)
+    await record.comes_to("Removing", "Removing", "Waiting", "1/10")
+    watching = await person.start(str(UNWIND), "status", record.name, "--watch")
+    assert watching.stdout
+
+    async def told() -> str:
+        return (await watching.stdout.readline()).decode().strip().removeprefix(f"{record.title}: ")  # type: ignore[union-attr]
+
+    assert [await told() for _ in range(2)] == [
+        "Removing, wave 1/2, 1/10 gone",
+        "ClusterProfile/monitoring is Removing",
+    ]
+    await record.comes_to("Held", "Removed", "Removing", "4/10", blockers=(STUCK,))
+    assert [await told() for _ in range(4)] == [
+        "Held, wave 2/2, 4/10 gone",
+        "ClusterProfile/monitoring is Removed",
+        "ClusterProfile/ingress is Removing",
+        "waits: Service ingress/nginx has the finalizer example.dev/cloud (must act: the cloud's controller)",
+    ]
+    await record.comes_to("Complete", "Removed", "Removed", "10/10")
+    rest, err = await watching.communicate()
+    assert rest.decode().replace(f"{record.title}: ", "").splitlines() == [
+        "Complete, wave 2/2, 10/10 gone",
+        "ClusterProfile/ingress is Removed",
+        "no longer waits for Service ingress/nginx",
+    ]
+    assert (watching.returncode, err) == (0, b"")
+
+
+async def test_watching_on_a_terminal_draws_it_anew_until_it_is_finished(plane: Plane, record: Record) -> None:
+    person = Person(plane.management.kubeconfig)
+    await record.comes_to("Removing", "Removing", "Waiting", "1/10")
+    ours, theirs = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        UNWIND, "status", record.name, "--watch", env=person.env | {"TERM": "xterm"}, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    seen = ""
+
+    async def until_seen(text: str) -> None:
+        nonlocal seen
+        while text not in seen:
+            seen += (await asyncio.to_thread(os.read, ours, 65536)).decode(errors="replace")
+
+    await until_seen("1/10 gone, wave 1/2")
+    assert seen.index("wave 1\x1b") < seen.index("→") < seen.index("wave 2\x1b")
+    await record.comes_to("Held", "Removed", "Removing", "4/10", blockers=(STUCK,))
+    await until_seen("4/10 gone, wave 2/2")
+    await until_seen("✗ ")
+    await record.comes_to("Complete", "Removed", "Removed", "10/10")
+    await until_seen("10/10 gone, wave 2/2")
+    assert await process.wait() == 0
+    os.close(ours)
+    # The cursor went up again to draw over what was there, and NO_COLOR was heeded.
+    assert "\x1b[1A" in seen
+    assert "\x1b[32m" not in seen
+
+
+async def test_watching_ends_with_3_when_its_time_is_over(plane: Plane, record: Record) -> None:
+    person = Person(plane.management.kubeconfig)
+    told = await person.types("status", record.name, "--watch", "--timeout", "1s", "-o", "json")
+    assert told.code == 3
+    assert told.err.startswith(f"unwind: the teardown of '{record.name}' was not finished in time: ")
+    assert [msgspec.json.decode(line)["metadata"]["name"] for line in told.out.splitlines()] == [record.uid]
+
+
+async def test_the_ledger_names_each_object_with_why_by_whom_and_when(plane: Plane, record: Record) -> None:
+    person = Person(plane.management.kubeconfig)
+    await record.left("old", LedgerNote(reason="Forced", message="the fire", by="ada", at=NOW))
+    await record.left("kept", LedgerNote(reason="KeptByPolicy", by="a label", at=NOW - timedelta(days=1)), kept=True)
+    release = Release(reason="Forced", message="the fire", by="ada", at=NOW)
+    await record.comes_to("Released", "Removed", "Removing", "7/10", left=2, release=release)
+
+    shown = (await person.types("ledger", record.name)).out.splitlines()
+    when = NOW.strftime("%Y-%m-%d at %H:%M")
+    assert shown[0] == f"{record.title} was let go by ada on {when} UTC (Forced): the fire; 2 objects left behind"
+    assert [line.split("  ")[0] for line in shown[2:]] == ["CLUSTER", record.title, record.title]
+    assert "ConfigMap shop/old" in shown[3]
+    assert "Forced: the fire" in shown[3]
+
+    told = (await person.types("ledger", f"cluster/{record.name}", "-o", "json")).json()
+    assert [(one["object"]["name"], one["reason"], one["by"], one.get("kept", False)) for one in told["left"]] == [
+        ("old", "Forced", "ada", False),
+        ("kept", "KeptByPolicy", "a label", True),
+    ]
+    assert [one["release"]["message"] for one in told["released"]] == ["the fire"]
+    assert (await person.types("ledger", "nobody", "-o", "json")).json() == {"released": [], "left": []}
+
+
+async def test_a_held_cluster_is_let_go_by_a_person_and_all_that_is_left_is_named(plane: Plane, namespace: str) -> None:
+    it = await scene(plane, namespace)
+    person = Person(plane.management.kubeconfig)
+    await it.add_on("stuck", finalizers=(HOLD,), objects=2)
+    wanted = ("release", it.name, "-n", namespace, "--reason", "the data centre is gone")
+
+    refused = await person.types(*wanted, "--yes")
+    assert refused.code == 1
+    assert f"Cluster {namespace}/{it.name} is not being deleted" in refused.err
+    assert "kubectl delete clusters.cluster.x-k8s.io" in refused.err
+
+    async with manager(it.client, clock=StillClock()):
+        await it.delete()
+        await it.teardown(lambda one: bool(one.status.blockers), "blocked")
+        unasked = await person.types(*wanted)
+        assert (unasked.code, unasked.err.splitlines()[-1]) == (1, "unwind: nobody is there to ask: say --yes")
+        assert "2 objects would be left (what is not known to be gone): 2 ConfigMap" in unasked.err
+        assert f"  ConfigMap {it.on_member}/stuck-0" in unasked.err
+
+        done = await person.types(*wanted, "--yes", "-o", "json")
+        told = done.json()
+    assert {one["object"]["name"] for one in told["left"]} == {"stuck-0", "stuck-1"}
+    assert {one["message"] for one in told["left"]} == {"the data centre is gone"}
+    assert [one["release"]["reason"] for one in told["released"]] == ["Forced"]
+    assert (await it.ended()).phase == "Released"
+
+    again = await person.types(*wanted, "--yes")
+    assert again.code == 1
+    assert "is finished (Released)" in again.err
+    for name in await it.objects():
+        await it.member.client.patch(CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=it.on_member)
+    await it.let_go()
+
+
+async def test_letting_go_ends_with_3_where_no_manager_does_it_and_the_word_stands(
+    plane: Plane, namespace: str
+) -> None:
+    it = await scene(plane, namespace)
+    person = Person(plane.management.kubeconfig)
+    await it.add_on("stuck", finalizers=(HOLD,), objects=1)
+    async with manager(it.client, clock=StillClock()):
+        await it.delete()
+        await it.teardown(lambda one: bool(one.status.blockers), "blocked")
+    wanted = ("release", f"{namespace}/{it.name}", "--yes", "--timeout", "1s", "--reason")
+    told = await person.types(*wanted, "enough")
+    assert told.code == 3
+    assert "no manager has let it go in 1 s" in told.err.splitlines()[-1]
+    told = await person.types(*wanted, "another reason")
+    assert told.code == 3
+    assert "has let it go already, and said: enough" in told.err
+    async with manager(it.client, clock=StillClock()):
+        ended = await it.ended()
+    assert ended.status.release
+    assert (ended.phase, ended.status.release.message) == ("Released", "enough")
+    for name in await it.objects():
+        await it.member.client.patch(CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=it.on_member)
+    await it.let_go()
+
+
+async def test_a_member_of_karmada_is_let_go_in_the_same_way_by_its_uid(plane: Plane, record: Record) -> None:
+    client, person = plane.management.client, Person(plane.management.kubeconfig)
+    made = await client.create(
+        karmada.CLUSTERS,
+        {
+            "apiVersion": karmada.CLUSTERS.api_version,
+            "kind": "Cluster",
+            "metadata": {"name": record.name, "finalizers": [HOLD]},
+            "spec": {"syncMode": "Push", "apiEndpoint": "https://127.0.0.1:1"},
+        },
+    )
+    uid = made["metadata"]["uid"]
+    await client.delete(karmada.CLUSTERS, record.name, uid=uid)
+    wanted = ("release", record.name, "--yes", "--timeout", "1s", "--reason", "it burnt down")
+    told = await person.types(*wanted)
+    assert told.code == 1
+    assert "there is no Teardown of it" in told.err
+
+    spec = TeardownSpec(
+        title=f"Cluster {record.name}",
+        target=ObjectRef(group=karmada.CLUSTERS.group, kind="Cluster", name=record.name, uid=uid),
+        cause="Unjoined",
+    )
+    await client.create(TEARDOWNS, manifest(TEARDOWNS, Teardown(metadata=ObjectMeta(name=uid), spec=spec)))
+    told = await person.types(*wanted)
+    assert told.code == 3
+    found = await client.get(karmada.CLUSTERS, record.name)
+    assert found["metadata"]["annotations"][FORCE_RELEASE_ANNOTATION] == "it burnt down"
+
+    await client.patch(karmada.CLUSTERS, record.name, {"metadata": {"finalizers": None}})
+    teardown = await client.get(TEARDOWNS, uid)
+    await client.delete(TEARDOWNS, uid, uid=teardown["metadata"]["uid"])
+
+
+async def test_version_tells_of_this_program_of_the_server_and_of_managers_that_are_alive(
+    plane: Plane, namespace: str
+) -> None:
+    person = Person(plane.management.kubeconfig)
+    client = plane.management.client
+    told = (await person.types("version", "-o", "json", "--namespace", namespace)).json()
+    assert told["server"].startswith("v1.")
+    assert told["managers"] == []
+    for name, renewed in (("alive", datetime.now(UTC)), ("dead", NOW - timedelta(hours=1))):
+        metadata = {
+            "name": f"unwind-replica-{name}",
+            "namespace": namespace,
+            "annotations": {VERSION_ANNOTATION: "9.9"},
+        }
+        spec = {"holderIdentity": name, "renewTime": renewed.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+        spec_ = spec | {"leaseDurationSeconds": 300 if name == "alive" else 15}
+        await client.create(
+            LEASES, {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": metadata, "spec": spec_}
+        )
+    told = (await person.types("version", "-o", "json", "--namespace", namespace)).json()
+    assert told["managers"] == [{"name": "alive", "version": "9.9"}]
+    assert "manager  9.9 (alive)" in (await person.types("version", "--namespace", namespace)).out
+
+
+async def test_bash_completes_commands_options_and_the_names_of_what_is_torn_down(plane: Plane, record: Record) -> None:
+    person = Person(plane.management.kubeconfig)
+    person.env["PATH"] = f"{UNWIND.parent}:{person.env['PATH']}"
+    script = """
+        source <(unwind completion bash)
+        complete -p unwind
+        try() {
+            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}; COMPREPLY=()
+            _unwind
+            echo "${COMPREPLY[@]}"
+        }
+        try unwind stat
+        try unwind status --wa
+        try unwind status -o js
+        try unwind status "$1"
+        try unwind ledger "$1"
+        try unwind completion z
+    """
+    shell = await person.start("bash", "-c", script, "bash", record.name[:5])
+    out, err = await shell.communicate()
+    found = [line.strip() for line in out.decode().splitlines()]
+    assert found[0] == "complete -F _unwind unwind", err.decode()
+    assert found[1:] == ["status", "--watch", "json", record.name, record.name, "zsh"], err.decode()
+
+
+async def test_no_completion_hangs_or_complains_where_no_cluster_answers(tmp_path: Path) -> None:
+    person = Person(tmp_path / "nothing")
+    process = await person.start(str(UNWIND), "__complete", "status", "")
+    out, err = await process.communicate()
+    # Which only says that an answer begins.
+    assert (process.returncode, out.strip(), err) == (0, b"\x1fbegin", b"")

@@ -1,0 +1,119 @@
+"""Members unjoined, on a real management cluster and a real member: as their removeStrategy says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.plane.tearing import HOLD
+from tests.plane.unjoining import controllers, scene
+from unwind.api.conditions import find
+from unwind.api.karmada import RemoveStrategy
+from unwind.api.names import FORCE_RELEASE_ANNOTATION, OWNER_LABEL
+from unwind.api.unwind import Phase
+
+if TYPE_CHECKING:
+    from unwind.local.plane import Plane
+
+REQUIRED = RemoveStrategy.REQUIRED
+
+
+async def test_required_removes_every_object_in_order_before_the_member_goes(plane: Plane, namespace: str) -> None:
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
+        await it.put("base")
+        await it.put("middle", depends_on=("base",))
+        await it.put("top", depends_on=("middle",))
+        await it.deployed("base", "middle", "top")
+        await it.delete()
+        teardown = await it.gone()
+        assert teardown.phase is Phase.COMPLETE
+        assert teardown.spec.cause == "Unjoined"
+        assert teardown.spec.title == f"Cluster {it.name}"
+        assert teardown.status.removed == "6/6"
+        assert [name.partition("-")[0] for name in it.deleted()] == ["top"] * 2 + ["middle"] * 2 + ["base"] * 2
+        assert await it.on_member() == {}
+        await it.nothing_left()
+        assert await it.accounts() == []
+
+
+async def test_needless_leaves_every_object_without_our_marks_and_names_it(plane: Plane, namespace: str) -> None:
+    async with scene(plane, namespace) as it, controllers(it.client, namespace):
+        await it.put("web")
+        await it.deployed("web")
+        await it.delete()
+        teardown = await it.gone()
+        assert teardown.phase is Phase.COMPLETE
+        assert teardown.status.left == 2
+        assert it.deleted() == []
+        there = await it.on_member()
+        assert set(there) == {"web-0", "web-1"}
+        assert not any(OWNER_LABEL in (one["metadata"].get("labels") or {}) for one in there.values())
+        notes = await it.ledger()
+        assert {(note.reason, note.by) for note in notes.values()} == {
+            ("KeptByPolicy", f"removeStrategy of Cluster {it.name}")
+        }
+        assert set(notes) == {"web-0", "web-1"}
+        await it.nothing_left()
+
+
+async def test_what_cannot_be_removed_is_named_and_the_unjoin_goes_on_when_it_can(plane: Plane, namespace: str) -> None:
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
+        await it.put("web")
+        await it.put("below")
+        await it.put("above", depends_on=("below",))
+        await it.deployed("web", "below", "above")
+        await it.block("web-1")
+        await it.block("above-0")
+        await it.delete()
+        said = await it.says("UnjoinFailed", "Work web: ", "web-1", HOLD, "Work above: ", "Work below")
+        assert said.reason == "Finalizer"
+        assert "since 20" in said.message
+        going = find((await it.get()).status.conditions, "Unjoining")
+        assert going
+        assert (going.status, going.reason, going.message) == ("True", "UnjoinCluster", "Unjoining resources.")
+        assert [name for name in it.deleted() if name.startswith("below")] == []
+        await it.unblock("web-1", "above-0")
+        assert (await it.gone()).phase is Phase.COMPLETE
+        assert await it.on_member() == {}
+
+
+async def test_a_person_may_let_the_member_go_and_is_named_with_each_object_left(plane: Plane, namespace: str) -> None:
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
+        await it.put("web")
+        await it.deployed("web")
+        await it.block("web-1")
+        await it.delete()
+        await it.says("UnjoinFailed", "web-1")
+        await it.annotate({FORCE_RELEASE_ANNOTATION: "the datacentre is closed"}, by="jane")
+        teardown = await it.gone()
+        assert teardown.phase is Phase.RELEASED
+        release = teardown.status.release
+        assert release
+        assert (release.reason, release.message, release.by) == ("Forced", "the datacentre is closed", "jane")
+        notes = await it.ledger()
+        assert [(name, note.reason, note.by) for name, note in notes.items()] == [("web-1", "Forced", "jane")]
+        await it.nothing_left()
+
+
+async def test_required_that_is_lowered_to_needless_lets_go_and_says_who_did_it(plane: Plane, namespace: str) -> None:
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
+        await it.put("web")
+        await it.put("kept", preserveResourcesOnDeletion=True)
+        await it.deployed("web", "kept")
+        await it.block("web-1")
+        await it.delete()
+        await it.says("UnjoinFailed", "web-1")
+        await it.change({"spec": {"removeStrategy": "Needless"}}, by="jane")
+        teardown = await it.gone()
+        assert teardown.phase is Phase.RELEASED
+        release = teardown.status.release
+        assert release
+        assert (release.reason, release.by) == ("StrategyChanged", "jane")
+        notes = await it.ledger()
+        assert {name: (note.reason, note.by) for name, note in notes.items()} == {
+            "web-1": ("StrategyChanged", "jane"),
+            "kept-0": ("KeptByPolicy", f"preserveResourcesOnDeletion of Work {it.execution}/kept"),
+            "kept-1": ("KeptByPolicy", f"preserveResourcesOnDeletion of Work {it.execution}/kept"),
+        }
+        there = await it.on_member()
+        assert set(there) == {"web-1", "kept-0", "kept-1"}
+        assert not any(OWNER_LABEL in (one["metadata"].get("labels") or {}) for one in there.values())

@@ -1,0 +1,262 @@
+"""Members unjoined on bad days: nothing is taken for gone that is not, nothing goes that is not ours, and what is
+waited for is named."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.plane import joining
+from tests.plane.joining import joined
+from tests.plane.profiles import config_map
+from tests.plane.tearing import HOLD
+from tests.plane.unjoining import controllers, scene
+from unwind.api.conditions import find
+from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy, Work
+from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, REMOVE_STRATEGY_ANNOTATION, Finalizer
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS, SERVICE_ACCOUNTS
+from unwind.api.rights import HOME, Setting
+from unwind.api.unwind import Phase
+from unwind.clock import SYSTEM
+from unwind.fleet import memberships, tokens
+from unwind.installing.install import install
+from unwind.kube.client import Client
+from unwind.local.waiting import until, until_absent
+from unwind.testing.proxy import Proxy
+
+if TYPE_CHECKING:
+    from unwind.local.cluster import Cluster
+    from unwind.local.plane import Plane
+
+# Among the longest: they run with the soak tests.
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(170)]
+
+REQUIRED = RemoveStrategy.REQUIRED
+
+
+async def test_what_others_made_anew_in_our_place_survives(plane: Plane, namespace: str) -> None:
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it:
+        async with controllers(it.client, namespace):
+            await it.put("web")
+            await it.deployed("web")
+        # While nobody looks.
+        ours = (await it.on_member())["web-0"]["metadata"]
+        member = it.cluster.client
+        await member.delete(CONFIG_MAPS, "web-0", uid=ours["uid"], namespace=namespace)
+        theirs = await member.create(CONFIG_MAPS, config_map(namespace, "web-0", made="by somebody"))
+        await it.delete()
+        async with controllers(it.client, namespace):
+            assert (await it.gone()).phase is Phase.COMPLETE
+        assert {one["metadata"]["uid"] for one in (await it.on_member()).values()} == {theirs["metadata"]["uid"]}
+
+
+async def test_a_member_that_is_cut_off_in_the_middle_is_waited_for_and_said_to_be(
+    plane: Plane, namespace: str
+) -> None:
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, Proxy(it.cluster.server) as proxy:
+        await it.lead_to(proxy.url)
+        async with controllers(it.client, namespace, clock=SYSTEM):
+            await it.put("web")
+            await it.deployed("web")
+            await it.block("web-1")
+            await it.delete()
+            await it.says("UnjoinFailed", "web-1", HOLD)
+            proxy.close()
+            said = await it.says("UnjoinFailed", "Work web", f"Cluster {it.name} does not answer", "since 20")
+            assert said.reason == "Unreachable"
+            await it.unblock("web-1")
+            proxy.reopen()
+            assert (await it.gone()).phase is Phase.COMPLETE
+        assert await it.on_member() == {}
+
+
+async def test_needless_waits_for_no_member_that_does_not_answer(plane: Plane, namespace: str) -> None:
+    async with scene(plane, namespace) as it, Proxy(it.cluster.server) as proxy:
+        await it.lead_to(proxy.url)
+        async with controllers(it.client, namespace, clock=SYSTEM):
+            await it.put("web")
+            await it.deployed("web")
+            proxy.close()
+            await it.delete()
+            assert (await it.gone()).phase is Phase.COMPLETE
+        notes = await it.ledger()
+        assert {name: note.reason for name, note in notes.items()} == {"web-0": "KeptByPolicy", "web-1": "KeptByPolicy"}
+        assert all("does not answer" in note.message for note in notes.values())
+        assert it.deleted() == []
+
+
+async def test_nothing_is_touched_on_another_cluster_behind_the_same_address(
+    plane: Plane, namespace: str, fresh_member: Cluster
+) -> None:
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it:
+        async with controllers(it.client, namespace):
+            await it.put("web")
+            await it.deployed("web")
+        await fresh_member.create_namespace(namespace)
+        for name, one in (await it.on_member()).items():
+            twin = config_map(namespace, name)
+            twin["metadata"]["labels"] = one["metadata"]["labels"]
+            await fresh_member.client.create(CONFIG_MAPS, twin)
+        right = (await it.get()).spec.api_endpoint
+        secret = await it.client.get(SECRETS, it.name, namespace=KARMADA_CLUSTER_NAMESPACE)
+        async with joined(it.client, fresh_member) as other:
+            way = await it.client.get(SECRETS, other.name, namespace=KARMADA_CLUSTER_NAMESPACE)
+            await it.client.patch(SECRETS, it.name, {"data": way["data"]}, namespace=KARMADA_CLUSTER_NAMESPACE)
+            await it.lead_to(fresh_member.server)
+            async with controllers(it.client, namespace, clock=SYSTEM):
+                await it.delete()
+                await it.says("UnjoinFailed", "Work web", "another cluster answers", "since 20")
+                assert fresh_member.audit.deletions(resource="configmaps") == []
+                assert it.deleted() == []
+                await it.client.patch(SECRETS, it.name, {"data": secret["data"]}, namespace=KARMADA_CLUSTER_NAMESPACE)
+                await it.lead_to(right)
+                assert (await it.gone()).phase is Phase.COMPLETE
+        assert await it.on_member() == {}
+        assert fresh_member.audit.deletions(resource="configmaps") == []
+
+
+async def test_credentials_that_are_revoked_in_the_middle_hold_it_until_there_are_others(
+    plane: Plane, namespace: str
+) -> None:
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it:
+        member, account = it.cluster.client, memberships.account(it.name)
+        async with controllers(it.client, namespace, clock=SYSTEM):
+            await it.put("below")
+            await it.put("web", depends_on=("below",))
+            await it.deployed("below", "web")
+            await it.block("web-1")
+            await it.delete()
+            await it.says("UnjoinFailed", "web-1", HOLD)
+            # A token is of one account, and not of another that has its name.
+            found = await member.get(SERVICE_ACCOUNTS, account, namespace=KARMADA_CLUSTER_NAMESPACE)
+            await member.delete(
+                SERVICE_ACCOUNTS, account, uid=found["metadata"]["uid"], namespace=KARMADA_CLUSTER_NAMESPACE
+            )
+            await it.says("UnjoinFailed", "Work web", "does not let us in", "Unauthorized", "since 20")
+            await it.unblock("web-1")
+            await it.says("UnjoinFailed", "Work below", "does not let us in", "Unauthorized", "since 20")
+            assert set(await it.on_member()) == {"below-0", "below-1"}
+            again = {key: found[key] for key in ("apiVersion", "kind")}
+            head = {"name": account, "namespace": KARMADA_CLUSTER_NAMESPACE, "labels": found["metadata"]["labels"]}
+            await member.create(SERVICE_ACCOUNTS, again | {"metadata": head})
+            token = await tokens.request(member, account=account, namespace=KARMADA_CLUSTER_NAMESPACE)
+            await it.lead_to(it.cluster.server, token=token)
+            assert (await it.gone()).phase is Phase.COMPLETE
+        assert await it.on_member() == {}
+
+
+async def test_an_execution_namespace_that_cannot_go_is_named_and_waited_for(plane: Plane, namespace: str) -> None:
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
+        await it.put("web")
+        await it.deployed("web")
+        work = await it.client.get(WORKS, "web", namespace=it.execution, type=Work)
+        held = {"metadata": {"finalizers": [*work.metadata.finalizers, HOLD]}}
+        await it.client.patch(WORKS, "web", held, namespace=it.execution)
+        await it.delete()
+        await it.says("UnjoinFailed", f"Namespace {it.execution}", HOLD)
+        assert await it.on_member() == {}
+        await it.client.patch(WORKS, "web", {"metadata": {"finalizers": None}}, namespace=it.execution)
+        assert (await it.gone()).phase is Phase.COMPLETE
+        await it.nothing_left()
+
+
+async def test_a_cluster_whose_finalizer_somebody_took_off_leaves_a_ledger_and_holds_nothing(
+    plane: Plane, namespace: str
+) -> None:
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
+        await it.put("web")
+        await it.deployed("web")
+        await it.block("web-1")
+        await it.delete()
+        await it.says("UnjoinFailed", "web-1")
+        await it.change({"metadata": {"finalizers": None}})
+        await until_absent(it.client, CLUSTERS, it.name)
+        teardown = await it.teardown(lambda one: one.finished, "finished")
+        assert teardown.phase is Phase.TARGET_GONE
+        assert {name: note.reason for name, note in (await it.ledger()).items()} == {"web-1": "TargetGone"}
+        await until(
+            it.client,
+            WORKS,
+            "web",
+            lambda one: one is None or Finalizer.WORK not in (one["metadata"].get("finalizers") or ()),
+            "let go",
+            namespace=it.execution,
+        )
+
+
+async def test_a_cluster_that_went_while_nobody_looked_leaves_a_ledger_and_holds_nothing(
+    plane: Plane, namespace: str
+) -> None:
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it:
+        async with controllers(it.client, namespace):
+            await it.put("web")
+            await it.deployed("web")
+        await it.delete()
+        await it.change({"metadata": {"finalizers": None}})
+        await until_absent(it.client, CLUSTERS, it.name)
+        async with controllers(it.client, namespace):
+            assert (await it.teardown(lambda one: one.finished, "finished")).phase is Phase.TARGET_GONE
+            await until_absent(it.client, SECRETS, it.name, namespace=KARMADA_CLUSTER_NAMESPACE)
+            await until(
+                it.client,
+                WORKS,
+                "web",
+                lambda one: one is None or Finalizer.WORK not in (one["metadata"].get("finalizers") or ()),
+                "let go",
+                namespace=it.execution,
+            )
+        assert set(await it.on_member()) == {"web-0", "web-1"}
+        assert {note.reason for note in (await it.ledger()).values()} == {"TargetGone"}
+
+
+async def test_the_rights_of_the_manager_are_enough(plane: Plane, fresh_member: Cluster) -> None:
+    await install(fresh_member.client, Setting())
+    await joining.install(fresh_member.client)  # which returns when all kinds are served
+    way = fresh_member.connection(f"system:serviceaccount:{HOME}:unwind", groups=("system:serviceaccounts",))
+    async with (
+        scene(plane, HOME, home=fresh_member.client, remove_strategy=REQUIRED) as it,
+        Client(way) as manager,
+        controllers(manager, HOME),
+    ):
+        await it.put("web")
+        await it.deployed("web")
+        await it.delete()
+        assert (await it.gone()).phase is Phase.COMPLETE
+        assert await it.on_member() == {}
+        await it.nothing_left()
+        assert await it.accounts() == []
+
+
+async def test_where_the_field_is_not_served_the_annotation_counts_and_an_unknown_word_holds(
+    plane: Plane, namespace: str
+) -> None:
+    async with scene(plane, namespace) as it:
+        name = f"{CLUSTERS.plural}.{CLUSTERS.group}"
+        definition = await it.client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
+        where = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/removeStrategy"
+        field = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+        await it.client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, [{"op": "remove", "path": where}])
+        try:
+            while (await it.get()).spec.remove_strategy is not None:
+                # For a moment the old schema is served, and with it the default.
+                await it.change({"spec": {"removeStrategy": None}})
+                await asyncio.sleep(0.1)
+            async with controllers(it.client, namespace):
+                await it.put("web")
+                await it.deployed("web")
+                await it.annotate({REMOVE_STRATEGY_ANNOTATION: "Requierd"})
+                await it.delete()
+                await it.says("UnknownValue", "Requierd")
+                await it.says("UnjoinFailed", "Requierd")
+                going = find((await it.get()).status.conditions, "Unjoining")
+                assert going
+                assert going.status == "True"
+                assert it.deleted() == []
+                await it.annotate({REMOVE_STRATEGY_ANNOTATION: "Required"})
+                assert (await it.gone()).phase is Phase.COMPLETE
+            assert await it.on_member() == {}
+        finally:
+            back = [{"op": "add", "path": where, "value": field["removeStrategy"]}]
+            await it.client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, back)

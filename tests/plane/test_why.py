@@ -1,0 +1,654 @@
+"""`unwind why` on a real API server: the commands that it prints are typed, and free the object."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from tests.plane.asking import Asker, chain, deleting, denying, forced, safe
+from unwind.api.karmada import CLUSTERS as KARMADA_CLUSTERS
+from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
+from unwind.api.resources import (
+    API_SERVICES,
+    CLUSTER_ROLE_BINDINGS,
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEPLOYMENTS,
+    EVENTS,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    Resource,
+)
+from unwind.api.sveltos import SVELTOS_CLUSTERS
+from unwind.diagnosing.answers import Answer, Effect, State
+from unwind.kube.client import Client
+from unwind.kube.errors import ApiError
+from unwind.local import waiting
+from unwind.local.home import Shape
+from unwind.local.plane import running
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.kube.client import Object
+    from unwind.local.cluster import Cluster
+    from unwind.local.plane import Plane
+
+# Nobody listens there.
+NOWHERE = "https://127.0.0.1:9/"
+HOLD = "example.dev/backup"
+LABELS = {"app": "web"}
+TEMPLATE = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "web", "image": "web"}]}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def here() -> AsyncIterator[Plane]:
+    """A plane of these tests' own, with no nodes: what they break would be in everybody's way."""
+    async with running(Shape(members=1), announce=print) as plane:
+        yield plane
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def asker(here: Plane) -> Asker:
+    asker = Asker(here.management, "why")
+    await here.management.create_namespace("why")
+    await asker.protect()
+    kept = await asker.make(CONFIG_MAPS, "probe", metadata={"labels": {DELETE_PROTECTION_LABEL: "Always"}})
+    await asker.until_refused(CONFIG_MAPS, kept, DELETE_PROTECTION_LABEL)
+    return asker
+
+
+async def namespaced(asker: Asker, name: str) -> Object:
+    """Another namespace, that can be deleted."""
+    await asker.cluster.create_namespace(name)
+    return await asker.client.get(NAMESPACES, name)
+
+
+# Finalizers
+
+
+async def test_a_finalizer_whose_controller_is_gone_is_taken_off_by_the_command(asker: Asker) -> None:
+    made = await asker.make(CONFIG_MAPS, "orphan", finalizers=["other.example.dev/x", HOLD])
+    await asker.delete(CONFIG_MAPS, made)
+    answer = await asker.ask("cm/orphan")
+    assert answer.state is State.HELD
+    assert answer.since
+    assert "its controller seems to be gone" in answer.verdict
+    assert [one.reason for one in answer.chain] == [Reason.FINALIZER, Reason.FINALIZER]
+    assert {one.effect for one in answer.remedies} == {Effect.LEAVES}
+    # One after the other, as they are printed.
+    for remedy in answer.remedies:
+        await asker.do(remedy)
+    await asker.until_gone(CONFIG_MAPS, "orphan")
+
+
+async def test_the_command_frees_no_other_object_that_has_got_the_name(asker: Asker) -> None:
+    made = await asker.make(CONFIG_MAPS, "renamed", finalizers=[HOLD])
+    await asker.delete(CONFIG_MAPS, made)
+    remedy = forced(await asker.ask("cm/renamed"))
+    await asker.do(remedy)
+    await asker.until_gone(CONFIG_MAPS, "renamed")
+    await asker.make(CONFIG_MAPS, "renamed", finalizers=[HOLD])
+    done = await asker.shell(*remedy.commands)
+    assert done.returncode != 0
+    found = await asker.client.get(CONFIG_MAPS, "renamed", namespace="why")
+    assert found["metadata"]["finalizers"] == [HOLD]
+    await asker.client.patch(CONFIG_MAPS, "renamed", {"metadata": {"finalizers": None}}, namespace="why")
+
+
+async def test_a_controller_that_lives_and_fails_is_named_with_its_last_words(asker: Asker) -> None:
+    await deployment(asker, "backup-operator", replicas=1)
+    await ready(asker, "backup-operator")
+    made = await asker.make(CONFIG_MAPS, "failing", finalizers=["backup.example.org/x"])
+    await asker.delete(CONFIG_MAPS, made)
+    await warn(asker, CONFIG_MAPS, made, "the bucket does not answer")
+    answer = await asker.ask("cm/failing")
+    [link] = answer.chain
+    assert "Deployment why/backup-operator seems to serve; that runs, and is not done" in link.message
+    assert "backup-operator says: BackupFailed: the bucket does not answer" in link.message
+    assert "only whoever runs it can mend what it fails at" in link.actor
+    looks = [one for one in answer.remedies if one.effect is Effect.LOOKS]
+    assert looks[0].commands == ("kubectl logs -n why deployments.apps/backup-operator --tail=50",)
+    await asker.do(forced(answer))
+    await asker.until_gone(CONFIG_MAPS, "failing")
+
+
+async def test_a_controller_that_is_scaled_to_zero_is_started_by_the_command(asker: Asker) -> None:
+    await deployment(asker, "snapshots", replicas=0)
+    made = await asker.make(CONFIG_MAPS, "unserved", finalizers=["snapshots.example.net/x"])
+    await asker.delete(CONFIG_MAPS, made)
+    answer = await asker.ask("cm/unserved")
+    assert answer.chain[0].reason == Reason.FINALIZER_NOT_SERVED
+    assert "is scaled to zero" in answer.verdict
+    await asker.do(safe(answer))
+
+    def started(it: Object | None) -> bool:
+        return bool(it and it["spec"]["replicas"] == 1)
+
+    # What stands for it does its work as soon as it is started.
+    await waiting.until(asker.client, DEPLOYMENTS, "snapshots", started, "started", namespace="why")
+    await asker.client.patch(CONFIG_MAPS, "unserved", {"metadata": {"finalizers": None}}, namespace="why")
+    await asker.until_gone(CONFIG_MAPS, "unserved")
+
+
+# Owners
+
+
+async def test_a_foreground_deletion_is_followed_to_the_child_that_it_waits_for(asker: Asker) -> None:
+    parent = await asker.make(CONFIG_MAPS, "parent")
+    await asker.make(CONFIG_MAPS, "child", finalizers=[HOLD], metadata={"ownerReferences": [owner(parent)]})
+    await asker.delete(CONFIG_MAPS, parent, propagation="Foreground")
+    answer = await asker.until("cm/parent", lambda it: bool(it.remedies))
+    assert answer.state is State.HELD
+    assert chain(answer) == ["ConfigMap/parent", "ConfigMap/child"]
+    assert [one.reason for one in answer.chain] == [Reason.OWNS_OTHERS, Reason.FINALIZER]
+    await asker.do(forced(answer))
+    await asker.until_gone(CONFIG_MAPS, "parent")
+
+
+async def test_a_protected_child_is_what_a_foreground_deletion_hangs_on(asker: Asker) -> None:
+    parent = await asker.make(CONFIG_MAPS, "owner")
+    metadata = {"ownerReferences": [owner(parent)], "labels": {DELETE_PROTECTION_LABEL: "Always"}}
+    await asker.make(CONFIG_MAPS, "guarded", metadata=metadata)
+    await asker.delete(CONFIG_MAPS, parent, propagation="Foreground")
+    answer = await asker.until("cm/owner", lambda it: len(it.chain) > 1)
+    assert chain(answer) == ["ConfigMap/owner", "ConfigMap/guarded"]
+    assert answer.chain[1].reason == Reason.PROTECTED
+    assert "ConfigMap why/guarded" in answer.verdict
+    await asker.do(forced(answer))
+    await asker.until_gone(CONFIG_MAPS, "owner")
+
+
+# Namespaces
+
+
+async def test_a_namespace_that_waits_for_a_remaining_kind_names_the_object_that_stays(asker: Asker) -> None:
+    room = await namespaced(asker, "why-kind")
+    await asker.make(
+        CONFIG_MAPS, "stays", metadata={"namespace": "why-kind", "labels": {DELETE_PROTECTION_LABEL: "Always"}}
+    )
+    await asker.delete(NAMESPACES, room)
+    answer = await asker.until("ns/why-kind", lambda it: chain(it) == ["Namespace/why-kind", "ConfigMap/stays"])
+    assert [one.reason for one in answer.chain] == [Reason.HOLDS_OTHERS, Reason.PROTECTED]
+    await asker.do(forced(answer))
+    await asker.until_gone(NAMESPACES, "why-kind")
+
+
+async def test_a_namespace_is_freed_by_letting_go_of_what_has_a_finalizer_in_it(asker: Asker) -> None:
+    room = await namespaced(asker, "why-inside")
+    await asker.make(CONFIG_MAPS, "inside", finalizers=[HOLD], metadata={"namespace": "why-inside"})
+    await asker.delete(NAMESPACES, room)
+    answer = await asker.until("ns/why-inside", lambda it: bool(it.remedies))
+    assert chain(answer) == ["Namespace/why-inside", "ConfigMap/inside"]
+    assert [one.reason for one in answer.chain] == [Reason.HOLDS_OTHERS, Reason.FINALIZER]
+    await asker.do(forced(answer))
+    await asker.until_gone(NAMESPACES, "why-inside")
+
+
+async def test_a_namespace_waits_for_an_api_service_that_does_not_answer(asker: Asker) -> None:
+    room = await namespaced(asker, "why-api")
+    port = {"port": 443, "targetPort": 9}
+    await asker.make(SERVICES, "nobody", spec={"ports": [port], "selector": {"app": "nobody"}})
+    await deployment(asker, "nobody", replicas=0)
+    await asker.make(
+        API_SERVICES,
+        "v1.silent.example.dev",
+        spec={
+            "group": "silent.example.dev",
+            "version": "v1",
+            "groupPriorityMinimum": 100,
+            "versionPriority": 100,
+            "insecureSkipTLSVerify": True,
+            "service": {"namespace": "why", "name": "nobody"},
+        },
+    )
+    try:
+        await asker.delete(NAMESPACES, room)
+        answer = await asker.until(
+            "ns/why-api", lambda it: any(one.reason == Reason.API_NOT_SERVED for one in it.chain) and it.remedies != ()
+        )
+        assert "v1.silent.example.dev does not answer (Service why/nobody)" in answer.chain[0].message
+        assert answer.chain[0].actor == "whoever runs Service why/nobody"
+        assert safe(answer).commands == ("kubectl scale -n why deployments.apps/nobody --replicas=1",)
+    finally:
+        # Whatever comes of it: while it is there, no namespace goes.
+        await asker.do(forced(await asker.ask("ns/why-api")))
+    await asker.until_gone(NAMESPACES, "why-api")
+
+
+async def test_a_dead_conversion_webhook_is_what_a_namespace_and_its_object_wait_for(asker: Asker) -> None:
+    group = "conversion.example.dev"
+    old = await converted(asker, group)
+    room = await namespaced(asker, "why-conversion")
+    await asker.make(old, "one", metadata={"namespace": "why-conversion"})
+    try:
+        # It can still be read as it is stored.
+        alone = await asker.ask("gadgets.conversion.example.dev/one", namespace="why-conversion")
+        assert alone.state is State.DELETABLE
+        assert "gadgets.v1alpha1.conversion.example.dev/one" in alone.remedies[0].commands[0]
+        await asker.delete(NAMESPACES, room)
+        answer = await asker.until(
+            "ns/why-conversion", lambda it: any(one.reason == Reason.WEBHOOK_SILENT for one in it.chain)
+        )
+        [told] = [one for one in answer.chain if one.reason == Reason.WEBHOOK_SILENT]
+        assert f"the conversion webhook of CustomResourceDefinition gadgets.{group} ({NOWHERE})" in told.message
+    finally:
+        await asker.do(forced(await asker.ask("ns/why-conversion")))
+    await asker.until_gone(NAMESPACES, "why-conversion")
+
+
+# Volumes
+
+
+async def test_a_claim_in_use_is_freed_by_stopping_what_uses_it(asker: Asker) -> None:
+    await node(asker, "steady")
+    made = await asker.make(PERSISTENT_VOLUME_CLAIMS, "used", spec=CLAIM)
+    await pod(asker, "user", node="steady", claim="used")
+    await asker.delete(PERSISTENT_VOLUME_CLAIMS, made)
+    answer = await asker.ask("pvc/used")
+    assert chain(answer) == ["PersistentVolumeClaim/used", "Pod/user"]
+    assert [one.reason for one in answer.chain] == [Reason.IN_USE, Reason.STANDING]
+    assert len(answer.remedies) == 1
+    await asker.do(deleting(answer))
+    await asker.until_gone(PERSISTENT_VOLUME_CLAIMS, "used")
+
+
+async def test_a_claim_of_a_deployments_pod_is_freed_by_scaling_it_down(asker: Asker) -> None:
+    made = await asker.make(PERSISTENT_VOLUME_CLAIMS, "shared", spec=CLAIM)
+    await node(asker, "steady")
+    await deployment(asker, "reader", replicas=1, node="steady", claim="shared")
+    await pods(asker, "reader")
+    await asker.delete(PERSISTENT_VOLUME_CLAIMS, made)
+    answer = await asker.ask("pvc/shared")
+    assert "Deployment why/reader would make another in its place" in answer.verdict
+    assert safe(answer).commands == ("kubectl scale -n why deployments.apps/reader --replicas=0",)
+    await asker.do(safe(answer))
+    await asker.until_gone(PERSISTENT_VOLUME_CLAIMS, "shared")
+
+
+async def test_a_volume_is_freed_by_deleting_the_claim_that_is_bound_to_it(asker: Asker) -> None:
+    volume = await asker.make(
+        PERSISTENT_VOLUMES,
+        "disk",
+        spec={
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": "",
+            "hostPath": {"path": "/nowhere"},
+        },
+    )
+    await asker.make(PERSISTENT_VOLUME_CLAIMS, "bound", spec=CLAIM | {"storageClassName": "", "volumeName": "disk"})
+
+    def bound(it: Object | None) -> bool:
+        return bool(it and it["status"].get("phase") == "Bound")
+
+    await waiting.until(asker.client, PERSISTENT_VOLUMES, "disk", bound, "bound")
+    await asker.delete(PERSISTENT_VOLUMES, volume)
+    answer = await asker.ask("pv/disk")
+    assert chain(answer) == ["PersistentVolume/disk", "PersistentVolumeClaim/bound"]
+    assert "whoever uses it loses what is on its volume" in deleting(answer).about
+    await asker.do(deleting(answer))
+    await asker.until_gone(PERSISTENT_VOLUMES, "disk")
+
+
+# Refusals
+
+
+async def test_a_webhook_that_does_not_answer_is_told_to_be_ignored_and_back(asker: Asker) -> None:
+    made = await asker.make(CONFIG_MAPS, "asked")
+    await webhook(asker, "silent", "asked", {"url": NOWHERE})
+    await asker.until_refused(CONFIG_MAPS, made, "failed calling webhook")
+    answer = await asker.ask("cm/asked")
+    assert answer.state is State.REFUSED
+    assert (
+        f"the webhook silent.example.dev of ValidatingWebhookConfiguration silent has to be asked, and {NOWHERE}"
+        in (answer.verdict)
+    )
+    remedy = forced(answer)
+    await asker.do(remedy)
+    await asker.until_deletable(CONFIG_MAPS, made)
+    await asker.delete(CONFIG_MAPS, made)
+    await asker.until_gone(CONFIG_MAPS, "asked")
+    done = await asker.shell(*remedy.afterwards)
+    assert done.returncode == 0, done.stderr
+    found = await asker.client.get(VALIDATING_WEBHOOK_CONFIGURATIONS, "silent")
+    assert found["webhooks"][0]["failurePolicy"] == "Fail"
+
+
+async def test_a_webhook_that_denies_is_for_somebody_else_to_move(asker: Asker) -> None:
+    made = await asker.make(CONFIG_MAPS, "billed")
+    async with denying("the invoice is open") as way:
+        await webhook(asker, "denying", "billed", way)
+        await asker.until_refused(CONFIG_MAPS, made, "the invoice is open")
+        answer = await asker.ask("cm/billed")
+    assert answer.state is State.REFUSED
+    assert "denies it: the invoice is open" in answer.verdict
+    assert answer.only == f"whoever runs {way['url']}, unless what they ask for can be done"
+    assert {one.effect for one in answer.remedies} == {Effect.LOOKS}
+
+
+async def test_a_policy_that_denies_is_for_whoever_wrote_it(asker: Asker) -> None:
+    made = await asker.make(CONFIG_MAPS, "audited")
+    await asker.keeping("audited", "kept for the audit until January")
+    await asker.until_refused(CONFIG_MAPS, made, "kept for the audit")
+    answer = await asker.ask("cm/audited")
+    assert answer.state is State.REFUSED
+    assert "the policy audited (binding audited) denies it: kept for the audit until January" in answer.verdict
+    assert answer.only.startswith("whoever wrote the policy audited")
+    [remedy] = answer.remedies
+    assert remedy.effect is Effect.LOOKS
+    await asker.do(remedy)
+
+
+async def test_always_is_taken_off_by_the_command(asker: Asker) -> None:
+    await asker.make(CONFIG_MAPS, "always", metadata={"labels": {DELETE_PROTECTION_LABEL: "Always"}})
+    answer = await asker.ask("cm/always")
+    assert answer.state is State.REFUSED
+    assert answer.chain[0].reason == Reason.PROTECTED
+    assert f"the label {DELETE_PROTECTION_LABEL}=Always protects it" in answer.verdict
+    await asker.do(forced(answer))
+    await asker.until_gone(CONFIG_MAPS, "always")
+
+
+async def test_cascading_is_satisfied_by_scaling_to_zero(asker: Asker) -> None:
+    labels = {DELETE_PROTECTION_LABEL: "Cascading"}
+    await deployment(asker, "cascading", replicas=2, labels=labels)
+    answer = await asker.ask("deploy/cascading")
+    assert answer.state is State.REFUSED
+    assert "as long as something depends on it: replicas 2" in answer.verdict
+    assert {one.effect for one in answer.remedies} == {Effect.SAFE, Effect.LEAVES}
+    await asker.do(safe(answer))
+    await asker.until_gone(DEPLOYMENTS, "cascading")
+
+
+async def test_who_has_no_right_is_told_who_can_give_it_and_how(asker: Asker) -> None:
+    made = await asker.make(CONFIG_MAPS, "theirs")
+    reader = asker.cluster.connection("bob", groups=["readers"])
+    done = await asker.shell(
+        "kubectl create clusterrole readers --verb=get,list --resource=configmaps,events",
+        "kubectl create clusterrolebinding readers --clusterrole=readers --group=readers",
+    )
+    assert done.returncode == 0, done.stderr
+    async with Client(reader) as bob:
+        answer = await until_readable(asker, "cm/theirs", bob)
+        assert answer.state is State.REFUSED
+        assert answer.chain[0].reason == Reason.NO_RIGHT
+        assert "the user bob has no right to delete it" in answer.verdict
+        [remedy] = answer.remedies
+        assert remedy.by == "somebody who may give rights"
+        await asker.do(remedy)
+        meta = made["metadata"]
+        async with asyncio.timeout(30):
+            while True:
+                answer = await asker.ask("cm/theirs", client=bob)
+                if answer.state is State.DELETABLE:
+                    break
+                await asyncio.sleep(0.1)
+        await bob.delete(CONFIG_MAPS, "theirs", uid=meta["uid"], namespace="why")
+    await asker.until_gone(CONFIG_MAPS, "theirs")
+    assert (await asker.shell(*remedy.afterwards)).returncode == 0
+
+
+# Pods and CRDs
+
+
+async def test_a_pod_on_a_lost_node_goes_by_force_only(asker: Asker) -> None:
+    await node(asker, "lost", ready="Unknown")
+    made = await pod(asker, "stranded", node="lost", grace=3600)
+    await asker.delete(PODS, made)
+    answer = await asker.ask("pod/stranded")
+    assert answer.chain[0].reason == Reason.NODE_LOST
+    assert "its node lost is not heard of" in answer.verdict
+    assert answer.since
+    assert "its containers run on there" in forced(answer).about
+    await asker.do(forced(answer))
+    await asker.until_gone(PODS, "stranded")
+
+
+async def test_a_crd_waits_for_its_resources(asker: Asker) -> None:
+    gadgets = await asker.define("crd.example.dev")
+    await asker.make(gadgets, "held", finalizers=[HOLD])
+    name = "gadgets.crd.example.dev"
+    await asker.delete(CUSTOM_RESOURCE_DEFINITIONS, await asker.client.get(CUSTOM_RESOURCE_DEFINITIONS, name))
+    answer = await asker.until(f"crd/{name}", lambda it: len(it.remedies) > 0)
+    assert chain(answer) == [f"CustomResourceDefinition/{name}", "Gadget/held"]
+    await asker.do(forced(answer))
+    await asker.until_gone(CUSTOM_RESOURCE_DEFINITIONS, name)
+
+
+# Members
+
+
+async def test_an_object_on_a_member_is_asked_about_and_freed_through_what_stands_for_it(
+    here: Plane, asker: Asker
+) -> None:
+    done = await asker.shell("unwind crds -o yaml | kubectl apply --server-side -f -")
+    assert done.returncode == 0, done.stderr
+    for name in ("sveltosclusters.lib.projectsveltos.io", "clusters.cluster.karmada.io"):
+        await waiting.until_true(asker.client, CUSTOM_RESOURCE_DEFINITIONS, name, "Established")
+    member = here.members["member-1"]
+    await by_kubeconfig(asker, member, "edge")
+    await by_token(asker, member, "pushed")
+    for cluster, told in (("edge", "SveltosCluster why/edge"), ("why/edge", "SveltosCluster why/edge"), ("pushed", "")):
+        there = Asker(member)
+        await there.delete(CONFIG_MAPS, await there.make(CONFIG_MAPS, "afar", finalizers=[HOLD]))
+        shown = await asker.shell(f"unwind why cm/afar --cluster {cluster} -o json")
+        assert shown.returncode == 0, shown.stderr
+        answer = msgspec.json.decode(shown.stdout, type=Answer)
+        assert answer.cluster == (told or "Cluster pushed")
+        remedy = forced(answer)
+        assert len(remedy.commands) == 2
+        await asker.do(remedy)
+        await there.until_gone(CONFIG_MAPS, "afar")
+
+
+async def by_kubeconfig(asker: Asker, member: Cluster, name: str) -> None:
+    """Have a SveltosCluster stand for a member."""
+    content = member.kubeconfig.read_text()
+    await asker.make(SECRETS, f"{name}-sveltos-kubeconfig", stringData={"kubeconfig": content})
+    await asker.make(SVELTOS_CLUSTERS, name, spec={})
+
+
+async def by_token(asker: Asker, member: Cluster, name: str) -> None:
+    """Have a Cluster of Karmada stand for a member, which is reached by a token."""
+    subject = {"kind": "ServiceAccount", "name": "default", "namespace": "default"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    await Asker(member).make(CLUSTER_ROLE_BINDINGS, "afar", subjects=[subject], roleRef=role)
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = await member.client.post(SERVICE_ACCOUNTS, "default", "token", request, namespace="default")
+    authority = member.connection("any").authority
+    assert authority
+    data = {"token": token["status"]["token"], "caBundle": authority.decode()}
+    await asker.make(SECRETS, name, stringData=data)
+    secret = {"namespace": "why", "name": name}
+    await asker.make(
+        KARMADA_CLUSTERS, name, spec={"syncMode": "Push", "apiEndpoint": member.server, "secretRef": secret}
+    )
+
+
+# As a person calls it
+
+
+async def test_the_command_prints_the_verdict_the_chain_and_what_to_type(asker: Asker) -> None:
+    parent = await asker.make(CONFIG_MAPS, "top")
+    await asker.make(CONFIG_MAPS, "bottom", finalizers=[HOLD], metadata={"ownerReferences": [owner(parent)]})
+    await asker.delete(CONFIG_MAPS, parent, propagation="Foreground")
+    answer = await asker.until("cm/top", lambda it: bool(it.remedies))
+    shown = await asker.shell("unwind why ConfigMap/top -n why")
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    assert lines[0] == answer.verdict
+    command = forced(answer).commands[0]
+    assert f"    {command}" in lines
+    assert any(line.startswith("  leaves something behind: ") for line in lines)
+    assert "\x1b" not in shown.stdout
+    told = await asker.shell("unwind why configmaps/top -n why -o json | python3 -m json.tool")
+    assert told.returncode == 0
+    assert '"state": "Held"' in told.stdout
+    await asker.do(forced(answer))
+    await asker.until_gone(CONFIG_MAPS, "top")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ("cm/nothing -n why", 1, "there is no ConfigMap why/nothing"),
+        ("unicorn/one", 1, "this cluster knows no 'unicorn'"),
+        ("just-a-name", 2, "write KIND/NAME"),
+        ("cm/x --cluster nowhere", 1, "there is no cluster nowhere"),
+    ],
+)
+async def test_what_cannot_be_answered_ends_with_another_code(
+    asker: Asker, arguments: str, code: int, said: str
+) -> None:
+    done = await asker.shell(f"unwind why {arguments}")
+    assert done.returncode == code, done.stderr
+    assert said in " ".join(done.stderr.replace("│", " ").split())
+
+
+async def test_nothing_of_a_secret_is_printed(asker: Asker) -> None:
+    made = await asker.make(SECRETS, "quiet", finalizers=[HOLD], stringData={"password": "s3cr3t-word"})
+    await asker.delete(SECRETS, made)
+    for form in ("table", "json"):
+        shown = await asker.shell(f"unwind why secret/quiet -n why -o {form}")
+        assert shown.returncode == 0
+        assert HOLD in shown.stdout
+        assert "s3cr3t" not in shown.stdout + shown.stderr
+        assert made["data"]["password"] not in shown.stdout
+    await asker.do(forced(await asker.ask("secret/quiet")))
+
+
+# What these tests are made of
+
+CLAIM: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+
+
+def owner(parent: Object) -> Object:
+    meta = parent["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "blockOwnerDeletion": True,
+    }
+
+
+async def deployment(
+    asker: Asker, name: str, *, replicas: int, node: str = "", claim: str = "", labels: dict[str, str] | None = None
+) -> Object:
+    spec = pod_spec(node=node, claim=claim)
+    template = {"metadata": {"labels": {"app": name}}, "spec": spec}
+    selector = {"matchLabels": {"app": name}}
+    body = {"replicas": replicas, "selector": selector, "template": template}
+    return await asker.make(DEPLOYMENTS, name, spec=body, metadata={"labels": labels or {}})
+
+
+def pod_spec(*, node: str = "", claim: str = "", grace: int = 0) -> Object:
+    spec: Object = {"containers": [{"name": "web", "image": "web"}], "terminationGracePeriodSeconds": grace}
+    if node:
+        spec["nodeName"] = node
+    if claim:
+        spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
+    return spec
+
+
+async def pod(asker: Asker, name: str, *, node: str, claim: str = "", grace: int = 0) -> Object:
+    return await asker.make(PODS, name, spec=pod_spec(node=node, claim=claim, grace=grace))
+
+
+async def pods(asker: Asker, app: str) -> list[Object]:
+    """The Pods of a Deployment, as soon as there are some."""
+    async with asyncio.timeout(60):
+        while not (found := await asker.client.list(PODS, namespace="why", labels=f"app={app}")):
+            await asyncio.sleep(0.1)
+    return found
+
+
+async def ready(asker: Asker, app: str) -> None:
+    """Say of the Pods of a Deployment that they are ready, as a kubelet would."""
+    for one in await pods(asker, app):
+        status = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+        await asker.client.patch(PODS, one["metadata"]["name"], status, namespace="why", subresource="status")
+
+    def runs(it: Object | None) -> bool:
+        return bool(it and it.get("status", {}).get("readyReplicas"))
+
+    await waiting.until(asker.client, DEPLOYMENTS, app, runs, "ready", namespace="why")
+
+
+async def node(asker: Asker, name: str, *, ready: str = "True") -> None:
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    await asker.client.apply(NODES, body)
+    told = {"status": {"conditions": [{"type": "Ready", "status": ready, "reason": "NodeStatusUnknown"}]}}
+    await asker.client.patch(NODES, name, told, subresource="status")
+
+
+async def warn(asker: Asker, resource: Resource, obj: Object, message: str) -> None:
+    meta = obj["metadata"]
+    about = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        **{key: meta[key] for key in ("name", "namespace", "uid")},
+    }
+    await asker.make(
+        EVENTS,
+        f"{meta['name']}.1",
+        involvedObject=about,
+        type="Warning",
+        reason="BackupFailed",
+        message=message,
+        source={"component": "backup-operator"},
+    )
+
+
+async def webhook(asker: Asker, name: str, concerned: str, way: Object, **more: Any) -> None:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["configmaps"]}
+    one = {
+        "name": f"{name}.example.dev",
+        "clientConfig": way,
+        "rules": [rule],
+        "matchConditions": [{"name": "concerned", "expression": f"oldObject.metadata.name == '{concerned}'"}],
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        **more,
+    }
+    await asker.make(VALIDATING_WEBHOOK_CONFIGURATIONS, name, webhooks=[one])
+
+
+async def converted(asker: Asker, group: str) -> Resource:
+    """A kind that is stored in one version and served in another, with nobody to convert it; the stored one."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    way = {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {"url": NOWHERE}}}
+    await asker.define(
+        group,
+        versions=[
+            {"name": "v1", "served": True, "storage": False, "schema": schema},
+            {"name": "v1alpha1", "served": True, "storage": True, "schema": schema},
+        ],
+        conversion=way,
+    )
+    return Resource(group, "v1alpha1", "gadgets", "Gadget")
+
+
+async def until_readable(asker: Asker, text: str, client: Client) -> Answer:
+    """The answer for somebody whose rights take a moment to count."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await asker.ask(text, client=client)
+            except ApiError:
+                await asyncio.sleep(0.1)

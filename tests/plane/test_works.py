@@ -1,0 +1,553 @@
+"""Works on a real member: what they hold comes there, is kept as it shall be, and goes again."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest_asyncio
+from prometheus_client import CollectorRegistry
+
+from tests.plane import joining
+from tests.plane.external import Everything
+from tests.plane.joining import joined, running
+from tests.plane.profiles import config_map
+from unwind.api.conditions import find, is_true
+from unwind.api.karmada import CLUSTERS, WORKS, Work
+from unwind.api.names import (
+    ADOPT_ANNOTATION,
+    DEPENDS_ON_ANNOTATION,
+    KARMADA_CLUSTER_NAMESPACE,
+    OWNER_LABEL,
+    Finalizer,
+)
+from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, SECRETS
+from unwind.api.unwind import INVENTORIES, Inventory
+from unwind.controllers.members.works import Works
+from unwind.deleting.builtin import BUILTIN
+from unwind.kube.metrics import Metrics
+from unwind.kube.views import Key
+from unwind.local import waiting
+from unwind.testing.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from tests.plane.joining import Member
+    from unwind.api.meta import Condition
+    from unwind.api.resources import Resource
+    from unwind.controllers.addons.caches import Caches
+    from unwind.controllers.members.caches import MemberCaches
+    from unwind.kube.client import Client, Object
+    from unwind.local.plane import Plane
+    from unwind.parts import Part
+
+HOLD = "example.dev/hold"
+
+
+class Site:
+    """A member, what Works put into one namespace of it, and where Unwind keeps its records."""
+
+    def __init__(self, member: Member, home: str, there: str) -> None:
+        self.member = member
+        self.client = member.client
+        self.home = home
+        self.there = there
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[Works]:
+        """The controllers run."""
+        made: list[Works] = []
+
+        def works(client: Client, caches: MemberCaches, addons: Caches) -> Part:
+            made.append(
+                Works(
+                    client,
+                    caches,
+                    addons.sources[SECRETS.kind],
+                    namespace=self.home,
+                    owner=Everything(),
+                    metrics=Metrics(CollectorRegistry()),
+                    deleters=BUILTIN,
+                )
+            )
+            return made[0]
+
+        async with running(self.client, works):
+            yield made[0]
+
+    async def until_idle(self, works: Works, name: str, holds: Callable[[Work], bool] = lambda _: True) -> None:
+        """Return when the controller knows a Work like this, and has nothing left to do."""
+        async with asyncio.timeout(60):
+            while True:
+                known = works._caches.works.cache.get(Key(self.member.execution, name))
+                if works._caches.settled and known and holds(known) and not (works._queue.depth + works._queue.working):
+                    return
+                await asyncio.sleep(0.05)
+
+    async def lead_to(self, endpoint: str) -> None:
+        await self.client.patch(CLUSTERS, self.member.name, {"spec": {"apiEndpoint": endpoint}})
+
+    def map(self, name: str, **data: str) -> Object:
+        return config_map(self.there, name, **(data or {"made": "by a Work"}))
+
+    async def work(self, name: str, *manifests: Object, annotations: dict[str, str] | None = None, **spec: Any) -> Work:
+        body = {
+            "apiVersion": WORKS.api_version,
+            "kind": WORKS.kind,
+            "metadata": {"name": name, "namespace": self.member.execution, "annotations": annotations or {}},
+            "spec": {"workload": {"manifests": list(manifests)}, **spec},
+        }
+        return msgspec.convert(await self.client.create(WORKS, body), Work)
+
+    async def edit(self, name: str, **spec: Any) -> None:
+        await self.client.patch(WORKS, name, {"spec": spec}, namespace=self.member.execution)
+
+    async def hold(self, name: str, *manifests: Object) -> None:
+        """Have a Work hold these, and nothing else."""
+        await self.edit(name, workload={"manifests": list(manifests)})
+
+    async def delete(self, *names: str) -> None:
+        for name in names:
+            found = await self.client.get(WORKS, name, namespace=self.member.execution)
+            await self.client.delete(WORKS, name, uid=found["metadata"]["uid"], namespace=self.member.execution)
+
+    async def until(self, name: str, holds: Callable[[Work], bool], called: str = "as it should be") -> Work:
+        found = await waiting.until(
+            self.client,
+            WORKS,
+            name,
+            lambda it: it is not None and holds(msgspec.convert(it, Work)),
+            called,
+            namespace=self.member.execution,
+            within=60,
+        )
+        return msgspec.convert(found, Work)
+
+    async def until_applied(self, *names: str) -> None:
+        for name in names:
+            await self.until(name, applied, "Applied")
+
+    async def until_gone(self, *names: str) -> None:
+        for name in names:
+            await waiting.until_absent(self.client, WORKS, name, namespace=self.member.execution, within=60)
+
+    async def until_there(
+        self, name: str, holds: Callable[[Object], bool] = lambda _: True, resource: Resource = CONFIG_MAPS
+    ) -> Object:
+        found = await waiting.until(
+            self.member.cluster.client,
+            resource,
+            name,
+            lambda it: it is not None and holds(it),
+            "there",
+            namespace=self.there,
+            within=60,
+        )
+        assert found
+        return found
+
+    async def until_not_there(self, name: str) -> None:
+        await waiting.until_absent(self.member.cluster.client, CONFIG_MAPS, name, namespace=self.there, within=60)
+
+    async def get(self, name: str) -> Object:
+        return await self.member.cluster.client.get(CONFIG_MAPS, name, namespace=self.there)
+
+    async def put(self, name: str, patch: Object) -> Object:
+        """Change an object on the member, as somebody else does."""
+        return await self.member.cluster.client.patch(
+            CONFIG_MAPS, name, patch, namespace=self.there, field_manager="somebody"
+        )
+
+    async def make(self, name: str, **data: str) -> Object:
+        """An object of somebody else's."""
+        return await self.member.cluster.client.create(CONFIG_MAPS, self.map(name, **data), field_manager="somebody")
+
+    async def drop(self, name: str) -> None:
+        """Delete an object on the member, as somebody does who does not know whose it is."""
+        uid = (await self.get(name))["metadata"]["uid"]
+        await self.member.cluster.client.delete(CONFIG_MAPS, name, uid=uid, namespace=self.there)
+
+    async def inventory(self, uid: str) -> list[Inventory]:
+        found = await self.client.list(INVENTORIES, namespace=self.home, labels=f"{OWNER_LABEL}={uid}")
+        return msgspec.convert(found, list[Inventory])
+
+    async def ledger(self, uid: str) -> dict[str, str]:
+        """What is left of a Work's objects, and by what reason."""
+        return {
+            entry.object.name: entry.ledger.reason
+            for chunk in await self.inventory(uid)
+            for entry in chunk.spec.entries.values()
+            if entry.ledger
+        }
+
+    def deleted(self, *names: str) -> list[str]:
+        """Of these, those whose deletion the member accepted, in order."""
+        found = self.member.cluster.audit.deletions(resource="configmaps", namespace=self.there)
+        return [one.object_ref.name for one in found if one.object_ref.name in names]
+
+
+def said(work: Work, type_: str) -> Condition | None:
+    return find(work.status.conditions, type_)
+
+
+def message(work: Work, type_: str = "Applied") -> str:
+    found = said(work, type_)
+    return found.message if found else ""
+
+
+def applied(work: Work) -> bool:
+    """All of it, as it is now."""
+    found = said(work, "Applied")
+    return found is not None and found.status == "True" and found.observed_generation == work.metadata.generation
+
+
+def failed(work: Work) -> bool:
+    found = said(work, "Applied")
+    return found is not None and found.status == "False"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def site(plane: Plane) -> AsyncIterator[Site]:
+    client, member = plane.management.client, plane.members["member-1"]
+    await joining.install(client)
+    home, there = f"works-{uuid.uuid4().hex[:6]}", f"works-{uuid.uuid4().hex[:6]}"
+    await plane.management.create_namespace(home)
+    await member.create_namespace(there)
+    async with joined(client, member) as it:
+        yield Site(it, home, there)
+    for where, name in ((client, home), (member.client, there)):
+        made = await where.get(NAMESPACES, name)
+        await where.delete(NAMESPACES, name, uid=made["metadata"]["uid"])
+
+
+async def test_a_work_comes_onto_its_member_and_goes_from_it_again(site: Site) -> None:
+    async with site.working():
+        work = await site.work("first", site.map("first-a", color="red"), site.map("first-b"))
+        await site.until_applied("first")
+        there = await site.get("first-a")
+        assert there["data"] == {"color": "red"}
+        assert there["metadata"]["labels"] == {OWNER_LABEL: work.metadata.uid, "karmada.io/managed": "true"}
+        annotations = there["metadata"]["annotations"]
+        assert annotations["work.karmada.io/name"] == "first"
+        assert annotations["work.karmada.io/namespace"] == site.member.execution
+        now = await site.until("first", lambda it: len(it.status.manifest_statuses) == 2)
+        assert Finalizer.WORK in now.metadata.finalizers
+        assert [one.identifier.name for one in now.status.manifest_statuses] == ["first-a", "first-b"]
+        assert [one.identifier.ordinal for one in now.status.manifest_statuses] == [0, 1]
+        [chunk] = await site.inventory(work.metadata.uid)
+        assert {one.object.uid for one in chunk.spec.entries.values()} >= {there["metadata"]["uid"]}
+        secret = await site.client.get(SECRETS, site.member.name, namespace=KARMADA_CLUSTER_NAMESPACE)
+        assert Finalizer.CREDENTIALS in secret["metadata"]["finalizers"]
+        await site.delete("first")
+        await site.until_gone("first")
+        for name in ("first-a", "first-b"):
+            await site.until_not_there(name)
+    assert sorted(site.deleted("first-a", "first-b")) == ["first-a", "first-b"]
+    changed = site.member.cluster.audit.entries(verbs=("patch",), resource="configmaps", namespace=site.there)
+    assert [one for one in changed if one.object_ref.name.startswith("first")] == [], "what we wrote is no drift"
+    assert await site.inventory(work.metadata.uid) == []
+
+
+async def test_what_somebody_changes_deletes_or_takes_our_mark_off_comes_back(site: Site) -> None:
+    async with site.working():
+        work = await site.work("drift", *(site.map(f"drift-{one}", color="red") for one in "abc"))
+        await site.until_applied("drift")
+        await site.put("drift-a", {"data": {"color": "blue"}})
+        await site.until_there("drift-a", lambda it: it["data"] == {"color": "red"})
+        before = (await site.get("drift-b"))["metadata"]["uid"]
+        await site.drop("drift-b")
+        await site.until_there("drift-b", lambda it: it["metadata"]["uid"] != before)
+        await site.put("drift-c", {"metadata": {"labels": {OWNER_LABEL: None}}, "data": {"color": "green"}})
+        await site.until_there(
+            "drift-c",
+            lambda it: (
+                it["data"] == {"color": "red"} and it["metadata"]["labels"].get(OWNER_LABEL) == work.metadata.uid
+            ),
+        )
+        await site.delete("drift")
+        await site.until_gone("drift")
+    for name in ("drift-a", "drift-b", "drift-c"):
+        await site.until_not_there(name)
+
+
+async def test_what_changed_while_nobody_looked_is_put_right_afterwards(site: Site) -> None:
+    async with site.working():
+        await site.work("away", site.map("away-a", color="red"), site.map("away-b"))
+        await site.until_applied("away")
+    await site.put("away-a", {"data": {"color": "blue"}})
+    await site.drop("away-b")
+    async with site.working():
+        await site.until_there("away-a", lambda it: it["data"] == {"color": "red"})
+        await site.until_there("away-b")
+        await site.delete("away")
+        await site.until_gone("away")
+
+
+async def test_what_drops_out_of_a_work_goes_and_waits_for_nobody_else(site: Site) -> None:
+    async with site.working():
+        await site.work("prune", *(site.map(f"prune-{one}") for one in "abc"))
+        await site.until_applied("prune")
+        await site.put("prune-a", {"metadata": {"finalizers": [HOLD]}})
+        await site.until_there("prune-a", lambda it: it["metadata"].get("finalizers") == [HOLD])
+        await site.hold("prune", site.map("prune-c", color="blue"))
+        await site.until_not_there("prune-b")
+        waits = await site.until("prune", lambda it: "prune-a" in message(it, "Blocked"), "waiting")
+        assert HOLD in message(waits, "Blocked")
+        # What is waited for is in nobody's way.
+        await site.hold("prune", site.map("prune-c", color="green"), site.map("prune-d"))
+        await site.until_there("prune-d")
+        await site.until_there("prune-c", lambda it: it["data"] == {"color": "green"})
+        await site.put("prune-a", {"metadata": {"finalizers": None}})
+        await site.until_not_there("prune-a")
+        await site.until("prune", lambda it: said(it, "Blocked") is None and applied(it), "at rest")
+        await site.delete("prune")
+        await site.until_gone("prune")
+
+
+async def test_what_is_somebody_elses_is_a_conflict_by_name_and_survives(site: Site) -> None:
+    await site.make("foreign-a", mine="yes")
+    async with site.working():
+        await site.work("foreign", site.map("foreign-a"), site.map("foreign-b"))
+        told = await site.until("foreign", failed, "failed")
+        assert "foreign-a" in message(told)
+        assert "somebody else's" in message(told)
+        await site.until_there("foreign-b")
+        assert (await site.get("foreign-a"))["data"] == {"mine": "yes"}
+        await site.delete("foreign")
+        await site.until_gone("foreign")
+        assert (await site.get("foreign-a"))["data"] == {"mine": "yes"}
+        await site.until_not_there("foreign-b")
+
+
+async def test_what_somebody_made_again_under_the_same_name_survives_the_work(site: Site) -> None:
+    async with site.working():
+        await site.work("again", site.map("again-a"))
+        await site.until_applied("again")
+    await site.drop("again-a")
+    await site.until_not_there("again-a")
+    made = await site.make("again-a", mine="yes")
+    await site.delete("again")
+    async with site.working():
+        await site.until_gone("again")
+    assert (await site.get("again-a"))["metadata"]["uid"] == made["metadata"]["uid"]
+
+
+async def test_what_two_works_hold_is_of_the_first_and_comes_to_the_other_when_that_goes(site: Site) -> None:
+    async with site.working():
+        await site.work("mine", site.map("both", by="mine"))
+        await site.until_applied("mine")
+        yours = await site.work("yours", site.map("both", by="yours"))
+        told = await site.until("yours", failed, "failed")
+        assert f"it belongs to Work {site.member.execution}/mine" in message(told)
+        assert (await site.get("both"))["data"] == {"by": "mine"}
+        await site.delete("mine")
+        await site.until_gone("mine")
+        await site.until_applied("yours")
+        now = await site.get("both")
+        assert now["data"] == {"by": "yours"}
+        assert now["metadata"]["labels"][OWNER_LABEL] == yours.metadata.uid
+        await site.delete("yours")
+        await site.until_gone("yours")
+
+
+async def test_what_is_adopted_is_updated_and_released_in_the_end(site: Site) -> None:
+    made = await site.make("adopt-a", color="blue")
+    async with site.working():
+        work = await site.work("adopt", site.map("adopt-a", color="red"), annotations={ADOPT_ANNOTATION: "true"})
+        await site.until_applied("adopt")
+        assert (await site.get("adopt-a"))["data"] == {"color": "red"}
+        await site.delete("adopt")
+        await site.until_gone("adopt")
+    left = await site.get("adopt-a")
+    assert left["metadata"]["uid"] == made["metadata"]["uid"]
+    assert OWNER_LABEL not in (left["metadata"].get("labels") or {})
+    assert await site.ledger(work.metadata.uid) == {"adopt-a": "NotOurs"}
+
+
+async def test_a_work_that_is_suspended_changes_nothing_until_it_is_not(site: Site) -> None:
+    async with site.working():
+        await site.work("still", site.map("still-a", color="red"))
+        await site.until_applied("still")
+        await site.edit("still", suspendDispatching=True)
+        await site.until("still", lambda it: said(it, "Dispatching") is not None, "suspended")
+        await site.put("still-a", {"data": {"color": "blue"}})
+        await site.hold("still", site.map("still-a", color="red"), site.map("still-b"))
+        # Another Work that was changed after it is there: by then this one has had its turn.
+        await site.work("awake", site.map("awake-a"))
+        await site.until_applied("awake")
+        assert (await site.get("still-a"))["data"] == {"color": "blue"}
+        await site.edit("still", suspendDispatching=False)
+        await site.until_there("still-a", lambda it: it["data"] == {"color": "red"})
+        await site.until_there("still-b")
+        await site.until("still", lambda it: said(it, "Dispatching") is None and applied(it), "applied")
+        await site.delete("still", "awake")
+        await site.until_gone("still", "awake")
+
+
+async def test_what_is_preserved_stays_released_and_in_the_ledger(site: Site) -> None:
+    async with site.working():
+        work = await site.work("keep", site.map("keep-a"), preserveResourcesOnDeletion=True)
+        await site.until_applied("keep")
+        before = await site.get("keep-a")
+        await site.delete("keep")
+        await site.until_gone("keep")
+    after = await site.get("keep-a")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert after["data"] == before["data"]
+    assert "labels" not in after["metadata"]
+    assert "annotations" not in after["metadata"]
+    assert await site.ledger(work.metadata.uid) == {"keep-a": "KeptByPolicy"}
+
+
+async def test_an_object_that_cannot_go_is_named_and_the_work_waits_for_it(site: Site) -> None:
+    async with site.working():
+        await site.work("held", site.map("held-a"), site.map("held-b"))
+        await site.until_applied("held")
+        await site.put("held-a", {"metadata": {"finalizers": [HOLD]}})
+        await site.delete("held")
+        waits = await site.until("held", lambda it: "held-a" in message(it, "Blocked"), "waiting")
+        assert HOLD in message(waits, "Blocked")
+        await site.until_not_there("held-b")
+        assert Finalizer.WORK in waits.metadata.finalizers
+        await site.put("held-a", {"metadata": {"finalizers": None}})
+        await site.until_gone("held")
+    await site.until_not_there("held-a")
+
+
+async def test_what_others_need_waits_until_they_are_gone_and_says_so(site: Site) -> None:
+    async with site.working():
+        await site.work("base", site.map("base-a"))
+        await site.work("top", site.map("top-a"), annotations={DEPENDS_ON_ANNOTATION: "base"})
+        await site.until_applied("base", "top")
+        await site.delete("base")
+        waits = await site.until("base", lambda it: bool(message(it, "Blocked")), "waiting")
+        assert message(waits, "Blocked") == "waits until these Works are gone, which need it: top"
+        await site.get("base-a")
+        await site.delete("top")
+        await site.until_gone("top", "base")
+    assert site.deleted("base-a", "top-a") == ["top-a", "base-a"]
+
+
+async def test_manifests_that_are_wrong_are_named_and_the_others_go_on(site: Site) -> None:
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "wrong-s", "namespace": site.there},
+        "data": {"word": "c2VzYW1l-not-base64"},
+    }
+    unknown = {"apiVersion": "example.dev/v1", "kind": "Gadget", "metadata": {"name": "wrong-g"}}
+    broken = {"apiVersion": "v1", "metadata": {"name": "wrong-b"}}
+    asked = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "metadata": {"name": "wrong-r"},
+        "spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}},
+    }
+    async with site.working():
+        await site.work("wrong", site.map("wrong-a"), secret, unknown, broken, asked)
+        told = message(await site.until("wrong", failed, "failed"))
+        for expected in ("wrong-s", "Gadget", "manifests[3]: it has no kind", "SelfSubjectAccessReview"):
+            assert expected in told
+        assert "c2VzYW1l" not in told
+        await site.until_there("wrong-a")
+        await site.hold("wrong", site.map("wrong-a"))
+        await site.until_applied("wrong")
+        await site.delete("wrong")
+        await site.until_gone("wrong")
+
+
+async def test_how_an_object_is_on_the_member_is_told_as_it_changes(site: Site) -> None:
+    labels = {"app": "web"}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": site.there},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "web", "image": "example.dev/web"}]},
+            },
+        },
+    }
+    async with site.working():
+        await site.work("web", deployment)
+        there = await site.until_there("web", lambda it: it["status"].get("readyReplicas") == 1, DEPLOYMENTS)
+        told = await site.until(
+            "web", lambda it: [one.health for one in it.status.manifest_statuses] == ["Healthy"], "healthy"
+        )
+        [one] = told.status.manifest_statuses
+        assert (one.identifier.group, one.identifier.resource) == ("apps", "deployments")
+        assert one.status["readyReplicas"] == there["status"]["readyReplicas"]
+        await site.delete("web")
+        await site.until_gone("web")
+
+
+async def test_a_member_that_does_not_answer_is_waited_for_and_since_when_is_said(site: Site) -> None:
+    endpoint = (await site.member.get()).spec.api_endpoint
+    async with Proxy(endpoint) as proxy:
+        await site.lead_to(proxy.url)
+        try:
+            async with site.working():
+                await site.work("far", site.map("far-a"))
+                await site.until_applied("far")
+                proxy.close()
+                await site.delete("far")
+                waits = await site.until(
+                    "far", lambda it: is_true(it.status.conditions, "MemberUnreachable"), "waiting"
+                )
+                assert "since " in message(waits, "MemberUnreachable")
+                assert Finalizer.WORK in waits.metadata.finalizers
+                await site.get("far-a")
+                proxy.reopen()
+                await site.until_gone("far")
+        finally:
+            await site.lead_to(endpoint)
+    await site.until_not_there("far-a")
+
+
+async def test_what_went_while_the_member_was_cut_off_comes_back_with_it(site: Site) -> None:
+    endpoint = (await site.member.get()).spec.api_endpoint
+    async with Proxy(endpoint) as proxy:
+        await site.lead_to(proxy.url)
+        try:
+            async with site.working():
+                await site.work("cut", site.map("cut-a"), site.map("cut-b", color="red"))
+                await site.until_applied("cut")
+                proxy.close()
+                await site.drop("cut-a")
+                await site.put("cut-b", {"data": {"color": "blue"}})
+                await site.until_not_there("cut-a")
+                proxy.reopen()
+                await site.until_there("cut-a")
+                await site.until_there("cut-b", lambda it: it["data"] == {"color": "red"})
+                await site.delete("cut")
+                await site.until_gone("cut")
+        finally:
+            await site.lead_to(endpoint)
+
+
+async def test_a_work_whose_member_is_being_unjoined_is_left_to_that(site: Site) -> None:
+    # The last one here: its member is not a member any more.
+    async with site.working():
+        await site.work("left", site.map("left-a", color="red"))
+        await site.until_applied("left")
+    await site.member.delete()
+    await site.delete("left")
+    async with site.working() as works:
+        await site.until_idle(works, "left")
+        await site.put("left-a", {"data": {"color": "blue"}})
+        await site.client.patch(
+            WORKS, "left", {"metadata": {"annotations": {"seen": "yes"}}}, namespace=site.member.execution
+        )
+        await site.until_idle(works, "left", lambda it: "seen" in it.metadata.annotations)
+    assert (await site.get("left-a"))["data"] == {"color": "blue"}
+    found = await site.until("left", lambda _: True)
+    assert Finalizer.WORK in found.metadata.finalizers
+    [chunk] = await site.inventory(found.metadata.uid)
+    assert not chunk.spec.sealed_for

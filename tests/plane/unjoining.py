@@ -1,0 +1,227 @@
+"""What the tests of unjoining are made of: a joined member with Works on it, and the controllers that look after it."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tests.plane import joining, profiles
+from tests.plane.tearing import HOLD, Everything
+from unwind.api.conditions import find
+from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
+from unwind.api.names import DEPENDS_ON_ANNOTATION, KARMADA_CLUSTER_NAMESPACE
+from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Teardown
+from unwind.controllers.addons.caches import Caches
+from unwind.controllers.members.caches import MemberCaches
+from unwind.controllers.members.clusters import Clusters
+from unwind.controllers.members.unjoining import Unjoining
+from unwind.controllers.members.works import Works
+from unwind.controllers.teardowns.controller import Teardowns
+from unwind.deleting.builtin import BUILTIN
+from unwind.errors import UnwindError
+from unwind.kube.errors import NotFoundError
+from unwind.kube.events import Recorder
+from unwind.kube.metrics import Metrics
+from unwind.local.waiting import until, until_absent
+from unwind.metrics import new_registry
+from unwind.removing.inventories import Inventories
+from unwind.testing.clock import StillClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from unwind.api.meta import Condition
+    from unwind.api.unwind import LedgerNote
+    from unwind.clock import Clock
+    from unwind.kube.client import Client, Object
+    from unwind.local.plane import Plane
+
+MEMBER = "member-1"
+
+
+@asynccontextmanager
+async def controllers(
+    client: Client, namespace: str, *, clock: Clock | None = None, best_effort: float = 60.0
+) -> AsyncIterator[Clock]:
+    """All that has to do with members, as long as the context lasts. `namespace`: where the inventories are."""
+    clock = clock or StillClock()
+    owner, metrics = Everything(), Metrics(new_registry())
+    caches, members = Caches(client, clock=clock), MemberCaches(client, clock=clock)
+    secrets = caches.sources[SECRETS.kind]
+    recorder = Recorder(client, instance="test")
+    parts = (
+        caches,
+        members,
+        recorder,
+        Clusters(client, members, secrets, owner=owner, metrics=metrics, recorder=recorder, clock=clock),
+        Works(
+            client, members, secrets, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock
+        ),
+        # It must not meddle with members: their Teardowns are others'.
+        Teardowns(client, caches, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock),
+        Unjoining(
+            client,
+            members,
+            caches.teardowns,
+            secrets,
+            namespace=namespace,
+            deleters=BUILTIN,
+            owner=owner,
+            metrics=metrics,
+            best_effort=best_effort,
+            clock=clock,
+        ),
+    )
+    async with profiles.under_way(parts):
+        yield clock
+
+
+class Scene(joining.Member):
+    """A member with Works on it. Their objects are in a namespace of the member called like ours on this side."""
+
+    namespace = ""
+    uid = ""
+
+    @property
+    def inventories(self) -> Inventories:
+        return Inventories(self.client, namespace=self.namespace)
+
+    async def put(self, name: str, *, objects: int = 2, depends_on: tuple[str, ...] = (), **spec: Any) -> None:
+        """A Work of so many ConfigMaps, called after it."""
+        maps = [profiles.config_map(self.namespace, f"{name}-{number}") for number in range(objects)]
+        await self.work(name, *maps, **spec)
+        if depends_on:
+            patch = {"metadata": {"annotations": {DEPENDS_ON_ANNOTATION: ", ".join(depends_on)}}}
+            await self.client.patch(WORKS, name, patch, namespace=self.execution)
+
+    async def deployed(self, *names: str) -> None:
+        """Return when these Works are on the member, and that is written down."""
+        for name in names:
+            await until(
+                self.client,
+                INVENTORIES,
+                f"{await self.work_uid(name)}-0",
+                lambda it: it is not None and _confirmed(msgspec.convert(it, Inventory)),
+                "confirmed",
+                namespace=self.namespace,
+            )
+
+    async def work_uid(self, name: str) -> str:
+        return (await self.client.get(WORKS, name, namespace=self.execution, type=Work)).metadata.uid
+
+    async def on_member(self) -> dict[str, Object]:
+        """The ConfigMaps of all Works that are on the member."""
+        found = await self.cluster.client.list(CONFIG_MAPS, namespace=self.namespace)
+        return {one["metadata"]["name"]: one for one in found if one["metadata"]["name"] != "kube-root-ca.crt"}
+
+    async def block(self, name: str) -> None:
+        """Put a finalizer on an object on the member that nobody serves."""
+        patch = {"metadata": {"finalizers": [HOLD]}}
+        # As somebody else: what we wrote ourselves, and do not say any more, is taken back.
+        await self.cluster.client.patch(CONFIG_MAPS, name, patch, namespace=self.namespace, field_manager="somebody")
+
+    async def unblock(self, *names: str) -> None:
+        for name in names:
+            with suppress(NotFoundError):
+                await self.cluster.client.patch(
+                    CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=self.namespace
+                )
+
+    def deleted(self) -> list[str]:
+        """The ConfigMaps whose deletion the member accepted, in order."""
+        found = self.cluster.audit.deletions(resource="configmaps", namespace=self.namespace)
+        return [one.object_ref.name for one in found]
+
+    async def change(self, body: Object, *, by: str = "unwind") -> None:
+        await self.client.patch(CLUSTERS, self.name, body, field_manager=by)
+
+    async def annotate(self, annotations: dict[str, str], *, by: str = "unwind") -> None:
+        await self.change({"metadata": {"annotations": annotations}}, by=by)
+
+    async def says(self, condition: str, *parts: str) -> Condition:
+        """What the Cluster says of this, as soon as it says all of it."""
+
+        def holds(it: Cluster) -> bool:
+            said = find(it.status.conditions, condition)
+            return said is not None and said.status == "True" and all(part in said.message for part in parts)
+
+        try:
+            found = await self.until(holds, f"{condition}: {parts}")
+        except UnwindError as error:
+            raise AssertionError(f"{error}; {(await self.record()).status}") from error
+        said = find(found.status.conditions, condition)
+        assert said
+        return said
+
+    async def gone(self) -> Teardown:
+        """Return when the member is unjoined, with nothing of it left on this side but the record."""
+        await until_absent(self.client, CLUSTERS, self.name)
+        return await self.record()
+
+    async def nothing_left(self) -> None:
+        """That nothing that stood for it is left on this side."""
+        await until_absent(self.client, SECRETS, self.name, namespace=KARMADA_CLUSTER_NAMESPACE)
+        assert (await self.client.sighting(NAMESPACES, self.execution, uid="")).absent
+        assert await self.client.list(WORKS, namespace=self.execution) == []
+
+    async def record(self) -> Teardown:
+        return await self.client.get(TEARDOWNS, self.uid, type=Teardown)
+
+    async def teardown(self, state: Callable[[Teardown], bool], called: str) -> Teardown:
+        found = await until(
+            self.client,
+            TEARDOWNS,
+            self.uid,
+            lambda it: it is not None and state(msgspec.convert(it, Teardown)),
+            called,
+        )
+        return msgspec.convert(found, Teardown)
+
+    async def accounts(self) -> list[Inventory]:
+        return await self.inventories.on(self.uid)
+
+    async def ledger(self) -> dict[str, LedgerNote]:
+        """What was left, by name."""
+        return {
+            entry.object.name: entry.ledger
+            for chunk in await self.accounts()
+            for entry in chunk.spec.entries.values()
+            if entry.ledger
+        }
+
+    async def lead_to(self, server: str, *, token: str | None = None, authority: bytes | None = None) -> None:
+        """Have the Cluster lead somewhere else."""
+        await self.change({"spec": {"apiEndpoint": server}})
+        data = {
+            key: base64.b64encode(value).decode()
+            for key, value in (("token", token.encode() if token else None), ("caBundle", authority))
+            if value is not None
+        }
+        if data:
+            await self.client.patch(SECRETS, self.name, {"data": data}, namespace=KARMADA_CLUSTER_NAMESPACE)
+
+
+def _confirmed(chunk: Inventory) -> bool:
+    entries = chunk.spec.entries.values()
+    return bool(entries) and all(entry.state == EntryState.CONFIRMED for entry in entries)
+
+
+@asynccontextmanager
+async def scene(plane: Plane, namespace: str, *, home: Client | None = None, **wish: Any) -> AsyncIterator[Scene]:
+    """A member that is joined for one test. `home`: another control plane than the first, with all that it needs."""
+    cluster, client = plane.members[MEMBER], home or plane.management.client
+    if home is None:
+        await joining.install(client)
+    await cluster.create_namespace(namespace)
+    async with joining.joined(client, cluster, **wish) as member:
+        it = Scene(member.client, member.cluster, member.name, member.joined)
+        it.namespace = namespace
+        it.uid = (await it.get()).metadata.uid
+        try:
+            yield it
+        finally:
+            await it.unblock(*(await it.on_member()))
