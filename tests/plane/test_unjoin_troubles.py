@@ -12,7 +12,10 @@ from tests.plane import joining
 from tests.plane.joining import joined
 from tests.plane.profiles import config_map
 from tests.plane.tearing import HOLD
+from tests.plane.test_install import command
+from tests.plane.test_run import running
 from tests.plane.unjoining import controllers, scene
+from unwind.api import names
 from unwind.api.conditions import find
 from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy, Work
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, REMOVE_STRATEGY_ANNOTATION, Finalizer
@@ -23,6 +26,7 @@ from unwind.clock import SYSTEM
 from unwind.fleet import memberships, tokens
 from unwind.installing.install import install
 from unwind.kube.client import Client
+from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.waiting import until, until_absent
 from unwind.testing.proxy import Proxy
 
@@ -227,6 +231,41 @@ async def test_the_rights_of_the_manager_are_enough(plane: Plane, fresh_member: 
         assert await it.on_member() == {}
         await it.nothing_left()
         assert await it.accounts() == []
+
+
+async def test_who_lets_a_member_go_or_deletes_it_is_noted_when_it_is_said(fresh_member: Cluster) -> None:
+    assert (await command(fresh_member, "install")).code == 0
+    manager = fresh_member.write_kubeconfig(f"system:serviceaccount:{HOME}:unwind", groups=("system:serviceaccounts",))
+    body = {
+        "apiVersion": CLUSTERS.api_version,
+        "kind": CLUSTERS.kind,
+        "metadata": {"name": "m", "finalizers": [HOLD]},
+        "spec": {"syncMode": "Pull", "removeStrategy": "Required"},
+    }
+    async with (
+        running(fresh_member, HOME, "--roles", "serving", kubeconfig=manager) as process,
+        Client(fresh_member.connection("jane", groups=ALL_RIGHTS)) as jane,
+    ):
+        await process.until_listening("https")
+        assert (await command(fresh_member, "install", "--url", f"https://{process.addresses['https']}")).code == 0
+        made = await jane.create(CLUSTERS, body)
+        noted: dict[str, str] = {}
+        async with asyncio.timeout(60):
+            # It takes the API server a moment to know whom to ask, and by which authority.
+            while names.REMOVE_STRATEGY_BY_ANNOTATION not in noted:
+                await jane.patch(CLUSTERS, "m", {"spec": {"removeStrategy": "Needless"}})
+                now = await jane.patch(CLUSTERS, "m", {"spec": {"removeStrategy": "Required"}})
+                noted = now["metadata"].get("annotations") or {}
+        assert noted[names.REMOVE_STRATEGY_BY_ANNOTATION] == "Required by jane"
+        await jane.patch(CLUSTERS, "m", {"spec": {"removeStrategy": "Needless"}})
+        forged = {names.REMOVE_STRATEGY_BY_ANNOTATION: "Needless by joe", names.FORCE_RELEASE_ANNOTATION: "now"}
+        await jane.patch(CLUSTERS, "m", {"metadata": {"annotations": forged}})
+        await jane.delete(CLUSTERS, "m", uid=made["metadata"]["uid"])
+        told = (await jane.get(CLUSTERS, "m"))["metadata"]["annotations"]
+        assert told[names.REMOVE_STRATEGY_BY_ANNOTATION] == "Needless by jane"
+        assert told[names.FORCE_RELEASE_BY_ANNOTATION] == "jane"
+        assert told[names.DELETION_REQUESTED_BY_ANNOTATION] == "jane"
+        await jane.patch(CLUSTERS, "m", {"metadata": {"finalizers": None}})
 
 
 async def test_where_the_field_is_not_served_the_annotation_counts_and_an_unknown_word_holds(

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from unwind.api.unwind import BLOCKERS_SHOWN
 from unwind.concurrency import side_by_side
 from unwind.deleting.entering import Failed
-from unwind.diagnosing import blockers, facts
+from unwind.diagnosing import blockers, facts, finalizers
 from unwind.errors import UnwindError
+from unwind.removing.asking.serving import workloads_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -54,8 +55,12 @@ async def what_blocks(
             seen[ref] = facts.seen(found)
 
     await side_by_side((look(one.object) for one in told if not one.failed), limit=_AT_ONCE)
-    held = any(one.finalizers for one in seen.values())
+    held = {name for one in seen.values() for name in one.finalizers if not finalizers.served(name)}
     workloads = await _workloads(member, items) if held else []
+    if any(finalizers.serving(name, workloads) is None for name in held):
+        # Not of this step: its operator may be another's, or nobody's that we know of.
+        known = {one.object.uid for one in workloads}
+        workloads += [one for one in await workloads_of(member.client, lambda *_: None) if one.object.uid not in known]
     return blockers.blockers(told, seen=seen, workloads=workloads, before=before, now=now)
 
 

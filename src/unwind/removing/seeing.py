@@ -14,7 +14,7 @@ from unwind.errors import UnwindError
 from unwind.fleet import contents
 from unwind.fleet.contents import Content
 from unwind.kube import views
-from unwind.kube.errors import NotFoundError
+from unwind.kube.errors import ApiError, NotFoundError
 from unwind.removing import claims, clouded, shielded
 from unwind.removing.blast import Told
 from unwind.removing.clouded import Cloud
@@ -97,6 +97,8 @@ async def _labelled(member: Member, entries: Iterable[Entry]) -> list[Content]:
             async with aclosing(pages):
                 async for page in pages:
                     found += [Content(resource, view.decode(item)) for item in page.items or ()]
-        except UnwindError:
+        except ApiError as error:
+            if error.code != 404:
+                raise
             continue  # a version that is not served any more: the removal finds the one that is
     return [one for one in found if one.metadata.uid in uids]

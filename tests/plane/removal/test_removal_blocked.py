@@ -58,6 +58,27 @@ async def test_an_operator_that_does_not_run_is_named_for_the_finalizer_that_it_
         await running
 
 
+async def test_an_operator_that_somebody_else_has_put_there_is_found_by_its_name(scene: Scene, room: str) -> None:
+    await scene.cluster.create_namespace(room)
+    labels = {"app": room}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "one", "image": "one"}]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": f"{room}-operator", "namespace": room}}
+    await scene.client.create(DEPLOYMENTS, body | {"spec": spec})
+    held = {"name": "held", "namespace": room, "finalizers": [f"{room}.example.dev/hold"]}
+    ref = await scene.put(CONFIG_MAPS, {"metadata": held})
+    await scene.write()
+    told = Told()
+    async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(removal.run())
+        await told.until("waits for", f"{room}.example.dev/hold")
+        [blocker] = await blockers(scene, removal)
+        assert blocker.object == ref
+        assert f"Deployment {room}/{room}-operator" in blocker.actor
+        await scene.client.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=room)
+        await running
+
+
 async def test_what_holds_a_namespace_is_named_as_the_server_tells_it(scene: Scene, room: str) -> None:
     ref = await scene.namespace(room)
     metadata = {"name": "theirs", "namespace": room, "finalizers": ["example.dev/hold"]}

@@ -102,6 +102,8 @@ class Requested:
         self._teardowns = caches.teardowns
         self._withdrawn: dict[Key, str] = {}
         """Teardowns that somebody deleted, and their uids: nothing more is done for them."""
+        self._cleaned: set[str] = set()
+        """Teardowns, by uid, after which nothing is left to be taken away."""
         self._queue: Queue[Key] = Queue(
             metrics.timed("requested", self._reconcile), group=lambda key: key, clock=clock, failed=_tell_failed
         )
@@ -173,17 +175,21 @@ class Requested:
         inventories = self._means.inventories
         await inventories.discard_all(await inventories.of(uid))
         self._withdrawn.pop(key, None)
+        self._cleaned.discard(uid)
         self._queue.add(key)  # another of that name may be there
         return None
 
     async def _clean(self, teardown: Teardown) -> None:
         """Take the accounts of nothing away; those with something in the ledger stay as long as the record does."""
+        if teardown.metadata.uid in self._cleaned:
+            return
         inventories = self._means.inventories
         chunks = await inventories.of(teardown.metadata.uid)
         if teardown.phase is Phase.REFUSED:
             await inventories.discard_all(chunks)
         else:
             await inventories.discard_all(chunk for chunk in chunks if not ledgered(chunk))
+        self._cleaned.add(teardown.metadata.uid)
 
     async def _prepare(self, teardown: Teardown) -> Teardown | float | None:
         """The Teardown with its plan, once the inventory is written; None if it is refused; or when to look again."""

@@ -26,7 +26,10 @@ from unwind.kube.shards import REPLICA_LEASES, Timing
 from unwind.removing.asking.reading import as_thing, moment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unwind.diagnosing.facts import Workload
+    from unwind.kube.client import Client
     from unwind.removing.asking.places import Place
 
 _CONVERTED = "conversion webhook"
@@ -85,18 +88,22 @@ async def behind_service(place: Place, namespace: str, name: str) -> Workload | 
 
 async def workloads(place: Place) -> tuple[Workload, ...]:
     """All workloads of a cluster: one of them may serve a finalizer. They are read once for a question."""
-    if place.workloads is not None:
-        return place.workloads
+    if place.workloads is None:
+        place.workloads = await workloads_of(place.client, place.unseen)
+    return place.workloads
+
+
+async def workloads_of(client: Client, unseen: Callable[[str, UnwindError], object]) -> tuple[Workload, ...]:
+    """The same; `unseen` is told what could not be read."""
     found: list[Workload] = []
 
     async def look(resource: Resource) -> None:
         try:
-            items = await place.client.list(resource)
+            items = await client.list(resource)
         except UnwindError as error:
-            place.unseen(resource.plural, error)
+            unseen(resource.plural, error)
             return
         found.extend(facts.workload(as_thing(resource, one).ref, one) for one in items)
 
     await side_by_side((look(resource) for resource in _WORKLOADS), limit=len(_WORKLOADS))
-    place.workloads = tuple(sorted(found, key=lambda one: str(one.object)))
-    return place.workloads
+    return tuple(sorted(found, key=lambda one: str(one.object)))

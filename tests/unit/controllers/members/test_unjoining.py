@@ -10,8 +10,8 @@ from unwind.api.karmada import RemoveStrategy
 from unwind.api.names import REMOVE_STRATEGY_ANNOTATION, REMOVE_STRATEGY_BY_ANNOTATION
 from unwind.controllers.members.unjoining import who_changed
 
-FIELD = {"f:spec": {"f:removeStrategy": {}}}
-ANNOTATION = {"f:metadata": {"f:annotations": {f"f:{REMOVE_STRATEGY_ANNOTATION}": {}}}}
+FIELD: dict[str, Any] = {"f:spec": {"f:removeStrategy": {}}}
+ANNOTATION: dict[str, Any] = {"f:metadata": {"f:annotations": {f"f:{REMOVE_STRATEGY_ANNOTATION}": {}}}}
 
 
 @pytest.mark.parametrize(
