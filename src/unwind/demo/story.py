@@ -65,7 +65,11 @@ async def _tell(console: Console, progress: Progress, *, ask: bool, keep: bool) 
 async def _refusal(console: Console, stage: Stage) -> None:
     _heading(console, "What must not be deleted, cannot be")
     _typed(console, f"kubectl delete namespace {scenery.PROTECTED}")
-    console.print(Padding(Text(await stage.refusal(), style="red"), (0, 0, 0, 2)), soft_wrap=not console.is_terminal)
+    said = Text(await stage.refusal(), style="red")
+    if console.is_terminal:
+        console.print(Padding(said, (0, 0, 0, 2)), soft_wrap=False)
+    else:
+        console.print(Text("  ") + said)
 
 
 async def _deletion(console: Console, stage: Stage, cluster: Object, *, ask: bool) -> None:
