@@ -246,6 +246,26 @@ async def test_a_member_that_does_not_answer_is_waited_for_as_long_as_the_profil
         assert [(note.reason, "does not answer" in note.message) for note in notes if note] == [("GaveUp", True)] * 2
 
 
+async def test_another_way_to_a_member_is_taken_in_the_middle_of_its_teardown(scene: Deployed) -> None:
+    await scene.begin()
+    await scene.add_on("base")
+    await scene.add_on("top", depends_on=("base",))
+    direct = kubeconfig.load(scene.member.kubeconfig)
+    # No clock moves: it goes on because the Secret has changed, and not because it is time to try again.
+    async with Proxy(scene.member.server) as proxy, all_controllers(scene.client, scene.namespace):
+        await scene.cluster.lead_to(msgspec.structs.replace(direct, server=proxy.url))
+        await scene.deployed("base", "top")
+        await scene.block("top-0")
+        await scene.cluster.delete()
+        await scene.cluster.teardown(blocked, "blocked")
+        proxy.close()
+        await scene.unblock("top-0")
+        await scene.cluster.lead_to(direct)
+        assert (await scene.cluster.ended()).phase is Phase.COMPLETE
+        await scene.cluster.go()
+    assert await scene.on_member() == {}
+
+
 async def test_nothing_is_deleted_on_another_cluster_behind_the_same_address(
     scene: Deployed, fresh_member: Cluster
 ) -> None:

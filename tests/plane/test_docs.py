@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import pytest
 from tests.plane.test_local_command import Shell
 
 # Long: `make soak` runs it.
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
+_LONG = 270.0
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -27,17 +30,22 @@ def test_every_command_on_the_page_succeeds(page: Path, tmp_path: Path) -> None:
     # What a page puts into the background ends with it, also where it fails halfway.
     script = f"trap 'jobs -p | xargs -r kill || true' EXIT\n{script}"
     shell = Shell(tmp_path / "state")
+    # A group of its own: if it hangs, nothing of it stays and holds a port.
+    running = subprocess.Popen(
+        ["bash", "-eux", "-o", "pipefail", "-c", script],
+        cwd=tmp_path,
+        env=shell.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        ran = subprocess.run(
-            ["bash", "-eux", "-o", "pipefail", "-c", script],
-            cwd=tmp_path,
-            env=shell.env,
-            capture_output=True,
-            text=True,
-            timeout=170,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
+        told, _ = running.communicate(timeout=_LONG)
+        assert running.returncode == 0, told
+    except subprocess.TimeoutExpired:
+        os.killpg(running.pid, signal.SIGKILL)
+        raise
     finally:
         shell.run("local", "down", "--all")
     assert shell.nothing_left()

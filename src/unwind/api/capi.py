@@ -26,6 +26,9 @@ EXTENSION_CONFIGS_V1ALPHA1 = Resource(
 KUBECONFIG_SECRET_TYPE = "cluster.x-k8s.io/secret"  # noqa: S105 - the type of a Secret
 KUBECONFIG_SECRET_KEY = "value"  # noqa: S105 - the key in a Secret
 
+KUBECONFIG_SUFFIX = "-kubeconfig"
+"""What the Secret with the way to a cluster is called, after the cluster's name."""
+
 
 class ClassRef(Model, frozen=True, kw_only=True):
     """The ClusterClass, as v1beta2 names it."""
@@ -119,7 +122,7 @@ class Cluster(Model, frozen=True, kw_only=True):
 
     @property
     def kubeconfig_secret(self) -> str:
-        return f"{self.metadata.name}-kubeconfig"
+        return f"{self.metadata.name}{KUBECONFIG_SUFFIX}"
 
 
 class FailurePolicy(Word):

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from unwind import logs
 from unwind.api import capi
+from unwind.api.capi import KUBECONFIG_SUFFIX
 from unwind.api.names import CLUSTER_UID_ANNOTATION, TAKE_ALONG_ANNOTATION
+from unwind.api.resources import SECRETS
 from unwind.api.sveltos import ClusterType
 from unwind.api.unwind import Cause, StepState, Teardown
 from unwind.clock import SYSTEM
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics
+    from unwind.kube.views import Metadata
     from unwind.parts import Owner
     from unwind.removing.releases import Releases
 
@@ -106,6 +109,7 @@ class Teardowns:
         caches.clusters.subscribe(lambda change: self._queue.add(change.key))
         caches.summaries.subscribe(self._summary_changed)
         caches.subscribe(self._look_at_all)
+        caches.sources[SECRETS.kind].subscribe(self._secret_changed)
         self._teardowns.subscribe(self._teardown_changed)
         owner.subscribe(self._look_at_all)
 
@@ -134,6 +138,16 @@ class Teardowns:
             # Only a teardown that waits for its plan cares.
             if key not in self._under_way:
                 self._queue.add(key)
+
+    def _secret_changed(self, change: Change[Metadata]) -> None:
+        """Another way to a member, in the middle of its teardown: the one before may be shut."""
+        old, new = change.old, change.new
+        if old is None or new is None or old.finalizers != new.finalizers:
+            return  # our own hold on it
+        cluster = Key(change.key.namespace, change.key.name.removesuffix(KUBECONFIG_SUFFIX))
+        execution = self._under_way.get(cluster)
+        if execution and execution.target.secret == change.key.name:
+            execution.go_another_way(execution.target)
 
     def _look_at_all(self) -> None:
         clusters = {Key(one.metadata.namespace, one.metadata.name) for one in self._caches.clusters.all()}
