@@ -289,7 +289,7 @@ async def test_whenever_it_is_killed_the_next_life_goes_on(client: Client, clust
                     it = await member.until(says("ClusterReady"), "Ready")
             except* Killed:
                 pass  # as it was to be
-        assert lives > 2
+        assert lives > 1  # killed after its last write it is ready all the same
         assert Finalizer.MEMBER in it.metadata.finalizers
         assert it.status.kubernetes_version
         secret = await client.get(SECRETS, member.name, namespace=HOME)
