@@ -27,6 +27,7 @@ from tests.plane.protecting import (
 )
 from tests.plane.protection_table import ALWAYS, BY_ITSELF, LABEL, P
 from tests.plane.test_install import command
+from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -101,14 +102,15 @@ async def test_the_api_server_keeps_every_policy_as_it_was_written_and_finds_no_
         assert mended(found, wanted) == {}
 
 
+_SAYS = f"oldObject.metadata.labels['{DELETE_PROTECTION_LABEL}']"
 MUTATIONS = {
-    "always is no reason": ("== 'Always' ? 'Always'", "== 'Always' ? ''"),
-    "cascading is not known": ("== 'Cascading' ? (!(", "== 'Never' ? (!("),
-    "an unknown value lets it go": (": 'UnknownValue'", ": ''"),
+    "always is no reason": ("== 'Cascading' && (", "!= 'Never' && ("),
+    "cascading is not known": ("== 'Cascading' && (", "== 'Never' && ("),
+    "an unknown value lets it go": (f"|| ({_SAYS}", f"|| !({_SAYS} in ['Always', 'Cascading']) || ({_SAYS}"),
     "nothing is something": (" > 0 ?", " >= 0 ?"),
     "one is nothing": (" > 0 ?", " > 1 ?"),
-    "what is not said is nothing": ("!= null) ? 'Cascading'", "!= null) ? ''"),
-    "what cannot be read is nothing": ("? 'NotKnown'", "? ''"),
+    "what is not said is nothing": ("!= null) ? false", "!= null) ? true"),
+    "what cannot be read is nothing": ("!= int ? false", "!= int ? true"),
     "what goes already is held": ("!has(oldObject.metadata.deletionTimestamp)", "true"),
     "it is invalid, and not forbidden": ('"reason":"Forbidden"', '"reason":"Invalid"'),
     "other words": ("forbidden by", "denied by"),

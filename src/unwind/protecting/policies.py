@@ -123,11 +123,20 @@ def _deletion(name: str, kinds: tuple[Kind, ...]) -> Policy:
             # One validation, no variables and no conditions: each variable would be a program that is run anew for
             # verdict, text and audit, each text is made whether it is needed or not, and for conditions the API
             # server makes one more copy of the object. Together that made a refused DELETE a tenth slower.
-            validations=[_validation(f"({why}) == ''", f"({text}) + ({_WAY_OUT})")],
+            validations=[_validation(_passes(kinds[0]), f"({text}) + {_way_out(kinds)}")],
             # The only trace of a denial: what a policy denies, no webhook sees.
             auditAnnotations=[{"key": "denied", "valueExpression": why}],
         ),
     )
+
+
+def _passes(kind: Kind) -> str:
+    """In CEL, whether it may be deleted, or others have a say: as short as it can be, for it is all that most need."""
+    going = f"!({_STANDS})"
+    if not kind.cascading:
+        return going
+    free = kind.count.cel("oldObject", some=lambda _: "false", none="true", unread="false") if kind.count else "true"
+    return f"{going} || ({_SAYS} == '{_CASCADING}' && ({free}))"
 
 
 def _why(kind: Kind) -> str:
@@ -207,7 +216,7 @@ def _unanswered(kinds: tuple[Kind, ...]) -> Policy:
             kinds,
             ("DELETE",),
             matchConditions=[STANDING, {"name": "cascading", "expression": f"{_SAYS} == '{_CASCADING}'"}],
-            validations=[_validation("false", f"{_text(text)} + ({_WAY_OUT})")],
+            validations=[_validation("false", f"{_text(text)} + {_way_out(kinds)}")],
             failurePolicy="Ignore",
         ),
     )
@@ -251,14 +260,17 @@ def _text(text: str, *later: str) -> str:
     return " + ".join(piece for piece in pieces if piece)
 
 
-# By the object, and not by the name of the request: that has none when a whole collection is deleted.
-_NAMED = (
-    "request.resource.resource + (request.resource.group == '' ? '' : '.' + request.resource.group)",
-    "oldObject.metadata.name",
-)
-_WAY_OUT = (
-    "has(oldObject.metadata.namespace) ? "
-    + _text(words.way_out(_LATER, _LATER, _LATER), *_NAMED, "oldObject.metadata.namespace")
-    + " : "
-    + _text(words.way_out(_LATER, "", _LATER), *_NAMED)
-)
+def _way_out(kinds: tuple[Kind, ...]) -> str:
+    """In CEL, how to get rid of the label: by the object, not by the name of the request, which has none when a whole
+    collection is deleted. What is known of the kinds is not found out again each time."""
+    groups, plural = {kind.group for kind in kinds}, "request.resource.resource"
+    if "" not in groups:
+        plural += " + '.' + request.resource.group"
+    elif len(groups) > 1:
+        plural += " + (request.resource.group == '' ? '' : '.' + request.resource.group)"
+    name = "oldObject.metadata.name"
+    within = _text(words.way_out(_LATER, _LATER, _LATER), plural, name, "oldObject.metadata.namespace")
+    alone = _text(words.way_out(_LATER, "", _LATER), plural, name)
+    if len({kind.namespaced for kind in kinds}) > 1:
+        return f"(has(oldObject.metadata.namespace) ? {within} : {alone})"
+    return within if kinds[0].namespaced else alone
