@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+# Long: `make soak` runs it.
+pytestmark = pytest.mark.soak
+
 PAGE = (Path(__file__).parents[2] / "docs" / "deleters.md").read_text()
 VENV = Path(sys.executable).parent
 # Instead of pip, which would ask a package registry for what is here already: built by the package's own backend, and

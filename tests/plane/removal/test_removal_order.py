@@ -115,6 +115,7 @@ async def test_webhooks_go_before_the_workloads_behind_them(scene: Scene, room: 
     assert scene.order() == [f"validatingwebhookconfigurations/{room}", "deployments/hook", "services/hook"]
 
 
+@pytest.mark.soak
 async def test_a_definition_that_the_workloads_convert_goes_before_them(scene: Scene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     gadgets = await scene.definition(f"{room}.dev")
@@ -253,6 +254,7 @@ async def test_a_volume_that_goes_with_its_claim_is_waited_for_also_after_a_cras
     assert removal.progress.removed == 1
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("scope", ["Namespaced", "Cluster"])
 async def test_what_a_custom_resource_owned_is_gone_before_its_operator_goes_also_after_a_crash(
     scene: Scene, room: str, scope: str
