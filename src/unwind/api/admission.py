@@ -62,15 +62,6 @@ class _Review(Model, frozen=True, kw_only=True):
     request: Asked | None = None
 
 
-class _Numbered(Model, frozen=True, kw_only=True):
-    uid: str = ""
-
-
-class _NumberedReview(Model, frozen=True, kw_only=True):
-    api_version: str = ""
-    request: _Numbered | None = None
-
-
 class _Status(Model, frozen=True, kw_only=True):
     code: int
     reason: str
@@ -94,7 +85,6 @@ class _Answered(Model, frozen=True, kw_only=True, omit_defaults=False):
 
 
 _DECODER = msgspec.json.Decoder(_Review)
-_NUMBERED = msgspec.json.Decoder(_NumberedReview)
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -116,12 +106,14 @@ def asked(body: bytes) -> Asked:
 def barely(body: bytes) -> Asked | None:
     """Of a review that cannot be read: which question it is, so that it can be answered; None where not even that."""
     try:
-        review = _NUMBERED.decode(body)
+        # Whatever it is made of: a key may stand there twice, and the last one counts.
+        review = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if review.api_version not in _VERSIONS or review.request is None or not review.request.uid:
-        return None
-    return Asked(uid=review.request.uid, api_version=review.api_version)
+    match review:
+        case {"apiVersion": str(version), "request": {"uid": str(uid)}} if version in _VERSIONS and uid:
+            return Asked(uid=uid, api_version=version)
+    return None
 
 
 def allowed(asked: Asked) -> bytes:

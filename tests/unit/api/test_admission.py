@@ -97,3 +97,12 @@ def test_of_a_review_that_cannot_be_read_the_number_is_known_if_it_has_one() -> 
     assert (asked.uid, asked.api_version) == ("q", V1BETA1)
     for body in (b"", b"[]", b"[" * 100_000, review(V1), review(V1, uid=7), review("v2", uid="q")):
         assert admission.barely(body) is None
+
+
+def test_a_review_in_which_something_stands_twice_is_answered_under_its_number() -> None:
+    body = b'{"apiVersion": "admission.k8s.io/v1", "request": "no", "request": {"uid": "one", "kind": 1}}'
+    with pytest.raises(ValueError, match="no AdmissionReview"):
+        admission.asked(body)
+    found = admission.barely(body)
+    assert found
+    assert (found.uid, found.api_version) == ("one", "admission.k8s.io/v1")
