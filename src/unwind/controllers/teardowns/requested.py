@@ -99,6 +99,7 @@ class Requested:
         self._owner = owner
         self._keep = keep
         self._clock = clock
+        self._caches = caches
         self._teardowns = caches.teardowns
         self._withdrawn: dict[Key, str] = {}
         """Teardowns that somebody deleted, and their uids: nothing more is done for them."""
@@ -115,7 +116,7 @@ class Requested:
 
     @property
     def ready(self) -> bool:
-        return self._teardowns.synced
+        return self._caches.ready  # a kind that is not served holds nobody up
 
     async def run(self) -> None:
         """Look after all of them, until cancelled."""
