@@ -56,7 +56,7 @@ async def _tell(console: Console, progress: Progress, *, ask: bool, keep: bool) 
         await _refusal(console, stage)
         await _deletion(console, stage, cluster, ask=ask)
         console.print(
-            Text(f"\nAll of it took {time.monotonic() - began:.0f} s, most of it to set the stage.", "bright_black")
+            Text(f"\nAll of it took {time.monotonic() - began:.0f} s, with the setting of the stage.", "bright_black")
         )
         if keep:
             await _stay(console, stage)

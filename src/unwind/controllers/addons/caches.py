@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from unwind import logs
 from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, Cluster
 from unwind.api.meta import ObjectMeta
 from unwind.api.names import CREDENTIALS_ANNOTATION
@@ -32,6 +31,7 @@ from unwind.concurrency import Together
 from unwind.controllers.addons import accepting, summarizing
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey
 from unwind.controllers.addons.summarizing import Place
+from unwind.controllers.followed import Followed
 from unwind.controllers.versions import Versions
 from unwind.fleet import targets
 from unwind.kube import views
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics
 
-log = logs.get(__name__)
 T = TypeVar("T")
 
 
@@ -165,16 +164,15 @@ class CapiClusters:
         self._listed()
 
 
-class Caches:
+class Caches(Followed):
     """All of it, as one part of the process."""
 
     name = "add-ons' caches"
 
     def __init__(self, client: Client, *, metrics: Metrics | None = None, clock: Clock = SYSTEM) -> None:
         self._client = client
-        self._told: list[Callable[[], None]] = []
+        super().__init__()
         self._followers: list[Callable[[ClusterKey, Target | None, Target | None], None]] = []
-        self._troubles: dict[str, str] = {}
         self._reading_targets: Together[Target | None] = Together()
         self._reading_profiles: Together[dict[str, SeenProfile]] = Together()
         self.cluster_profiles = self._informer(client, _profile_view(CLUSTER_PROFILES), clock)
@@ -239,10 +237,6 @@ class Caches:
             and self.sveltos_clusters.synced
             and self.clusters.settled
         )
-
-    def subscribe(self, listed: Callable[[], None]) -> None:
-        """Have it told whenever a cache has become whole."""
-        self._told.append(listed)
 
     async def run(self) -> None:
         """Follow the server until cancelled."""
@@ -368,15 +362,3 @@ class Caches:
 
     def _informer(self, client: Client, view: View[T], clock: Clock) -> Informer[T]:
         return Informer(client, view, clock=clock, troubled=self._troubled(view.resource), listed=self._listed)
-
-    def _listed(self) -> None:
-        for told in self._told:
-            told()
-
-    def _troubled(self, resource: Resource) -> Callable[[Exception], None]:
-        def troubled(error: Exception) -> None:
-            if self._troubles.get(resource.plural) != str(error):
-                log.warning("a kind cannot be followed", kind=resource.kind, api=resource.api_version, why=str(error))
-            self._troubles[resource.plural] = str(error)
-
-        return troubled

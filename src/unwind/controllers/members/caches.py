@@ -5,26 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from unwind import logs
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
 from unwind.api.names import KARMADA_EXECUTION_NAMESPACE
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
+from unwind.controllers.followed import Followed
 from unwind.controllers.members.drafting import needs
 from unwind.kube import views
 from unwind.kube.informers import Informer
 from unwind.kube.views import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics
     from unwind.kube.views import Metadata
-
-log = logs.get(__name__)
 
 
 def executes_for(namespace: str) -> str:
@@ -33,14 +28,13 @@ def executes_for(namespace: str) -> str:
     return namespace.removeprefix(KARMADA_EXECUTION_NAMESPACE) if found else ""
 
 
-class MemberCaches:
+class MemberCaches(Followed):
     """All of it, as one part of the process."""
 
     name = "members' caches"
 
     def __init__(self, client: Client, *, metrics: Metrics | None = None, clock: Clock = SYSTEM) -> None:
-        self._told: list[Callable[[], None]] = []
-        self._troubles: dict[str, str] = {}
+        super().__init__()
         self.clusters: Informer[Cluster] = Informer(
             client,
             views.typed(CLUSTERS, Cluster),
@@ -88,10 +82,6 @@ class MemberCaches:
         """Whether all of it is known. Nothing may be taken for gone before it is."""
         return all(informer.synced for informer in self._informers())
 
-    def subscribe(self, listed: Callable[[], None]) -> None:
-        """Have it told whenever a cache has become whole."""
-        self._told.append(listed)
-
     async def run(self) -> None:
         """Follow the server until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -120,15 +110,3 @@ class MemberCaches:
 
     def _informers(self) -> list[Informer[Any]]:
         return [self.clusters, self.works, self.namespaces]
-
-    def _listed(self) -> None:
-        for told in self._told:
-            told()
-
-    def _troubled(self, resource: Resource) -> Callable[[Exception], None]:
-        def troubled(error: Exception) -> None:
-            if self._troubles.get(resource.plural) != str(error):
-                log.warning("a kind cannot be followed", kind=resource.kind, api=resource.api_version, why=str(error))
-            self._troubles[resource.plural] = str(error)
-
-        return troubled
