@@ -96,8 +96,10 @@ async def test_a_cluster_without_class_is_never_held(scene: Scene) -> None:
     ended = await cluster.teardown()
     assert ended.phase is Phase.TARGET_GONE
     assert conditions.is_true(ended.status.conditions, "GateNotAvailable")
-    assert set(await scene.on_member()) == {"web-0"}
-    assert set(await scene.ledger(ended)) == {"web-0"}
+    # Nobody waits for the removal, so it may be cut short anywhere; whatever is there still, the ledger has it.
+    left = set(await scene.on_member())
+    assert "web-0" in left
+    assert left <= set(await scene.ledger(ended))
 
 
 async def test_what_is_left_and_what_is_only_tried_holds_nobody(scene: Scene) -> None:

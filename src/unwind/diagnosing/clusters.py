@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unwind.api.capi import Cluster, ExtensionConfig
+    from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Blocker, Teardown
     from unwind.diagnosing.commands import Kubectl
     from unwind.diagnosing.looks import Look
@@ -180,9 +181,9 @@ def teardown(it: Teardown, kubectl: Kubectl, *, runs: bool | None) -> list[Findi
             )
         )
     release = released(it, kubectl)
-    shown = it.status.blockers[:SHOWN]
-    found += [_blocked(it, one, release) for one in shown]
-    if more := len(it.status.blockers) - len(shown):
+    blockers = _told_once(it.status.blockers)
+    found += [_blocked(it, one, release) for one in blockers[:SHOWN]]
+    if more := len(blockers[SHOWN:]):
         message = f"{more} more are in the way, which `kubectl describe teardown {it.metadata.name}` names"
         found.append(Finding(reason=Reason.DELETING, message=message, actor="unwind"))
     if it.spec.plan is None:
@@ -219,6 +220,14 @@ def released(it: Teardown, kubectl: Kubectl) -> Remedy | None:
         effect=Effect.LEAVES,
         about=f"{ref} goes, and what is still on it stays as it is; the ledger names each object, and you",
     )
+
+
+def _told_once(blockers: Iterable[Blocker]) -> list[Blocker]:
+    """Those that say something of their own: one that does not answer is in the way once, whatever waits for it."""
+    told: dict[tuple[str, ObjectRef | None], Blocker] = {}
+    for one in blockers:
+        told.setdefault((one.step, None if one.reason == Reason.UNREACHABLE else one.object), one)
+    return list(told.values())
 
 
 def _blocked(it: Teardown, blocker: Blocker, release: Remedy | None) -> Finding:

@@ -141,6 +141,15 @@ def test_an_unreachable_member_is_not_looked_into() -> None:
     assert (found.reason, found.behind, found.actor) == (Reason.UNREACHABLE, (), "whoever runs the member")
 
 
+def test_a_member_that_does_not_answer_is_in_the_way_once() -> None:
+    silent = [
+        blocker(object=ObjectRef(kind="ConfigMap", name=f"web-{number}"), reason=Reason.UNREACHABLE)
+        for number in range(7)
+    ]
+    [found] = clusters.teardown(teardown(*silent), KUBECTL, runs=True)
+    assert found.reason == Reason.UNREACHABLE
+
+
 def test_a_teardown_without_a_manager_says_so_first() -> None:
     first, _ = clusters.teardown(teardown(blocker()), KUBECTL, runs=False)
     assert first.reason == Reason.MANAGER_NOT_RUNNING
@@ -148,7 +157,8 @@ def test_a_teardown_without_a_manager_says_so_first() -> None:
 
 
 def test_of_many_blockers_the_first_are_followed_and_the_others_counted() -> None:
-    found = clusters.teardown(teardown(*[blocker()] * 7), KUBECTL, runs=True)
+    seven = [blocker(object=ObjectRef(kind="ConfigMap", name=f"web-{number}")) for number in range(7)]
+    found = clusters.teardown(teardown(*seven), KUBECTL, runs=True)
     assert len([one for one in found if one.behind]) == 4
     assert found[-1].message.startswith("3 more are in the way")
 
