@@ -212,24 +212,36 @@ class Scene(CapiCluster):
         await self.client.patch(
             CLUSTER_SUMMARIES, ref.name, {"status": status}, namespace=self.namespace, subresource="status"
         )
-        entries = {}
-        for number in range(objects):
-            name = f"{profile}-{number}"
-            metadata: Object = {
-                "name": name,
-                "namespace": self.on_member,
-                "labels": {OWNER_LABEL: ref.uid},
-                "finalizers": list(finalizers),
-            }
-            made = await self.member.client.create(
-                CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-            )
-            it = ObjectRef(
-                version="v1", kind="ConfigMap", namespace=self.on_member, name=name, uid=made["metadata"]["uid"]
-            )
-            entries[name] = Entry(object=it, resource="configmaps", state=EntryState.CONFIRMED.value)
-        await self.record(ref, entries)
+        names = [f"{profile}-{number}" for number in range(objects)]
+        await self.record(ref, {name: await self._put(ref, name, finalizers) for name in names})
         return ref
+
+    async def add_late(self, owner: ObjectRef, name: str) -> None:
+        """One more object of an add-on, put there by somebody who does not know that it is on its way out."""
+        entry = await self._put(owner, name)
+        patch = {"spec": {"entries": {name: msgspec.to_builtins(entry)}}}
+        await self.client.patch(INVENTORIES, f"{owner.uid}-0", patch, namespace=HOME)
+
+    async def _put(self, owner: ObjectRef, name: str, finalizers: tuple[str, ...] = ()) -> Entry:
+        """A ConfigMap on the member, with the owner's mark; its entry in the inventory."""
+        metadata: Object = {
+            "name": name,
+            "namespace": self.on_member,
+            "labels": {OWNER_LABEL: owner.uid},
+            "finalizers": list(finalizers),
+        }
+        made = await self.member.client.create(
+            CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+        )
+        uid = made["metadata"]["uid"]
+        it = ObjectRef(version="v1", kind="ConfigMap", namespace=self.on_member, name=name, uid=uid)
+        return Entry(object=it, resource="configmaps", state=EntryState.CONFIRMED.value)
+
+    async def unblock(self) -> None:
+        """Take the finalizers off all that is on the member."""
+        for name in await self.objects():
+            free = {"metadata": {"finalizers": None}}
+            await self.member.client.patch(CONFIG_MAPS, name, free, namespace=self.on_member)
 
     async def record(self, owner: ObjectRef, entries: dict[str, Entry]) -> None:
         cluster = ObjectRef(

@@ -188,6 +188,31 @@ async def test_what_others_still_need_waits_for_them_and_says_so(scene: Scene) -
     assert scene.deleted() == ["top", "base"]
 
 
+async def test_what_another_deploys_during_a_withdrawal_goes_as_well(scene: Scene) -> None:
+    held = config_map(scene.namespace, "held")
+    held["metadata"]["finalizers"] = ["example.dev/hold"]
+    await scene.source("web", held)
+    await scene.register()
+    await scene.profile("web", "web")
+    async with running(scene.client, scene.namespace):
+        await scene.until_provisioned("web")
+        await scene.delete_profile("web")
+        uid = (await scene.until_summary("web", lambda it: bool(message(it)), "waiting")).metadata.uid
+        # As somebody does who does not know yet that it goes.
+        late = config_map(scene.namespace, "late")
+        late["metadata"]["labels"] = {OWNER_LABEL: uid}
+        made = (await scene.member.client.create(CONFIG_MAPS, late))["metadata"]
+        ref = {"version": "v1", "kind": "ConfigMap", **{key: made[key] for key in ("namespace", "name", "uid")}}
+        entry = {"object": ref, "resource": "configmaps", "state": "Confirmed"}
+        patch = {"spec": {"entries": {"late": entry}}}
+        await scene.client.patch(INVENTORIES, f"{uid}-0", patch, namespace=scene.namespace)
+        free = {"metadata": {"finalizers": None}}
+        await scene.member.client.patch(CONFIG_MAPS, "held", free, namespace=scene.namespace)
+        await scene.until_profile_gone("web")
+    assert scene.deleted() == ["held", "late"]
+    assert await scene.inventories(uid) == []
+
+
 async def test_what_is_left_is_released_and_in_the_ledger(scene: Scene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
@@ -490,8 +515,10 @@ async def test_a_cluster_that_is_deleted_during_a_withdrawal_is_left_to_its_tear
             "web", lambda it: it.status.dependencies == told, "left to the teardown", cluster=name, type_="capi"
         )
         inventories = Inventories(scene.client, namespace=scene.namespace)
-        [chunk] = await inventories.sealed(waits.metadata.uid, uid)
-        assert chunk.spec.sealed_for == f"withdraw-{waits.metadata.uid}"
+        # It was open while it was withdrawn; and it is closed for whoever comes second, too.
+        for teardown in (uid, "another"):
+            [chunk] = await inventories.sealed(waits.metadata.uid, teardown)
+            assert chunk.spec.sealed_for == uid
     free = {"metadata": {"finalizers": None}}
     await scene.member.client.patch(CONFIG_MAPS, "held", free, namespace=scene.namespace)
     await scene.client.patch(CLUSTERS, name, free, namespace=scene.namespace)

@@ -16,7 +16,7 @@ from tests.plane.test_local_command import UNWIND
 from unwind.api import karmada
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, MEMBER_LABEL, VERSION_ANNOTATION
-from unwind.api.resources import CONFIG_MAPS, LEASES
+from unwind.api.resources import LEASES
 from unwind.api.rights import HOME, Setting
 from unwind.api.unwind import (
     INVENTORIES,
@@ -362,8 +362,7 @@ async def test_a_held_cluster_is_let_go_by_a_person_and_all_that_is_left_is_name
     again = await person.types(*wanted, "--yes")
     assert again.code == 1
     assert "is finished (Released)" in again.err
-    for name in await it.objects():
-        await it.member.client.patch(CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=it.on_member)
+    await it.unblock()
     await it.let_go()
 
 
@@ -387,8 +386,7 @@ async def test_letting_go_ends_with_3_where_no_manager_does_it_and_the_word_stan
         ended = await it.ended()
     assert ended.status.release
     assert (ended.phase, ended.status.release.message) == ("Released", "enough")
-    for name in await it.objects():
-        await it.member.client.patch(CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=it.on_member)
+    await it.unblock()
     await it.let_go()
 
 

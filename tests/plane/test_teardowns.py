@@ -11,11 +11,13 @@ from unwind.api import conditions
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
-from unwind.api.unwind import Phase, Teardown
+from unwind.api.unwind import Phase, StepState, Teardown
 from unwind.local.waiting import until, until_absent
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unwind.local.plane import Plane
 
 
@@ -48,8 +50,7 @@ async def test_the_plan_is_written_before_the_first_deletion(plane: Plane, names
         ]
         assert teardown.phase is Phase.HELD
         assert HOLD in teardown.status.blocked_by
-        for name in await it.objects():
-            await it.member.client.patch(CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=it.on_member)
+        await it.unblock()
         assert (await it.ended()).phase is Phase.COMPLETE
     await it.let_go()
 
@@ -96,8 +97,7 @@ async def test_remove_is_given_up_after_its_time_and_what_it_needed_goes_ahead(p
     assert inventory
     assert all(entry.ledger and entry.ledger.reason == "GaveUp" for entry in inventory.spec.entries.values())
     assert set(await it.objects()) == {"tried-0", "tried-1", "tried-2"}
-    for name in await it.objects():
-        await it.member.client.patch(CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=it.on_member)
+    await it.unblock()
     await it.let_go()
 
 
@@ -118,8 +118,7 @@ async def test_a_person_may_let_the_cluster_go_and_is_named_with_each_object_lef
     assert inventory
     notes = [entry.ledger for entry in inventory.spec.entries.values()]
     assert [(note.reason, note.by) for note in notes if note] == [("Forced", "jane")] * 2
-    for name in await it.objects():
-        await it.member.client.patch(CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=it.on_member)
+    await it.unblock()
     await it.let_go()
 
 
@@ -137,8 +136,7 @@ async def test_the_target_that_vanishes_ends_the_teardown(plane: Plane, namespac
     inventory = await it.inventory(held)
     assert inventory
     assert all(entry.ledger and entry.ledger.reason == "TargetGone" for entry in inventory.spec.entries.values())
-    for name in await it.objects():
-        await it.member.client.patch(CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=it.on_member)
+    await it.unblock()
 
 
 def overdue(teardown: Teardown) -> bool:
@@ -158,8 +156,7 @@ async def test_a_deadline_holds_or_releases(plane: Plane, namespace: str, on_dea
         clock.advance(400 * 24 * 3600.0)
         teardown = await it.teardown(lambda one: one.phase is phase and overdue(one), "overdue")
         assert teardown.status.left == (3 if phase is Phase.RELEASED else 0)
-        for name in await it.objects():
-            await it.member.client.patch(CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=it.on_member)
+        await it.unblock()
         await it.ended()
     await it.let_go()
 
@@ -183,4 +180,66 @@ async def test_the_credentials_outlast_the_teardown_and_are_let_go_then(plane: P
             "let go",
             namespace=namespace,
         )
+    await it.let_go()
+
+
+def removed(name: str) -> Callable[[Teardown], bool]:
+    """Whether a step is over."""
+    return lambda it: any(step.name == name and step.state == StepState.REMOVED for step in it.status.steps)
+
+
+async def test_what_another_deploys_while_it_is_removed_goes_as_well(plane: Plane, namespace: str) -> None:
+    it = await scene(plane, namespace)
+    web = await it.add_on("web")
+    held = await it.add_on("held", finalizers=(HOLD,))
+    async with manager(it.client):
+        await it.delete()
+        await it.teardown(removed(f"ClusterProfile/{it.profile('web')}"), "removed, as far as is known")
+        await it.add_late(web, "web-late")
+        await it.add_late(held, "held-late")
+        await it.unblock()
+        teardown = await it.ended()
+    assert teardown.phase is Phase.COMPLETE
+    assert await it.objects() == set()
+    assert {"web-late", "held-late"} <= set(it.deleted())
+    await it.let_go()
+
+
+async def test_what_another_deployed_while_nobody_ran_goes_as_well(plane: Plane, namespace: str) -> None:
+    it = await scene(plane, namespace)
+    web = await it.add_on("web")
+    await it.add_on("held", finalizers=(HOLD,))
+    async with manager(it.client):
+        await it.delete()
+        await it.teardown(removed(f"ClusterProfile/{it.profile('web')}"), "removed, as far as is known")
+    await it.add_late(web, "web-late")
+    async with manager(it.client):
+        await it.unblock()
+        teardown = await it.ended()
+    assert teardown.phase is Phase.COMPLETE
+    assert await it.objects() == set()
+    # What was gone was seen to be gone, and not deleted again.
+    assert sorted(it.deleted()) == sorted(set(it.deleted()))
+    await it.let_go()
+
+
+async def test_what_another_deployed_meanwhile_is_named_when_the_cluster_is_let_go(
+    plane: Plane, namespace: str
+) -> None:
+    it = await scene(plane, namespace)
+    web = await it.add_on("web")
+    await it.add_on("held", finalizers=(HOLD,))
+    async with manager(it.client):
+        await it.delete()
+        await it.teardown(removed(f"ClusterProfile/{it.profile('web')}"), "removed, as far as is known")
+        await it.add_late(web, "web-late")
+        await it.annotate({FORCE_RELEASE_ANNOTATION: "enough"}, by="jane")
+        teardown = await it.ended()
+    assert teardown.phase is Phase.RELEASED
+    inventory = await it.inventory(web)
+    assert inventory
+    assert inventory.spec.sealed_for == teardown.metadata.name
+    left = {entry.object.name for entry in inventory.spec.entries.values() if entry.ledger}
+    assert left == {"web-late"}
+    await it.unblock()
     await it.let_go()

@@ -12,12 +12,12 @@ from unwind.api.names import FURTHER_LABEL, MEMBER_LABEL, OWNER_LABEL, Finalizer
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, Inventory, InventorySpec, MemberRef
 from unwind.errors import UnwindError
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnreachableError
+from unwind.removing.inventories import guard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from unwind.fleet.member import Member
-    from unwind.kube.client import Object
     from unwind.removing.inventories import Inventories
 
 Change = dict[str, Any]
@@ -164,7 +164,7 @@ class Records:
         """Whether it was written; if not, the chunk has changed meanwhile, and was read again."""
         chunk = self._chunks[name]
         try:
-            written = await self._inventories.client.revise(INVENTORIES, _guard(chunk), {"spec": {"entries": entries}})
+            written = await self._inventories.client.revise(INVENTORIES, guard(chunk), {"spec": {"entries": entries}})
         except ConflictError:
             try:
                 found = await self._inventories.client.get(
@@ -197,9 +197,3 @@ def _whole(entry: Entry) -> Change:
     # It merges within as well.
     whole["object"] = {"uid": None, "group": None, "namespace": None} | said["object"]
     return whole
-
-
-def _guard(chunk: Inventory) -> Object:
-    meta = chunk.metadata
-    fields = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version}
-    return {"metadata": fields}

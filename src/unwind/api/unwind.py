@@ -93,7 +93,7 @@ class Step(Model, frozen=True, kw_only=True):
 class Plan(Model, frozen=True, kw_only=True):
     """The steps and their order. It is frozen: what is edited afterwards does not change it."""
 
-    steps: Annotated[tuple[Step, ...], doc("All steps.", **listed("name"))] = ()
+    steps: Annotated[tuple[Step, ...], doc("All steps.", **ATOMIC)] = ()
     waves: Annotated[int, doc("How many waves there are.", minimum=0)] = 0
     objects: Annotated[int, doc("How many objects go.", minimum=0)] = 0
     warnings: Annotated[tuple[str, ...], doc("What a person should know of it.", **ATOMIC)] = ()
@@ -160,7 +160,7 @@ class TeardownStatus(Model, frozen=True, kw_only=True):
     left: Annotated[int, doc("How many objects were knowingly left behind.", minimum=0)] = 0
     started_at: Annotated[datetime | None, doc("When the first step began.")] = None
     finished_at: Annotated[datetime | None, doc("When it ended.")] = None
-    steps: Annotated[tuple[StepStatus, ...], doc("Each step.", **listed("name"))] = ()
+    steps: Annotated[tuple[StepStatus, ...], doc("Each step.", **ATOMIC)] = ()
     blockers: Annotated[
         tuple[Blocker, ...], doc("What is waited for; the first of them.", maxItems=BLOCKERS_SHOWN, **ATOMIC)
     ] = ()

@@ -116,8 +116,10 @@ def controller_manager(program: Path, files: Files, *, port: int) -> list[str]:
             "use-service-account-credentials": True,
             "service-account-private-key-file": files.key("service-accounts"),
             "root-ca-file": files.certificate("ca"),
-            "cluster-signing-cert-file": files.certificate("ca"),
-            "cluster-signing-key-file": files.key("ca"),
+            # What people ask for is signed, and what kubelets would is not: there are none. Each signer has an inotify
+            # instance of its own, of which a user may have 128.
+            "cluster-signing-kube-apiserver-client-cert-file": files.certificate("ca"),
+            "cluster-signing-kube-apiserver-client-key-file": files.key("ca"),
             "requestheader-client-ca-file": files.certificate("aggregator-ca"),
             # Its default of 20 requests a second costs 4 s at every start, spent on its controllers' own accounts.
             "kube-api-qps": 500,

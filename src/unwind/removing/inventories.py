@@ -20,19 +20,20 @@ from unwind.removing.order import Item
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from unwind.api.unwind import Entry
     from unwind.clock import Clock, Timer
     from unwind.kube.client import Client, Object
 
 _RETRY = Backoff(first=0.2, limit=30.0)
-# What is reported is gathered: until there is much of it for one chunk, or for so many seconds.
+# What is reported is gathered: until there is much of it for one chunk, or for so many seconds. It spares a second look
+# after a crash, and a write for each of hundreds of small chunks would cost more than that.
 _BATCH = 250
 # A uid in a selector is 40 characters, and a request's line is not endless.
 _OWNERS_AT_ONCE = 50
 _SIDE_BY_SIDE = 8
-_SOON = 5.0
+_SOON = 30.0
 # What the removal itself remembers of an entry. The name of no deleter begins like this.
 OWN = "/"
 
@@ -57,12 +58,9 @@ class Inventories:
         relies on there being no more asks `of`.
         """
         found: list[Inventory] = []
-        while True:
-            name = f"{owner}-{len(found)}"
-            try:
-                found.append(await self.client.get(INVENTORIES, name, namespace=self.namespace, type=Inventory))
-            except NotFoundError:
-                return found
+        while chunk := await self._get(f"{owner}-{len(found)}"):
+            found.append(chunk)
+        return found
 
     async def on(self, member: str) -> list[Inventory]:
         """The chunks of all owners on a cluster, by the uid of what stands for it, read from the server."""
@@ -78,17 +76,56 @@ class Inventories:
             found += await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{OWNER_LABEL} in ({some})")
         return msgspec.convert(found, list[Inventory])
 
+    async def read(self, owner: str) -> list[Inventory]:
+        """All chunks of an owner, read from the server, as they are while others may still write into them."""
+        return await self._whole(owner, self._get)
+
+    async def by_owner(self, member: str) -> dict[str, list[Inventory]]:
+        """All chunks of the owners whose first chunk is on this cluster, for two questions however many those are."""
+        owners: dict[str, dict[str, Inventory]] = {}
+        for chunk in (*await self.on(member), *await self._further.ask("", self._all_further)):
+            owners.setdefault(chunk.spec.owner.uid, {})[chunk.metadata.name] = chunk
+        return {
+            owner: sorted(chunks.values(), key=lambda one: one.spec.chunk)
+            for owner, chunks in owners.items()
+            if f"{owner}-0" in chunks
+        }
+
     async def sealed(self, owner: str, teardown: str) -> list[Inventory]:
         """All chunks of an owner, closed for whoever deploys.
 
         They write by compare-and-swap and have to read a chunk again that was sealed. Whoever adds one looks afterwards
         whether the others are sealed: so either this finds the new one, or they find this.
         """
-        first = await self._seal(f"{owner}-0", teardown)
-        # Asked once for all who seal at this moment: a cluster may have hundreds of owners on it.
+        return await self._whole(owner, lambda name: self._seal(name, teardown))
+
+    async def sealed_as_read(self, owner: str, chunks: Iterable[Inventory], teardown: str) -> bool:
+        """Close the chunks of an owner if they are as they were read, and no more of them than then: whether that is
+        so. Then whatever was removed by what they said is all that there was. It is done beside what has to be done."""
+        known = {chunk.metadata.name: chunk for chunk in chunks}
+        try:
+            for chunk in known.values():
+                if not chunk.spec.sealed_for:
+                    async with self.client.aside:
+                        await self.client.revise(INVENTORIES, guard(chunk), {"spec": {"sealedFor": teardown}})
+        except (ConflictError, NotFoundError):
+            return False
+        others = await (self._further.ask("", self._all_further) if known else self.of(owner))
+        return all(one.metadata.name in known for one in others if one.spec.owner.uid == owner)
+
+    async def _whole(self, owner: str, take: Callable[[str], Awaitable[Inventory | None]]) -> list[Inventory]:
+        """All chunks of an owner, each taken by its name."""
+        first = await take(f"{owner}-0")
+        # Asked once for all who ask at this moment: a cluster may have hundreds of owners on it.
         others = await (self._further.ask("", self._all_further) if first else self.of(owner))
-        sealed = [await self._seal(one.metadata.name, teardown) for one in others if one.spec.owner.uid == owner]
-        return sorted((one for one in (first, *sealed) if one), key=lambda one: one.spec.chunk)
+        further = [await take(one.metadata.name) for one in others if one.spec.owner.uid == owner]
+        return sorted((one for one in (first, *further) if one), key=lambda one: one.spec.chunk)
+
+    async def _get(self, name: str) -> Inventory | None:
+        try:
+            return await self.client.get(INVENTORIES, name, namespace=self.namespace, type=Inventory)
+        except NotFoundError:
+            return None
 
     async def _all_further(self) -> list[Inventory]:
         found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{FURTHER_LABEL}=true")
@@ -108,11 +145,8 @@ class Inventories:
                 continue  # many have written at once
             except ApiError:
                 # Who has sealed it once does not change.
-                try:
-                    chunk = await self.client.get(INVENTORIES, name, namespace=self.namespace, type=Inventory)
-                except NotFoundError:
-                    return None
-                if chunk.spec.sealed_for:
+                chunk = await self._get(name)
+                if chunk is None or chunk.spec.sealed_for:
                     return chunk
                 raise
 
@@ -167,6 +201,13 @@ class Inventories:
             # We made it, and died before anything was written into it; or somebody else removes the same.
             created = await self.client.get(INVENTORIES, name, namespace=self.namespace)
         return msgspec.convert(created, Inventory)
+
+
+def guard(chunk: Inventory) -> Object:
+    """What a write says of a chunk that is to be as it was read."""
+    meta = chunk.metadata
+    fields = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version}
+    return {"metadata": fields}
 
 
 def ledgered(chunk: Inventory) -> bool:

@@ -30,7 +30,7 @@ from unwind.removing.surveying import Survey
 from unwind.removing.taken import keep_taken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from unwind.api.unwind import Inventory
     from unwind.clock import Clock
@@ -126,11 +126,6 @@ class Removal:
     def removed(self) -> frozenset[str]:
         """The uids of what was seen to be absent."""
         return frozenset(self._removed)
-
-    @property
-    def chunks(self) -> Mapping[str, Inventory]:
-        """The inventory, by name: also what had to be added to it."""
-        return self._chunks
 
     def look_again(self) -> None:
         """To be called when `going` is another: what this waits for may never come."""

@@ -103,7 +103,7 @@ async def test_a_few_notes_wait_for_others_or_for_a_while() -> None:
         book.note(3)
         await settle()
         assert book.server.writes == []
-        book.clock.advance(5)
+        book.clock.advance(30)
         await settle()
         assert len(book.server.told()) == 3
         book.notes.finish()

@@ -68,8 +68,8 @@ class Withdrawal:
         self.why = why or _WHY.get(manner)
         """For the ledger, where it stays."""
         self.removals: list[Removal] = []
-        self.chunks: dict[str, Inventory] = {}
-        """Its inventory, sealed."""
+        self.chunks: list[Inventory] = []
+        """Its inventory, as it was when its removal began."""
         self.free = asyncio.Event()
         """Set when nothing on the cluster needs it any more. Until then all is made ready, and nothing is removed."""
         self.absent = False
@@ -169,7 +169,8 @@ class Withdrawals:
                 await self._take_back(it, target, take_along=take_along)
             self._went(it)
             await self._until_calm(it.cluster)
-            await self._tidy(it)
+            if it.manner is Manner.REMOVE:
+                await self._close(it, target, take_along=take_along)
             it.done = True
         except Exception as error:  # noqa: BLE001 - it is told on the owner, and tried again
             it.error = error
@@ -213,12 +214,13 @@ class Withdrawals:
         try:
             async with asyncio.TaskGroup() as group:
                 approaching = group.create_task(self._approach(target))
-                sealed = await self._inventories.sealed(it.uid, f"withdraw-{it.uid}")
-                it.chunks = {chunk.metadata.name: chunk for chunk in sealed}
-                if all(item.done for item in items(sealed)):
+                # What goes is removed while the inventory is open still, and what stays is as it says there.
+                open_still = it.manner is Manner.REMOVE and not it.absent
+                it.chunks = await (self._inventories.read(it.uid) if open_still else self._sealed(it))
+                if all(item.done for item in items(it.chunks)):
                     approaching.cancel()  # nobody need be asked
                     return
-                members = by_place(sealed)
+                members = by_place(it.chunks)
                 for those in members:
                     group.create_task(self._take_from(it, those, target, len(members), take_along=take_along))
         except ExceptionGroup as failures:
@@ -279,14 +281,19 @@ class Withdrawals:
             if left:
                 await self._inventories.write(chunk, {item.key: {"kept": True, "ledger": note} for item in left})
 
-    async def _tidy(self, it: Withdrawal) -> None:
-        """Discard what is an account of nothing any more; a chunk with something in the ledger stays as a record."""
-        if it.manner is not Manner.REMOVE:
-            return
-        chunks = it.chunks
-        for removal in it.removals:
-            chunks = {**chunks, **removal.chunks}
-        if any(removal.progress.left for removal in it.removals):
-            # Which ones have something in the ledger was written into them meanwhile.
-            chunks = {chunk.metadata.name: chunk for chunk in await self._inventories.of(it.uid)}
-        await self._inventories.discard_all(chunk for chunk in chunks.values() if not ledgered(chunk))
+    async def _close(self, it: Withdrawal, target: Anchor | None, *, take_along: bool) -> None:
+        """Close the inventory of what is gone, and discard what is an account of nothing any more; a chunk with
+        something in the ledger stays as a record."""
+        if not await self._inventories.sealed_as_read(it.uid, it.chunks, _sealed_for(it)):
+            # Somebody has deployed meanwhile, or something was written down: all is looked at once more.
+            it.removals.clear()
+            await self._take_back(it, target, take_along=take_along)
+            it.chunks = await self._inventories.of(it.uid)
+        await self._inventories.discard_all(chunk for chunk in it.chunks if not ledgered(chunk))
+
+    async def _sealed(self, it: Withdrawal) -> list[Inventory]:
+        return await self._inventories.sealed(it.uid, _sealed_for(it))
+
+
+def _sealed_for(it: Withdrawal) -> str:
+    return f"withdraw-{it.uid}"

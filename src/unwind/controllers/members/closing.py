@@ -183,6 +183,7 @@ class Closing:
         )
         if self._teardown.phase is Phase.COMPLETE:
             await carrying.run()
+            await carrying.seal()
         else:
             left = self._teardown.status.release
             why = (

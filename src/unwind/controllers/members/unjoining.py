@@ -68,6 +68,7 @@ log = logs.get(__name__)
 
 # A plan that is held waits for a person. What they do to the Cluster or to a Work is seen; to an inventory, not.
 _LOOK_AGAIN = 30.0
+_LINGER = 30.0
 _OVER = (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
 
 
@@ -362,9 +363,12 @@ class Unjoining:
 
     def _stepped(self, step: Step, state: StepState) -> None:
         if state in _OVER and step.object.kind == WORKS.kind:
-            self._farewells.add(step.object)
+            # Soon all of them go together; only where something is in the way those that are over need not wait for it.
+            self._farewells.add_after(step.object, _LINGER)
 
     async def _farewell(self, work: ObjectRef) -> float | None:
+        if Key(work.namespace, work.name) not in self._members.works.cache:
+            return None  # it went with all the others
         async with self._client.aside:
             await farewell(self._client, work)
         return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +18,7 @@ from unwind.controllers.teardowns import releasing, telling
 from unwind.controllers.teardowns.steps import ADDONS, Carrying
 from unwind.controllers.teardowns.telling import StepView, View
 from unwind.deleting.deletion import persist
+from unwind.errors import UnwindError
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.planning.progress import Progress
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.api.meta import ObjectRef
-    from unwind.api.unwind import Blocker, Step, TeardownStatus
+    from unwind.api.unwind import Blocker, Inventory, Step, TeardownStatus
     from unwind.clock import Timer
     from unwind.controllers.teardowns.drafting import Said
     from unwind.controllers.teardowns.steps import Means, Wording
@@ -34,6 +37,11 @@ log = logs.get(__name__)
 
 # How often at most it is told that there is nothing new but more objects that are gone.
 _COUNTS_EVERY = 0.5
+# How many times as long as it takes to tell it is not told again, and how many seconds at most.
+_SHARE = 4
+_SLOWEST = 5.0
+# From how many steps on their inventories are read together.
+_MANY = 8
 _OVER = (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
 
 
@@ -73,6 +81,8 @@ class Execution:
         """Steps that have begun, and whose end is not written down."""
         self._known: dict[tuple[str, ObjectRef, str], Blocker] = {}
         self._below = _below(self._plan)
+        self._at_hand: dict[str, list[Inventory]] = {}
+        """Inventories that were read for many steps together, by their owners."""
         self._chance = random.Random()  # noqa: S311 - no secret in it
         over = {step.name: step for step in teardown.status.steps if step.state in _OVER}
         self._progress = Progress(self._plan, [step.name for step in self._plan.steps if step.name in over])
@@ -86,6 +96,7 @@ class Execution:
                 wording=wording,
                 going=lambda step=step: self._going(step),  # type: ignore[misc]
                 changed=self._dirty.set,
+                known=lambda uid=step.object.uid: self._at_hand.pop(uid, None),  # type: ignore[misc]
             )
             for step in self._plan.steps
         }
@@ -124,14 +135,11 @@ class Execution:
         try:
             async with asyncio.TaskGroup() as group:
                 writer = group.create_task(self._write())
-                if self._progress.finished:
-                    self._finish()
-                for name in self._progress.ready:
-                    self._start(group, name)
+                beginning = group.create_task(self._begin(group))
                 await self._ending.wait()
-                for task in self._tasks.values():
+                for task in (beginning, *self._tasks.values()):
                     task.cancel()
-                await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+                await asyncio.gather(beginning, *self._tasks.values(), return_exceptions=True)
                 await self._close_the_books()
                 writer.cancel()
         finally:
@@ -140,6 +148,15 @@ class Execution:
                     timer.cancel()
         await self._put_down(self._phase)
         log.info("teardown ended", cluster=str(self.target.ref), teardown=self.teardown.metadata.name, end=self._phase)
+
+    async def _begin(self, group: asyncio.TaskGroup) -> None:
+        if len(self._progress.ready) > _MANY:
+            with suppress(UnwindError):  # then each step reads its own, and says what is the matter
+                self._at_hand = await self._means.inventories.by_owner(self.target.ref.uid)
+        for name in self._progress.ready:
+            self._start(group, name)
+        if self._progress.finished:
+            await self._seal()
 
     def _start(self, group: asyncio.TaskGroup, name: str) -> None:
         self._tasks[name] = group.create_task(self._carry(group, self._steps[name]))
@@ -158,10 +175,18 @@ class Execution:
         self._stepped(carrying.step, carrying.state)
         self._open.discard(name)
         for other in self._steps.values():
-            other.look_again()
-        if self._progress.finished and not self._open:
-            self._finish()
+            if other.waits:
+                other.look_again()
         self._dirty.set()
+        if self._progress.finished and not self._open:
+            await self._seal()
+
+    async def _seal(self) -> None:
+        """All is gone. What says so is closed before anybody relies on it."""
+        async with asyncio.TaskGroup() as group:
+            for carrying in self._steps.values():
+                group.create_task(carrying.seal())
+        self._finish()
 
     def _finish(self) -> None:
         if self._phase is Phase.REMOVING:
@@ -174,7 +199,7 @@ class Execution:
             return
         reason, message, by = self._why_left()
         for carrying in self._steps.values():
-            if carrying.state not in _OVER:
+            if carrying.state not in _OVER or not await carrying.closed():
                 await carrying.abandon(reason, message, by)
                 carrying.state = StepState.GIVEN_UP if carrying.left else StepState.REMOVED
                 self._stepped(carrying.step, carrying.state)
@@ -237,10 +262,11 @@ class Execution:
 
     async def _write(self) -> None:
         """Write the status whenever there is something new, until cancelled."""
+        pace = WORTH_TELLING
         while True:
             await self._dirty.wait()
             # Steps that go quickly need not be told of one by one. By the clock of the wall: nothing depends on it.
-            await asyncio.sleep(WORTH_TELLING)
+            await asyncio.sleep(pace)
             self._dirty.clear()
             status = self._status(Phase.REMOVING)
             if status == self.teardown.status:
@@ -251,7 +277,10 @@ class Execution:
             # Beside what has to be done; what there is to tell by then is what is written.
             async with self._client.aside:
                 self._counts_due = False
+                began = time.monotonic()
                 await self._put_down(Phase.REMOVING)
+            # Of hundreds of steps it costs the server as much as a hundred deletions.
+            pace = min(max(WORTH_TELLING, _SHARE * (time.monotonic() - began)), _SLOWEST)
             if await self._find_out():
                 self._dirty.set()
 

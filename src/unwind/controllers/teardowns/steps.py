@@ -26,7 +26,7 @@ from unwind.removing.releases import Releases, last_first
 from unwind.removing.removal import Removal, release
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Iterable
+    from collections.abc import Awaitable, Collection, Iterable, Sequence
     from datetime import datetime
 
     from unwind.api.meta import ObjectRef
@@ -85,8 +85,10 @@ class Carrying:
         take_along: bool = False,
         going: Callable[[], Collection[str]] = frozenset,
         changed: Callable[[], None] = lambda: None,
+        known: Callable[[], Sequence[Inventory] | None] = lambda: None,
         wording: Wording = ADDONS,
     ) -> None:
+        """`known`: its inventory, where somebody has read it already."""
         self.step = step
         self.state = StepState.WAITING
         self.total = step.objects
@@ -99,6 +101,7 @@ class Carrying:
         self._take_along = take_along
         self._going = going
         self._changed = changed
+        self._known = known
         self._wording = wording
         self._out_of_time = asyncio.Event()
         """What is done for a while only is done for no longer."""
@@ -108,6 +111,12 @@ class Carrying:
         self.over = asyncio.Event()
         """Everything is gone or left, and only has to be written down."""
         self._removals: list[tuple[Member, Removal, list[Inventory]]] = []
+        self._read: Sequence[Inventory] | None = None
+        """The inventory by which all was removed while it was open."""
+        self._sealed = step.effort != Effort.ENFORCE
+        """Whether the inventory is closed before anything is done by it: always, where nobody waits for the end."""
+        self._gone: set[str] = set()
+        """The uids of what was seen to be absent before all of it was looked at once more."""
         self._chance = random.Random()  # noqa: S311 - no secret in it
 
     async def run(self) -> None:
@@ -116,16 +125,40 @@ class Carrying:
         self._changed()
         if self.step.effort == Effort.LEAVE:
             await self._within(self._leave(), Reason.KEPT_BY_POLICY, self._wording.left)
-            self.state = StepState.LEFT
+            self._end(StepState.LEFT)
         elif self.step.effort == Effort.TRY:
-            done = await self._within(self._remove(), Reason.GAVE_UP, self._wording.gave_up)
-            self.state = StepState.REMOVED if done else StepState.GIVEN_UP
+            done = await self._within(self._remove_sealed(), Reason.GAVE_UP, self._wording.gave_up)
+            self._end(StepState.REMOVED if done else StepState.GIVEN_UP)
         else:
-            await self._remove()
-            self.state = StepState.REMOVED
+            await self._remove_open()
+            self._end(StepState.REMOVED)
+
+    def _end(self, state: StepState) -> None:
+        self.state = state
         self.waits.clear()
         self.over.set()
         self._changed()
+
+    async def seal(self) -> None:
+        """Close the inventory of what is gone. Somebody may have deployed meanwhile, or nobody knows because we died:
+        then all that it says now goes, or is seen to be gone."""
+        if self._sealed or (self._read is not None and await self.closed()):
+            return
+        self._gone.update(*(removal.removed for _, removal, _ in self._removals))
+        self._removals.clear()
+        self.state = StepState.REMOVING
+        await self._remove_sealed()
+        self._end(StepState.REMOVED)
+
+    async def closed(self) -> bool:
+        """Close the inventory of what is gone; whether that is all that there was, as far as we know."""
+        if self._sealed:
+            return True
+        owner, read, inventories = self.step.object.uid, self._read, self._means.inventories
+        if read is None:
+            await self._seal()
+            return True
+        return await self._persist(self._target.ref, lambda: inventories.sealed_as_read(owner, read, self._teardown))
 
     def go_another_way(self, target: Anchor) -> None:
         """The way to the member may be another than it was: what is under way by the old one may be shut out there."""
@@ -173,9 +206,20 @@ class Carrying:
             self._reaching.cancel()
             self._reaching = None
 
-    async def _remove(self) -> None:
-        """All of it, however long it takes."""
-        chunks = await self._sealed()
+    async def _remove_open(self) -> None:
+        """All of it, however long it takes, while the inventory is open still. It is closed when nobody waits for that
+        any more: a write for each step would come before the first object goes."""
+        read = self._known()
+        if read is None:
+            owner, inventories = self.step.object.uid, self._means.inventories
+            read = await self._persist(self._target.ref, lambda: inventories.read(owner))
+        await self._remove(read)
+        self._read = read
+
+    async def _remove_sealed(self) -> None:
+        await self._remove(await self._seal())
+
+    async def _remove(self, chunks: Sequence[Inventory]) -> None:
         if not any(not item.done for item in items(chunks)):
             self.removed, self.left = _counted(chunks)
             return
@@ -221,8 +265,7 @@ class Carrying:
 
     async def _leave(self) -> None:
         """Take our marks off, and leave the rest as it is; each object is named in the ledger."""
-        chunks = await self._sealed()
-        for those in by_place(chunks):
+        for those in by_place(await self._seal()):
             self._reach()
             await self._persist(those[0].spec.member.object, lambda those=those: self._release(those))  # type: ignore[misc]
             self._reached()
@@ -241,16 +284,19 @@ class Carrying:
                         member, namespace=ref.namespace, release=ref.name, owner=self.step.object.uid
                     )
 
-    async def _sealed(self) -> list[Inventory]:
+    async def _seal(self) -> list[Inventory]:
         """The inventory, closed for everybody else."""
         inventories, owner = self._means.inventories, self.step.object.uid
-        return await self._persist(self._target.ref, lambda: inventories.sealed(owner, self._teardown))
+        chunks = await self._persist(self._target.ref, lambda: inventories.sealed(owner, self._teardown))
+        self._sealed = True
+        return chunks
 
     async def _note_left(self, reason: str, message: str, by: str) -> int:
-        chunks = await self._means.inventories.of(self.step.object.uid)
+        inventories, owner = self._means.inventories, self.step.object.uid
+        chunks = await (inventories.of(owner) if self._sealed else inventories.sealed(owner, self._teardown))
         note = LedgerNote(reason=reason, message=message, by=by, at=self._means.clock.now().replace(microsecond=0))
         # What was seen to be absent a moment ago may not be written down yet.
-        gone = frozenset[str]().union(*(removal.removed for _, removal, _ in self._removals))
+        gone = self._gone.union(*(removal.removed for _, removal, _ in self._removals))
         for chunk in chunks:
             notes = {
                 item.key: {"state": EntryState.REMOVED.value}
@@ -260,8 +306,8 @@ class Carrying:
                 if not item.done
             }
             if notes:
-                await self._means.inventories.write(chunk, notes)
-        chunks = await self._means.inventories.of(self.step.object.uid)
+                await inventories.write(chunk, notes)
+        chunks = await inventories.of(owner)
         self.removed, self.left = _counted(chunks)
         self.total = self.removed + self.left
         return self.left
