@@ -712,18 +712,18 @@ async def test_what_was_made_while_the_inventory_was_sealed_is_taken_back(site: 
 async def test_an_inventory_is_closed_afterwards_only_if_it_is_as_it_was_read(site: Site) -> None:
     owner, inventories = site.owner(), site.inventories
     await site.deploy(owner, await site.source("s", site.config_map("it")))
-    read = await inventories.read(owner.uid)
+    read = await inventories.at_hand(owner.uid)
     await site.deploy(owner, await site.source("s", site.config_map("it"), site.config_map("more")))
     assert not await inventories.sealed_as_read(owner.uid, read, "t")
-    [now] = read = await inventories.read(owner.uid)
+    [now] = read = await inventories.at_hand(owner.uid)
     assert not now.spec.sealed_for
     # One more chunk that nobody knew of says so, too.
     await inventories.extend(now, 1)
     assert not await inventories.sealed_as_read(owner.uid, read, "t")
-    first, second = await inventories.read(owner.uid)
+    first, second = await inventories.at_hand(owner.uid)
     assert (first.spec.sealed_for, second.spec.sealed_for) == ("t", "")
     assert await inventories.sealed_as_read(owner.uid, [first, second], "t")
-    assert [one.spec.sealed_for for one in await inventories.read(owner.uid)] == ["t", "t"]
+    assert [one.spec.sealed_for for one in await inventories.at_hand(owner.uid)] == ["t", "t"]
     assert (await inventories.by_owner(site.member.ref.uid))[owner.uid] == await inventories.of(owner.uid)
 
 

@@ -20,7 +20,7 @@ from unwind.removing.order import Item
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from unwind.api.unwind import Entry
     from unwind.clock import Clock, Timer
@@ -54,8 +54,9 @@ class Inventories:
     async def at_hand(self, owner: str) -> list[Inventory]:
         """The chunks of an owner as far as they are counted without a gap, read from the server one by one.
 
-        A list by label makes the server look through all inventories there are; nearly every owner has one chunk. Who
-        relies on there being no more asks `of`.
+        A list by label makes the server look through all inventories there are, and wait until it knows of all that
+        was written anywhere; nearly every owner has one chunk. Who relies on there being no more asks `of`, or closes
+        them afterwards.
         """
         found: list[Inventory] = []
         while chunk := await self._get(f"{owner}-{len(found)}"):
@@ -76,10 +77,6 @@ class Inventories:
             found += await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{OWNER_LABEL} in ({some})")
         return msgspec.convert(found, list[Inventory])
 
-    async def read(self, owner: str) -> list[Inventory]:
-        """All chunks of an owner, read from the server, as they are while others may still write into them."""
-        return await self._whole(owner, self._get)
-
     async def by_owner(self, member: str) -> dict[str, list[Inventory]]:
         """All chunks of the owners whose first chunk is on this cluster, for two questions however many those are."""
         owners: dict[str, dict[str, Inventory]] = {}
@@ -97,7 +94,11 @@ class Inventories:
         They write by compare-and-swap and have to read a chunk again that was sealed. Whoever adds one looks afterwards
         whether the others are sealed: so either this finds the new one, or they find this.
         """
-        return await self._whole(owner, lambda name: self._seal(name, teardown))
+        first = await self._seal(f"{owner}-0", teardown)
+        # Asked once for all who seal at this moment: a cluster may have hundreds of owners on it.
+        others = await (self._further.ask("", self._all_further) if first else self.of(owner))
+        sealed = [await self._seal(one.metadata.name, teardown) for one in others if one.spec.owner.uid == owner]
+        return sorted((one for one in (first, *sealed) if one), key=lambda one: one.spec.chunk)
 
     async def sealed_as_read(self, owner: str, chunks: Iterable[Inventory], teardown: str) -> bool:
         """Close the chunks of an owner if they are as they were read, and no more of them than then: whether that is
@@ -112,14 +113,6 @@ class Inventories:
             return False
         others = await (self._further.ask("", self._all_further) if known else self.of(owner))
         return all(one.metadata.name in known for one in others if one.spec.owner.uid == owner)
-
-    async def _whole(self, owner: str, take: Callable[[str], Awaitable[Inventory | None]]) -> list[Inventory]:
-        """All chunks of an owner, each taken by its name."""
-        first = await take(f"{owner}-0")
-        # Asked once for all who ask at this moment: a cluster may have hundreds of owners on it.
-        others = await (self._further.ask("", self._all_further) if first else self.of(owner))
-        further = [await take(one.metadata.name) for one in others if one.spec.owner.uid == owner]
-        return sorted((one for one in (first, *further) if one), key=lambda one: one.spec.chunk)
 
     async def _get(self, name: str) -> Inventory | None:
         try:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16
 _SHOWN = 5
+_A_MOMENT = 0.1
 
 
 class Manner(Enum):
@@ -187,8 +188,13 @@ class Withdrawals:
 
     async def _until_calm(self, cluster: Hashable) -> None:
         """Return when what is being removed from a cluster is gone or waits for somebody: until then it comes first."""
-        while any(one.busy for one in self._under_way.values() if one.cluster == cluster):
-            await self._calm.setdefault(cluster, asyncio.Event()).wait()
+        calm = False
+        while not calm:
+            while any(one.busy for one in self._under_way.values() if one.cluster == cluster):
+                await self._calm.setdefault(cluster, asyncio.Event()).wait()
+            # What waited for the last of them begins in a moment. By the clock of the wall: nothing depends on it.
+            await asyncio.sleep(_A_MOMENT)
+            calm = not any(one.busy for one in self._under_way.values() if one.cluster == cluster)
 
     def _calm_down(self, cluster: Hashable) -> None:
         if calm := self._calm.pop(cluster, None):
@@ -216,7 +222,7 @@ class Withdrawals:
                 approaching = group.create_task(self._approach(target))
                 # What goes is removed while the inventory is open still, and what stays is as it says there.
                 open_still = it.manner is Manner.REMOVE and not it.absent
-                it.chunks = await (self._inventories.read(it.uid) if open_still else self._sealed(it))
+                it.chunks = await (self._inventories.at_hand(it.uid) if open_still else self._sealed(it))
                 if all(item.done for item in items(it.chunks)):
                     approaching.cancel()  # nobody need be asked
                     return

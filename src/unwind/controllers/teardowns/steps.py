@@ -212,7 +212,7 @@ class Carrying:
         read = self._known()
         if read is None:
             owner, inventories = self.step.object.uid, self._means.inventories
-            read = await self._persist(self._target.ref, lambda: inventories.read(owner))
+            read = await self._persist(self._target.ref, lambda: inventories.at_hand(owner))
         await self._remove(read)
         self._read = read
 
