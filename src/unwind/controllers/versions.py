@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import TYPE_CHECKING
 
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
+from unwind.chance import CHANCE
 from unwind.deleting.deletion import pause
 from unwind.kube import views
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
@@ -53,7 +53,7 @@ class Versions:
         )
         self._crds.subscribe(self._crd_changed)
         self._wake = asyncio.Event()
-        self._chance = random.Random()  # noqa: S311 - no secret in it
+        self._chance = CHANCE
 
     async def run(self) -> None:
         """Follow it, until cancelled."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from unwind.chance import CHANCE
 from unwind.clock import SYSTEM
 from unwind.deleting.context import DeleteContext
 from unwind.deleting.entering import Failed, Waiting, attempt, enter
@@ -16,6 +16,7 @@ from unwind.deleting.outcomes import Gone, Kept, TransientError
 from unwind.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Awaitable, Callable
 
     from unwind.api.fields import Unknown
@@ -57,7 +58,7 @@ class Deletions:
         self.teardown = teardown
         self.say = say
         self.end = KubernetesEnd()
-        self.chance = random.Random()  # noqa: S311 - no secret in it
+        self.chance = CHANCE
 
     async def delete(self, resource: Resource, ref: ObjectRef, memo: Memo) -> Gone | Kept:
         """Have the object with this uid deleted: its chain is entered until it comes to an end, however long."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
+from unwind.chance import CHANCE
 from unwind.clock import SYSTEM
 from unwind.kube import views
 from unwind.kube.cache import Cache, Change, Store
@@ -104,7 +104,7 @@ class Informer(Generic[T]):
         self._synced = asyncio.Event()
         self._failures = 0
         self._heard = float("-inf")
-        self._chance = random.Random()  # noqa: S311 - no secret in it
+        self._chance = CHANCE
 
     @property
     def synced(self) -> bool:

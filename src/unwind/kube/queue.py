@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
+from unwind.chance import CHANCE
 from unwind.clock import SYSTEM
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Awaitable, Callable, Hashable
 
     from unwind.clock import Clock, Timer
@@ -59,7 +60,7 @@ class Queue(Generic[K]):
         self._backoff = backoff
         self._clock = clock
         self._failed = failed
-        self._chance = chance or random.Random()  # noqa: S311 - no secret in it
+        self._chance = chance or CHANCE
         self._waiting: dict[Hashable, deque[K]] = {}
         self._queued: set[K] = set()
         self._working: dict[K, bool] = {}

@@ -28,7 +28,10 @@ _CONNECTING = 10.0
 # How many requests may be under way to one API server; what comes on top waits for its turn here, where it costs
 # nothing, and not there. Watches do not count.
 _IN_FLIGHT = 128
+# How many seconds a connection waits for the next request: the last few used, and all others.
 _KEEP_ALIVE = 75.0
+_LINGER = 10.0
+_FEW = 4
 # Whoever could put these into a request could make two of it.
 _UNFIT = re.compile(r"[^\x21-\x7e]")
 # What comes to the same if it is done twice.
@@ -85,10 +88,13 @@ class HttpTransport:
         self._base = "\r\n".join(lines)
         self._idle: list[Wire] = []
         self._open: set[Wire] = set()
+        self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def close(self) -> None:
         self._closed = True
+        if self._sweeping:
+            self._sweeping.cancel()
         for wire in list(self._open):
             wire.abort()
         self._idle.clear()
@@ -182,8 +188,25 @@ class HttpTransport:
         return wire
 
     def _released(self, wire: Wire) -> None:
-        wire.since = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        wire.since = loop.time()
         self._idle.append(wire)
+        if self._sweeping is None and not self._closed:
+            self._sweeping = loop.call_later(_LINGER, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what waits for nothing: a burst opens a hundred connections, and each costs both sides some 100 KB."""
+        loop = asyncio.get_running_loop()
+        kept: list[Wire] = []
+        few = len(self._idle) - _FEW  # what was used last stands at the end
+        for place, wire in enumerate(self._idle):
+            patience = _LINGER if place < few else _KEEP_ALIVE
+            if wire.usable and loop.time() - wire.since < patience:
+                kept.append(wire)
+            else:
+                wire.close()
+        self._idle = kept
+        self._sweeping = loop.call_later(_LINGER, self._sweep) if kept else None
 
     def _context(self, proof: Proof) -> ssl.SSLContext | None:
         if not self._way.secure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -11,6 +10,7 @@ import msgspec
 from unwind.api.meta import ObjectRef, ref_of
 from unwind.api.names import MARKED_ANNOTATIONS, MARKED_LABELS, Reason
 from unwind.api.unwind import INVENTORIES, EntryState, LedgerNote
+from unwind.chance import CHANCE
 from unwind.clock import SYSTEM
 from unwind.concurrency import to_tell
 from unwind.deleting.deletion import Deletions, persist
@@ -98,7 +98,7 @@ class Removal:
         self._clock = clock
         self._releases = releases
         self._removed: dict[str, ObjectRef] = {}
-        self._chance = chance = random.Random()  # noqa: S311 - no secret in it
+        self._chance = chance = CHANCE
         self._notes = Notes(
             inventories, self._chunks, chance=chance, clock=clock, troubled=self._unwritten, settled=self._settled
         )

@@ -244,10 +244,11 @@ class _Version(msgspec.Struct, rename="camel"):
 
 
 def _tune_collection() -> None:
-    """Look for garbage in circles less often. There is hardly any, and every search goes through what thousands of
-    requests under way hold on to: at Python's own pace it took a sixth of the time of a removal."""
+    """Look for garbage in circles less often: every search goes through what thousands of requests under way hold on
+    to, and at Python's own pace it took a sixth of the time of a removal. But look at all of it then: each removal
+    leaves a circle with all that it knew, and a few of them unnoticed are as much memory as the rest."""
     gc.freeze()  # what was imported stays
-    gc.set_threshold(20_000, 10, 5)
+    gc.set_threshold(20_000, 2, 2)
 
 
 async def _refuse_rivals(client: Client) -> None:

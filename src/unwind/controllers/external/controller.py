@@ -7,7 +7,6 @@ or is knowingly kept. In between, the object's chain is entered as often as it t
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from unwind import logs
 from unwind.api.meta import ref_of
 from unwind.api.names import Reason
 from unwind.api.resources import NAMESPACES
+from unwind.chance import CHANCE
 from unwind.clock import SYSTEM
 from unwind.controllers.external import objects
 from unwind.controllers.external.chains import Chains
@@ -120,7 +120,7 @@ class ExternalResources:
         self._measures = measures
         self._policy = policy
         self._clock = clock
-        self._chance = random.Random()  # noqa: S311 - no secret in it
+        self._chance = CHANCE
         self._following = Following(
             client,
             registry,

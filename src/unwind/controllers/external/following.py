@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import msgspec
 
 from unwind import logs
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
+from unwind.chance import CHANCE
 from unwind.controllers.external import objects
 from unwind.controllers.external.reports import Reports
 from unwind.controllers.external.surveying import crd_name, survey, unserved
@@ -91,7 +91,7 @@ class Following:
         """CRDs that are gone, and whose kinds the server may still name."""
         self._wake = asyncio.Event()
         self._surveyed = False
-        self._chance = random.Random()  # noqa: S311 - no secret in it
+        self._chance = CHANCE
         self._crds.subscribe(self._crd_changed)
 
     @property

@@ -6,7 +6,6 @@ Nothing of it is remembered: begun again after a crash, it finds out what is lef
 from __future__ import annotations
 
 import asyncio
-import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,6 +17,7 @@ from unwind.api.meta import ObjectMeta, ref_of
 from unwind.api.names import Finalizer, Reason
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Step, Teardown
+from unwind.chance import CHANCE
 from unwind.concurrency import side_by_side, unless
 from unwind.controllers.addons.places import by_place, member_of
 from unwind.controllers.members import drafting
@@ -85,7 +85,7 @@ class Closing:
         self._strict = teardown.phase is Phase.COMPLETE and drafting.enforced(plan)
         self._waits: dict[ObjectRef, Waiting | Failed] = {}
         self._news = asyncio.Event()
-        self._chance = random.Random()  # noqa: S311 - no secret in it
+        self._chance = CHANCE
 
     async def run(self) -> None:
         """Return when the Cluster was let go."""

@@ -5,7 +5,6 @@ A member that dies tells nobody. So each is looked at now and then, besides when
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -16,6 +15,7 @@ from unwind.api.karmada import CLUSTERS, Cluster
 from unwind.api.meta import ObjectMeta, ref_of
 from unwind.api.names import MEMBER_LABEL, ConditionType, Finalizer, Reason
 from unwind.api.resources import NAMESPACES
+from unwind.chance import CHANCE
 from unwind.clock import SYSTEM
 from unwind.controllers import revising
 from unwind.controllers.members import renewing, standing
@@ -79,7 +79,7 @@ class Clusters:
         self._owner = owner
         self._recorder = recorder
         self._clock = clock
-        self._chance = random.Random()  # noqa: S311 - no secret in it
+        self._chance = CHANCE
         self._silences: dict[str, int] = {}
         """How often each member did not answer in a row."""
         self._left: dict[str, Anchor] = {}

@@ -13,12 +13,12 @@ included, which the Work has to tell anyway.
 from __future__ import annotations
 
 import asyncio
-import random
 from typing import TYPE_CHECKING
 
 from unwind import logs
 from unwind.addons.placing import key_of
 from unwind.api.names import KARMADA_MANAGED_LABEL, OWNER_LABEL
+from unwind.chance import CHANCE
 from unwind.controllers.members.works_standing import Noticed
 from unwind.errors import UnwindError
 from unwind.kube import views
@@ -113,7 +113,7 @@ class _Followed:
         self._clock = clock
         self._changed = asyncio.Event()
         self._shut = False
-        self._chance = random.Random()  # noqa: S311 - no secret in it
+        self._chance = CHANCE
 
     def same_way(self, target: Anchor, system_uid: str) -> bool:
         """Whether it is still reached as it was, and known by the same; its labels or annotations may be others."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 from unwind.addons import deploying, manifests, pruning
@@ -12,6 +11,7 @@ from unwind.addons.sources import Source
 from unwind.api import names
 from unwind.api.karmada import WORKS
 from unwind.api.meta import ref_of
+from unwind.chance import CHANCE
 from unwind.concurrency import Together
 from unwind.controllers.members import works_telling as telling
 from unwind.fleet import credentials
@@ -89,7 +89,7 @@ class Putting:
         self._plugins = tuple(plugins)
         self._clock = clock
         self._holding: Together[None] = Together()
-        self._chance = random.Random()  # noqa: S311 - no secret in it
+        self._chance = CHANCE
 
     async def put(self, work: Work, cluster: Cluster, standing: Standing) -> None:
         """Have all of it on the member; `standing` knows afterwards how it was left there. Raises where the member

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import msgspec
 from unwind import logs
 from unwind.api.names import Reason
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Plan, Release, StepState, Teardown
+from unwind.chance import CHANCE
 from unwind.controllers.addons.wording import WORTH_TELLING
 from unwind.controllers.teardowns import releasing, telling
 from unwind.controllers.teardowns.steps import ADDONS, Carrying
@@ -83,7 +83,7 @@ class Execution:
         self._below = _below(self._plan)
         self._at_hand: dict[str, list[Inventory]] = {}
         """Inventories that were read for many steps together, by their owners."""
-        self._chance = random.Random()  # noqa: S311 - no secret in it
+        self._chance = CHANCE
         over = {step.name: step for step in teardown.status.steps if step.state in _OVER}
         self._progress = Progress(self._plan, [step.name for step in self._plan.steps if step.name in over])
         self._steps = {

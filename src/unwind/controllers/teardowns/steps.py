@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,6 +11,7 @@ import msgspec
 from unwind.addons import helm_removing
 from unwind.api.names import Reason
 from unwind.api.unwind import Effort, EntryState, LedgerNote, Step, StepState
+from unwind.chance import CHANCE
 from unwind.clock import SYSTEM, Clock
 from unwind.concurrency import side_by_side, to_tell, unless
 from unwind.controllers.addons.places import by_place, member_of
@@ -117,7 +117,7 @@ class Carrying:
         """Whether the inventory is closed before anything is done by it: always, where nobody waits for the end."""
         self._gone: set[str] = set()
         """The uids of what was seen to be absent before all of it was looked at once more."""
-        self._chance = random.Random()  # noqa: S311 - no secret in it
+        self._chance = CHANCE
 
     async def run(self) -> None:
         """Carry it out; `state` says how it ended."""
