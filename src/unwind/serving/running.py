@@ -248,7 +248,7 @@ def _tune_collection() -> None:
     to, and at Python's own pace it took a sixth of the time of a removal. But look at all of it then: each removal
     leaves a circle with all that it knew, and a few of them unnoticed are as much memory as the rest."""
     gc.freeze()  # what was imported stays
-    gc.set_threshold(20_000, 2, 2)
+    gc.set_threshold(10_000, 2, 2)
 
 
 async def _refuse_rivals(client: Client) -> None:

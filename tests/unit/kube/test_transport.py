@@ -46,6 +46,7 @@ class Server:
     def __init__(self, *talks: Talk) -> None:
         self._talks = list(talks)
         self.connections = 0
+        self.ended = 0
         self.heard: list[str] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -64,6 +65,7 @@ class Server:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the other side has gone
         finally:
+            self.ended += 1
             writer.close()
 
 
@@ -121,6 +123,19 @@ async def test_as_many_connections_are_made_as_requests_are_under_way() -> None:
         assert server.connections == 5
         await asyncio.gather(*(get(transport) for _ in range(5)))
         assert server.connections == 5
+
+
+async def test_of_the_connections_of_a_burst_a_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unwind.kube.transport._LINGER", 0.05)
+    async with served(forever(PLAIN)) as (transport, server):
+        await asyncio.gather(*(get(transport) for _ in range(10)))
+        async with asyncio.timeout(10):
+            while server.ended < 6:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        assert server.ended == 6
+        await get(transport)
+        assert server.connections == 10
 
 
 @pytest.mark.parametrize(
