@@ -12,6 +12,7 @@ import pytest_asyncio
 from tests.plane.profiles import condition, config_map, feature
 from tests.plane.tearing import HOLD, Deployed, all_controllers, until_let_go
 from unwind.api import conditions
+from unwind.api.capi import CLUSTERS
 from unwind.api.names import (
     TAKE_ALONG_ANNOTATION,
     Finalizer,
@@ -20,7 +21,9 @@ from unwind.api.resources import CONFIG_MAPS, NAMESPACES
 from unwind.api.sveltos import CLUSTER_PROFILES, SVELTOS_CLUSTERS
 from unwind.api.unwind import Phase, Teardown
 from unwind.clock import SYSTEM
+from unwind.controllers.foreseeing import foresee
 from unwind.kube import kubeconfig
+from unwind.kube.naming import Named
 from unwind.local import waiting
 from unwind.testing.proxy import Proxy
 
@@ -330,10 +333,17 @@ async def test_what_is_foreign_in_a_namespace_goes_along_only_where_the_profile_
         await scene.deployed("web")
         uid = (await scene.summary_of("web")).metadata.uid
         await scene.member.client.create(CONFIG_MAPS, config_map(room, "theirs"))
+        named = Named(resource=CLUSTERS, name=scene.cluster.name, namespace=scene.namespace)
+        foreseen = await foresee(scene.client, named, home=scene.namespace)
         await scene.cluster.delete()
         teardown = await scene.cluster.ended()
         await scene.cluster.go()
     assert teardown.phase is Phase.COMPLETE
+    step = f"ClusterProfile/{scene.called('web')}"
+    warning = f"{step}: Namespace {room} takes along what is not ours: ConfigMap {room}/theirs"
+    assert teardown.spec.plan
+    assert teardown.spec.plan.warnings == ((warning,) if along else ())
+    assert (warning in foreseen.plan.warnings) is along
     there = {one["metadata"]["name"] for one in await scene.member.client.list(NAMESPACES)}
     assert (room in there) is not along
     notes = [entry.ledger for chunk in await scene.inventories(uid) for entry in chunk.spec.entries.values()]

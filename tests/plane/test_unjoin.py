@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.plane.tearing import HOLD
 from tests.plane.unjoining import controllers, scene
 from unwind.api.conditions import find
 from unwind.api.karmada import RemoveStrategy
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, OWNER_LABEL
 from unwind.api.unwind import Phase
+from unwind.testing.clock import StillClock
+from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
     from unwind.local.plane import Plane
@@ -117,3 +121,46 @@ async def test_required_that_is_lowered_to_needless_lets_go_and_says_who_did_it(
         there = await it.on_member()
         assert set(there) == {"web-1", "kept-0", "kept-1"}
         assert not any(OWNER_LABEL in (one["metadata"].get("labels") or {}) for one in there.values())
+
+
+@pytest.mark.parametrize(("on_deadline", "left"), [("Hold", set()), ("Release", {"web-1"})])
+async def test_a_deadline_of_the_member_holds_or_releases(
+    plane: Plane, namespace: str, on_deadline: str, left: set[str]
+) -> None:
+    clock = StillClock()
+    async with (
+        scene(plane, namespace, remove_strategy=REQUIRED) as it,
+        controllers(it.client, namespace, clock=clock),
+    ):
+        await it.put("web")
+        await it.deployed("web")
+        await it.block("web-1")
+        await it.annotate({"unwind.dev/deadline": "30m", "unwind.dev/on-deadline": on_deadline})
+        await it.delete()
+        await it.says("UnjoinFailed", "web-1")
+        # The clock began in the past: it is told to go on to well after the deletion.
+        clock.advance(400 * 24 * 3600.0)
+        if not left:
+            await it.says("DeadlineExceeded", "30m")
+            await it.unblock("web-1")
+        teardown = await it.gone()
+        assert teardown.phase is (Phase.RELEASED if left else Phase.COMPLETE)
+        assert set(await it.ledger()) == left
+
+
+async def test_needless_that_is_raised_to_required_stays_needless_and_says_so(plane: Plane, namespace: str) -> None:
+    clock = StillClock()
+    async with scene(plane, namespace) as it, Proxy(it.cluster.server) as proxy:
+        await it.lead_to(proxy.url)
+        async with controllers(it.client, namespace, clock=clock):
+            await it.put("web")
+            await it.deployed("web")
+            # Its marks come off as far as it answers, and it has a while for that.
+            proxy.close()
+            await it.delete()
+            await it.teardown(lambda one: one.spec.plan is not None, "planned")
+            await it.change({"spec": {"removeStrategy": "Required"}})
+            await it.says("PlanFrozen", "its plan is frozen, and what is there stays")
+            clock.advance(60)
+            assert (await it.gone()).phase is Phase.COMPLETE
+        assert set(await it.ledger()) == set(await it.on_member()) == {"web-0", "web-1"}

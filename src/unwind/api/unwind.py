@@ -264,7 +264,7 @@ class InventorySpec(Model, frozen=True, kw_only=True):
     sealed_for: Annotated[
         str,
         doc(
-            "The Teardown that removes it. Nothing is added any more, so that nobody deploys while it is removed.",
+            "The Teardown that removes it, or has removed it: nothing is added any more.",
             minLength=1,
         ),
     ] = ""

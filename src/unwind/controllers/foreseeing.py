@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,13 +11,15 @@ import msgspec
 from unwind.api import capi, karmada, sveltos
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef, ref_of
-from unwind.api.names import ConditionType
+from unwind.api.names import TAKE_ALONG_ANNOTATION, ConditionType
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.api.unwind import Effort, Entry, Plan
 from unwind.controllers.addons import summarizing
 from unwind.controllers.addons.matching import ProfileKey
 from unwind.controllers.members import drafting as members
+from unwind.controllers.members.works_putting import takes_along
 from unwind.controllers.teardowns import drafting, gathering
+from unwind.controllers.teardowns.along import with_what_goes_along
 from unwind.errors import UnwindError
 from unwind.fleet import contents, targets
 from unwind.fleet.contents import Content
@@ -101,6 +104,7 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
         found.drafted(decided=True).plan or Plan(),
         found.chunks.values(),
         along=contents.descendants(around, [target.ref.uid]),
+        takers=await _takers(places, found.summaries),
         warnings=warnings,
     )
 
@@ -127,7 +131,8 @@ async def _of_karmada(places: Places, cluster: karmada.Cluster) -> Foreseen:
     lost = drafting.lost(works, chunks)
     drafted = members.drafted(cluster, works, counts, lost)
     decided = members.drafted(cluster, works, counts, lost, decided=True).plan or Plan()
-    return await _of_cluster(places, target, cluster.metadata, drafted, decided, chunks)
+    takers = frozenset(one.metadata.uid for one in works if takes_along(one))
+    return await _of_cluster(places, target, cluster.metadata, drafted, decided, chunks, takers=takers)
 
 
 async def _of_cluster(
@@ -139,9 +144,20 @@ async def _of_cluster(
     chunks: Iterable[Inventory],
     *,
     along: Sequence[Content] = (),
+    takers: frozenset[str] = frozenset(),
     warnings: tuple[str, ...] = (),
 ) -> Foreseen:
-    """`made`: the plan as it would be; where something in it is not known, none is made, and that is said."""
+    """`made`: the plan as it would be; where something in it is not known, none is made, and that is said. `takers`:
+    the owners, by uid, with whose Namespaces and CRDs goes what is foreign in them."""
+    chunks = list(chunks)
+    told = await with_what_goes_along(
+        places.fleet,
+        target,
+        drafting.Drafted(plan=made),
+        chunks,
+        takes_along=lambda step: step.object.uid in takers,
+    )
+    made = told.plan or made
     entries = _by_step(made, chunks)
     going = [one for step in made.steps if step.effort != Effort.LEAVE for one in entries[step.name]]
     seen = await look_at(places.fleet, target, going)
@@ -158,6 +174,22 @@ async def _of_cluster(
         refusals=[*await _by_label(places.here, target.ref, metadata), *held],
         warnings=(*warnings, *(said.message for said in drafted.said if said.type is not ConditionType.UNKNOWN_VALUE)),
     )
+
+
+async def _takers(places: Places, summaries: Iterable[ClusterSummary]) -> frozenset[str]:
+    """The summaries, by uid, whose profiles say that what is foreign goes along."""
+    resources = {one.kind: one for one in shielded.PROFILES}
+    found: set[str] = set()
+    for summary in summaries:
+        key = summarizing.profile_of(summary)
+        if key and key.kind in resources:
+            with suppress(NotFoundError):
+                read = await places.client.get(
+                    resources[key.kind], key.name, namespace=key.namespace or None, type=sveltos.ClusterProfile
+                )
+                if read.metadata.annotations.get(TAKE_ALONG_ANNOTATION) == "true":
+                    found.add(summary.metadata.uid)
+    return frozenset(found)
 
 
 async def _of_profile(places: Places, resource: Resource, profile: sveltos.ClusterProfile) -> Foreseen:

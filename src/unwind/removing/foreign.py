@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.names import OWNER_LABEL, Reason
-from unwind.api.resources import LEASES
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, LEASES, NAMESPACES
 from unwind.deleting.kinds import Kinds
 from unwind.deleting.outcomes import Again, Kept, PermanentError
 from unwind.deleting.registering import LATE, Registration
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from unwind.deleting.context import DeleteContext
     from unwind.deleting.outcomes import Outcome
     from unwind.deleting.protocol import DeleteFunc
+    from unwind.fleet.member import Member
     from unwind.kube.client import Client, Object
     from unwind.kube.discovery import Discovery
+    from unwind.removing.order import Item
 
 _AT_ONCE = 100
 # Only an insurance: what is waited for is told by the watches.
@@ -81,6 +83,29 @@ def follows(one: Content, removed: Mapping[str, ObjectRef], services: Collection
     if kind == ("", "Endpoints"):
         return (it.namespace, it.name) in services
     return kind == ("", "Secret") and (it.annotations or {}).get("kubernetes.io/service-account.uid", "") in removed
+
+
+async def foreigners(member: Member, item: Item, *, removed: Mapping[str, ObjectRef], going: Collection[str]) -> str:
+    """What is somebody else's in the Namespace or the CRD that an entry is about, for people; nothing if it is about
+    something else, or is not there. `removed`, `going`: as `sort` has them."""
+    ref, client = item.entry.object, member.client
+    if (ref.group, ref.kind) not in (
+        ("", NAMESPACES.kind),
+        (CUSTOM_RESOURCE_DEFINITIONS.group, CUSTOM_RESOURCE_DEFINITIONS.kind),
+    ):
+        return ""
+    try:
+        found = await client.get(item.resource, ref.name)
+    except NotFoundError:
+        return ""
+    if found["metadata"]["uid"] != ref.uid:
+        return ""
+    if ref.kind == NAMESPACES.kind:
+        held = await contents.in_namespace(client, member.discovery, ref.name)
+    else:
+        resource = contents.defined_by(found)
+        held = await contents.of_kind(client, resource) if resource else []
+    return contents.named(sort(held, removed=removed, going=going).staying)
 
 
 class Foreigners:

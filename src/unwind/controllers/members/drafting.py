@@ -98,9 +98,13 @@ def lowered(cluster: Cluster, plan: Plan | None) -> bool:
     return told == RemoveStrategy.NEEDLESS and plan is not None and enforced(plan)
 
 
-def raised(cluster: Cluster, plan: Plan | None) -> bool:
-    """Whether the Cluster says now that all has to go, and the plan was made when it did not."""
-    return cluster.removal is RemoveStrategy.REQUIRED and plan is not None and bool(plan.steps) and not enforced(plan)
+def raised(cluster: Cluster, plan: Plan | None, works: Iterable[Work]) -> bool:
+    """Whether the Cluster says now that all has to go, and the plan was made when it did not. `works`: those that are
+    still there; what one of them says of its own objects was never the Cluster's to say."""
+    if cluster.removal is not RemoveStrategy.REQUIRED or plan is None or enforced(plan):
+        return False
+    planned = {step.object.uid for step in plan.steps}
+    return any(one.metadata.uid in planned and not one.spec.preserve_resources_on_deletion for one in works)
 
 
 def decided_by(step: Step, *, preserved: frozenset[str], target: object) -> str:

@@ -31,6 +31,7 @@ from unwind.controllers.members.leaving import Leaving
 from unwind.controllers.members.works_putting import takes_along
 from unwind.controllers.revising import revise
 from unwind.controllers.teardowns import releasing
+from unwind.controllers.teardowns.along import with_what_goes_along
 from unwind.controllers.teardowns.drafting import lost, misunderstood
 from unwind.controllers.teardowns.executing import ended_without_target
 from unwind.controllers.teardowns.managers import who_set, who_wrote
@@ -253,7 +254,13 @@ class Unjoining:
             works = [one for one in works if one.metadata.uid in owners]
         objects = Counter(chunk.spec.owner.uid for chunk in chunks for _ in chunk.spec.entries)
         # A Work whose finalizer somebody took off is gone, and with it the word on what becomes of its objects.
-        return drafting.drafted(cluster, works, objects, lost(works, chunks), decided=decided)
+        drafted = drafting.drafted(cluster, works, objects, lost(works, chunks), decided=decided)
+        if decided:
+            return drafted  # nothing goes
+        takes_along = self._takes_along(cluster)
+        return await with_what_goes_along(
+            self._fleet, targets.of_karmada(cluster), drafted, chunks, takes_along=takes_along
+        )
 
     async def _read(self, cluster: Cluster) -> Cluster:
         """The same Cluster as it is now. Raises if it is gone, of which an event will tell."""
@@ -330,15 +337,16 @@ class Unjoining:
         now = self._clock.now()
         after = leaving.blockers if leaving else ()
         late = wording.failing(after, now=now)
+        works = self._members.works_of(cluster)
 
         def change(read: Object) -> Object | None:
             it = msgspec.convert(read, Cluster)
-            wanted = wording.conditions(it, teardown, late, now=now)
+            wanted = wording.conditions(it, teardown, late, works, now=now)
             if wanted is it.status.conditions:
                 return None
             return {"status": {"conditions": msgspec.to_builtins(wanted)}}
 
-        if wording.conditions(cluster, teardown, late, now=now) is not cluster.status.conditions:
+        if wording.conditions(cluster, teardown, late, works, now=now) is not cluster.status.conditions:
             with suppress(NotFoundError):  # it is gone, and nobody reads it
                 read = await self._client.get(CLUSTERS, cluster.metadata.name)
                 if read["metadata"]["uid"] == cluster.metadata.uid:
@@ -358,8 +366,8 @@ class Unjoining:
 
     def _takes_along(self, cluster: Cluster) -> Callable[[Step], bool]:
         """The steps whose Works say that foreign things go along."""
-        along = {one.metadata.uid for one in self._members.works_of(cluster) if takes_along(one)}
-        return lambda step: step.object.uid in along
+        takers = {one.metadata.uid for one in self._members.works_of(cluster) if takes_along(one)}
+        return lambda step: step.object.uid in takers
 
     def _stepped(self, step: Step, state: StepState) -> None:
         if state in _OVER and step.object.kind == WORKS.kind:

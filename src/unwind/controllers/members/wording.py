@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from unwind.api.karmada import Cluster
+    from unwind.api.karmada import Cluster, Work
     from unwind.api.meta import Condition
     from unwind.api.unwind import Teardown
 
@@ -53,11 +53,16 @@ def looked_at_again(blockers: Iterable[Blocker], *, now: datetime) -> float | No
 
 
 def conditions(
-    cluster: Cluster, teardown: Teardown | None, blockers: tuple[Blocker, ...] = (), *, now: datetime
+    cluster: Cluster,
+    teardown: Teardown | None,
+    blockers: tuple[Blocker, ...] = (),
+    works: Iterable[Work] = (),
+    *,
+    now: datetime,
 ) -> tuple[Condition, ...]:
     """What the Cluster says while it is unjoined; the very same tuple where that is nothing new.
 
-    `blockers`: what is waited for beside the teardown.
+    `blockers`: what is waited for beside the teardown. `works`: those of the member that are still there.
     """
     wanted: dict[ConditionType, tuple[str, str]] = {ConditionType.UNJOINING: (Reason.UNJOIN_CLUSTER, UNJOINING)}
     said = teardown.status.conditions if teardown and not teardown.finished else ()
@@ -68,7 +73,7 @@ def conditions(
     if isinstance(cluster.removal, Unknown) and plan:
         message = f"removeStrategy: {cluster.removal}, so nothing changes: the removal goes on as it began"
         wanted[ConditionType.UNKNOWN_VALUE] = (Reason.UNKNOWN_VALUE, message)
-    if drafting.raised(cluster, plan):
+    if drafting.raised(cluster, plan, works):
         message = "removeStrategy was Needless when the unjoin began: its plan is frozen, and what is there stays"
         wanted[ConditionType.PLAN_FROZEN] = (Reason.STRATEGY_CHANGED, message)
     under_way = teardown and not teardown.finished

@@ -16,6 +16,7 @@ from unwind.clock import SYSTEM
 from unwind.controllers.addons.matching import ClusterKey
 from unwind.controllers.addons.summarizing import profile_of
 from unwind.controllers.teardowns import drafting, gathering, projecting, releasing
+from unwind.controllers.teardowns.along import with_what_goes_along
 from unwind.controllers.teardowns.cleaning import clean
 from unwind.controllers.teardowns.executing import Execution, ended_without_target
 from unwind.controllers.teardowns.recording import KEEP, TeardownRecords, target_of
@@ -190,7 +191,7 @@ class Teardowns:
         if teardown.spec.plan is None:
             left = releasing.remaining(teardown.spec, now=self._clock.now())  # something in it is not known
             return min(_LOOK_AGAIN, left) if left else _LOOK_AGAIN
-        await self._begin(key, teardown, target, let_go)
+        self._begin(key, teardown, target, let_go)
         return None
 
     async def _teardown(self, target: Target, *, decided: bool = False) -> Teardown:
@@ -199,17 +200,21 @@ class Teardowns:
     async def _drafted(self, target: Target, *, decided: bool) -> drafting.Drafted:
         """The plan, from what the server says now and not from a cache: it is made once."""
         found = await gathering.gather(self._client, self._means.inventories, target)
-        return found.drafted(decided=decided)
+        drafted = found.drafted(decided=decided)
+        if decided:
+            return drafted  # nothing goes
+        return await with_what_goes_along(
+            self._means.fleet, target, drafted, found.chunks.values(), takes_along=self._takes_along
+        )
 
-    async def _begin(self, key: Key, teardown: Teardown, target: Target, let_go: LetGo | None) -> None:
-        along = await self._taking_along(teardown)
+    def _begin(self, key: Key, teardown: Teardown, target: Target, let_go: LetGo | None) -> None:
         execution = Execution(
             teardown,
             target,
             self._means,
             self._client,
             said=self._said(target),
-            take_along=lambda step: step.name in along,
+            take_along=self._takes_along,
             stepped=self._stepped,
         )
         if let_go:  # before the first step: there shall be none
@@ -253,16 +258,12 @@ class Teardowns:
         here = self._caches.summaries.cache.by("cluster", cluster)
         return (*drafting.drafted(here, {}).said, *drafting.misunderstood(target))
 
-    async def _taking_along(self, teardown: Teardown) -> set[str]:
-        """The steps whose profiles say that foreign things go along."""
-        along = set()
-        for step in teardown.spec.plan.steps if teardown.spec.plan else ():
-            summary = self._caches.summaries.cache.get(Key(step.object.namespace, step.object.name))
-            key = profile_of(summary) if summary else None
-            profile = self._caches.profile(key) if key else None
-            if profile and profile.metadata.annotations.get(TAKE_ALONG_ANNOTATION) == "true":
-                along.add(step.name)
-        return along
+    def _takes_along(self, step: Step) -> bool:
+        """Whether the profile of a step says that foreign things go along."""
+        summary = self._caches.summaries.cache.get(Key(step.object.namespace, step.object.name))
+        key = profile_of(summary) if summary else None
+        profile = self._caches.profile(key) if key else None
+        return bool(profile and profile.metadata.annotations.get(TAKE_ALONG_ANNOTATION) == "true")
 
     def _stepped(self, step: Step, state: StepState) -> None:
         self._projections.tell(step.object, state)

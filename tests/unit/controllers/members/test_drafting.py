@@ -125,9 +125,16 @@ def test_nothing_is_let_go_that_was_not_held() -> None:
 
 
 def test_needless_that_became_required_is_noticed() -> None:
-    assert raised(cluster("Required"), plan_of(cluster("Needless"), work("a")))
-    assert not raised(cluster("Required"), plan_of(cluster("Required"), work("a")))
-    assert not raised(cluster("Needless"), plan_of(cluster("Needless"), work("a")))
+    left, enforced_ = plan_of(cluster("Needless"), work("a")), plan_of(cluster("Required"), work("a"))
+    assert raised(cluster("Required"), left, [work("a")])
+    assert not raised(cluster("Required"), enforced_, [work("a")])
+    assert not raised(cluster("Needless"), left, [work("a")])
+    assert not raised(cluster("Required"), left, [])
+
+
+def test_a_work_that_keeps_its_objects_itself_was_not_overruled() -> None:
+    kept = work("a", preserved=True)
+    assert not raised(cluster("Required"), plan_of(cluster("Required"), kept), [kept])
 
 
 def test_a_plan_that_is_not_made_may_hold_anything() -> None:

@@ -7,7 +7,7 @@ import datetime as dt
 import msgspec
 
 from unwind.api.conditions import find
-from unwind.api.karmada import Cluster, ClusterSpec, ClusterStatus
+from unwind.api.karmada import Cluster, ClusterSpec, ClusterStatus, Work
 from unwind.api.meta import Condition, ObjectMeta, ObjectRef
 from unwind.api.unwind import Blocker, Plan, Step, StepStatus, Teardown, TeardownSpec, TeardownStatus
 from unwind.controllers.members.wording import SLOW, conditions, failing, looked_at_again, told
@@ -135,9 +135,12 @@ def test_a_word_that_is_not_known_does_not_change_what_has_begun() -> None:
 
 
 def test_it_is_said_that_a_frozen_plan_cannot_be_tightened() -> None:
-    left = Plan(steps=(Step(name="Work/a", effort="Leave"),), waves=1)
-    assert "frozen" in (message(cluster("Required"), "PlanFrozen", teardown(plan=left)) or "")
-    assert message(cluster("Needless"), "PlanFrozen", teardown(plan=left)) is None
+    work = Work(metadata=ObjectMeta(name="a", uid="u-a"))
+    left = teardown(plan=Plan(steps=(Step(name="Work/a", object=ObjectRef(uid="u-a"), effort="Leave"),), waves=1))
+    found = find(conditions(cluster("Required"), left, (), [work], now=AT), "PlanFrozen")
+    assert found
+    assert "frozen" in found.message
+    assert find(conditions(cluster("Needless"), left, (), [work], now=AT), "PlanFrozen") is None
 
 
 def test_nothing_is_written_where_it_is_said_already() -> None:
