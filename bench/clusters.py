@@ -1,6 +1,6 @@
 """Many clusters with add-ons on them, all deleted at once, against the sum of their objects' DELETEs.
 
-All of them lead to one real member, each with a namespace of its own there and on the management cluster. The issue's
+All of them lead to one real member, each with a namespace of its own there and on the management cluster. Its full
 size is 200 clusters: `UNWIND_BENCH_CLUSTERS=200`. Reckoned from 20 clusters that would take two busy cores a quarter
 of an hour, most of it to put the objects there, so the default is smaller; what is printed says how many there were.
 """

@@ -117,10 +117,9 @@ def controller_manager(program: Path, files: Files, *, port: int) -> list[str]:
             "service-account-private-key-file": files.key("service-accounts"),
             "root-ca-file": files.certificate("ca"),
             # What people ask for is signed, and what kubelets would is not: there are none. Each signer has an inotify
-            # instance of its own, of which a user may have 128.
+            # instance, of which a user may have 128.
             "cluster-signing-kube-apiserver-client-cert-file": files.certificate("ca"),
             "cluster-signing-kube-apiserver-client-key-file": files.key("ca"),
-            "requestheader-client-ca-file": files.certificate("aggregator-ca"),
             # Its default of 20 requests a second costs 4 s at every start, spent on its controllers' own accounts.
             "kube-api-qps": 500,
             "kube-api-burst": 1000,
@@ -170,8 +169,8 @@ def _component(files: Files, user: str, port: int) -> dict[str, object]:
     return {
         "kubeconfig": config,
         "authentication-kubeconfig": config,
+        # Whom to believe is asked of the API server, too: each file that is read holds an inotify instance.
         "authorization-kubeconfig": config,
-        "client-ca-file": files.certificate("ca"),
         "bind-address": "127.0.0.1",
         "secure-port": port,
         "permit-port-sharing": True,
