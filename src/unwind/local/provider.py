@@ -133,6 +133,8 @@ class Provider:
         self._waiting: set[Key] = set()
         self._queue: asyncio.Queue[Key] = asyncio.Queue()
         self._gone_at: dict[str, float] = {}
+        self._given: set[tuple[str, bytes]] = set()
+        """The kubeconfigs that were given out, each with the uid of its Cluster."""
         self._upgraded_at: dict[tuple[str, str], float] = {}
         """When a control plane, by its uid, has a version."""
 
@@ -194,8 +196,12 @@ class Provider:
         cluster = owner(stub)
         # The Secret before the status: as soon as infrastructure is provisioned, Cluster API tries to connect, and if
         # there is no Secret then, it tries again only after 30 s.
-        if workload and cluster and not await _ensure(client, kubeconfig_secret(cluster, key.namespace, workload)):
-            return _RETRY
+        if workload and cluster:
+            given = (cluster["uid"], workload.kubeconfig)
+            secret = kubeconfig_secret(cluster, key.namespace, workload)
+            if not await _ensure(client, secret, again=given in self._given):
+                return _RETRY
+            self._given.add(given)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         left = self._until_upgraded(stub)
         status = wanted_status(key.resource, stub, workload, now=now, upgraded=left <= 0)
@@ -250,10 +256,11 @@ async def _merge(
     return await client.revise(resource, current, patch, subresource=subresource)
 
 
-async def _ensure(client: Client, secret: Object) -> bool:
+async def _ensure(client: Client, secret: Object, *, again: bool) -> bool:
     """Have the Secret there as it should be; False while one that is being deleted stands in the way.
 
     One that an earlier Cluster of this name had, and that the garbage collector has not come to yet, is taken over.
+    `again`: it was given out before, and whoever has changed it since had a reason.
     """
     metadata = secret["metadata"]
     try:
@@ -263,5 +270,6 @@ async def _ensure(client: Client, secret: Object) -> bool:
         return True
     if "deletionTimestamp" in current["metadata"]:
         return False
-    await _merge(client, SECRETS, current, {"metadata": metadata, "data": secret["data"]})
+    if not again:
+        await _merge(client, SECRETS, current, {"metadata": metadata, "data": secret["data"]})
     return True
