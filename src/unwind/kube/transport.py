@@ -30,7 +30,7 @@ _CONNECTING = 10.0
 _IN_FLIGHT = 128
 # How many seconds a connection waits for the next request: the last few used, and all others.
 _KEEP_ALIVE = 75.0
-_LINGER = 10.0
+_LINGER = 30.0
 _FEW = 4
 # Whoever could put these into a request could make two of it.
 _UNFIT = re.compile(r"[^\x21-\x7e]")
