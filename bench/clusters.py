@@ -37,7 +37,7 @@ from unwind.concurrency import side_by_side
 from unwind.installing.install import install
 from unwind.local.home import Shape
 from unwind.local.plane import running
-from unwind.local.waiting import until_true
+from unwind.local.waiting import until_absent, until_true
 
 if TYPE_CHECKING:
     from bench.addons import Bare
@@ -128,6 +128,8 @@ class Many:
             return time.perf_counter() - began
 
     async def _cluster(self, namespace: str) -> None:
+        # That of the round before is held until all is tidy.
+        await until_absent(self.client, SECRETS, "edge-kubeconfig", namespace=namespace, within=600)
         await self.client.create(SECRETS, kubeconfig(self.member, namespace, "edge-kubeconfig", "value"))
         metadata = {"name": "edge", "namespace": namespace, "labels": {"app": "many"}, "finalizers": [HOLD]}
         body = {"apiVersion": CLUSTERS.api_version, "kind": CLUSTERS.kind, "metadata": metadata, "spec": {}}
