@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-# Each worker has a control plane of its own, of which a user may run eight (each cluster holds 13 of 128 inotify
+# Each worker has a control plane of its own, of which a user may run a few (each cluster holds 10 of 128 inotify
 # instances). Files begin in their order: those that take long come first.
 WORKERS ?= 2
 BESIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
