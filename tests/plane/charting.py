@@ -19,8 +19,9 @@ import yaml
 from unwind.addons import charts, helm_releases
 from unwind.addons.charts import Chart
 from unwind.addons.helm import Helm, HelmError
-from unwind.addons.helm_deploying import HOOK, Deployed, deploy
+from unwind.addons.helm_deploying import HOOK, Account, Deployed, Preview, deploy, preview
 from unwind.addons.helm_removing import HelmReleases
+from unwind.addons.marks import DEFAULT_TIER, Owner
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import (
     OWNER_LABEL,
@@ -146,11 +147,13 @@ class Step:
         repository: ChartRepository,
         namespace: str,
         inventory: Inventory,
+        tier: int,
     ) -> None:
         self.member = member
         self.client = member.client
         self.namespace = namespace
         self.owner = inventory.spec.owner.uid
+        self._deployer = Owner(object=inventory.spec.owner, tier=tier)
         self.helm = helm
         self.releaser = HelmReleases(helm)
         self._repository = repository
@@ -177,15 +180,23 @@ class Step:
     async def states(self) -> dict[str, str]:
         return {str(one.object): one.state for one in (await self.entries()).values()}
 
+    async def mine(self) -> Mapping[str, Entry]:
+        return await self.entries()
+
+    async def theirs(self, owner: str) -> Account:
+        chunks = await self._inventories.of(owner)
+        return Account(f"step {owner}", {key: one for chunk in chunks for key, one in chunk.spec.entries.items()})
+
     async def record(self, changes: Mapping[str, Entry | None]) -> None:
         [chunk] = await self._inventories.of(self.owner)
         built = {key: None if one is None else msgspec.to_builtins(one) for key, one in changes.items()}
         await self._inventories.write(chunk, built)
 
     async def deploy(self, chart: Chart) -> Deployed:
-        return await deploy(
-            self.helm, self.member, chart, owner=self.owner, entries=await self.entries(), record=self.record
-        )
+        return await deploy(self.helm, self.member, chart, owner=self._deployer, book=self)
+
+    async def preview(self, chart: Chart) -> Preview:
+        return await preview(self.helm, self.member, chart, owner=self._deployer, book=self)
 
     async def remove(self) -> Removal:
         chunks = await self._inventories.sealed(self.owner, "teardown")
@@ -250,9 +261,15 @@ async def serving() -> AsyncIterator[ChartRepository]:
 
 @asynccontextmanager
 async def stepping(
-    plane: Plane, namespace: str, repository: ChartRepository, *, charts: Path | None = None
+    plane: Plane,
+    namespace: str,
+    repository: ChartRepository,
+    *,
+    charts: Path | None = None,
+    tier: int = DEFAULT_TIER,
+    beside: Step | None = None,
 ) -> AsyncIterator[Step]:
-    """A step, with its inventory in this namespace."""
+    """A step, with its inventory in this namespace. `beside`: it deploys to the same namespace as that one."""
     client = plane.management.client
     for body in crds("unwind.dev"):
         with suppress(AlreadyExistsError):  # another test was first
@@ -275,7 +292,8 @@ async def stepping(
     made = await client.create(INVENTORIES, manifest(INVENTORIES, inventory))
     async with Member(_CLUSTER, cluster.client, system_uid=system_uid) as member:
         helm = Helm(program, charts=charts)
-        yield Step(plane, member, helm, repository, target, msgspec.convert(made, Inventory))
+        where = beside.namespace if beside else target
+        yield Step(plane, member, helm, repository, where, msgspec.convert(made, Inventory), tier)
     # So that the namespace can go.
     inventories = Inventories(client, namespace=namespace)
     for chunk in await inventories.of(owner.uid):

@@ -24,7 +24,7 @@ from tests.plane.charting import (
 from unwind.addons import charts_values
 from unwind.addons.charts import Chart
 from unwind.addons.helm import HelmError
-from unwind.addons.helm_deploying import HelmConflictError, key_of, preview
+from unwind.addons.helm_deploying import HelmConflictError, key_of
 from unwind.addons.helm_releases import Status
 from unwind.api.meta import ObjectRef
 from unwind.api.names import (
@@ -168,11 +168,9 @@ async def test_a_hook_does_not_take_the_place_of_somebody_elses_object(step: Ste
 async def test_somebody_elses_release_is_neither_upgraded_nor_uninstalled(step: Step) -> None:
     await make_namespace(step)
     await step.helm.upgrade(step.client.connection, step.chart("settings"), owner="somebody-else")
-    with pytest.raises(HelmConflictError, match="another profile"):
+    with pytest.raises(HelmConflictError, match="it belongs to step somebody-else, whose tier is 100"):
         await step.deploy(step.chart("settings", values=("colour: red",)))
-    shown = await preview(
-        step.helm, step.member, step.chart("settings"), owner=step.owner, entries=await step.entries()
-    )
+    shown = await step.preview(step.chart("settings"))
     assert shown.conflicts == (f"release {step.namespace}/settings",)
     await step.record({"release": entry_of_release(step, "settings")})
     await step.remove()

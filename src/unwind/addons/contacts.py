@@ -32,6 +32,8 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True):
     adopted: bool = False
     lost: bool = False
     """Whether it is somebody else's, so that it has no place in our inventory."""
+    taken_from: str = ""
+    """The uid of the owner that it was taken over from."""
     live: dict[str, Any] | None = None
     """The object as the server has just told it."""
 
@@ -122,7 +124,8 @@ async def _bring(client: Client, placed: Placed, owner: Owner, *, uid: str, adop
         if claim is Claim.TAKEN:
             return _taken(it)
         try:
-            return await _apply(client, placed, marks.marked(placed, owner, adopted=adopted), live, adopted=adopted)
+            done = await _apply(client, placed, marks.marked(placed, owner, adopted=adopted), live, adopted=adopted)
+            return msgspec.structs.replace(done, taken_from=it.owner if claim is Claim.WON else "")
         except ConflictError:
             if not tries:
                 raise

@@ -281,6 +281,7 @@ class _Deployment:
             outcome=settled.outcome,
             source=str(placed.source),
             message=settled.message,
+            taken_from=settled.taken_from,
         )
 
 

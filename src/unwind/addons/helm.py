@@ -18,7 +18,8 @@ import msgspec
 import yaml
 
 from unwind.addons.helm_releases import rendered
-from unwind.api.names import CHART_INPUTS_LABEL, CHART_UNINSTALL_LABEL, OWNER_LABEL
+from unwind.addons.marks import DEFAULT_TIER
+from unwind.api.names import CHART_INPUTS_LABEL, CHART_TIER_LABEL, CHART_UNINSTALL_LABEL, OWNER_LABEL
 from unwind.children import die_with_parent, until_child_ended
 from unwind.clock import SYSTEM
 from unwind.deleting.outcomes import Pace, TransientError
@@ -93,12 +94,13 @@ class Helm:
         output = await self._deploy("template", connection, chart, more)
         return await asyncio.to_thread(lambda: rendered(output.decode()))
 
-    async def upgrade(self, connection: Connection, chart: Chart, *, owner: str) -> None:
-        """Install or upgrade the release, and return when Helm is done. `owner`: the mark on its Secret."""
+    async def upgrade(self, connection: Connection, chart: Chart, *, owner: str, tier: int = DEFAULT_TIER) -> None:
+        """Install or upgrade the release, and return when Helm is done. `owner`, `tier`: the marks on its Secret."""
         options = chart.options
         labels = {
             **dict(options.labels),
             OWNER_LABEL: owner,
+            CHART_TIER_LABEL: str(tier),
             CHART_INPUTS_LABEL: chart.inputs,
             CHART_UNINSTALL_LABEL: options.uninstalling,
         }

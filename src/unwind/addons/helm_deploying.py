@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -20,22 +20,43 @@ from unwind.api.resources import NAMESPACES, SECRETS, Resource
 from unwind.api.unwind import Entry, EntryState
 from unwind.concurrency import side_by_side
 from unwind.deleting.outcomes import PermanentError, TransientError
-from unwind.kube.errors import AlreadyExistsError, NotFoundError
+from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from unwind.addons.charts import Chart
     from unwind.addons.helm import Helm
+    from unwind.addons.marks import Owner
     from unwind.fleet.member import Member
     from unwind.kube.client import Object
 
-Record = Callable[[Mapping[str, Entry | None]], Awaitable[None]]
-"""Writes entries into the inventory, and takes those out that are None, before it returns."""
 HOOK = " hook"
 """What the source of a hook's entry ends with."""
 _AT_ONCE = 8
 _SHOWN = 5
+
+
+class Account(msgspec.Struct, frozen=True):
+    """What somebody of ours has written down of a release."""
+
+    whose: str
+    """For people: the profile."""
+    entries: Mapping[str, Entry] = {}
+    """By key."""
+
+
+class Book(Protocol):
+    """The inventories, as far as they tell of one release on one member."""
+
+    async def mine(self) -> Mapping[str, Entry]:
+        """What is written down of it for who deploys."""
+
+    async def theirs(self, owner: str) -> Account:
+        """What is for another owner, by its uid."""
+
+    async def record(self, changes: Mapping[str, Entry | None]) -> None:
+        """Write entries down for who deploys, and take those out that are None, before it returns."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -68,6 +89,8 @@ class Deployed(msgspec.Struct, frozen=True):
     """Whether Helm had anything to do."""
     objects: tuple[ObjectRef, ...] = ()
     """What is on the member, with uids; without hooks."""
+    taken_from: str = ""
+    """The uid of the owner that it was taken over from."""
 
 
 class Preview(msgspec.Struct, frozen=True):
@@ -78,16 +101,30 @@ class Preview(msgspec.Struct, frozen=True):
     changes: bool
     objects: tuple[ObjectRef, ...] = ()
     conflicts: tuple[str, ...] = ()
+    taken_from: str = ""
+    """For people: the profile that it would be taken over from."""
 
 
 class HelmConflictError(PermanentError):
     """Something that is not ours is in the way. Nothing was touched."""
 
-    def __init__(self, what: str, conflicts: Iterable[str]) -> None:
+    def __init__(
+        self, what: str, conflicts: Iterable[str], *, remedy: str = "remove it, or choose another name"
+    ) -> None:
         self.conflicts = tuple(conflicts)
         named = ", ".join(self.conflicts[:_SHOWN])
         more = f" and {len(self.conflicts) - _SHOWN} more" if len(self.conflicts) > _SHOWN else ""
-        super().__init__(f"{what}: {named}{more}", reason=Reason.NOT_OURS, remedy="remove it, or choose another name")
+        super().__init__(f"{what}: {named}{more}", reason=Reason.NOT_OURS, remedy=remedy)
+
+
+class ReleaseTakenError(HelmConflictError):
+    """The release belongs to another profile, and stays with it."""
+
+    def __init__(self, release: str, account: Account, tier: int | None) -> None:
+        self.account = account
+        known = "" if tier is None else f", whose tier is {tier}"
+        remedy = "give the profile a lower tier, or choose another name"
+        super().__init__(f"it belongs to {account.whose}{known}", [release], remedy=remedy)
 
 
 def key_of(ref: ObjectRef) -> str:
@@ -96,69 +133,78 @@ def key_of(ref: ObjectRef) -> str:
     return f"helm-{hashlib.sha256(name.encode()).hexdigest()[:24]}"
 
 
-async def deploy(
-    helm: Helm, member: Member, chart: Chart, *, owner: str, entries: Mapping[str, Entry], record: Record
-) -> Deployed:
+async def deploy(helm: Helm, member: Member, chart: Chart, *, owner: Owner, book: Book) -> Deployed:
     """Have the release as the chart says it, and return when Helm is done and all of it is in the inventory.
 
-    `owner`: the uid of the ClusterSummary. `entries`: what the inventory has of this release (of its source), by key.
+    A release of a profile whose tier is higher is taken over: what that one has written down of it is written down
+    here first, then the release itself says whose it is.
+
     It can be called again at any time, after a crash in particular. Raises HelmConflictError where something that is
     not ours is in the way, and HelmError with what Helm said.
     """
-    return await _Deployment(helm, member, chart, owner, entries, record).run()
+    return await _Deployment(helm, member, chart, owner, book).run()
 
 
-async def preview(helm: Helm, member: Member, chart: Chart, *, owner: str, entries: Mapping[str, Entry]) -> Preview:
+async def preview(helm: Helm, member: Member, chart: Chart, *, owner: Owner, book: Book) -> Preview:
     """What `deploy` would do, with nothing changed."""
-
-    async def nothing(_: Mapping[str, Entry | None]) -> None:
-        raise AssertionError("a preview writes nothing")
-
-    return await _Deployment(helm, member, chart, owner, entries, nothing).preview()
+    return await _Deployment(helm, member, chart, owner, book).preview()
 
 
 class _Deployment:
     """One chart on one member."""
 
-    def __init__(
-        self, helm: Helm, member: Member, chart: Chart, owner: str, entries: Mapping[str, Entry], record: Record
-    ) -> None:
+    def __init__(self, helm: Helm, member: Member, chart: Chart, owner: Owner, book: Book) -> None:
         self._helm = helm
         self._member = member
         self._chart = chart
         self._owner = owner
-        self._entries = dict(entries)
-        self._record = record
+        self._book = book
+        self._entries: dict[str, Entry] = {}
+        self._rival: Account | None = None
+        """Whose it was, where it is taken over."""
 
     async def run(self) -> Deployed:
-        revisions = await self._history()
+        try:
+            revisions = await self._claimed()
+        except ReleaseTakenError as error:
+            await self._give_up(error.account)
+            raise
         last = revisions[-1] if revisions else None
-        if last and last.release.status is Status.DEPLOYED and last.inputs == self._chart.inputs:
+        if last and not self._rival and last.release.status is Status.DEPLOYED and last.inputs == self._chart.inputs:
             standing = await self._standing(await self._of([last]))
             if standing is not None:
+                if last.tier != self._owner.tier:
+                    await self._mark(last)
+                await self._namespace()
                 return Deployed(last.release, changed=False, objects=standing)
-        await self._recover(last)
+        taken_from = last.owner if last and self._rival else ""
+        last = await self._recover(last)
         wanted = await self._render(upgrade=last is not None)
         dropped = _without(await self._of(revisions), wanted)
         found = await self._found([*wanted, *dropped])
         if conflicts := self._conflicts([*wanted, *dropped], found):
             raise HelmConflictError(f"{self._chart.source} would take over what is not its own", conflicts)
-        await self._namespace()
         await self._intend(wanted, found)
+        if last and self._rival:
+            await self._mark(last)
+        await self._namespace()
         try:
-            await self._helm.upgrade(self._member.client.connection, self._chart, owner=self._owner)
+            await self._helm.upgrade(
+                self._member.client.connection, self._chart, owner=self._owner.uid, tier=self._owner.tier
+            )
         except HelmError:
             # What it got done is there all the same.
-            await self._confirm(await self._history(), wanted)
+            await self._confirm(await self._ours(), wanted)
             raise
-        revisions = await self._history()
+        revisions = await self._ours()
         if not revisions:
             raise TransientError(f"{self._chart.source} was deployed, and is gone again")
-        return Deployed(revisions[-1].release, changed=True, objects=await self._confirm(revisions, wanted))
+        objects = await self._confirm(revisions, wanted)
+        return Deployed(revisions[-1].release, changed=True, objects=objects, taken_from=taken_from)
 
     async def preview(self) -> Preview:
         try:
-            revisions = await self._history()
+            revisions = await self._claimed()
         except HelmConflictError as error:
             return Preview(installs=False, changes=False, conflicts=error.conflicts)
         last = revisions[-1] if revisions else None
@@ -166,29 +212,70 @@ class _Deployment:
         affected = [*wanted, *_without(await self._of(revisions), wanted)]
         return Preview(
             installs=last is None,
-            changes=last is None or last.inputs != self._chart.inputs,
+            changes=last is None or bool(self._rival) or last.inputs != self._chart.inputs,
             objects=tuple(one.ref for one in wanted if not one.manifest.hook),
             conflicts=tuple(self._conflicts(affected, await self._found(affected))),
+            taken_from=self._rival.whose if self._rival else "",
         )
 
-    # What there is
+    # Whose it is
+
+    async def _claimed(self) -> list[Revision]:
+        """The revisions of the release, if it is ours, or to be taken over."""
+        self._entries = dict(await self._book.mine())
+        revisions = await self._history()
+        last = revisions[-1] if revisions else None
+        if last is None or last.owner == self._owner.uid:
+            return revisions
+        if not last.owner:
+            raise HelmConflictError(f"{self._chart.source} is somebody else's", [self._release])
+        account = await self._book.theirs(last.owner)
+        # Where it does not say its tier, nobody knows: it stays whose it is.
+        if last.tier is None or last.tier <= self._owner.tier:
+            raise ReleaseTakenError(self._release, account, last.tier)
+        if last.release.status is Status.UNINSTALLING:
+            raise TransientError(f"{self._release} is being uninstalled for {account.whose}; then it is installed anew")
+        self._rival = account
+        return revisions
+
+    async def _ours(self) -> list[Revision]:
+        """The revisions after Helm was at it."""
+        revisions = await self._history()
+        if revisions and revisions[-1].owner != self._owner.uid:
+            raise TransientError(f"{self._release} changed hands while it was deployed")
+        return revisions
 
     async def _history(self) -> list[Revision]:
         chart = self._chart
-        revisions = await helm_releases.history(self._member.client, namespace=chart.namespace, release=chart.release)
-        if revisions and revisions[-1].owner != self._owner:
-            whose = "another profile's" if revisions[-1].owner else "somebody else's"
-            raise HelmConflictError(f"{chart.source} is {whose}", [f"release {chart.namespace}/{chart.release}"])
-        return revisions
+        return await helm_releases.history(self._member.client, namespace=chart.namespace, release=chart.release)
 
-    async def _recover(self, last: Revision | None) -> None:
+    async def _mark(self, last: Revision) -> None:
+        """Have the release say that it is ours."""
+        try:
+            await helm_releases.mark(self._member.client, last, owner=self._owner.uid, tier=self._owner.tier)
+        except (ConflictError, NotFoundError) as error:
+            raise TransientError(f"{self._release} changed while it was looked at") from error
+
+    async def _give_up(self, account: Account) -> None:
+        """Forget what another has taken over, as far as it is written down there: somebody has to answer for it."""
+        theirs = account.entries
+        lost = [key for key, entry in self._entries.items() if key in theirs and _same(entry, theirs[key])]
+        await self._write(dict.fromkeys(lost))
+
+    @property
+    def _release(self) -> str:
+        return f"release {self._chart.namespace}/{self._chart.release}"
+
+    # What there is
+
+    async def _recover(self, last: Revision | None) -> Revision | None:
         """Put a release right that Helm died over: it would refuse to go on with it."""
         if last is None or not (last.release.pending or last.release.status is Status.UNINSTALLING):
-            return
+            return last
         if self._helm.at_work(self._member.client.connection, self._chart, last.release.began):
             raise TransientError(f"{last.release} is {last.release.info.status}: another Helm may be at it")
         why = f"it was {last.release.info.status}, and nobody was at it"
-        await helm_releases.mark_failed(self._member.client, last, why=why)
+        return await helm_releases.set_status(self._member.client, last, Status.FAILED, why=why)
 
     async def _render(self, *, upgrade: bool) -> list[Part]:
         """What the chart would bring."""
@@ -239,6 +326,7 @@ class _Deployment:
     def _conflicts(self, affected: Iterable[Part], found: Mapping[str, Object]) -> list[str]:
         """What Helm would change or delete by its name, and that is not ours."""
         chart, conflicts = self._chart, []
+        entries = {**self._entries, **(self._rival.entries if self._rival else {})}
         for one in affected:
             there = found.get(one.key)
             if there is None or one.manifest.forever:
@@ -246,7 +334,7 @@ class _Deployment:
             if one.manifest.hook:
                 foreign = one.manifest.replaced and not is_hook(there)
             else:
-                known = self._entries.get(one.key)
+                known = entries.get(one.key)
                 # Somebody may have created it anew with Helm's marks on it, from a backup say.
                 other = known and known.object.uid and known.object.uid != there["metadata"]["uid"]
                 foreign = bool(other) or not of_release(there, namespace=chart.namespace, release=chart.release)
@@ -257,23 +345,28 @@ class _Deployment:
     # What is written down
 
     async def _namespace(self) -> None:
-        """Create the release's namespace, with our mark: Helm would leave it behind, and nobody would know why."""
+        """Create the release's namespace, with our mark: Helm would leave it behind, and nobody would know why. One
+        that was created for the release when it was another's is ours with it."""
         chart, client = self._chart, self._member.client
-        if not chart.options.create_namespace:
-            return
+        ref = ObjectRef(version="v1", kind=NAMESPACES.kind, name=chart.namespace)
+        key = key_of(ref)
         try:
-            await client.get(NAMESPACES, chart.namespace)
+            there = await client.get(NAMESPACES, chart.namespace)
         except NotFoundError:
             pass
         else:
+            entry, metadata = self._entries.get(key), there["metadata"]
+            whose = (metadata.get("labels") or {}).get(OWNER_LABEL)
+            if entry and entry.object.uid == metadata["uid"] and whose not in (None, self._owner.uid):
+                await client.revise(NAMESPACES, there, {"metadata": {"labels": {OWNER_LABEL: self._owner.uid}}})
             return
-        ref = ObjectRef(version="v1", kind=NAMESPACES.kind, name=chart.namespace)
-        key = key_of(ref)
+        if not chart.options.create_namespace:
+            return
         await self._write({key: self._entry(ref, NAMESPACES)})
         body = {
             "apiVersion": "v1",
             "kind": NAMESPACES.kind,
-            "metadata": {"name": chart.namespace, "labels": {OWNER_LABEL: self._owner}},
+            "metadata": {"name": chart.namespace, "labels": {OWNER_LABEL: self._owner.uid}},
         }
         try:
             made = await client.create(NAMESPACES, body)
@@ -283,8 +376,11 @@ class _Deployment:
         await self._write({key: self._entry(ref, NAMESPACES, uid=made["metadata"]["uid"])})
 
     async def _intend(self, wanted: list[Part], found: Mapping[str, Object]) -> None:
-        """Write down what Helm will create, before it does."""
+        """Write down what Helm will create, before it does; and first what it has created for who had it before."""
         chart = self._chart
+        if self._rival:
+            taken = {key: _handed(entry, chart) for key, entry in self._rival.entries.items()}
+            await self._write({key: one for key, one in taken.items() if not _same(self._entries.get(key), one)})
         # Helm's own record: as long as there is one, there is something to uninstall.
         first = ObjectRef(
             version="v1", kind=SECRETS.kind, namespace=chart.namespace, name=f"sh.helm.release.v1.{chart.release}.v1"
@@ -333,7 +429,7 @@ class _Deployment:
     async def _write(self, changes: Mapping[str, Entry | None]) -> None:
         if not changes:
             return
-        await self._record(changes)
+        await self._book.record(changes)
         for key, entry in changes.items():
             if entry is None:
                 self._entries.pop(key, None)
@@ -357,6 +453,16 @@ async def parts_of(member: Member, manifests: Iterable[Manifest], *, namespace: 
         for one in manifests
         if (resource := known.get(kind := (one.api_version, one.kind)) or coming.get(kind))
     ]
+
+
+def _same(one: Entry | None, other: Entry) -> bool:
+    """Whether two entries are of the same object."""
+    return one is not None and one.object.uid == other.object.uid
+
+
+def _handed(entry: Entry, chart: Chart) -> Entry:
+    """The entry of another, as it is written down for who takes its release over."""
+    return msgspec.structs.replace(entry, order=chart.order, ledger=None, memo={})
 
 
 def _without(parts: Iterable[Part], others: Iterable[Part]) -> list[Part]:

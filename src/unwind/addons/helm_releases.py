@@ -15,6 +15,7 @@ import yaml
 from unwind.api.fields import Word
 from unwind.api.names import (
     CHART_INPUTS_LABEL,
+    CHART_TIER_LABEL,
     HELM_HOOK_ANNOTATION,
     HELM_KEEP_ANNOTATION,
     HELM_NAMESPACE_ANNOTATION,
@@ -134,13 +135,22 @@ class Revision(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """The uid of who of ours made it; empty if somebody else did."""
-        return str((self.secret["metadata"].get("labels") or {}).get(OWNER_LABEL, ""))
+        """The uid of who of ours it belongs to; empty if it is somebody else's."""
+        return self._label(OWNER_LABEL)
 
     @property
     def inputs(self) -> str:
         """What it was made of, as a hash."""
-        return str((self.secret["metadata"].get("labels") or {}).get(CHART_INPUTS_LABEL, ""))
+        return self._label(CHART_INPUTS_LABEL)
+
+    @property
+    def tier(self) -> int | None:
+        """Of the profile that it belongs to; None if it does not say so."""
+        said = self._label(CHART_TIER_LABEL)
+        return int(said) if said.isdecimal() else None
+
+    def _label(self, name: str) -> str:
+        return str((self.secret["metadata"].get("labels") or {}).get(name, ""))
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -308,16 +318,24 @@ def is_hook(obj: Object) -> bool:
 # Putting right
 
 
-async def mark_failed(client: Client, revision: Revision, *, why: str) -> None:
-    """Have Helm go on from a revision that it died over: it refuses to touch a release that it takes to be at work on.
+async def set_status(client: Client, revision: Revision, status: Status, *, why: str) -> Revision:
+    """Say how far Helm has come with a revision, in its own words.
 
     Only as it was read: should Helm be at it after all, this fails.
     """
 
-    def fail(payload: dict[str, Any]) -> None:
-        payload["info"] = (payload.get("info") or {}) | {"status": Status.FAILED.value, "description": why}
+    def change(payload: dict[str, Any]) -> None:
+        payload["info"] = (payload.get("info") or {}) | {"status": status.value, "description": why}
 
-    await _rewrite(client, revision, fail, labels={"status": Status.FAILED.value})
+    return await _rewrite(client, revision, change, labels={"status": status.value})
+
+
+async def mark(client: Client, revision: Revision, *, owner: str, tier: int) -> Revision:
+    """Say whose a release is, only as it was read: of two that want it, or of one that takes it over and one that
+    removes it, only one succeeds. Helm keeps these labels with every revision that follows."""
+    labels = {OWNER_LABEL: owner, CHART_TIER_LABEL: str(tier)}
+    secret = await client.revise(SECRETS, revision.secret, {"metadata": {"labels": labels}})
+    return Revision(revision.release, secret)
 
 
 async def forget(client: Client, revision: Revision, gone: Iterable[Manifest]) -> None:
@@ -341,7 +359,7 @@ async def forget(client: Client, revision: Revision, gone: Iterable[Manifest]) -
 async def disown(client: Client, revisions: Iterable[Revision]) -> None:
     """Take our marks off a release that is left where it is."""
     for one in revisions:
-        patch = {"metadata": {"labels": {OWNER_LABEL: None, CHART_INPUTS_LABEL: None}}}
+        patch = {"metadata": {"labels": dict.fromkeys((OWNER_LABEL, CHART_INPUTS_LABEL, CHART_TIER_LABEL))}}
         await client.revise(SECRETS, one.secret, patch)
 
 
@@ -351,11 +369,12 @@ async def _rewrite(
     change: Callable[[dict[str, Any]], None],
     *,
     labels: dict[str, str] | None = None,
-) -> None:
+) -> Revision:
     payload = msgspec.json.decode(_unpacked(revision.secret), type=dict[str, Any])
     change(payload)
     packed = base64.b64encode(base64.b64encode(gzip.compress(msgspec.json.encode(payload)))).decode()
     patch: dict[str, Any] = {"data": {"release": packed}}
     if labels:
         patch["metadata"] = {"labels": labels}
-    await client.revise(SECRETS, revision.secret, patch)
+    written = await client.revise(SECRETS, revision.secret, patch)
+    return Revision(decode(written), written)

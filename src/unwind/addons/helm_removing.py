@@ -9,12 +9,12 @@ from unwind import logs
 from unwind.addons import helm_releases
 from unwind.addons.charts import Options, source
 from unwind.addons.helm_deploying import HOOK, Part, key_of, parts_of
-from unwind.addons.helm_releases import Manifest, Revision, is_hook, of_release
+from unwind.addons.helm_releases import Manifest, Revision, Status, is_hook, of_release
 from unwind.api.meta import ObjectRef
 from unwind.api.names import CHART_UNINSTALL_LABEL, Reason
 from unwind.concurrency import side_by_side
 from unwind.deleting.outcomes import Again, PermanentError, TransientError
-from unwind.kube.errors import NotFoundError
+from unwind.kube.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +53,20 @@ class HelmReleases:
         if self.afterwards(entry):
             return is_hook(obj)
         return of_release(obj, namespace=release.namespace, release=release.name)
+
+    async def reserve(self, member: Member, release: ObjectRef, *, owner: str) -> str:
+        revisions = await helm_releases.history(member.client, namespace=release.namespace, release=release.name)
+        if not revisions or revisions[-1].owner != owner:
+            return revisions[-1].owner if revisions else ""
+        last = revisions[-1]
+        # Without the program nobody could take it over either.
+        if self._helm and last.release.status is not Status.UNINSTALLING:
+            try:
+                # As Helm itself will say it. Who takes a release over changes the same Secret: only one succeeds.
+                await helm_releases.set_status(member.client, last, Status.UNINSTALLING, why="it is removed by unwind")
+            except (ConflictError, NotFoundError):
+                raise Again(f"{release} changed while it was looked at", after=0) from None
+        return ""
 
     async def uninstall(
         self, member: Member, release: ObjectRef, *, owner: str, entries: Sequence[Entry], has_a_say: HasASay

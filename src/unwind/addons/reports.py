@@ -38,6 +38,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     source: str = ""
     message: str = ""
+    taken_from: str = ""
+    """The uid of the owner that it was taken over from."""
 
     def __str__(self) -> str:
         return f"{self.object}: {self.message}" if self.message else f"{self.object}: {self.outcome}"

@@ -46,6 +46,10 @@ class Releases(Protocol):
     def marked(self, entry: Entry, obj: Object) -> bool:
         """Whether an object that is there carries the mark of the release that its entry is of."""
 
+    async def reserve(self, member: Member, release: ObjectRef, *, owner: str) -> str:
+        """Have nobody take the release over from this owner any more: it is about to be removed. Returns the uid of
+        another owner, if one has done so already."""
+
     async def uninstall(
         self, member: Member, release: ObjectRef, *, owner: str, entries: Sequence[Entry], has_a_say: HasASay
     ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from unwind.api.meta import ObjectRef, ref_of
-from unwind.api.names import MARKED_ANNOTATIONS, MARKED_LABELS, Reason
+from unwind.api.names import MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL, Reason
 from unwind.api.unwind import INVENTORIES, EntryState, LedgerNote
 from unwind.chance import CHANCE
 from unwind.clock import SYSTEM
@@ -32,6 +32,7 @@ from unwind.removing.taken import keep_taken
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable
 
+    from unwind.api.resources import Resource
     from unwind.api.unwind import Inventory
     from unwind.clock import Clock
     from unwind.deleting.registering import External, Registration
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 # What these own is looked for, too, when they are gone: nobody tells of that.
 _OWNING = (Stage.CUSTOM_RESOURCES, Stage.CLOUD, Stage.WORKLOADS)
+# A busy object may have changed between looking and writing.
+_TRIES = 4
 T = TypeVar("T")
 
 
@@ -91,6 +94,7 @@ class Removal:
         self._member = member
         self._inventories = inventories
         self._chunks = {chunk.metadata.name: chunk for chunk in chunks}
+        self._owner = next((one.spec.owner.uid for one in self._chunks.values()), "")
         self._only = only
         self._discarded = discarded
         self._changed = changed
@@ -104,7 +108,7 @@ class Removal:
         )
         self._served = Served(member)
         self._survey = Survey(member, inventories, self._chunks, self._served, releases)
-        own = {chunk.spec.owner.uid for chunk in self._chunks.values()}
+        own = {self._owner}
         self._foreigners = Foreigners(
             member.discovery,
             removed=lambda: self._removed,
@@ -163,6 +167,7 @@ class Removal:
     async def _remove_ours(self, everything: list[Item]) -> None:
         done = [item for item in everything if item.done]
         left = [item for item in everything if not item.done and not item.entry.adopted]
+        left = await self._without_taken(left)
         later = [item for item in left if self._releases and self._releases.afterwards(item.entry)]
         todo = await self._settle([item for item in left if item not in later])
         todo += self._add(await self._persist(self._member.ref, lambda: self._survey.claims(todo)))
@@ -182,12 +187,42 @@ class Removal:
             if now in _OWNING:
                 await self._until_alone(of_stage)
 
+    async def _without_taken(self, left: list[Item]) -> list[Item]:
+        """What is not of a release that another profile has taken over. All others are reserved: from now on nobody
+        takes them over."""
+        if self._releases is None:
+            return left
+        releases = self._releases
+        taken: dict[ObjectRef, str] = {}
+        for release in last_first(releases, (item.entry for item in left)):
+            owner = await self._persist(
+                release,
+                lambda release=release: releases.reserve(  # type: ignore[misc]
+                    self._member, release, owner=self._owner
+                ),
+            )
+            if owner:
+                found = await self._persist(self._member.ref, lambda owner=owner: self._inventories.of(owner))  # type: ignore[misc]
+                taken[release] = str(found[0].spec.owner) if found else owner
+        staying: list[Item] = []
+        for item in left:
+            of = releases.release_of(item.entry)
+            if of not in taken:
+                staying.append(item)
+            elif item.entry.state == EntryState.INTENDED or releases.afterwards(item.entry):
+                self._nothing(item)
+            elif await self._persist(self._member.ref, lambda item=item: self._survey.marked(item)):  # type: ignore[misc]
+                self._leave(item, Reason.NOT_OURS, f"{of} was taken over by {taken[of]}", "unwind")
+            else:
+                staying.append(item)
+        return staying
+
     async def _uninstall(self, todo: list[Item], done: list[Item], later: list[Item]) -> list[Item]:
         """Have releases uninstalled by who deployed them, now that what needs their workloads is gone. What they leave
         is to be deleted like everything else."""
         if self._releases is None:
             return []
-        releases, owner = self._releases, next((one.spec.owner.uid for one in self._chunks.values()), "")
+        releases = self._releases
         entries = [item.entry for item in (*done, *todo)]
         for release in last_first(releases, (item.entry for item in todo)):
             self._say(release, Waiting(f"{release} is uninstalled"))
@@ -196,7 +231,7 @@ class Removal:
                 lambda release=release: releases.uninstall(  # type: ignore[misc]
                     self._member,
                     release,
-                    owner=owner,
+                    owner=self._owner,
                     entries=entries,
                     has_a_say=lambda resource, obj: has_a_say(self._deletions, resource, obj),
                 ),
@@ -274,13 +309,11 @@ class Removal:
         found = {(item.chunk, item.key) for item in ours}
         for item in intended:
             if (item.chunk, item.key) not in found:
-                # It was never created, or it is somebody else's: either way there is nothing of ours.
-                self._notes.note(item, {"state": EntryState.REMOVED.value})
-                self._done(item)
+                self._nothing(item)
         return [item for item in todo if not item.entry.kept and item.entry.state != EntryState.INTENDED] + ours
 
     async def _release(self, item: Item) -> None:
-        await self._persist(item.entry.object, lambda: release(self._member, item))
+        await self._persist(item.entry.object, lambda: release(self._member, item, owner=self._owner))
         self._leave(item, Reason.NOT_OURS, "it was there before, and is released", "unwind")
 
     # What became of it
@@ -289,6 +322,11 @@ class Removal:
         note = LedgerNote(reason=reason, message=message, by=by, at=self._clock.now().replace(microsecond=0))
         self._notes.note(item, {"ledger": msgspec.to_builtins(note)} | ({"kept": True} if kept else {}))
         self._done(item, left=True)
+
+    def _nothing(self, item: Item) -> None:
+        """It was never created, or it is somebody else's: either way there is nothing of ours."""
+        self._notes.note(item, {"state": EntryState.REMOVED.value})
+        self._done(item)
 
     def _done(self, item: Item, *, left: bool = False) -> None:
         ref = item.entry.object
@@ -329,21 +367,26 @@ class Removal:
         return done
 
 
-async def release(member: Member, item: Item) -> None:
-    """Take our marks off an object, and leave the rest of it as it is."""
+async def release(member: Member, item: Item, *, owner: str) -> None:
+    """Take the marks of this owner off an object, and leave the rest of it as it is."""
     ref, resource = item.entry.object, item.resource
     marks: dict[str, Any] = {"labels": dict.fromkeys(MARKED_LABELS), "annotations": dict.fromkeys(MARKED_ANNOTATIONS)}
-    patch = {"metadata": {"uid": ref.uid, **marks}}
+    tries = _TRIES
     while True:
         try:
-            await member.client.patch(resource, ref.name, patch, namespace=ref.namespace or None)
-        except (NotFoundError, ConflictError) as error:
-            # It is gone, or its name belongs to another: then there is nothing of ours on it, if this is its cluster.
-            seen = await member.client.sighting(
-                resource, ref.name, uid=ref.uid, namespace=ref.namespace or None, cluster=member.system_uid
-            )
-            if not seen.absent:
-                raise TransientError(f"{ref} could not be released: {error}") from error
+            found = await member.client.get(resource, ref.name, namespace=ref.namespace or None)
+            whose = (found["metadata"].get("labels") or {}).get(OWNER_LABEL)
+            if ref.uid and found["metadata"]["uid"] != ref.uid:
+                await _verify_absent(member, resource, ref)
+            elif whose == owner or (whose is None and ref.uid):
+                await member.client.revise(resource, found, {"metadata": marks})
+        except ConflictError:
+            tries -= 1
+            if not tries:
+                raise
+            continue
+        except NotFoundError:
+            await _verify_absent(member, resource, ref)
         except ApiError as error:
             if error.code != 404 or resource is not item.resource:
                 raise
@@ -353,3 +396,12 @@ async def release(member: Member, item: Item) -> None:
                 resource = served
                 continue
         return
+
+
+async def _verify_absent(member: Member, resource: Resource, ref: ObjectRef) -> None:
+    """It is gone, or its name belongs to another: then there is nothing of ours on it, if this is its cluster."""
+    seen = await member.client.sighting(
+        resource, ref.name, uid=ref.uid, namespace=ref.namespace or None, cluster=member.system_uid
+    )
+    if not seen.absent:
+        raise TransientError(f"{ref} could not be released: {seen.why}")

@@ -127,6 +127,12 @@ class Survey:
         await side_by_side((look(item) for item in asked), limit=_AT_ONCE)
         return Facts(balancers=frozenset(balancers), converted=frozenset(converted))
 
+    async def marked(self, item: Item) -> bool:
+        """Whether an object is there that carries the mark of the release its entry is of."""
+        resource = await self._served.resource(item)
+        found = await self._find(item, resource) if resource else None
+        return bool(found and self._releases and self._releases.marked(item.entry, found))
+
     async def _marked(self, item: Item) -> str | None:
         """The uid of the object that an entry intends, if it is there and ours."""
         resource = await self._served.resource(item)
@@ -143,10 +149,10 @@ class Survey:
         marked = (found["metadata"].get("labels") or {}).get(OWNER_LABEL) == owner
         return uid if marked or (self._releases and self._releases.marked(item.entry, found)) else None
 
-    async def _find(self, item: Item) -> Object | None:
+    async def _find(self, item: Item, resource: Resource | None = None) -> Object | None:
         it = item.entry.object
         try:
-            found = await self._member.client.get(item.resource, it.name, namespace=it.namespace or None)
+            found = await self._member.client.get(resource or item.resource, it.name, namespace=it.namespace or None)
         except NotFoundError:
             return None
         return found if found["metadata"]["uid"] == it.uid else None

@@ -100,9 +100,10 @@ class Client:
     def __init__(self) -> None:
         self.patch: dict[str, Any] = {}
 
-    async def revise(self, _: Resource, read: dict[str, Any], patch: dict[str, Any]) -> None:
+    async def revise(self, _: Resource, read: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
         assert read["metadata"]["resourceVersion"] == "7", "only as it was read"
         self.patch = patch
+        return read | patch
 
     def written(self) -> dict[str, Any]:
         text = gzip.decompress(base64.b64decode(base64.b64decode(self.patch["data"]["release"])))
@@ -116,7 +117,7 @@ def revision() -> Revision:
 
 async def test_a_release_that_helm_died_over_is_marked_as_failed_and_nothing_else_of_it_changes() -> None:
     client = Client()
-    await helm_releases.mark_failed(client, revision(), why="nobody was at it")  # type: ignore[arg-type]
+    await helm_releases.set_status(client, revision(), helm_releases.Status.FAILED, why="nobody was at it")  # type: ignore[arg-type]
     info = PAYLOAD["info"] | {"status": "failed", "description": "nobody was at it"}  # type: ignore[operator]
     assert client.written() == PAYLOAD | {"info": info}
     assert client.patch["metadata"] == {"labels": {"status": "failed"}}

@@ -21,6 +21,7 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES, CONFIG_GROUP, HelmChartAction,
 from unwind.api.sveltos_status import DeployedKinds, FeatureID, FeatureStatus, HelmReleaseSummary
 from unwind.api.unwind import EntryState
 from unwind.controllers.addons import statuses, summarizing
+from unwind.controllers.addons.books import ReleaseBook, is_of
 from unwind.controllers.addons.statuses import Result
 from unwind.deleting.entering import Waiting
 from unwind.errors import UnwindError
@@ -58,6 +59,12 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     releases: tuple[HelmReleaseSummary, ...] = ()
     report: str | None = None
     """What would be done (DryRun)."""
+    taken_from: frozenset[str] = frozenset()
+    """The uids of the owners that something was taken over from."""
+    lacking: bool = False
+    """Whether another has something that it wants."""
+    pruned: bool = False
+    """Whether something was removed that others may want."""
 
     @property
     def trouble(self) -> str:
@@ -117,7 +124,7 @@ class Deploying:
         adopt = annotations.get(names.ADOPT_ANNOTATION) == "true"
         hashes = {
             FeatureID.RESOURCES: _hash([found, spec.tier, adopt]),
-            FeatureID.HELM: _hash([one.inputs for one in asked]),
+            FeatureID.HELM: _hash([*(one.inputs for one in asked), spec.tier]),
         }
         had = {
             FeatureID.read(one.feature_id): one
@@ -208,7 +215,7 @@ class Work:
                 done = await self._resources(member, done)
             if FeatureID.HELM in self._hashes:
                 done = await self._helm(member, done)
-        return done
+        return msgspec.structs.replace(done, pruned=bool(self._removals))
 
     async def _resources(self, member: Member, done: Done) -> Done:
         """To the member, and what is Local to the management cluster. Each has an inventory of its own."""
@@ -229,7 +236,13 @@ class Work:
         kinds = sorted({f"{ref.kind}.{ref.version}.{ref.group}" for ref in there})
         deployed = DeployedKinds(feature_id=FeatureID.RESOURCES.value, deployed_group_version_kind=tuple(kinds))
         result = self._result(FeatureID.RESOURCES, trouble)
-        return msgspec.structs.replace(done, results=(*done.results, result), kinds=(*done.kinds, deployed))
+        return msgspec.structs.replace(
+            done,
+            results=(*done.results, result),
+            kinds=(*done.kinds, deployed),
+            taken_from=frozenset(one.taken_from for report in reports for one in report.results if one.taken_from),
+            lacking=any(report.of(Outcome.CONFLICT) for report in reports),
+        )
 
     async def _put(self, member: Member, found: list[Source], *, within: str = "", first: bool = False) -> Report:
         shared, owner = self._shared, self._owner
@@ -267,11 +280,15 @@ class Work:
             told = [await self._preview(self._shared.helm, member, chart) for chart in self._charts]
             return msgspec.structs.replace(done, report=". ".join(filter(None, [done.report, *told])))
         troubles: list[str] = []
+        taken_from = set(done.taken_from)
         releases: list[HelmReleaseSummary] = []
         for chart in self._charts:
             conflict = failure = ""
             try:
-                await self._release(self._shared.helm, member, chart)
+                deployed = await helm_deploying.deploy(
+                    self._shared.helm, member, chart, owner=self._owner, book=self._book(member, chart)
+                )
+                taken_from |= {deployed.taken_from} - {""}
             except helm_deploying.HelmConflictError as error:
                 conflict = str(error)
             except UnwindError as error:
@@ -288,25 +305,22 @@ class Work:
             )
         await self._uninstall(self._shared.helm, member)
         result = self._result(FeatureID.HELM, "; ".join(troubles))
-        return msgspec.structs.replace(done, results=(*done.results, result), releases=tuple(releases))
+        return msgspec.structs.replace(
+            done,
+            results=(*done.results, result),
+            releases=tuple(releases),
+            taken_from=frozenset(taken_from),
+            lacking=done.lacking or any(one.conflict_message for one in releases),
+        )
 
-    async def _release(self, helm: Helm, member: Member, chart: Chart) -> None:
-        records = Records(self._shared.inventories, self._owner.object, member)
-        await records.load()
-
-        async def record(changes: Mapping[str, Entry | None]) -> None:
-            await records.put({key: entry for key, entry in changes.items() if entry is not None})
-            await records.change({key: None for key, entry in changes.items() if entry is None})
-
-        entries = {key: entry for key, entry in records.entries.items() if _of(entry, chart.source)}
-        await helm_deploying.deploy(helm, member, chart, owner=self._owner.uid, entries=entries, record=record)
+    def _book(self, member: Member, chart: Chart) -> ReleaseBook:
+        return ReleaseBook(self._shared.inventories, self._owner.object, member, chart)
 
     async def _preview(self, helm: Helm, member: Member, chart: Chart) -> str:
-        records = Records(self._shared.inventories, self._owner.object, member)
-        await records.load()
-        entries = {key: entry for key, entry in records.entries.items() if _of(entry, chart.source)}
-        found = await helm_deploying.preview(helm, member, chart, owner=self._owner.uid, entries=entries)
+        found = await helm_deploying.preview(helm, member, chart, owner=self._owner, book=self._book(member, chart))
         what = "would be installed" if found.installs else "would change" if found.changes else "would not change"
+        if found.taken_from:
+            what = f"would be taken over from {found.taken_from}"
         return f"{chart.source} {what}{': ' if found.conflicts else ''}{_first(found.conflicts)}"
 
     async def _uninstall(self, helm: Helm, member: Member) -> None:
@@ -318,7 +332,7 @@ class Work:
         doomed = {
             key
             for key, entry in records.entries.items()
-            if releases.release_of(entry) and not any(_of(entry, one) for one in wanted) and entry.ledger is None
+            if releases.release_of(entry) and not any(is_of(entry, one) for one in wanted) and entry.ledger is None
         }
         if not doomed:
             return
@@ -354,11 +368,6 @@ class Work:
             return Result(feature=feature, status=FeatureStatus.REMOVED)
         status = FeatureStatus.FAILED if trouble else FeatureStatus.PROVISIONED
         return Result(feature=feature, status=status, hash=self._hashes[feature], message=trouble)
-
-
-def _of(entry: Entry, source: str) -> bool:
-    """Whether an entry is of a chart, or of one of its hooks."""
-    return entry.source in (source, f"{source}{helm_deploying.HOOK}")
 
 
 def _removed(entry: Entry | None) -> bool:

@@ -15,7 +15,7 @@ from unwind.api import names
 from unwind.api.fields import Unknown
 from unwind.api.names import Finalizer, Reason
 from unwind.api.resources import SECRETS
-from unwind.api.sveltos import ClusterSummary, ClusterType
+from unwind.api.sveltos import ClusterSummary, ClusterType, SyncMode
 from unwind.api.sveltos_status import FeatureStatus
 from unwind.clock import SYSTEM
 from unwind.concurrency import to_tell
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches, SeenProfile
+    from unwind.controllers.addons.deploying import Done
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.targets import Target
@@ -93,6 +94,8 @@ class Summaries:
         self._prepared = Preparations()
         self._landed: set[str] = set()
         """Those that are on their clusters, by uid, and whose status does not say so yet."""
+        self._lacking: dict[Key, ClusterKey] = {}
+        """Those that want what another on their cluster has."""
         self._queue: Queue[Key] = Queue(
             metrics.timed(self.name, self._reconcile),
             group=self._group,
@@ -152,6 +155,9 @@ class Summaries:
         self._look_above(it)
         if new is None or new.metadata.terminating:
             self._look_below(it)
+        if new is None:
+            self._lacking.pop(change.key, None)
+            self._look_at_lacking(summarizing.cluster_of(it))
 
     def _look_above(self, it: ClusterSummary) -> None:
         """Those that wait for it to be deployed."""
@@ -164,6 +170,11 @@ class Summaries:
         """Those that wait for it to be gone."""
         for other in self._caches.needed(it):
             self._queue.add(key_of(other))
+
+    def _look_at_lacking(self, cluster: ClusterKey) -> None:
+        """Something has gone from a cluster: others may have waited for it to be free."""
+        for key in [key for key, where in self._lacking.items() if where == cluster]:
+            self._queue.add(key)
 
     def _target_changed(self, cluster: ClusterKey, old: Target | None, new: Target | None) -> None:
         if old and new and _reached_by(old) == _reached_by(new):
@@ -281,8 +292,28 @@ class Summaries:
             raise
         now = self._clock.now()
         await self._words.write(summary, lambda it: statuses.waiting(done.apply(it, now=now), None, now=now))
+        await self._tell_others(summary, done)
         if done.trouble:
             raise NotDeployedError(done.trouble)
+
+    async def _tell_others(self, summary: ClusterSummary, done: Done) -> None:
+        """Have those look again that something was taken from, or that want what is free now."""
+        cluster, key = summarizing.cluster_of(summary), key_of(summary)
+        if done.lacking:
+            self._lacking[key] = cluster
+        else:
+            self._lacking.pop(key, None)
+        if done.pruned:
+            self._look_at_lacking(cluster)
+        if not done.taken_from:
+            return
+        message = f"{summarizing.profile_of(summary)} has taken over something of it"
+        for other in self._caches.summaries.cache.by("cluster", cluster):
+            once = other.spec.cluster_profile_spec.sync_mode == SyncMode.ONE_TIME
+            if other.metadata.uid in done.taken_from and not once and not other.metadata.terminating:
+                # It says so until it has looked itself, after a restart too.
+                await self._words.say(other, statuses.all_of(other, FeatureStatus.PROVISIONING, message))
+                self._queue.add(key_of(other))
 
     def _has_landed(self, summary: ClusterSummary) -> None:
         """What needs it starts from this very event, and waits for no write (DESIGN, rule 7)."""

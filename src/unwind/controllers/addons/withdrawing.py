@@ -245,7 +245,7 @@ class Withdrawals:
         async with member_of(self._fleet, chunks[0], target) as member:
             if it.manner is Manner.RELEASE:
                 todo = [item for item in items(chunks) if not item.done]
-                await side_by_side((release(member, item) for item in todo), limit=_AT_ONCE)
+                await side_by_side((release(member, item, owner=it.uid) for item in todo), limit=_AT_ONCE)
                 if self._releases:
                     for ref in last_first(self._releases, (item.entry for item in todo)):
                         await helm_removing.leave(member, namespace=ref.namespace, release=ref.name, owner=it.uid)

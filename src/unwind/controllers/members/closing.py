@@ -145,8 +145,12 @@ class Closing:
         chunks = [chunk for chunk in await self._means.inventories.owned(self._planned) if ledgered(chunk)]
         for those in by_place(chunks):
             left = [one for one in items(those) if one.entry.ledger and one.entry.ledger.reason == decided.reason]
+            owners = {chunk.metadata.name: chunk.spec.owner.uid for chunk in those}
             async with member_of(self._means.fleet, those[0], self._target) as member:
-                await side_by_side((release(member, one) for one in left if one.entry.object.uid), limit=_AT_ONCE)
+                await side_by_side(
+                    (release(member, one, owner=owners[one.chunk]) for one in left if one.entry.object.uid),
+                    limit=_AT_ONCE,
+                )
 
     async def _account_for_late_ones(self) -> None:
         """What a Work put there while the plan was made is in no step of it, or its step was over before; it goes, or

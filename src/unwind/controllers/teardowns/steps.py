@@ -277,12 +277,11 @@ class Carrying:
             return
         async with member_of(self._means.fleet, chunks[0], self._target) as member:
             self._reached()
-            await side_by_side((release(member, item) for item in todo), limit=_AT_ONCE)
+            owner = self.step.object.uid
+            await side_by_side((release(member, item, owner=owner) for item in todo), limit=_AT_ONCE)
             if releases := self._means.releases:
                 for ref in last_first(releases, (item.entry for item in todo)):
-                    await helm_removing.leave(
-                        member, namespace=ref.namespace, release=ref.name, owner=self.step.object.uid
-                    )
+                    await helm_removing.leave(member, namespace=ref.namespace, release=ref.name, owner=owner)
 
     async def _seal(self) -> list[Inventory]:
         """The inventory, closed for everybody else."""

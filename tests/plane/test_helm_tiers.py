@@ -1,0 +1,205 @@
+"""Releases that two profiles want: the lower tier takes one over, as a whole, and nothing of it is lost on the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from tests.plane.charting import Step, serving, stepping
+from unwind.addons import helm_releases
+from unwind.addons.helm_deploying import HelmConflictError, ReleaseTakenError
+from unwind.addons.helm_releases import Status
+from unwind.addons.marks import DEFAULT_TIER
+from unwind.api.names import CHART_TIER_LABEL, OWNER_LABEL
+from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, SECRETS, Resource
+from unwind.deleting.outcomes import TransientError
+from unwind.fleet.member import Member
+from unwind.kube.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.kube.client import Object
+    from unwind.local.plane import Plane
+    from unwind.testing.charts import ChartRepository
+
+LOWER = DEFAULT_TIER - 50
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def repository() -> AsyncIterator[ChartRepository]:
+    async with serving() as repository:
+        yield repository
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def first(plane: Plane, namespace: str, repository: ChartRepository) -> AsyncIterator[Step]:
+    async with stepping(plane, namespace, repository) as step:
+        yield step
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def second(plane: Plane, namespace: str, repository: ChartRepository, first: Step) -> AsyncIterator[Step]:
+    async with stepping(plane, namespace, repository, tier=LOWER, beside=first) as step:
+        yield step
+
+
+async def test_the_lower_tier_takes_a_release_over_and_who_lost_it_says_so_and_forgets_it(
+    first: Step, second: Step
+) -> None:
+    await first.deploy(first.chart("web"))
+    settings = await first.get(CONFIG_MAPS, "web-settings")
+    assert settings
+    shown = await second.preview(second.chart("web", version="2.0.0"))
+    assert (shown.taken_from, shown.conflicts) == (f"step {first.owner}", ())
+    done = await second.deploy(second.chart("web", version="2.0.0", values=("colour: red",)))
+    assert (done.changed, done.taken_from, done.release.version) == (True, first.owner, 2)
+    now = await second.get(CONFIG_MAPS, "web-settings")
+    assert now
+    assert (now["metadata"]["uid"], now["data"]) == (settings["metadata"]["uid"], {"colour": "red"})
+    # What the other chart has no more is gone, as with every upgrade.
+    assert await second.get(DEPLOYMENTS, "web-web") is None
+    assert (await second.states())[f"ConfigMap {first.namespace}/web-settings"] == "Confirmed"
+    assert f"Deployment {first.namespace}/web-web" not in await second.states()
+    last = (await second.releases("web"))[-1]
+    assert (last.owner, last.tier) == (second.owner, LOWER)
+    with pytest.raises(ReleaseTakenError, match=f"it belongs to step {second.owner}, whose tier is {LOWER}"):
+        await first.deploy(first.chart("web"))
+    assert list(await first.states()) == [f"Deployment {first.namespace}/web-web"], "nobody else answers for it"
+    await first.remove()
+    assert await second.get(CONFIG_MAPS, "web-settings")
+    await second.remove()
+    assert await second.releases("web") == []
+    assert await second.get(NAMESPACES, first.namespace) is None, "it went over with the release"
+
+
+async def test_who_lost_a_release_and_has_not_looked_since_leaves_all_of_it(first: Step, second: Step) -> None:
+    await first.deploy(first.chart("farewell"))
+    before = await first.entries()
+    await second.deploy(second.chart("farewell"))
+    assert await first.entries() == before
+    removal = await first.remove()
+    assert await second.get(DEPLOYMENTS, "farewell-web")
+    assert [one.release.status for one in await second.releases("farewell")][-1] is Status.DEPLOYED
+    left = {str(one.object): one.ledger.message for one in (await first.entries()).values() if one.ledger}
+    said = f"Release {first.namespace}/farewell was taken over by ClusterSummary"
+    assert left[f"Deployment {first.namespace}/farewell-web"].startswith(said)
+    assert left[f"Namespace {first.namespace}"] == f"it was taken over by {second.owner}"
+    assert removal.progress.left == 3
+    removal = await second.remove()
+    assert await second.releases("farewell") == []
+    assert await second.get(NAMESPACES, first.namespace) is None
+
+
+async def test_a_tie_keeps_the_owner(first: Step, plane: Plane, namespace: str, repository: ChartRepository) -> None:
+    await first.deploy(first.chart("settings"))
+    async with stepping(plane, namespace, repository, beside=first) as other:
+        with pytest.raises(ReleaseTakenError, match=f"whose tier is {DEFAULT_TIER}"):
+            await other.deploy(other.chart("settings", values=("colour: red",)))
+        assert await other.entries() == {}
+    [revision] = await first.releases("settings")
+    assert (revision.owner, revision.release.version) == (first.owner, 1)
+
+
+async def test_a_release_that_does_not_say_its_tier_stays_whose_it_is_until_it_does(first: Step, second: Step) -> None:
+    await first.deploy(first.chart("settings"))
+    [revision] = await first.releases("settings")
+    await first.client.revise(SECRETS, revision.secret, {"metadata": {"labels": {CHART_TIER_LABEL: None}}})
+    with pytest.raises(ReleaseTakenError, match=rf"it belongs to step {first.owner}: release"):
+        await second.deploy(second.chart("settings"))
+    assert not (await first.deploy(first.chart("settings"))).changed
+    [revision] = await first.releases("settings")
+    assert (revision.tier, revision.release.version) == (DEFAULT_TIER, 1), "it says so, and Helm had nothing to do"
+    assert (await second.deploy(second.chart("settings"))).taken_from == first.owner
+
+
+async def test_what_is_being_uninstalled_is_not_taken_over(first: Step, second: Step) -> None:
+    await first.deploy(first.chart("settings"))
+    release = next(one for one in map(first.releaser.release_of, (await first.entries()).values()) if one)
+    assert await first.releaser.reserve(first.member, release, owner=first.owner) == ""
+    with pytest.raises(TransientError, match=f"is being uninstalled for step {first.owner}"):
+        await second.deploy(second.chart("settings"))
+    assert await second.entries() == {}
+    await first.remove()
+    done = await second.deploy(second.chart("settings"))
+    assert (done.release.version, done.taken_from) == (1, "")
+
+
+async def test_who_reserves_in_the_moment_of_a_takeover_sees_whose_it_is(first: Step, second: Step) -> None:
+    await first.deploy(first.chart("settings"))
+    [revision] = await first.releases("settings")
+    await helm_releases.mark(first.client, revision, owner=second.owner, tier=LOWER)
+    release = next(one for one in map(first.releaser.release_of, (await first.entries()).values()) if one)
+    assert await first.releaser.reserve(first.member, release, owner=first.owner) == second.owner
+
+
+class Breaking(Client):
+    """Refuses to write to some kind: what is done before that is done."""
+
+    def __init__(self, original: Client, resource: Resource) -> None:
+        super().__init__(original.connection)
+        self._broken = resource
+
+    async def revise(self, resource: Resource, read: Object, patch: Object, **more: Any) -> Object:
+        if resource == self._broken:
+            raise TransientError("the machine stopped")
+        return await super().revise(resource, read, patch, **more)
+
+
+async def dying_over(step: Step, resource: Resource, name: str) -> None:
+    """A deployment that dies before it writes to a kind."""
+    async with Breaking(step.client, resource) as client:
+        member = step.member
+        async with Member(member.ref, client, system_uid=member.system_uid) as step.member:
+            with pytest.raises(TransientError, match="the machine stopped"):
+                await step.deploy(step.chart(name))
+        step.member = member
+
+
+async def test_who_dies_before_the_release_is_its_own_leaves_it_to_its_owner(first: Step, second: Step) -> None:
+    await first.deploy(first.chart("farewell"))
+    await dying_over(second, SECRETS, "farewell")
+    assert f"Deployment {first.namespace}/farewell-web" in await second.states()
+    assert [one.owner for one in await first.releases("farewell")] == [first.owner]
+    removal = await second.remove()
+    assert await first.get(DEPLOYMENTS, "farewell-web")
+    namespace = await first.get(NAMESPACES, first.namespace)
+    assert namespace
+    assert namespace["metadata"]["labels"][OWNER_LABEL] == first.owner
+    assert removal.progress.total == removal.progress.removed + removal.progress.left
+    assert not (await first.deploy(first.chart("farewell"))).changed
+    await first.remove()
+    assert await first.releases("farewell") == []
+    assert await first.get(NAMESPACES, first.namespace) is None
+
+
+async def test_who_dies_after_the_release_is_its_own_goes_on(first: Step, second: Step) -> None:
+    await first.deploy(first.chart("web"))
+    await dying_over(second, NAMESPACES, "web")
+    assert [one.owner for one in await first.releases("web")] == [second.owner]
+    # Whatever comes next, all of it is accounted for by the second.
+    with pytest.raises(ReleaseTakenError):
+        await first.deploy(first.chart("web"))
+    assert await first.states() == {}
+    await second.deploy(second.chart("web"))
+    namespace = await second.get(NAMESPACES, first.namespace)
+    assert namespace
+    assert namespace["metadata"]["labels"][OWNER_LABEL] == second.owner
+    await second.remove()
+    assert await second.get(NAMESPACES, first.namespace) is None
+
+
+async def test_an_object_that_was_made_anew_by_somebody_else_is_not_taken_over(first: Step, second: Step) -> None:
+    await first.deploy(first.chart("settings"))
+    found = await first.get(CONFIG_MAPS, "settings-settings")
+    assert found
+    await first.client.delete(CONFIG_MAPS, "settings-settings", uid=found["metadata"]["uid"], namespace=first.namespace)
+    marks = {key: found["metadata"][key] for key in ("name", "namespace", "labels", "annotations")}
+    theirs = await first.client.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": marks})
+    with pytest.raises(HelmConflictError, match="would take over what is not its own"):
+        await second.deploy(second.chart("settings"))
+    assert [one.owner for one in await first.releases("settings")] == [first.owner]
+    assert msgspec.json.encode(await first.get(CONFIG_MAPS, "settings-settings")) == msgspec.json.encode(theirs)

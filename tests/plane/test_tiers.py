@@ -1,0 +1,120 @@
+"""Profiles that want the same: who loses it says so at once, and has it again when it is free."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest_asyncio
+
+from tests.plane.charting import SETTINGS, VALUES
+from tests.plane.profiles import Scene, config_map, feature, install, message, running
+from unwind.addons.helm import Helm
+from unwind.api.names import OWNER_LABEL
+from unwind.api.resources import NAMESPACES
+from unwind.local import building, tools
+from unwind.testing.charts import pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from unwind.kube.client import Object
+    from unwind.local.plane import Plane
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def installed(plane: Plane) -> None:
+    await install(plane.management.client)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def scene(plane: Plane, namespace: str, installed: None) -> AsyncIterator[Scene]:
+    client, member = plane.management.client, plane.members["member-1"]
+    await member.create_namespace(namespace)
+    scene = Scene(client, member, namespace)
+    yield scene
+    await scene.clear()
+    made = await member.client.get(NAMESPACES, namespace)
+    await member.client.delete(NAMESPACES, namespace, uid=made["metadata"]["uid"])
+
+
+async def test_who_loses_an_object_says_so_at_once_and_has_it_again_when_it_is_free(scene: Scene) -> None:
+    await scene.source("one", config_map(scene.namespace, "a", by="first"))
+    await scene.source("two", config_map(scene.namespace, "a", by="second"))
+    await scene.register()
+    await scene.profile("first", "one")
+    async with running(scene.client, scene.namespace):
+        await scene.until_provisioned("first")
+        await scene.profile("second", "two", tier=50)
+        await scene.until_provisioned("second")
+        failed = await scene.until_summary("first", lambda it: feature(it) == "Failed", "Failed")
+        said = f"it belongs to ClusterProfile {scene.called('second')}, whose tier is 50"
+        assert message(failed).endswith(said)
+        assert (await scene.on_member())["a"]["data"]["by"] == "second"
+        await scene.delete_profile("second")
+        await scene.until_provisioned("first")
+        assert (await scene.on_member())["a"]["data"]["by"] == "first"
+
+
+async def test_what_drops_out_of_one_profile_goes_to_who_waits_for_it(scene: Scene) -> None:
+    await scene.source("one", config_map(scene.namespace, "a", by="first"))
+    await scene.source("two", config_map(scene.namespace, "a", by="second"), config_map(scene.namespace, "b"))
+    await scene.register()
+    await scene.profile("second", "two", tier=50)
+    async with running(scene.client, scene.namespace):
+        await scene.until_provisioned("second")
+        await scene.profile("first", "one")
+        await scene.until_summary("first", lambda it: feature(it) == "Failed", "Failed")
+        await scene.edit("two", config_map(scene.namespace, "b"))
+        await scene.until_provisioned("first")
+        assert (await scene.on_member())["a"]["data"]["by"] == "first"
+
+
+async def test_who_loses_a_release_says_so_at_once_and_installs_it_again_when_it_is_free(
+    scene: Scene, tmp_path: Path
+) -> None:
+    directory = unpack(pack("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}), tmp_path)
+    helm = Helm((await building.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
+
+    def chart(colour: str) -> list[Object]:
+        where = {"repositoryURL": directory.as_uri(), "releaseName": "app", "releaseNamespace": scene.namespace}
+        return [where | {"values": f"colour: {colour}"}]
+
+    await scene.register()
+    await scene.profile("first", helmCharts=chart("green"))
+    async with running(scene.client, scene.namespace, helm=helm):
+        await scene.until_summary("first", lambda it: feature(it, "Helm") == "Provisioned", "Provisioned")
+        await scene.profile("second", helmCharts=chart("red"), tier=50, syncMode="DryRun")
+        dry = await scene.until_summary("second", lambda it: bool(it.status.conditions), "previewed")
+        said = f"would be taken over from ClusterProfile {scene.called('first')}"
+        assert any(said in one.message for one in dry.status.conditions)
+        await scene.edit_profile("second", {"syncMode": "Continuous"})
+        failed = await scene.until_summary("first", lambda it: feature(it, "Helm") == "Failed", "Failed")
+        said = f"it belongs to ClusterProfile {scene.called('second')}, whose tier is 50"
+        assert said in message(failed, "Helm")
+        [release] = failed.status.helm_release_summaries
+        assert (release.status, release.release_name) == ("Conflict", "app")
+        assert said in release.conflict_message
+        there = (await scene.on_member())["app-settings"]
+        assert there["data"]["colour"] == "red"
+        assert [one.spec.entries for one in await scene.inventories(failed.metadata.uid)] in ([], [{}])
+        await scene.delete_profile("second")
+        await scene.until_summary("first", lambda it: feature(it, "Helm") == "Provisioned", "Provisioned")
+        assert (await scene.on_member())["app-settings"]["data"]["colour"] == "green"
+
+
+async def test_who_lost_an_object_and_leaves_what_it_has_takes_no_mark_off_it(scene: Scene) -> None:
+    await scene.source("one", config_map(scene.namespace, "a", by="first"))
+    await scene.source("two", config_map(scene.namespace, "a", by="second"))
+    await scene.register()
+    # It is deployed once, and so it does not look again.
+    await scene.profile("first", "one", syncMode="OneTime", stopMatchingBehavior="LeavePolicies")
+    async with running(scene.client, scene.namespace):
+        await scene.until_provisioned("first")
+        await scene.profile("second", "two", tier=50)
+        await scene.until_provisioned("second")
+        second = (await scene.summary("second")).metadata.uid
+        assert feature(await scene.summary("first")) == "Provisioned"
+        await scene.delete_profile("first")
+        await scene.until_summary_gone("first")
+        assert (await scene.on_member())["a"]["metadata"]["labels"][OWNER_LABEL] == second
