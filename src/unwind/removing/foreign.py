@@ -126,6 +126,8 @@ class Foreigners:
         self._going = going
         self._take_along = take_along
         self._waiting: dict[str, Several] = {}
+        self._looks = 0
+        """How often `going` was another."""
 
     def registration(self) -> Registration:
         return Registration(
@@ -138,6 +140,7 @@ class Foreigners:
 
     def look_again(self) -> None:
         """`going` is another: what was waited for may never come."""
+        self._looks += 1
         for one in self._waiting.values():
             one.tell()
 
@@ -145,6 +148,7 @@ class Foreigners:
         self._waiting.pop(ctx.ref.uid, None)
         if ctx.absent or obj["metadata"].get("deletionTimestamp") or self._take_along:
             return await next(ctx, obj)
+        looks = self._looks
         held = await (self._in_namespace(ctx) if ctx.resource.kind == "Namespace" else self._of_definition(ctx, obj))
         staying = await _not_left_over(ctx.client, held.staying, self._removed().values())
         if staying:
@@ -154,11 +158,12 @@ class Foreigners:
             ctx.log.info("kept", why=message)
             return Kept(Reason.FOREIGN_CONTENT, message, by="unwind")
         if held.going:
-            await self._wait_for(ctx, held.going)
+            await self._wait_for(ctx, held.going, looks)
         return await next(ctx, obj)
 
-    async def _wait_for(self, ctx: DeleteContext, held: Collection[Content]) -> None:
-        """Have this looked at again when all of them have changed, or gone; they may have, before anybody listened."""
+    async def _wait_for(self, ctx: DeleteContext, held: Collection[Content], looks: int) -> None:
+        """Have this looked at again when all of them have changed, or gone; they may have, before anybody listened.
+        `looks`: as it was before it was asked which are going."""
         several = Several()
         try:
             for one in list(held)[:_AT_ONCE]:
@@ -171,6 +176,8 @@ class Foreigners:
             several.close()
             raise
         self._waiting[ctx.ref.uid] = several
+        if self._looks != looks:
+            several.tell()
         waited_for = f"{ctx.ref} waits for what is removed beside it: {contents.named(held)}"
         raise Again(waited_for, until=several, after=_LOOK_AGAIN)
 

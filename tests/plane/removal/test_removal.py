@@ -216,6 +216,29 @@ async def test_what_another_step_kept_in_the_end_is_foreign(scene: Scene, room: 
     assert f"ConfigMap {room}/kept" in ledger.message
 
 
+async def test_what_another_step_keeps_while_it_is_looked_at_is_foreign(scene: Scene, room: str) -> None:
+    await scene.namespace(room, key="namespace")
+    await scene.write()
+    other = scene.another()
+    await other.config_map(room, "kept", metadata={"annotations": {names.DELETE_POLICY_ANNOTATION: "skip"}})
+    asked: list[frozenset[str]] = []
+    told = Told()
+
+    def going() -> frozenset[str]:
+        """The other is over right after somebody has asked for the second time, and before anything waits for it."""
+        asked.append(frozenset({other.owner.uid} if len(asked) < 2 else ()))
+        if len(asked) == 2:
+            removal.look_again()
+        return asked[-1]
+
+    async with asyncio.timeout(60), scene.removal(told=told, going=going) as removal, asyncio.TaskGroup() as group:
+        removing = group.create_task(removal.run())
+        await told.until("waits for what is removed beside it")
+        removal.look_again()
+        await removing
+    assert (await scene.account())["namespace"].ledger
+
+
 async def test_a_kind_whose_definition_is_gone_counts_as_removed(scene: Scene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     gadgets = await scene.definition(f"{room}.dev", owned=False)
