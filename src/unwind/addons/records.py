@@ -166,12 +166,7 @@ class Records:
         try:
             written = await self._inventories.client.revise(INVENTORIES, guard(chunk), {"spec": {"entries": entries}})
         except ConflictError:
-            try:
-                found = await self._inventories.client.get(
-                    INVENTORIES, name, namespace=self._inventories.namespace, type=Inventory
-                )
-            except NotFoundError:
-                found = None
+            found = await self._inventories.get(name)
         except NotFoundError:
             found = None
         else:

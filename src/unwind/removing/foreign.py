@@ -85,14 +85,32 @@ def follows(one: Content, removed: Mapping[str, ObjectRef], services: Collection
     return kind == ("", "Secret") and (it.annotations or {}).get("kubernetes.io/service-account.uid", "") in removed
 
 
+async def held_by(
+    client: Client,
+    discovery: Discovery,
+    ref: ObjectRef,
+    obj: Object,
+    *,
+    removed: Mapping[str, ObjectRef],
+    going: Collection[str],
+) -> Sorted:
+    """What a Namespace or a CRD holds. `removed`, `going`: as `sort` has them. Raises where nobody can know."""
+    if ref.kind == NAMESPACES.kind:
+        everything = await contents.in_namespace(client, discovery, ref.name)
+        served = [one.resource for one in await discovery.kinds()]
+        kinds = {(one.group, one.kind) for one in served if one.namespaced}
+        return sort(everything, removed=removed, going=going, kinds=kinds)
+    resource = contents.defined_by(obj)
+    if resource is None:
+        raise PermanentError(f"{ref} serves no version, so nobody knows what it holds")
+    return sort(await contents.of_kind(client, resource), removed=removed, going=going)
+
+
 async def foreigners(member: Member, item: Item, *, removed: Mapping[str, ObjectRef], going: Collection[str]) -> str:
     """What is somebody else's in the Namespace or the CRD that an entry is about, for people; nothing if it is about
-    something else, or is not there. `removed`, `going`: as `sort` has them."""
+    something else, or is not there."""
     ref, client = item.entry.object, member.client
-    if (ref.group, ref.kind) not in (
-        ("", NAMESPACES.kind),
-        (CUSTOM_RESOURCE_DEFINITIONS.group, CUSTOM_RESOURCE_DEFINITIONS.kind),
-    ):
+    if (ref.group, ref.kind) not in ((one.group, one.kind) for one in (NAMESPACES, CUSTOM_RESOURCE_DEFINITIONS)):
         return ""
     try:
         found = await client.get(item.resource, ref.name)
@@ -100,12 +118,8 @@ async def foreigners(member: Member, item: Item, *, removed: Mapping[str, Object
         return ""
     if found["metadata"]["uid"] != ref.uid:
         return ""
-    if ref.kind == NAMESPACES.kind:
-        held = await contents.in_namespace(client, member.discovery, ref.name)
-    else:
-        resource = contents.defined_by(found)
-        held = await contents.of_kind(client, resource) if resource else []
-    return contents.named(sort(held, removed=removed, going=going).staying)
+    held = await held_by(client, member.discovery, ref, found, removed=removed, going=going)
+    return contents.named(held.staying)
 
 
 class Foreigners:
@@ -149,7 +163,7 @@ class Foreigners:
         if ctx.absent or obj["metadata"].get("deletionTimestamp") or self._take_along:
             return await next(ctx, obj)
         looks = self._looks
-        held = await (self._in_namespace(ctx) if ctx.resource.kind == "Namespace" else self._of_definition(ctx, obj))
+        held = await held_by(ctx.client, self._discovery, ctx.ref, obj, removed=self._removed(), going=self._going())
         staying = await _not_left_over(ctx.client, held.staying, self._removed().values())
         if staying:
             # What belongs to something that is named need not be named itself.
@@ -180,19 +194,6 @@ class Foreigners:
             several.tell()
         waited_for = f"{ctx.ref} waits for what is removed beside it: {contents.named(held)}"
         raise Again(waited_for, until=several, after=_LOOK_AGAIN)
-
-    async def _in_namespace(self, ctx: DeleteContext) -> Sorted:
-        everything = await contents.in_namespace(ctx.client, self._discovery, ctx.ref.name)
-        kinds = {
-            (one.resource.group, one.resource.kind) for one in await self._discovery.kinds() if one.resource.namespaced
-        }
-        return sort(everything, removed=self._removed(), going=self._going(), kinds=kinds)
-
-    async def _of_definition(self, ctx: DeleteContext, obj: Object) -> Sorted:
-        resource = contents.defined_by(obj)
-        if resource is None:
-            raise PermanentError(f"{ctx.ref} serves no version, so nobody knows what it holds")
-        return sort(await contents.of_kind(ctx.client, resource), removed=self._removed(), going=self._going())
 
 
 async def _changed(client: Client, one: Content) -> bool:

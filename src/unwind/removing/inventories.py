@@ -59,7 +59,7 @@ class Inventories:
         them afterwards.
         """
         found: list[Inventory] = []
-        while chunk := await self._get(f"{owner}-{len(found)}"):
+        while chunk := await self.get(f"{owner}-{len(found)}"):
             found.append(chunk)
         return found
 
@@ -114,7 +114,8 @@ class Inventories:
         others = await (self._further.ask("", self._all_further) if known else self.of(owner))
         return all(one.metadata.name in known for one in others if one.spec.owner.uid == owner)
 
-    async def _get(self, name: str) -> Inventory | None:
+    async def get(self, name: str) -> Inventory | None:
+        """One chunk, by its name; None if there is none."""
         try:
             return await self.client.get(INVENTORIES, name, namespace=self.namespace, type=Inventory)
         except NotFoundError:
@@ -138,7 +139,7 @@ class Inventories:
                 continue  # many have written at once
             except ApiError:
                 # Who has sealed it once does not change.
-                chunk = await self._get(name)
+                chunk = await self.get(name)
                 if chunk is None or chunk.spec.sealed_for:
                     return chunk
                 raise

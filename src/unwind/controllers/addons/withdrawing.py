@@ -188,13 +188,16 @@ class Withdrawals:
 
     async def _until_calm(self, cluster: Hashable) -> None:
         """Return when what is being removed from a cluster is gone or waits for somebody: until then it comes first."""
-        calm = False
-        while not calm:
-            while any(one.busy for one in self._under_way.values() if one.cluster == cluster):
+        while True:
+            while self._is_busy(cluster):
                 await self._calm.setdefault(cluster, asyncio.Event()).wait()
             # What waited for the last of them begins in a moment. By the clock of the wall: nothing depends on it.
             await asyncio.sleep(_A_MOMENT)
-            calm = not any(one.busy for one in self._under_way.values() if one.cluster == cluster)
+            if not self._is_busy(cluster):
+                return
+
+    def _is_busy(self, cluster: Hashable) -> bool:
+        return any(one.busy for one in self._under_way.values() if one.cluster == cluster)
 
     def _calm_down(self, cluster: Hashable) -> None:
         if calm := self._calm.pop(cluster, None):
