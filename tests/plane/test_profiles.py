@@ -152,7 +152,7 @@ async def test_what_depends_on_others_is_deployed_after_them_and_says_what_it_wa
     assert (await scene.summary("top")).status.dependencies is None
 
 
-async def test_a_chain_is_withdrawn_in_reverse_order_when_the_label_goes(scene: Scene) -> None:
+async def test_a_chain_is_withdrawn_in_reverse_order_when_the_label_goes(scene: Scene, plane: Plane) -> None:
     await scene.register()
     for number, name in enumerate(("base", "middle", "top")):
         await scene.source(name, *(config_map(scene.namespace, f"{name}-{one}") for one in range(3)))
@@ -167,6 +167,9 @@ async def test_a_chain_is_withdrawn_in_reverse_order_when_the_label_goes(scene: 
             await scene.until_summary_gone(name)
     assert await scene.on_member() == {}
     assert [name.partition("-")[0] for name in scene.deleted()] == ["top"] * 3 + ["middle"] * 3 + ["base"] * 3
+    asked = plane.management.audit.deletions(resource="clustersummaries", namespace=scene.namespace)
+    summaries = [scene.summary_name(name) for name in ("top", "middle", "base")]
+    assert [one.object_ref.name for one in asked] == summaries, "what goes first is asked for first"
     assert [await scene.inventories(uid) for uid in uids] == [[], [], []]
 
 

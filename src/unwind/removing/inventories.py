@@ -58,9 +58,12 @@ class Inventories:
         was written anywhere; nearly every owner has one chunk. Who relies on there being no more asks `of`, or closes
         them afterwards.
         """
-        found: list[Inventory] = []
-        while chunk := await self.get(f"{owner}-{len(found)}"):
-            found.append(chunk)
+        # The second is nearly always missing: it is asked for beside the first.
+        first, next_one = await asyncio.gather(self.get(f"{owner}-0"), self.get(f"{owner}-1"))
+        found = [first] if first else []
+        while found and next_one:
+            found.append(next_one)
+            next_one = await self.get(f"{owner}-{len(found)}")
         return found
 
     async def on(self, member: str) -> list[Inventory]:

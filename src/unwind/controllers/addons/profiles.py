@@ -83,6 +83,8 @@ class Profiles:
         self._gated = Gated(gate, recorder, self._gate_changed)
         self._taken: dict[Pair, str] = {}
         """Summaries that cannot be made, because their names belong to others."""
+        self._withdrawing: dict[str, asyncio.Event] = {}
+        """Summaries that are about to be deleted, by uid; each is told when it was."""
         self._profiles: Queue[ProfileKey] = Queue(
             metrics.timed("profiles", self._reconcile), group=lambda key: key, clock=clock, failed=self._failed
         )
@@ -226,7 +228,12 @@ class Profiles:
         if said is Verdict.UNWANTED:
             self._taken.pop(pair, None)
             if summary and not summary.metadata.terminating:
-                await self._withdraw(pair, summary)
+                over = self._withdrawing[summary.metadata.uid] = asyncio.Event()
+                try:
+                    await self._withdraw(pair, summary)
+                finally:
+                    del self._withdrawing[summary.metadata.uid]
+                    over.set()
         elif profile and target and said is not Verdict.LEFT:
             if summary is not None:
                 await self._keep(pair, profile, target, summary)
@@ -295,6 +302,10 @@ class Profiles:
                 return
         if isinstance(summarizing.withdraws(profile.spec if profile else summary.spec.cluster_profile_spec), Unknown):
             return  # it holds, and the profile says so
+        # Of a chain that goes the last is the first whose turn it is: nothing else is asked of the server before it.
+        for one in summarizing.dependents(summary, self._caches.needing, self._caches.needed):
+            if over := self._withdrawing.get(one.metadata.uid):
+                await over.wait()
         where = summary.metadata
         # It may be gone, or the name another's: then there is nothing to delete.
         with suppress(NotFoundError, ConflictError):

@@ -169,7 +169,8 @@ class Summaries:
     def _look_below(self, it: ClusterSummary) -> None:
         """Those that wait for it to be gone."""
         for other in self._caches.needed(it):
-            self._queue.add(key_of(other))
+            if other.metadata.terminating:
+                self._queue.add(key_of(other))
 
     def _look_at_lacking(self, cluster: ClusterKey) -> None:
         """Something has gone from a cluster: others may have waited for it to be free."""
