@@ -106,6 +106,22 @@ async def test_what_was_deleted_by_hand_is_deployed_again(step: Step) -> None:
     assert found["metadata"]["uid"] not in states
 
 
+async def test_what_is_still_being_deleted_is_waited_for(step: Step) -> None:
+    await step.deploy(step.chart("settings"))
+    where, name = step.namespace, "settings-settings"
+    held = {"metadata": {"finalizers": ["helm.test/hold"]}}
+    found = await step.client.patch(CONFIG_MAPS, name, held, namespace=where)
+    await step.client.delete(CONFIG_MAPS, name, uid=found["metadata"]["uid"], namespace=where)
+    for colour in ("blue", "red"):
+        with pytest.raises(TransientError, match=f"ConfigMap {where}/{name} is being deleted"):
+            await step.deploy(step.chart("settings", values=() if colour == "blue" else (f"colour: {colour}",)))
+    await step.client.patch(CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=where)
+    await step.deploy(step.chart("settings", values=("colour: red",)))
+    settings = await step.get(CONFIG_MAPS, name)
+    assert settings
+    assert settings["data"] == {"colour": "red"}
+
+
 async def test_what_a_new_version_of_the_chart_dropped_is_out_of_the_inventory(step: Step) -> None:
     await step.deploy(step.chart("web"))
     await step.deploy(step.chart("web", version="2.0.0"))

@@ -184,6 +184,8 @@ class _Deployment:
         found = await self._found([*wanted, *dropped])
         if conflicts := self._conflicts([*wanted, *dropped], found):
             raise HelmConflictError(f"{self._chart.source} would take over what is not its own", conflicts)
+        if going := _terminating(wanted, found):
+            raise TransientError(f"{going} is being deleted; when it is gone, {self._release} is deployed")
         await self._intend(wanted, found)
         if last and self._rival:
             await self._mark(last)
@@ -312,13 +314,15 @@ class _Deployment:
         return found
 
     async def _standing(self, objects: list[Part]) -> tuple[ObjectRef, ...] | None:
-        """The objects, if all of them are there as they were written down; None if one is missing."""
+        """The objects, if all of them are there as they were written down; None if one is missing, or going."""
         parts = [one for one in objects if not one.manifest.hook]
         found = await self._found(parts)
         refs = []
         for one in parts:
             entry, there = self._entries.get(one.key), found.get(one.key)
             if there is None or entry is None or entry.object.uid != there["metadata"]["uid"]:
+                return None
+            if there["metadata"].get("deletionTimestamp"):
                 return None
             refs.append(entry.object)
         return tuple(refs)
@@ -469,6 +473,15 @@ def _without(parts: Iterable[Part], others: Iterable[Part]) -> list[Part]:
     """Those that are not among the others, and are no hooks."""
     keys = {one.key for one in others}
     return [one for one in parts if one.key not in keys and not one.manifest.hook]
+
+
+def _terminating(wanted: Iterable[Part], found: Mapping[str, Object]) -> ObjectRef | None:
+    """One that is being deleted: Helm would find it there, and be content."""
+    for one in wanted:
+        there = found.get(one.key)
+        if there and there["metadata"].get("deletionTimestamp") and not (one.manifest.hook or one.manifest.forever):
+            return one.ref
+    return None
 
 
 class _About(msgspec.Struct, rename="camel"):

@@ -10,7 +10,7 @@ from unwind.kube.errors import NotFoundError
 from unwind.removing.order import BUILT_IN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from unwind.api.resources import Resource
     from unwind.fleet.member import Member
@@ -23,7 +23,10 @@ class Served:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._kinds: dict[tuple[str, str], dict[str, Resource]] = {}
+        self._kinds: Sequence[Kind] = ()
+        """As the member's discovery has them: shared by all removals, which have few kinds each."""
+        self._versions: dict[tuple[str, str], dict[str, Resource]] = {}
+        """Of the kinds that were asked for."""
         self._gone: set[tuple[str, str]] = set()
         self._asking = asyncio.Lock()
 
@@ -49,14 +52,18 @@ class Served:
         return item.resource
 
     def _find(self, kind: tuple[str, str], version: str) -> Resource | None:
-        versions = self._kinds.get(kind)
+        if kind not in self._versions:
+            found = self._versions[kind] = {}
+            for one in self._kinds:  # in the server's order of preference
+                it = one.resource
+                if (it.group, it.kind) == kind:
+                    found.setdefault(it.version, it)
+        versions = self._versions[kind]
         return (versions.get(version) or next(iter(versions.values()))) if versions else None
 
-    def _take(self, kinds: Iterable[Kind]) -> None:
-        self._kinds = {}
-        for one in kinds:  # in the server's order of preference
-            it = one.resource
-            self._kinds.setdefault((it.group, it.kind), {}).setdefault(it.version, it)
+    def _take(self, kinds: Sequence[Kind]) -> None:
+        self._kinds = kinds
+        self._versions = {}
 
     async def _is_gone(self, recorded: Resource) -> bool:
         """Whether a kind that is not served does not exist any more, and is not merely out of sight for now."""
