@@ -20,7 +20,7 @@ from unwind.local.waiting import until_absent
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from unwind.api.resources import Resource
     from unwind.kube.client import Object
@@ -81,6 +81,41 @@ async def test_a_replica_that_was_asleep_is_told_when_it_may_act_again(plane: Pl
         # Nobody else took them: it holds the same Leases as before, and in between it did nothing for them.
         await until(lambda: told == [16])
         task.cancel()
+
+
+class Late(Client):
+    """Something takes its time before a Lease is renewed, once."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.meanwhile: Callable[[], None] | None = None
+
+    async def patch(self, resource: Resource, name: str, patch: Any, **more: Any) -> Object:
+        if resource == LEASES and (meanwhile := self.meanwhile):
+            self.meanwhile = None
+            meanwhile()
+        return await super().patch(resource, name, patch, **more)
+
+
+async def test_who_was_refused_while_a_renewal_took_its_time_is_told_when_it_may_act_again(
+    plane: Plane, namespace: str
+) -> None:
+    clock, told, asked = StillClock(), list[int](), list[bool]()
+
+    def meanwhile() -> None:
+        clock.advance(2)  # more than it may act for since the renewal before
+        asked.append(shards.owns("any-cluster"))
+
+    async with Late(plane.management.connection("admin", groups=("system:masters",))) as client:
+        shards = Shards(client, namespace=namespace, identity="a", clock=clock)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(shards.run())
+            await until(lambda: len(shards.owned) == 16)
+            shards.subscribe(lambda: told.append(len(shards.owned)))
+            client.meanwhile = meanwhile
+            clock.advance(9)
+            await until(lambda: asked == [False] and told == [16])
+            task.cancel()
 
 
 class Slow(Client):

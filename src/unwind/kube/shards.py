@@ -101,6 +101,8 @@ class Shards:
         self._troubled = troubled
         self._held: dict[int, float] = {}
         """The shards that are ours, and when the last renewal that succeeded was sent."""
+        self._refused: set[int] = set()
+        """The shards that somebody was told not to act for. They have to be told when they may."""
         self._leases = Informer(client, views.typed(LEASES, Lease), namespace=namespace, clock=clock)
         self._observed: dict[str, tuple[str, float]] = {}
         """When each Lease was last seen to have been renewed, by our own clock: others' may be wrong."""
@@ -123,12 +125,12 @@ class Shards:
 
     def owns(self, key: str) -> bool:
         """Whether this replica may act for a key, now; to be asked again before every act."""
-        return self._may_act(shard_of(key, shards=self.shards))
+        return self._permits(shard_of(key, shards=self.shards))
 
     @property
     def leads(self) -> bool:
         """Whether this replica does what only one may do."""
-        return self._may_act(0)
+        return self._permits(0)
 
     async def run(self) -> None:
         """Take part until cancelled; then let go of everything, so that others need not wait."""
@@ -149,6 +151,12 @@ class Shards:
         finally:
             self._held.clear()
             await asyncio.shield(self._leave())
+
+    def _permits(self, shard: int) -> bool:
+        may = self._may_act(shard)
+        if not may:
+            self._refused.add(shard)
+        return may
 
     def _may_act(self, shard: int) -> bool:
         renewed = self._held.get(shard)
@@ -178,14 +186,17 @@ class Shards:
                 await side_by_side(
                     (self._settle(shard, wanted=shard in wanted) for shard in range(self.shards)), limit=self.shards
                 )
-                if self.leads:
+                if self._may_act(0):
                     await self._forget_the_dead()
         except (TimeoutError, ApiError, UnreachableError) as error:
             # Whatever could not be renewed runs out by itself.
             self._troubled(error)
         for shard in [shard for shard in self._held if not self._may_act(shard)]:
             del self._held[shard]
-        if self.owned != before:
+        owned = self.owned
+        # A shard may also have run out in the middle of this, and have been renewed at the end of it.
+        refused, self._refused = owned & self._refused, self._refused - owned
+        if owned != before or refused:
             for changed in self._told:
                 changed()
 

@@ -133,15 +133,19 @@ class _Process:
         called = self._take(options.listen, "--listen") if serves else None
 
         observed = Metrics(self._registry)
-        client = await self._stack.enter_async_context(
-            Client(connection, user_agent="unwind-manager", observe=observed.called)
-        )
+        # Leases go by a way of their own: behind thousands of other requests a renewal comes too late.
+        client, for_leases = [
+            await self._stack.enter_async_context(
+                Client(connection, user_agent="unwind-manager", observe=observed.called)
+            )
+            for _ in range(2)
+        ]
         version = msgspec.json.decode(await client.raw("/version"), type=_Version)
         if controls:
             await _refuse_rivals(client)
         identity = _identity()
         shards = Shards(
-            client,
+            for_leases,
             namespace=options.namespace,
             identity=identity,
             version=version_of("kube-unwind"),

@@ -390,11 +390,11 @@ class Summaries:
     async def _leave_to_teardown(self, summary: ClusterSummary, target: Target | None) -> None:
         """Let the summary go only when all that it put on the cluster is accounted for."""
         self._forget(key_of(summary))  # two that remove the same would do no harm, but only one of them tells the truth
-        chunks = await self._inventories.of(summary.metadata.uid)
-        if not all(item.done for item in items(chunks)):
-            uid = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION, "")
-            teardown = self._caches.teardowns.cache.get(Key("", uid))
-            if target is not None or teardown is None or not teardown.finished:
+        uid = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION, "")
+        teardown = self._caches.teardowns.cache.get(Key("", uid))
+        if target is not None or teardown is None or not teardown.finished:
+            chunks = await self._inventories.of(summary.metadata.uid)
+            if not all(item.done for item in items(chunks)):
                 self._words.wait(summary, Reason.WAITING, f"waits for Teardown {uid} of its cluster")
                 return
         await self._words.set_finalizer(summary, wanted=False)
