@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.kube.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,25 +32,23 @@ async def revise(
     no such subresource.
     """
     metadata = read["metadata"]
-    refusal: ApiError | None = None
-    for _ in range(_TRIES):
+    tries = _TRIES
+    while True:
         patch = change(read)
         if patch is None:
             return None
         try:
             return await client.revise(resource, read, patch, subresource=subresource)
-        except (ConflictError, NotFoundError) as error:
-            refusal = error
-        try:
-            read = await client.get(resource, metadata["name"], namespace=metadata.get("namespace"))
-        except NotFoundError:
-            return None
-        if read["metadata"]["uid"] != metadata["uid"]:
-            return None
-        if isinstance(refusal, NotFoundError):
-            raise refusal
-    assert refusal  # noqa: S101 - for the type checker
-    raise refusal
+        except (ConflictError, NotFoundError) as refusal:
+            tries -= 1
+            try:
+                read = await client.get(resource, metadata["name"], namespace=metadata.get("namespace"))
+            except NotFoundError:
+                return None
+            if read["metadata"]["uid"] != metadata["uid"]:
+                return None
+            if not tries or isinstance(refusal, NotFoundError):
+                raise
 
 
 async def set_finalizer(

@@ -129,7 +129,7 @@ class Foreigners:
         self,
         discovery: Discovery,
         *,
-        removed: Callable[[], Mapping[str, ObjectRef]],
+        removed: Mapping[str, ObjectRef],
         going: Callable[[], Collection[str]],
         take_along: bool = False,
     ) -> None:
@@ -163,8 +163,8 @@ class Foreigners:
         if ctx.absent or obj["metadata"].get("deletionTimestamp") or self._take_along:
             return await next(ctx, obj)
         looks = self._looks
-        held = await held_by(ctx.client, self._discovery, ctx.ref, obj, removed=self._removed(), going=self._going())
-        staying = await _not_left_over(ctx.client, held.staying, self._removed().values())
+        held = await held_by(ctx.client, self._discovery, ctx.ref, obj, removed=self._removed, going=self._going())
+        staying = await _not_left_over(ctx.client, held.staying, self._removed.values())
         if staying:
             # What belongs to something that is named need not be named itself.
             owned = contents.descendants(staying, [one.metadata.uid for one in staying])

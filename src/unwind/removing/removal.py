@@ -111,7 +111,7 @@ class Removal:
         own = {self._owner}
         self._foreigners = Foreigners(
             member.discovery,
-            removed=lambda: self._removed,
+            removed=self._removed,
             # What it keeps itself is not waited for.
             going=lambda: frozenset(going()) - own,
             take_along=take_along,
@@ -148,6 +148,9 @@ class Removal:
                 self._notes.finish(unwritten=self._discarded and not self.progress.left)
         except ExceptionGroup as failures:
             raise to_tell(failures) from None
+        finally:
+            # They know this one as well: in a circle they would stay until somebody looks for such.
+            del self._notes, self._deletions
 
     async def _remove_all(self) -> None:
         everything = [item for item in items(self._chunks.values()) if self._only is None or item.key in self._only]

@@ -147,6 +147,7 @@ class Execution:
                 if timer:
                     timer.cancel()
         await self._put_down(self._phase)
+        self._steps.clear()  # they know this one: in a circle they would stay until somebody looks for such
         log.info("teardown ended", cluster=str(self.target.ref), teardown=self.teardown.metadata.name, end=self._phase)
 
     async def _begin(self, group: asyncio.TaskGroup) -> None:

@@ -116,7 +116,7 @@ class Carrying:
         self._sealed = step.effort != Effort.ENFORCE
         """Whether the inventory is closed before anything is done by it: always, where nobody waits for the end."""
         self._gone: set[str] = set()
-        """The uids of what was seen to be absent before all of it was looked at once more."""
+        """The uids of what was seen to be absent by removals that are over."""
         self._chance = CHANCE
 
     async def run(self) -> None:
@@ -136,16 +136,21 @@ class Carrying:
     def _end(self, state: StepState) -> None:
         self.state = state
         self.waits.clear()
+        self._forget_removals()
         self.over.set()
         self._changed()
+
+    def _forget_removals(self) -> None:
+        """All that has to be known of them is what is gone; and they know this one, in a circle."""
+        self._gone.update(*(removal.removed for _, removal, _ in self._removals))
+        self._removals.clear()
 
     async def seal(self) -> None:
         """Close the inventory of what is gone. Somebody may have deployed meanwhile, or nobody knows because we died:
         then all that it says now goes, or is seen to be gone."""
         if self._sealed or (self._read is not None and await self.closed()):
             return
-        self._gone.update(*(removal.removed for _, removal, _ in self._removals))
-        self._removals.clear()
+        self._forget_removals()
         self.state = StepState.REMOVING
         await self._remove_sealed()
         self._end(StepState.REMOVED)
