@@ -62,43 +62,39 @@ class Together(Generic[T]):
         self._asking: dict[Hashable, asyncio.Future[None]] = {}
         """Questions that are being asked; done when there is an answer."""
         self._waiting: dict[Hashable, asyncio.Future[T]] = {}
-        """For those who came too late for these: the answer of the next one."""
+        """Questions that are about to be asked: the answer, for those who came in time."""
 
     async def ask(self, key: Hashable, question: Callable[[], Awaitable[T]]) -> T:
         """The answer. `key`: what makes two questions the same."""
-        while (before := self._asking.get(key)) is not None:
-            if (waiting := self._waiting.get(key)) is None:
-                break
-            # Somebody waits to ask already. If they give up, another one has to.
+        while (waiting := self._waiting.get(key)) is not None:
+            # Somebody is about to ask. If they give up, another one has to.
             await asyncio.wait([waiting])
             if not waiting.cancelled():
                 return waiting.result()
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] | None = None
-        if before is not None:
-            answer = self._waiting[key] = loop.create_future()
-            try:
+        answer = self._waiting[key] = loop.create_future()
+        try:
+            if before := self._asking.get(key):
                 await asyncio.wait([before])
-            except BaseException:
-                answer.cancel()
-                raise
-            finally:
-                del self._waiting[key]
+            else:
+                await asyncio.sleep(0)  # whoever comes in the same moment is in time for this one
+        except BaseException:
+            answer.cancel()
+            raise
+        finally:
+            del self._waiting[key]
         asking = self._asking[key] = loop.create_future()
         try:
             found = await question()
         except Exception as error:
-            if answer:
-                answer.set_exception(error)
-                answer.exception()  # nobody need have waited for it
+            answer.set_exception(error)
+            answer.exception()  # nobody need have waited for it
             raise
         except BaseException:
-            if answer:
-                answer.cancel()
+            answer.cancel()
             raise
         else:
-            if answer:
-                answer.set_result(found)
+            answer.set_result(found)
             return found
         finally:
             asking.set_result(None)

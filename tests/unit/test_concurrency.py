@@ -61,14 +61,36 @@ class Oracle:
         return mine
 
 
+async def a_moment() -> None:
+    """Long enough for whoever can go on to do so."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_who_comes_in_the_same_moment_shares_the_question() -> None:
+    together, oracle = Together[int](), Oracle()
+    oracle.let.set()
+    assert await asyncio.gather(*(together.ask("a", oracle) for _ in range(5))) == [1] * 5
+
+
+async def test_when_the_one_who_is_about_to_ask_gives_up_another_one_does() -> None:
+    together, oracle = Together[int](), Oracle()
+    oracle.let.set()
+    first, second = (asyncio.create_task(together.ask("a", oracle)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == 1
+    assert first.cancelled()
+
+
 async def test_who_comes_while_a_question_is_asked_shares_the_next_one() -> None:
     together, oracle = Together[int](), Oracle()
     async with asyncio.TaskGroup() as group:
         first = group.create_task(together.ask("a", oracle))
-        await asyncio.sleep(0)
+        await a_moment()
         others = [group.create_task(together.ask("a", oracle)) for _ in range(20)]
         elsewhere = group.create_task(together.ask("b", oracle))
-        await asyncio.sleep(0)
+        await a_moment()
         assert oracle.asked == 2
         oracle.let.set()
     assert (first.result(), elsewhere.result()) == (1, 2)
@@ -85,13 +107,13 @@ async def test_a_later_question_is_asked_anew() -> None:
 async def test_when_the_one_who_asks_gives_up_another_one_does() -> None:
     together, oracle = Together[int](), Oracle()
     first = asyncio.create_task(together.ask("a", oracle))
-    await asyncio.sleep(0)
+    await a_moment()
     second = asyncio.create_task(together.ask("a", oracle))
-    await asyncio.sleep(0)
+    await a_moment()
     third = asyncio.create_task(together.ask("a", oracle))
-    await asyncio.sleep(0)
+    await a_moment()
     second.cancel()
-    await asyncio.sleep(0)
+    await a_moment()
     first.cancel()
     oracle.let.set()
     assert await third == 2
