@@ -258,7 +258,7 @@ class Summaries:
         needed = self._caches.needed(summary)
         if waited_for := summarizing.waited_for(summary, needed, self._landed):
             self._words.wait(summary, Reason.WAITING, f"waits for: {'; '.join(waited_for)}")
-            if not summarizing.provisioned(summary) and all(self._comes(one) for one in needed):
+            if needed and not summarizing.provisioned(summary) and all(self._comes(one) for one in needed):
                 await self._prepared.make(self._deploying, summary, self._profile_of(summary), target)
             return
         stop = self._stops[key_of(summary)] = asyncio.Event()
