@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import uuid
-import weakref
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -239,18 +237,6 @@ async def test_what_another_step_keeps_while_it_is_looked_at_is_foreign(scene: S
         removal.look_again()
         await removing
     assert (await scene.account())["namespace"].ledger
-
-
-async def test_a_removal_that_is_over_is_free_at_once(scene: Scene, room: str) -> None:
-    await scene.cluster.create_namespace(room)
-    await scene.config_map(room, "one")
-    gc.collect()
-    gc.disable()
-    try:
-        there = weakref.ref(await scene.remove())
-        assert there() is None, "with all that it knew; nobody has to look for it"
-    finally:
-        gc.enable()
 
 
 async def test_a_kind_whose_definition_is_gone_counts_as_removed(scene: Scene, room: str) -> None:
