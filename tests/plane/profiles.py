@@ -12,7 +12,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from tests.plane.external import Everything
-from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
 from unwind.api.sveltos import (
     CLUSTER_CONFIGURATIONS,
     CLUSTER_PROFILES,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import Cluster
+    from unwind.local.plane import Plane
     from unwind.parts import Owner, Part
 
 KINDS = (
@@ -324,6 +325,18 @@ class Scene:
                     await self.client.delete(kind, meta["name"], uid=meta["uid"], namespace=namespace)
                 with suppress(NotFoundError):
                     await self.client.patch(kind, meta["name"], {"metadata": {"finalizers": None}}, namespace=namespace)
+
+
+@asynccontextmanager
+async def playing(plane: Plane, namespace: str) -> AsyncIterator[Scene]:
+    """A scene with a namespace of its own on the first member, which goes with it."""
+    member = plane.members["member-1"]
+    await member.create_namespace(namespace)
+    scene = Scene(plane.management.client, member, namespace)
+    yield scene
+    await scene.clear()
+    made = await member.client.get(NAMESPACES, namespace)
+    await member.client.delete(NAMESPACES, namespace, uid=made["metadata"]["uid"])
 
 
 def feature(summary: ClusterSummary, feature_id: str = "Resources") -> str:

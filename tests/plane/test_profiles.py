@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest_asyncio
 
 from tests.plane.charting import SETTINGS, VALUES
-from tests.plane.profiles import Scene, condition, config_map, feature, install, message, running
+from tests.plane.profiles import Scene, condition, config_map, feature, install, message, playing, running
 from unwind.addons.helm import Helm
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import OWNER_LABEL, Finalizer
@@ -18,7 +18,6 @@ from unwind.api.resources import (
     CLUSTER_ROLES,
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
-    NAMESPACES,
     ROLE_BINDINGS,
     ROLES,
     SECRETS,
@@ -54,13 +53,8 @@ async def installed(plane: Plane) -> None:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def scene(plane: Plane, namespace: str, installed: None) -> AsyncIterator[Scene]:
-    client, member = plane.management.client, plane.members["member-1"]
-    await member.create_namespace(namespace)
-    scene = Scene(client, member, namespace)
-    yield scene
-    await scene.clear()
-    made = await member.client.get(NAMESPACES, namespace)
-    await member.client.delete(NAMESPACES, namespace, uid=made["metadata"]["uid"])
+    async with playing(plane, namespace) as scene:
+        yield scene
 
 
 async def test_a_cluster_that_matches_gets_what_the_profile_says(scene: Scene) -> None:

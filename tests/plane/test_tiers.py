@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import pytest_asyncio
 
 from tests.plane.charting import SETTINGS, VALUES
-from tests.plane.profiles import Scene, config_map, feature, install, message, running
+from tests.plane.profiles import Scene, config_map, feature, install, message, playing, running
 from unwind.addons.helm import Helm
 from unwind.api.names import OWNER_LABEL
-from unwind.api.resources import NAMESPACES
 from unwind.local import building, tools
 from unwind.testing.charts import pack, unpack
 
@@ -29,13 +28,8 @@ async def installed(plane: Plane) -> None:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def scene(plane: Plane, namespace: str, installed: None) -> AsyncIterator[Scene]:
-    client, member = plane.management.client, plane.members["member-1"]
-    await member.create_namespace(namespace)
-    scene = Scene(client, member, namespace)
-    yield scene
-    await scene.clear()
-    made = await member.client.get(NAMESPACES, namespace)
-    await member.client.delete(NAMESPACES, namespace, uid=made["metadata"]["uid"])
+    async with playing(plane, namespace) as scene:
+        yield scene
 
 
 async def test_who_loses_an_object_says_so_at_once_and_has_it_again_when_it_is_free(scene: Scene) -> None:
