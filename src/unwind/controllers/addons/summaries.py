@@ -94,7 +94,7 @@ class Summaries:
         self._prepared = Preparations()
         self._landed: set[str] = set()
         """Those that are on their clusters, by uid, and whose status does not say so yet."""
-        self._lacking: dict[Key, ClusterKey] = {}
+        self._lacking: dict[ClusterKey, set[Key]] = {}
         """Those that want what another on their cluster has."""
         self._queue: Queue[Key] = Queue(
             metrics.timed(self.name, self._reconcile),
@@ -156,7 +156,7 @@ class Summaries:
         if new is None or new.metadata.terminating:
             self._look_below(it)
         if new is None:
-            self._lacking.pop(change.key, None)
+            self._note_lacking(it, lacking=False)
             self._look_at_lacking(summarizing.cluster_of(it))
 
     def _look_above(self, it: ClusterSummary) -> None:
@@ -174,8 +174,14 @@ class Summaries:
 
     def _look_at_lacking(self, cluster: ClusterKey) -> None:
         """Something has gone from a cluster: others may have waited for it to be free."""
-        for key in [key for key, where in self._lacking.items() if where == cluster]:
+        for key in self._lacking.get(cluster, ()):
             self._queue.add(key)
+
+    def _note_lacking(self, summary: ClusterSummary, *, lacking: bool) -> None:
+        cluster = summarizing.cluster_of(summary)
+        there = self._lacking.pop(cluster, set()) - {key_of(summary)}
+        if there := there | ({key_of(summary)} if lacking else set()):
+            self._lacking[cluster] = there
 
     def _target_changed(self, cluster: ClusterKey, old: Target | None, new: Target | None) -> None:
         if old and new and _reached_by(old) == _reached_by(new):
@@ -299,11 +305,8 @@ class Summaries:
 
     async def _tell_others(self, summary: ClusterSummary, done: Done) -> None:
         """Have those look again that something was taken from, or that want what is free now."""
-        cluster, key = summarizing.cluster_of(summary), key_of(summary)
-        if done.lacking:
-            self._lacking[key] = cluster
-        else:
-            self._lacking.pop(key, None)
+        cluster = summarizing.cluster_of(summary)
+        self._note_lacking(summary, lacking=done.lacking)
         if done.pruned:
             self._look_at_lacking(cluster)
         if not done.taken_from:
