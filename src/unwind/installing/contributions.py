@@ -17,6 +17,7 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import READ, Contribution, Right, Setting
 from unwind.installing.addressing import MANAGER, PORT, SERVICE, granted, webhook
+from unwind.installing.policies import MANAGE
 from unwind.installing.protection import PROTECTING
 from unwind.installing.registration import GATING
 from unwind.installing.requesting import REQUESTS
@@ -70,6 +71,7 @@ RECORDS = Contribution(
     everywhere=(
         Right(unwind.GROUP, ("teardowns",), (*READ, "create", "patch", "delete")),
         Right(unwind.GROUP, ("teardowns/status",), ("patch",)),
+        MANAGE,
     ),
     at_home=(Right(unwind.GROUP, ("inventories",), (*READ, "create", "patch", "delete")),),
 )

@@ -18,6 +18,7 @@ from unwind.api.resources import (
 from unwind.api.rights import READ, Contribution, Right
 from unwind.api.unwind import Effort, Phase, StepState
 from unwind.installing.addressing import CERTIFICATE, MANAGER, PORT, SERVICE, granted, webhook
+from unwind.installing.policies import policy_and_binding, resource_rule
 
 if TYPE_CHECKING:
     from unwind.api.resources import Resource
@@ -129,16 +130,9 @@ def _guard(setting: Setting) -> list[dict[str, Any]]:
     Cluster API drops an extension as soon as it is being deleted: a finalizer would be too late.
     """
     name = guard_name(setting.namespace)
-    rule = {
-        "apiGroups": [capi.EXTENSION_CONFIGS.group],
-        "apiVersions": ["*"],
-        "resources": [capi.EXTENSION_CONFIGS.plural],
-        "operations": ["UPDATE", "DELETE"],
-    }
     policy = {
-        "failurePolicy": "Fail",
         "paramKind": {"apiVersion": unwind.TEARDOWNS.api_version, "kind": unwind.TEARDOWNS.kind},
-        "matchConstraints": {"resourceRules": [rule]},
+        "matchConstraints": {"resourceRules": [resource_rule(capi.EXTENSION_CONFIGS, "UPDATE", "DELETE")]},
         # By the object, and not by the name of the request: that has none when a whole collection is deleted.
         "matchConditions": [
             {"name": "ours", "expression": f"oldObject.metadata.name == '{extension_name(setting.namespace)}'"},
@@ -151,16 +145,8 @@ def _guard(setting: Setting) -> list[dict[str, Any]]:
         ],
         "validations": [{"expression": f"!({_HOLDS})", "messageExpression": _MESSAGE, "reason": "Forbidden"}],
     }
-    binding = {
-        "policyName": name,
-        "validationActions": ["Deny"],
-        # Every Teardown there is; where there is none, nothing is held.
-        "paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"},
-    }
-    return [
-        _object(VALIDATING_ADMISSION_POLICIES, name) | {"spec": policy},
-        _object(VALIDATING_ADMISSION_POLICY_BINDINGS, name) | {"spec": binding},
-    ]
+    # Every Teardown there is; where there is none, nothing is held.
+    return policy_and_binding(name, policy, paramRef={"selector": {}, "parameterNotFoundAction": "Allow"})
 
 
 def _annotation(of: str, annotation: str) -> str:
@@ -217,23 +203,12 @@ def _unmarked(setting: Setting) -> list[dict[str, Any]]:
     moment, it would get the mark, and Cluster API would never ask about it (seen with v1.14.2).
     """
     name = marks_name(setting.namespace)
-    rule = {
-        "apiGroups": [capi.CLUSTERS.group],
-        "apiVersions": ["*"],
-        "resources": [capi.CLUSTERS.plural],
-        # Not what is made with it: who moves or restores clusters brings all their annotations.
-        "operations": ["UPDATE"],
-    }
     policy = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [rule]},
+        # Not CREATE: a Cluster that is moved or restored brings all its annotations.
+        "matchConstraints": {"resourceRules": [resource_rule(capi.CLUSTERS, "UPDATE")]},
         "validations": [{"expression": f"!({_MARKED})", "messageExpression": _UNMARKED, "reason": "Forbidden"}],
     }
-    return [
-        _object(VALIDATING_ADMISSION_POLICIES, name) | {"spec": policy},
-        _object(VALIDATING_ADMISSION_POLICY_BINDINGS, name)
-        | {"spec": {"policyName": name, "validationActions": ["Deny"]}},
-    ]
+    return policy_and_binding(name, policy)
 
 
 def _asking(setting: Setting) -> list[dict[str, Any]]:

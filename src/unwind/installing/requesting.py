@@ -13,9 +13,9 @@ from unwind.api.resources import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMIS
 from unwind.api.rights import Contribution
 from unwind.api.unwind import Cause
 from unwind.installing.addressing import MANAGER
+from unwind.installing.policies import policy_and_binding, resource_rule
 
 if TYPE_CHECKING:
-    from unwind.api.resources import Resource
     from unwind.api.rights import Setting
 
 _TARGET = "object.spec.target"
@@ -48,12 +48,6 @@ def requests_name(namespace: str) -> str:
 
 def _manifests(setting: Setting) -> list[dict[str, Any]]:
     name = requests_name(setting.namespace)
-    rule = {
-        "apiGroups": [unwind.GROUP],
-        "apiVersions": ["*"],
-        "resources": [unwind.TEARDOWNS.plural],
-        "operations": ["CREATE", "UPDATE"],
-    }
     validations = [
         {
             # What it is about is frozen by the kind itself; who asked for it is frozen here.
@@ -76,22 +70,13 @@ def _manifests(setting: Setting) -> list[dict[str, Any]]:
         },
     ]
     policy = {
-        "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [rule]},
+        "matchConstraints": {"resourceRules": [resource_rule(unwind.TEARDOWNS, "CREATE", "UPDATE")]},
         "matchConditions": [
             {"name": "asked-for", "expression": f"object.spec.?cause.orValue('') == '{Cause.REQUESTED.value}'"}
         ],
         "validations": validations,
     }
-    return [
-        _object(VALIDATING_ADMISSION_POLICIES, name) | {"spec": policy},
-        _object(VALIDATING_ADMISSION_POLICY_BINDINGS, name)
-        | {"spec": {"policyName": name, "validationActions": ["Deny"]}},
-    ]
-
-
-def _object(resource: Resource, name: str) -> dict[str, Any]:
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}}
+    return policy_and_binding(name, policy)
 
 
 REQUESTS = Contribution(
