@@ -2,6 +2,10 @@
 
 The manager is `unwind run`, in a process of its own. What is bare runs here: as many requests at once, on connections
 that are warm, and it ends as ours does, when the watch of the member has told of the last object.
+
+On the management cluster, the manager is its ServiceAccount, with the installed rights: API priority and fairness
+applies to its requests, as in every installation. On the member, both sides are the user of the member's kubeconfig,
+which is in system:masters, as in the kubeconfig Secrets of Cluster API: neither is subject to it.
 """
 
 from __future__ import annotations
@@ -24,12 +28,13 @@ import yaml
 
 from bench.ratios import RUNS, Ratio
 from unwind.api.resources import CONFIG_MAPS, SECRETS
-from unwind.api.rights import Setting
+from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, SVELTOS_CLUSTERS
 from unwind.concurrency import side_by_side
 from unwind.installing.install import install
 from unwind.local.home import Shape
 from unwind.local.plane import running
+from unwind.testing.managers import manager_kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -57,9 +62,10 @@ async def main() -> None:
 
 @asynccontextmanager
 async def managing(management: Cluster) -> AsyncIterator[int]:
-    """`unwind run`, and its process id."""
+    """`unwind run` as the manager's ServiceAccount, and its process id."""
     told = {"UNWIND_LISTEN": "127.0.0.1:0", "UNWIND_METRICS_LISTEN": "127.0.0.1:0"}
-    argv = [str(Path(sys.executable).with_name("unwind")), "run", "--kubeconfig", str(management.kubeconfig)]
+    path = await manager_kubeconfig(management, HOME)
+    argv = [str(Path(sys.executable).with_name("unwind")), "run", "--kubeconfig", str(path)]
     process = await asyncio.create_subprocess_exec(
         *argv, "--roles", "controllers", env=os.environ | told, stderr=subprocess.DEVNULL
     )

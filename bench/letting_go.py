@@ -11,6 +11,8 @@ most.
 What it is made of: Cluster API keeps a blocking answer for the seconds that it was told, and a second is the least that
 can be said. So the end is noticed half a second late in the middle, and a second at worst; all the rest (the Teardown's
 last status, a fresh read to confirm it, Cluster API's own write) was a tenth of a second on two shared cores.
+
+The manager is its ServiceAccount, with the installed rights, so API priority and fairness applies to its requests.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from unwind.local.home import Shape
 from unwind.local.plane import running
 from unwind.local.ports import Port
 from unwind.local.waiting import until_absent, until_true
+from unwind.testing.managers import manager_kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -101,7 +104,8 @@ class Manager:
 
 @asynccontextmanager
 async def managing(management: Cluster, listen: str) -> AsyncIterator[Manager]:
-    argv = [str(Path(sys.executable).with_name("unwind")), "run", "--kubeconfig", str(management.kubeconfig)]
+    path = await manager_kubeconfig(management, HOME)
+    argv = [str(Path(sys.executable).with_name("unwind")), "run", "--kubeconfig", str(path)]
     told = {"UNWIND_LISTEN": listen, "UNWIND_METRICS_LISTEN": "127.0.0.1:0", "UNWIND_LOG_FORMAT": "json"}
     process = await asyncio.create_subprocess_exec(*argv, env=os.environ | told, stderr=subprocess.PIPE)
     assert process.stderr

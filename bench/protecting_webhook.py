@@ -2,6 +2,9 @@
 
 The API server is real and asks a server of its own process, as it does in a cluster. A constant answer has to have the
 number of its question in it; nothing else of the question is read for it.
+
+What follows the API server is the manager's ServiceAccount with the installed rights. Deletions are sent by the
+administrator, with and without the webhook.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from bench.ratios import RUNS, Ratio, alternate
 from bench.serving import server
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import DEPLOYMENTS, NAMESPACES, PODS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from unwind.api.rights import HOME
 from unwind.certificates import Authority, KeyPair
 from unwind.concurrency import side_by_side
 from unwind.controllers.protecting.answering import Answering
@@ -39,6 +43,7 @@ from unwind.routes import Request, Response, Route
 from unwind.serving import addresses
 from unwind.serving.listener import Listener
 from unwind.serving.tls import Tls
+from unwind.testing.managers import manager_kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -70,7 +75,8 @@ async def main(divisor: int) -> None:
         for path, content in zip(pems, (pair.certificate, pair.key), strict=True):
             path.write_bytes(content)
         command = (sys.executable, "-m", "bench.protecting_webhook", "serve")
-        address = await stack.enter_async_context(server(*command, *map(str, pems), str(cluster.kubeconfig)))
+        config = await manager_kubeconfig(cluster, HOME)
+        address = await stack.enter_async_context(server(*command, *map(str, pems), str(config)))
         await register(cluster, address, authority)
         await deployments(cluster, CALLS // divisor)
 
@@ -207,7 +213,8 @@ async def fill(cluster: Cluster, namespace: str, number: int) -> None:
 @asynccontextmanager
 async def counting(cluster: Cluster) -> AsyncIterator[Callable[[int], Awaitable[int]]]:
     """A process that counts Pods, and how much of memory it has when it has counted so many."""
-    command = (sys.executable, "-m", "bench.protecting_webhook", "count", str(cluster.kubeconfig))
+    config = await manager_kubeconfig(cluster, HOME)
+    command = (sys.executable, "-m", "bench.protecting_webhook", "count", str(config))
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )

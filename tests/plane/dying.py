@@ -6,9 +6,11 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from unwind.api.names import MANAGER_USER_AGENT
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.transport import HttpTransport
+from unwind.testing.managers import manager_connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -60,7 +62,10 @@ class Mortal:
 
 
 @asynccontextmanager
-async def mortal(cluster: Cluster, life: Life) -> AsyncIterator[Client]:
-    connection = kubeconfig.load(cluster.kubeconfig)
-    async with Client(connection, transport=Mortal(HttpTransport(connection, user_agent="mortal"), life)) as client:
+async def mortal(cluster: Cluster, life: Life, *, namespace: str = "") -> AsyncIterator[Client]:
+    """A client of such a process: an administrator's, or that of the manager of a namespace."""
+    connection, agent = kubeconfig.load(cluster.kubeconfig), "mortal"
+    if namespace:
+        connection, agent = await manager_connection(cluster.client, namespace), MANAGER_USER_AGENT
+    async with Client(connection, transport=Mortal(HttpTransport(connection, user_agent=agent), life)) as client:
         yield client

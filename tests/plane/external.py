@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Finalizer
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from unwind.api.rights import Right
 from unwind.controllers.external.controller import ExternalResources
 from unwind.controllers.external.measures import Measures
 from unwind.deleting.builtin import BUILTIN
@@ -24,7 +25,9 @@ from unwind.kube.errors import ApiError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
 from unwind.local import waiting
+from unwind.testing import managers
 from unwind.testing.clock import StillClock
+from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -75,8 +78,19 @@ def crd(group: str, *, status: Object | None = None, subresource: bool = True) -
     }
 
 
-async def define(client: Client, group: str, **more: Any) -> Resource:
-    """Have Buckets served."""
+async def grant(client: Client, group: str) -> None:
+    """Grant every manager the rights for Buckets, as docs/run.md says."""
+    rights = (
+        Right(group, ("buckets",), ("get", "list", "watch", "patch")),
+        Right(group, ("buckets/status",), ("patch",)),
+    )
+    await managers.grant(client, f"buckets.{group}", *rights)
+
+
+async def define(client: Client, group: str, *, granted: bool = True, **more: Any) -> Resource:
+    """Have Buckets served, and unless told otherwise grant managers the rights for them."""
+    if granted:
+        await grant(client, group)
     made = await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(group, **more))
     await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, made["metadata"]["name"], "Established")
     async with asyncio.timeout(30):
@@ -201,22 +215,22 @@ async def running(
     policy: DeletePolicy | None = None,
     owner: Owner | None = None,
 ) -> AsyncIterator[Running]:
-    """Run a controller, by a clock that stands still unless there is another."""
+    """Run a controller as the manager of the namespace, by a clock that stands still unless there is another."""
     collected = CollectorRegistry()
-    recorder = Recorder(client, instance="test")
     clock = clock or StillClock()
-    controller = ExternalResources(
-        client,
-        Registry((*BUILTIN, *known), plugins=plugins),
-        namespace=namespace,
-        owner=owner or Everything(),
-        recorder=recorder,
-        measures=Measures(collected),
-        metrics=Metrics(collected),
-        policy=policy,
-        clock=clock,
-    )
-    async with asyncio.TaskGroup() as group:
+    async with manager_client(client, namespace) as own, asyncio.TaskGroup() as group:
+        recorder = Recorder(own, instance="test")
+        controller = ExternalResources(
+            own,
+            Registry((*BUILTIN, *known), plugins=plugins),
+            namespace=namespace,
+            owner=owner or Everything(),
+            recorder=recorder,
+            measures=Measures(collected),
+            metrics=Metrics(collected),
+            policy=policy,
+            clock=clock,
+        )
         tasks = [group.create_task(one.run()) for one in (recorder, controller)]
         try:
             yield Running(controller, collected, clock)

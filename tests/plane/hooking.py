@@ -25,6 +25,7 @@ from unwind.kube.metrics import Metrics
 from unwind.metrics import new_registry
 from unwind.routes import Request
 from unwind.testing.clock import StillClock
+from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -97,15 +98,20 @@ async def answering(
     """The handlers, with all hooks switched on. `followed`: the client of the caches. `controllers`: run those of
     add-ons as well, with their inventories in this namespace."""
     clock = StillClock()
-    caches = Caches(followed or client, clock=clock)
-    charts = Charts(helm)
-    builtin = ruling.builtin(caches, charts=charts, namespace="default")
-    registry = Registry([*builtin, *more])
-    asking = Asking(client, caches, namespace="default", registry=registry, hooks=Hook)
-    parts: list[Any] = [caches, registry, charts]
-    if controllers:
-        parts += _controllers(client, caches, clock, controllers)
-    async with asyncio.TaskGroup() as group:
+    home = controllers or "default"
+    async with (
+        manager_client(client, home) as own,
+        manager_client(followed or client, home) as following,
+        asyncio.TaskGroup() as group,
+    ):
+        caches = Caches(following, clock=clock)
+        charts = Charts(helm)
+        builtin = ruling.builtin(caches, charts=charts, namespace="default")
+        registry = Registry([*builtin, *more])
+        asking = Asking(own, caches, namespace="default", registry=registry, hooks=Hook)
+        parts: list[Any] = [caches, registry, charts]
+        if controllers:
+            parts += _controllers(own, caches, clock, controllers)
         tasks = [group.create_task(part.run()) for part in parts]
         try:
             async with asyncio.timeout(60):

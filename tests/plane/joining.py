@@ -14,6 +14,7 @@ from tests.plane.external import Everything
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_EXECUTION_NAMESPACE
 from unwind.api.resources import NAMESPACES, SECRETS
+from unwind.api.rights import HOME
 from unwind.clock import SYSTEM
 from unwind.controllers.addons.caches import Caches
 from unwind.controllers.members.caches import MemberCaches
@@ -25,6 +26,7 @@ from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
 from unwind.kube.transport import Answer, HttpTransport
 from unwind.local import waiting
+from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -46,19 +48,23 @@ async def install(client: Client) -> None:
 
 @asynccontextmanager
 async def running(
-    client: Client, *more: Callable[[Client, MemberCaches, Caches], Part], clock: Clock = SYSTEM
+    client: Client,
+    *more: Callable[[Client, MemberCaches, Caches], Part],
+    clock: Clock = SYSTEM,
+    namespace: str = HOME,
 ) -> AsyncIterator[MemberCaches]:
-    """The cluster controller runs, and with it what else is made for the caches."""
+    """The cluster controller runs as the manager of a namespace, and with it what else is made for the caches."""
     everything, metrics = Everything(), Metrics(CollectorRegistry())
-    addons, caches = Caches(client, clock=clock), MemberCaches(client, clock=clock)
-    recorder = Recorder(client, instance="test")
-    clusters = Clusters(
-        client, caches, addons.sources[SECRETS.kind], owner=everything, metrics=metrics, recorder=recorder, clock=clock
-    )
-    async with profiles.under_way(
-        (addons, caches, recorder, clusters, *(make(client, caches, addons) for make in more))
-    ):
-        yield caches
+    async with manager_client(client, namespace) as own:
+        addons, caches = Caches(own, clock=clock), MemberCaches(own, clock=clock)
+        recorder = Recorder(own, instance="test")
+        clusters = Clusters(
+            own, caches, addons.sources[SECRETS.kind], owner=everything, metrics=metrics, recorder=recorder, clock=clock
+        )
+        async with profiles.under_way(
+            (addons, caches, recorder, clusters, *(make(own, caches, addons) for make in more))
+        ):
+            yield caches
 
 
 class Member:

@@ -32,6 +32,7 @@ from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotF
 from unwind.kube.metrics import Metrics
 from unwind.local import waiting
 from unwind.testing.clock import StillClock
+from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -100,21 +101,22 @@ async def running(
     owner: Owner | None = None,
     helm: Helm | None = None,
 ) -> AsyncIterator[Clock]:
-    """Run the controllers, by a clock that stands still unless there is another."""
+    """Run the controllers as the manager of the namespace, by a clock that stands still unless there is another."""
     clock = clock or StillClock()
     owner = owner or Everything()
     metrics = Metrics(CollectorRegistry())
-    caches = Caches(client, clock=clock)
-    parts = (
-        caches,
-        Profiles(client, caches, owner=owner, metrics=metrics, clock=clock),
-        Summaries(
-            client, caches, namespace=namespace, owner=owner, metrics=metrics, deleters=BUILTIN, helm=helm, clock=clock
-        ),
-        Configurations(client, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
-    )
-    async with under_way(parts):
-        yield clock
+    async with manager_client(client, namespace) as own:
+        caches = Caches(own, clock=clock)
+        parts = (
+            caches,
+            Profiles(own, caches, owner=owner, metrics=metrics, clock=clock),
+            Summaries(
+                own, caches, namespace=namespace, owner=owner, metrics=metrics, deleters=BUILTIN, helm=helm, clock=clock
+            ),
+            Configurations(own, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
+        )
+        async with under_way(parts):
+            yield clock
 
 
 @asynccontextmanager

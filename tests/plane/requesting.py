@@ -20,6 +20,7 @@ from unwind.api.resources import (
     SERVICES,
     Resource,
 )
+from unwind.api.rights import Right
 from unwind.api.unwind import TEARDOWNS, Cause, Teardown
 from unwind.cli.delete import delete
 from unwind.cli.plan import plan
@@ -35,6 +36,7 @@ from unwind.kube.shards import Shards
 from unwind.local import waiting
 from unwind.metrics import new_registry
 from unwind.removing.inventories import Inventories
+from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -47,27 +49,30 @@ if TYPE_CHECKING:
     from unwind.local.cluster import Cluster
 
 HOLD = "example.dev/hold"
+ANYTHING = Right("*", ("*",), ("get", "list", "watch", "delete"))
+"""What a person grants to a manager that is to delete whatever is asked for: see docs/delete.md."""
 
 
 @asynccontextmanager
 async def manager(client: Client, home: str, *, clock: Clock = SYSTEM) -> AsyncIterator[Requested]:
     """Who carries requests out, as long as the context lasts; then it is gone as if it had been killed."""
-    caches = Caches(client, clock=clock)
-    controller = Requested(
-        client,
-        caches,
-        namespace=home,
-        owner=Everything(),
-        metrics=Metrics(new_registry()),
-        deleters=BUILTIN,
-        clock=clock,
-    )
-    # By its Leases it is known to be alive.
-    shards = Shards(client, namespace=home, identity=f"test-{uuid.uuid4().hex[:6]}")
-    async with profiles.under_way((caches, controller, shards)):
-        while not await alive(client, home):
-            await SYSTEM.sleep(0.05)
-        yield controller
+    async with manager_client(client, home) as own:
+        caches = Caches(own, clock=clock)
+        controller = Requested(
+            own,
+            caches,
+            namespace=home,
+            owner=Everything(),
+            metrics=Metrics(new_registry()),
+            deleters=BUILTIN,
+            clock=clock,
+        )
+        # By its Leases it is known to be alive.
+        shards = Shards(own, namespace=home, identity=f"test-{uuid.uuid4().hex[:6]}")
+        async with profiles.under_way((caches, controller, shards)):
+            while not await alive(client, home):
+                await SYSTEM.sleep(0.05)
+            yield controller
 
 
 class Room:

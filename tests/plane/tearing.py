@@ -33,6 +33,7 @@ from unwind.local.waiting import until, until_absent
 from unwind.metrics import new_registry
 from unwind.removing.inventories import Inventories
 from unwind.testing.clock import StillClock
+from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -338,24 +339,25 @@ class Deployed(profiles.Scene):
 async def manager(client: Client, *, clock: Clock | None = None, best_effort: float = 60.0) -> AsyncIterator[Teardowns]:
     """The controller, as long as the context lasts; then it is gone as if it had been killed."""
     clock = clock or StillClock()
-    caches = Caches(client, clock=clock)
-    controller = Teardowns(
-        client,
-        caches,
-        namespace=HOME,
-        owner=Everything(),
-        metrics=Metrics(new_registry()),
-        deleters=BUILTIN,
-        best_effort=best_effort,
-        clock=clock,
-    )
-    tasks = [asyncio.ensure_future(one.run()) for one in (caches, controller)]
-    try:
-        yield controller
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with manager_client(client, HOME) as own:
+        caches = Caches(own, clock=clock)
+        controller = Teardowns(
+            own,
+            caches,
+            namespace=HOME,
+            owner=Everything(),
+            metrics=Metrics(new_registry()),
+            deleters=BUILTIN,
+            best_effort=best_effort,
+            clock=clock,
+        )
+        tasks = [asyncio.ensure_future(one.run()) for one in (caches, controller)]
+        try:
+            yield controller
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def until_let_go(scene: Deployed) -> None:
@@ -377,22 +379,23 @@ async def all_controllers(
     """All that has to do with add-ons, as long as the context lasts. `namespace`: where the inventories are."""
     clock = clock or StillClock()
     owner, metrics = Everything(), Metrics(new_registry())
-    caches = Caches(client, clock=clock)
-    parts = (
-        caches,
-        Profiles(client, caches, owner=owner, metrics=metrics, clock=clock),
-        Summaries(client, caches, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock),
-        Configurations(client, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
-        Teardowns(
-            client,
+    async with manager_client(client, namespace) as own:
+        caches = Caches(own, clock=clock)
+        parts = (
             caches,
-            namespace=namespace,
-            deleters=BUILTIN,
-            owner=owner,
-            metrics=metrics,
-            best_effort=best_effort,
-            clock=clock,
-        ),
-    )
-    async with profiles.under_way(parts):
-        yield clock
+            Profiles(own, caches, owner=owner, metrics=metrics, clock=clock),
+            Summaries(own, caches, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock),
+            Configurations(own, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
+            Teardowns(
+                own,
+                caches,
+                namespace=namespace,
+                deleters=BUILTIN,
+                owner=owner,
+                metrics=metrics,
+                best_effort=best_effort,
+                clock=clock,
+            ),
+        )
+        async with profiles.under_way(parts):
+            yield clock

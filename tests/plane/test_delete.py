@@ -14,7 +14,7 @@ import pytest_asyncio
 from tests.plane import profiles, tearing
 from tests.plane.dying import Life, mortal
 from tests.plane.removals import serve_finalizers
-from tests.plane.requesting import HOLD, Command, Room, manager, tidy
+from tests.plane.requesting import ANYTHING, HOLD, Command, Room, manager, tidy
 from tests.plane.tearing import Everything
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.names import AGGREGATE_LABEL, DELETE_POLICY_ANNOTATION, DELETE_PROTECTION_LABEL, RESOURCE_ANNOTATION
@@ -46,6 +46,7 @@ from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.local import waiting
 from unwind.metrics import new_registry
+from unwind.testing.managers import granting, manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -59,7 +60,8 @@ async def home(plane: Plane) -> AsyncIterator[str]:
     await profiles.install(plane.management.client)
     name = "unwind-requests"
     await plane.management.create_namespace(name)
-    yield name
+    async with granting(plane.management.client, name, ANYTHING):
+        yield name
     await tidy(plane.management.client)
 
 
@@ -230,7 +232,7 @@ async def test_a_process_that_dies_at_each_of_its_writes_loses_nothing_and_does_
         lives += 1
         # One write further in each life: what was done in the one before is done again, or seen to be done.
         life = Life(lives)
-        async with mortal(plane.management, life) as client, asyncio.TaskGroup() as group:
+        async with mortal(plane.management, life, namespace=home) as client, asyncio.TaskGroup() as group:
             running = group.create_task(_managed(client, home))
             finished = group.create_task(room.teardown(lambda it: it.finished, "finished"))
             died = group.create_task(life.died.wait())
@@ -338,8 +340,12 @@ async def test_a_cluster_is_deleted_as_such_and_followed_until_it_is_gone(
     await scene.add_on("shop", depends_on=("base",))
     await scene.add_on("kept", behaviour="LeavePolicies", objects=1)
     command = Command(plane.management.kubeconfig, HOME, capsys)
-    shards = Shards(scene.client, namespace=HOME, identity="test-clusters")
-    async with tearing.manager(scene.client), profiles.under_way([shards]), asyncio.TaskGroup() as group:
+    async with (
+        manager_client(scene.client, HOME) as own,
+        tearing.manager(own),
+        profiles.under_way([Shards(own, namespace=HOME, identity="test-clusters")]),
+        asyncio.TaskGroup() as group,
+    ):
         while not await alive(scene.client, HOME):
             await asyncio.sleep(0.05)
         deleting = group.create_task(command.outcome(f"cluster/{scene.name}", namespace=namespace))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from tests.plane.external import Buckets, Store, define, external, ready, running
+from tests.plane.external import Buckets, Store, define, external, grant, ready, running
 from unwind.api.names import DELETE_POLICY_ANNOTATION, MEMO_ANNOTATION, RECONCILE_POLICY_ANNOTATION, Finalizer
 from unwind.api.policies import DeletePolicy
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
@@ -27,6 +27,7 @@ from unwind.kube.events import EVENTS
 from unwind.kube.shards import Shards
 from unwind.local import waiting
 from unwind.testing.clock import StillClock
+from unwind.testing.managers import manager_client, manager_connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -389,15 +390,15 @@ class Dying(Client):
 
 
 @asynccontextmanager
-async def dying(plane: Plane) -> AsyncIterator[Dying]:
-    async with Dying(plane.management.connection("admin", groups=("system:masters",))) as client:
+async def dying(plane: Plane, namespace: str) -> AsyncIterator[Dying]:
+    async with Dying(await manager_connection(plane.management.client, namespace)) as client:
         yield client
 
 
 @pytest.mark.usefixtures("records")
 async def test_what_is_kept_is_in_the_ledger_before_the_finalizer_goes(plane: Plane, buckets: Buckets) -> None:
     known = external(Store(), group_of(buckets))
-    async with dying(plane) as client, running(client, buckets.namespace, known):
+    async with dying(plane, buckets.namespace) as client, running(client, buckets.namespace, known):
         ref = await buckets.claimed("kept", annotations={DELETE_POLICY_ANNOTATION: "skip"})
         await buckets.delete(ref)
         await client.died.wait()
@@ -421,8 +422,8 @@ async def test_who_changes_their_mind_in_the_last_moment_is_heard(plane: Plane, 
                 await buckets.annotate("kept", **{DELETE_POLICY_ANNOTATION: "manage"})
             return await Client.revise(self, resource, read, patch, subresource=subresource)
 
-    admin = plane.management.connection("admin", groups=("system:masters",))
-    async with Late(admin) as client, running(client, buckets.namespace, external(store, group_of(buckets))):
+    connection = await manager_connection(plane.management.client, buckets.namespace)
+    async with Late(connection) as client, running(client, buckets.namespace, external(store, group_of(buckets))):
         ref = await buckets.claimed("kept", annotations={DELETE_POLICY_ANNOTATION: "skip"})
         await buckets.delete(ref)
         await buckets.until_gone("kept")
@@ -442,9 +443,9 @@ async def test_an_object_that_the_api_server_does_not_let_go_says_so(plane: Plan
                 raise ApiError(Status(code=500, message="a webhook does not answer"), request="PATCH bucket")
             return await Client.revise(self, resource, read, patch, subresource=subresource)
 
-    admin = plane.management.connection("admin", groups=("system:masters",))
+    connection = await manager_connection(plane.management.client, buckets.namespace)
     known = external(Store(), group_of(buckets))
-    async with Refused(admin) as client, running(client, buckets.namespace, known, clock=clock):
+    async with Refused(connection) as client, running(client, buckets.namespace, known, clock=clock):
         ref = await buckets.claimed("stuck")
         await buckets.delete(ref)
         said = await buckets.until_said("stuck", "Failed")
@@ -524,6 +525,7 @@ async def test_who_has_lost_the_credentials_can_still_let_an_object_go(buckets: 
 
 async def test_kinds_that_come_and_go_are_followed(plane: Plane, namespace: str) -> None:
     client, group, store = plane.management.client, f"{namespace}.example.dev", Store()
+    await grant(client, group)
     async with running(client, namespace, external(store, group), clock=SYSTEM) as it:
         await until(lambda: it.controller.ready)
         for name in ("first", "second"):
@@ -546,10 +548,10 @@ async def _remove(client: Client, name: str) -> None:
 async def test_two_replicas_share_the_work_and_do_nothing_twice(buckets: Buckets) -> None:
     client, namespace = buckets.client, buckets.namespace
     stores = {name: Store() for name in "ab"}
-    shards = {name: Shards(client, namespace=namespace, identity=name) for name in stores}
     known = {name: external(store, group_of(buckets)) for name, store in stores.items()}
     names = [f"bucket-{number}" for number in range(20)]
-    async with asyncio.TaskGroup() as group:
+    async with manager_client(client, namespace) as own, asyncio.TaskGroup() as group:
+        shards = {name: Shards(own, namespace=namespace, identity=name) for name in stores}
         tasks = {name: group.create_task(shards[name].run()) for name in stores}
         async with (
             running(client, namespace, known["a"], owner=shards["a"]),

@@ -94,7 +94,7 @@ async def test_the_manager_works_with_exactly_the_rights_that_are_documented(
     client = fresh_member.client
     assert (await command(fresh_member, "install")).code == 0
     await client.create(CLUSTER_ROLES, documented_role())
-    buckets = Buckets(client, await define(client, "example.dev"), "default")
+    buckets = Buckets(client, await define(client, "example.dev", granted=False), "default")
     install_plugin(tmp_path)
     store = tmp_path / "store"
     store.mkdir()

@@ -33,6 +33,7 @@ from unwind.local.waiting import until_absent
 from unwind.serving import addresses
 from unwind.serving.listener import Listener
 from unwind.serving.secret import NAME
+from unwind.testing.managers import manager_client
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -144,11 +145,14 @@ async def gate(
     reading: Client, following: Client, home: str, *, run: bool = True, features: dict[str, bool] | None = None
 ) -> AsyncIterator[Caller]:
     """The gate behind a listener: caches follow the server by one client, what is confirmed is read by another."""
-    caches = Caches(following)
-    asking = Asking(reading, caches, namespace=home, registry=Registry(), hooks=switched_on(features or {}))
-    listener = Listener("hooks", asking.routes())
     listening = addresses.listen(addresses.Address("127.0.0.1", 0), option="")
     async with AsyncExitStack() as stack:
+        own, follows = [
+            await stack.enter_async_context(manager_client(client, home)) for client in (reading, following)
+        ]
+        caches = Caches(follows)
+        asking = Asking(own, caches, namespace=home, registry=Registry(), hooks=switched_on(features or {}))
+        listener = Listener("hooks", asking.routes())
         stack.callback(listening.close)
         await listener.open(listening)
         stack.push_async_callback(listener.close, grace=0.5)

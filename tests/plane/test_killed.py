@@ -20,6 +20,7 @@ from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown
 from unwind.kube.errors import NotFoundError
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.testing.intercepting import Interceptor
+from unwind.testing.managers import manager_connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -106,10 +107,11 @@ async def staged(plane: Plane, namespace: str, tmp_path: Path) -> AsyncIterator[
 async def intercepted(plane: Plane, stage: Stage, before: Any, after: Any) -> AsyncIterator[kubeconfig.Connection]:
     """Have the manager go by way of us, and know the way to the member."""
     async with AsyncExitStack() as stack:
-        ways = []
-        for cluster in (plane.management, stage.scene.member):
-            way = cluster.connection(stage.user, groups=ALL_RIGHTS)
-            ways.append((await stack.enter_async_context(Interceptor(way, before=before, after=after))).connection)
+        there = stage.scene.member.connection(stage.user, groups=ALL_RIGHTS)
+        ways = [
+            (await stack.enter_async_context(Interceptor(way, before=before, after=after))).connection
+            for way in (await manager_connection(plane.management.client, stage.scene.namespace), there)
+        ]
         stage.managers.go_by(ways[0])
         yield ways[1]
 

@@ -15,6 +15,7 @@ import pytest_asyncio
 from tests.plane import joining as fixtures
 from tests.plane.joining import Failing, Killed, Member, a_name, clear, joined, running
 from tests.plane.test_install import body
+from unwind.api import rights
 from unwind.api.conditions import find
 from unwind.api.karmada import CLUSTERS, Cluster
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_NOT_READY_TAINT, Finalizer
@@ -27,6 +28,7 @@ from unwind.kube.events import EVENTS
 from unwind.kube.kubeconfig import Token
 from unwind.local import waiting
 from unwind.testing.clock import START, StillClock
+from unwind.testing.managers import manager_connection
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -283,9 +285,10 @@ async def test_whenever_it_is_killed_the_next_life_goes_on(client: Client, clust
     async with joined(client, cluster) as member:
         while it is None:
             lives += 1
-            transport = Failing(client.connection, [lives], how)
+            connection = await manager_connection(client, rights.HOME)
+            transport = Failing(connection, [lives], how)
             try:
-                async with Client(client.connection, transport=transport) as mortal, running(mortal):
+                async with Client(connection, transport=transport) as mortal, running(mortal):
                     it = await member.until(says("ClusterReady"), "Ready")
             except* Killed:
                 pass  # as it was to be

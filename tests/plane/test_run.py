@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import uuid
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown, TeardownSpec, T
 from unwind.certificates import Authority, KeyPair
 from unwind.local.waiting import until_absent
 from unwind.serving.secret import NAME
+from unwind.testing.managers import expecting_refusals, manager_kubeconfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -79,7 +80,7 @@ async def running(
     process = await asyncio.create_subprocess_exec(
         UNWIND,
         "run",
-        *("--kubeconfig", kubeconfig or cluster.kubeconfig),
+        *("--kubeconfig", kubeconfig or await manager_kubeconfig(cluster, namespace)),
         *options,
         env=os.environ | told | variables,
         stderr=subprocess.PIPE,
@@ -208,8 +209,9 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 async def test_a_manager_outlives_its_api_server_and_goes_on_when_it_is_back(fresh_member: Cluster) -> None:
     namespace = f"unwind-{uuid.uuid4().hex[:6]}"
     await fresh_member.create_namespace(namespace)
-    async with running(fresh_member, namespace) as manager:
+    async with running(fresh_member, namespace) as manager, AsyncExitStack() as stack:
         await manager.until_listening("https")
+        stack.enter_context(expecting_refusals())
         await fresh_member.api_server.stop()
         while not any("cannot be followed" in entry["event"] for entry in manager.logged):
             await asyncio.sleep(0.05)
@@ -223,7 +225,8 @@ async def test_a_manager_outlives_its_api_server_and_goes_on_when_it_is_back(fre
                 break
         assert await manager.stop() == 0
     await _rival(fresh_member)
-    said = await refused("--kubeconfig", str(fresh_member.kubeconfig), "--namespace", namespace)
+    path = await manager_kubeconfig(fresh_member, namespace)
+    said = await refused("--kubeconfig", str(path), "--namespace", namespace)
     assert "Sveltos' addon-controller" in said
     assert "scale deployment addon-controller --replicas=0" in said
 
@@ -284,12 +287,13 @@ async def refused(*options: str) -> str:
 
 
 async def test_what_is_wrong_is_said_in_one_line_with_what_to_do(plane: Plane, namespace: str, tmp_path: Path) -> None:
-    kubeconfig = ("--kubeconfig", str(plane.management.kubeconfig), "--namespace", namespace)
+    path = await manager_kubeconfig(plane.management, namespace)
+    kubeconfig = ("--kubeconfig", str(path), "--namespace", namespace)
     for name in ("crt", "key", "other"):
         pair = Authority(name).server("unwind", hosts=("localhost",))
         (tmp_path / name).write_bytes(pair.key if name == "key" else pair.certificate)
     nowhere = tmp_path / "nowhere"
-    nowhere.write_text(plane.management.kubeconfig.read_text().replace(plane.management.server, "https://127.0.0.1:1"))
+    nowhere.write_text(path.read_text().replace(plane.management.server, "https://127.0.0.1:1"))
     taken = plane.management.server.removeprefix("https://")
     for options, said in (
         ((*kubeconfig, "--roles", "serving,cooking"), "--roles does not know cooking: use controllers,serving"),

@@ -17,6 +17,7 @@ from unwind.api.unwind import Phase
 from unwind.kube.errors import NotFoundError
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.testing.intercepting import Interceptor
+from unwind.testing.managers import manager_connection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,9 +56,9 @@ async def test_a_manager_that_is_killed_at_every_write_of_an_unjoin_brings_it_to
             await it.deployed("base", "top")
         uids = {one["metadata"]["uid"]: name for name, one in (await it.on_member()).items()}
         ways = []
-        for cluster in (plane.management, it.cluster):
-            way = Interceptor(cluster.connection(user, groups=ALL_RIGHTS), before=killer.before, after=killer.after)
-            ways.append((await stack.enter_async_context(way)).connection)
+        for way in (await manager_connection(it.client, namespace), it.cluster.connection(user, groups=ALL_RIGHTS)):
+            interceptor = Interceptor(way, before=killer.before, after=killer.after)
+            ways.append((await stack.enter_async_context(interceptor)).connection)
         managers.go_by(ways[0])
         await it.lead_to(ways[1].server, authority=ways[1].authority)
         await it.delete()

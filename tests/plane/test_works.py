@@ -76,7 +76,7 @@ class Site:
             )
             return made[0]
 
-        async with running(self.client, works):
+        async with running(self.client, works, namespace=self.home):
             yield made[0]
 
     async def until_idle(self, works: Works, name: str, holds: Callable[[Work], bool] = lambda _: True) -> None:

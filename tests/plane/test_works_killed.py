@@ -21,6 +21,7 @@ from unwind.api.unwind import INVENTORIES
 from unwind.kube.client import Client
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.testing.intercepting import Interceptor
+from unwind.testing.managers import manager_connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -83,8 +84,10 @@ async def staged(plane: Plane, namespace: str, tmp_path: Path, *, before: bool) 
 
     async with AsyncExitStack() as stack:
         ways = []
-        for one in (plane.management, cluster):
-            way = one.connection(f"killed-{namespace}", groups=ALL_RIGHTS)
+        for way in (
+            await manager_connection(client, namespace),
+            cluster.connection(f"killed-{namespace}", groups=ALL_RIGHTS),
+        ):
             interceptor = await stack.enter_async_context(Interceptor(way, before=let_pass, after=killer.after))
             ways.append(interceptor.connection)
         managers.go_by(ways[0])

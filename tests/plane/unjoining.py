@@ -30,6 +30,7 @@ from unwind.local.waiting import until, until_absent
 from unwind.metrics import new_registry
 from unwind.removing.inventories import Inventories
 from unwind.testing.clock import StillClock
+from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -50,34 +51,35 @@ async def controllers(
     """All that has to do with members, as long as the context lasts. `namespace`: where the inventories are."""
     clock = clock or StillClock()
     owner, metrics = Everything(), Metrics(new_registry())
-    caches, members = Caches(client, clock=clock), MemberCaches(client, clock=clock)
-    secrets = caches.sources[SECRETS.kind]
-    recorder = Recorder(client, instance="test")
-    parts = (
-        caches,
-        members,
-        recorder,
-        Clusters(client, members, secrets, owner=owner, metrics=metrics, recorder=recorder, clock=clock),
-        Works(
-            client, members, secrets, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock
-        ),
-        # It must not meddle with members: their Teardowns are others'.
-        Teardowns(client, caches, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock),
-        Unjoining(
-            client,
+    async with manager_client(client, namespace) as own:
+        caches, members = Caches(own, clock=clock), MemberCaches(own, clock=clock)
+        secrets = caches.sources[SECRETS.kind]
+        recorder = Recorder(own, instance="test")
+        parts = (
+            caches,
             members,
-            caches.teardowns,
-            secrets,
-            namespace=namespace,
-            deleters=BUILTIN,
-            owner=owner,
-            metrics=metrics,
-            best_effort=best_effort,
-            clock=clock,
-        ),
-    )
-    async with profiles.under_way(parts):
-        yield clock
+            recorder,
+            Clusters(own, members, secrets, owner=owner, metrics=metrics, recorder=recorder, clock=clock),
+            Works(
+                own, members, secrets, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock
+            ),
+            # It must not meddle with members: their Teardowns are others'.
+            Teardowns(own, caches, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock),
+            Unjoining(
+                own,
+                members,
+                caches.teardowns,
+                secrets,
+                namespace=namespace,
+                deleters=BUILTIN,
+                owner=owner,
+                metrics=metrics,
+                best_effort=best_effort,
+                clock=clock,
+            ),
+        )
+        async with profiles.under_way(parts):
+            yield clock
 
 
 class Scene(joining.Member):

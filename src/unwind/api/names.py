@@ -8,6 +8,8 @@ PREFIX = "unwind.dev/"
 """What is ours begins with it. Uninstalling goes by it, so nothing else may."""
 
 # Who writes. Field managers are our own, also on kinds that others defined.
+MANAGER_USER_AGENT = "unwind-manager"
+"""The User-Agent of the manager's requests to the management cluster."""
 FIELD_MANAGER = "unwind"
 """Of all that the manager writes."""
 INSTALL_FIELD_MANAGER = "unwind-install"

@@ -19,6 +19,7 @@ from cryptography import x509
 from prometheus_client import Gauge
 
 from unwind import logs
+from unwind.api.names import MANAGER_USER_AGENT
 from unwind.api.policies import DeletePolicy
 from unwind.api.rights import HOME
 from unwind.certificates import KeyPair
@@ -136,7 +137,7 @@ class _Process:
         # Leases go by a way of their own: behind thousands of other requests a renewal comes too late.
         client, for_leases = [
             await self._stack.enter_async_context(
-                Client(connection, user_agent="unwind-manager", observe=observed.called)
+                Client(connection, user_agent=MANAGER_USER_AGENT, observe=observed.called)
             )
             for _ in range(2)
         ]

@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp import web
 
 from unwind.certificates import Authority
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.kubeconfig import Connection, Token
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -84,6 +84,8 @@ class Interceptor:
         writes = request.method in _WRITES
         body = await request.read()
         headers = {key: value for key, value in request.headers.items() if key.lower() not in _OWN}
+        if isinstance(self._server.credential, Token):
+            headers["Authorization"] = f"Bearer {self._server.credential.token}"
         if writes:
             await self._before(request.method, request.path, body)
         async with self._session.request(

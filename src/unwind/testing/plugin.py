@@ -15,6 +15,7 @@ import pytest_asyncio
 from unwind.api.resources import NAMESPACES
 from unwind.local.home import Shape
 from unwind.local.plane import running
+from unwind.testing import managers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -35,9 +36,11 @@ def plane_shape() -> Shape:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def plane(plane_shape: Shape) -> AsyncIterator[Plane]:
-    """The one plane of this session."""
+    """The one plane of this session. At the end, the requests of all managers on it are checked."""
     async with running(plane_shape, announce=print) as plane:
         yield plane
+        for cluster in plane.clusters():
+            managers.check_requests(cluster)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -46,6 +49,7 @@ async def namespace(plane: Plane) -> AsyncIterator[str]:
     name = f"test-{uuid.uuid4().hex[:8]}"
     await plane.management.create_namespace(name)
     yield name
+    await managers.remove_rights(plane.management.client, name)
     created = await plane.management.client.get(NAMESPACES, name)
     await plane.management.client.delete(NAMESPACES, name, uid=created["metadata"]["uid"])
 
@@ -55,4 +59,7 @@ async def fresh_member(plane: Plane) -> AsyncIterator[Cluster]:
     """A member that no other test has seen."""
     member = await plane.add_member(f"fresh-{uuid.uuid4().hex[:8]}")
     yield member
-    await plane.remove_member(member.name)
+    try:
+        managers.check_requests(member)
+    finally:
+        await plane.remove_member(member.name)

@@ -10,8 +10,11 @@ import pytest_asyncio
 
 from tests.plane.removals import Scene, define_inventories
 from unwind.removing.inventories import Inventories
+from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from unwind.local.plane import Plane
 
 
@@ -21,10 +24,10 @@ async def system_uid(plane: Plane) -> str:
     return await plane.members["member-1"].client.cluster_uid()
 
 
-@pytest.fixture
-def scene(plane: Plane, namespace: str, system_uid: str) -> Scene:
-    inventories = Inventories(plane.management.client, namespace=namespace)
-    return Scene(plane, inventories, plane.members["member-1"], system_uid)
+@pytest_asyncio.fixture(loop_scope="session")
+async def scene(plane: Plane, namespace: str, system_uid: str) -> AsyncIterator[Scene]:
+    async with manager_client(plane.management.client, namespace) as own:
+        yield Scene(plane, Inventories(own, namespace=namespace), plane.members["member-1"], system_uid)
 
 
 @pytest.fixture

@@ -84,7 +84,9 @@ async def test_killed_after_each_write_nothing_is_lost_and_nothing_is_done_twice
             lives += 1
             life = Life()
             async with AsyncExitStack() as stack:
-                management = await stack.enter_async_context(mortal(scene.management, life))
+                management = await stack.enter_async_context(
+                    mortal(scene.management, life, namespace=scene.inventories.namespace)
+                )
                 client = await stack.enter_async_context(mortal(scene.cluster, life))
                 its = scene.another()
                 its.owner = scene.owner

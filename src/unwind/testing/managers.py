@@ -1,0 +1,277 @@
+"""The manager's identity in tests: its ServiceAccount, with exactly the rights that `unwind install` renders.
+
+Give an in-process manager `manager_client(…)`, and a manager in a process of its own `manager_kubeconfig(…)`. Keep the
+administrator's client for what people and the set-up of a test do. `check_requests` finds the requests of managers that
+were sent with other rights, or that RBAC refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from unwind.api.names import AGGREGATE_LABEL, INSTALL_FIELD_MANAGER, MANAGER_USER_AGENT
+from unwind.api.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    NAMESPACES,
+    ROLE_BINDINGS,
+    ROLES,
+    SELF_SUBJECT_ACCESS_REVIEWS,
+    SERVICE_ACCOUNTS,
+)
+from unwind.api.rights import Right, Setting
+from unwind.installing.addressing import MANAGER
+from unwind.installing.manifests import manifests, resource_of
+from unwind.kube import kubeconfig
+from unwind.kube.client import Client
+from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from unwind.kube.kubeconfig import Connection, Token
+from unwind.kube.transport import HttpTransport
+from unwind.local.cluster import ALL_RIGHTS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from unwind.kube.client import Object
+    from unwind.local.auditing import Entry
+    from unwind.local.cluster import Cluster
+
+# The ServiceAccount comes last: where it is, its rights are.
+_RIGHTS = (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ROLES, ROLE_BINDINGS, SERVICE_ACCOUNTS)
+_HEEDED_WITHIN = 60.0
+
+
+def manager_user(namespace: str) -> str:
+    """The user name of the manager that runs in a namespace."""
+    return f"system:serviceaccount:{namespace}:{MANAGER}"
+
+
+# Its rights
+
+
+async def install_rights(admin: Client, namespace: str) -> None:
+    """Install the manager's ServiceAccount, roles and bindings for a namespace. To be called any number of times."""
+    with suppress(AlreadyExistsError):
+        await admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    for manifest in _rendered(namespace):
+        await admin.apply(resource_of(manifest), manifest, field_manager=INSTALL_FIELD_MANAGER)
+
+
+async def remove_rights(admin: Client, namespace: str) -> None:
+    """Remove what is cluster-scoped of a manager's rights; the rest goes with the namespace."""
+    try:
+        await admin.get(SERVICE_ACCOUNTS, MANAGER, namespace=namespace)
+    except NotFoundError:
+        return  # no manager ran there
+    for manifest in _rendered(namespace):
+        resource, name = resource_of(manifest), manifest["metadata"]["name"]
+        if resource.namespaced:
+            continue
+        with suppress(NotFoundError, ConflictError):
+            found = await admin.get(resource, name)
+            await admin.delete(resource, name, uid=found["metadata"]["uid"])
+
+
+async def grant(admin: Client, name: str, *rights: Right) -> str:
+    """Grant more rights to every manager, as a person does: by a ClusterRole with the label for aggregation.
+
+    Returns the uid of the ClusterRole.
+    """
+    role = {
+        "apiVersion": CLUSTER_ROLES.api_version,
+        "kind": CLUSTER_ROLES.kind,
+        "metadata": {"name": name, "labels": {AGGREGATE_LABEL: "true"}},
+        "rules": [right.rule() for right in rights],
+    }
+    made = await admin.apply(CLUSTER_ROLES, role, field_manager="test")
+    uid: str = made["metadata"]["uid"]
+    return uid
+
+
+@asynccontextmanager
+async def granting(admin: Client, name: str, *rights: Right) -> AsyncIterator[None]:
+    """Grant more rights to every manager until the end of the block."""
+    uid = await grant(admin, name, *rights)
+    try:
+        yield
+    finally:
+        with suppress(NotFoundError, ConflictError):
+            await admin.delete(CLUSTER_ROLES, name, uid=uid)
+
+
+@cache
+def _rendered(namespace: str) -> list[Object]:
+    everything = manifests(Setting(namespace=namespace))
+    found = [one for one in everything if resource_of(one) in _RIGHTS]
+    return sorted(found, key=lambda one: _RIGHTS.index(resource_of(one)))
+
+
+# Its clients
+
+
+async def manager_connection(admin: Client, namespace: str) -> Connection:
+    """The connection of the manager of a namespace; its rights are installed and in effect, with those of every
+    ClusterRole that has the label for aggregation."""
+    try:
+        token = await _token(admin, namespace)
+    except NotFoundError:
+        await install_rights(admin, namespace)
+        token = await _token(admin, namespace)
+    connection = msgspec.structs.replace(admin.connection, certificate=None, key=None, credential=Token(token))
+    aggregated = await admin.list(CLUSTER_ROLES, labels=f"{AGGREGATE_LABEL}=true")
+    async with Client(connection, user_agent="rights-check") as client:
+        await _until_in_effect(client, namespace, aggregated)
+    return connection
+
+
+@asynccontextmanager
+async def manager_client(admin: Client, namespace: str) -> AsyncIterator[Client]:
+    """A client with the identity and the rights of the manager of a namespace.
+
+    A client that is not an administrator's is used as it is: it was made for a manager with other rights.
+    """
+    if not _has_all_rights(admin.connection):
+        yield admin
+        return
+    # Its transport is not taken over: make such a client with `manager_connection`.
+    assert type(admin) is Client and isinstance(admin._transport, HttpTransport)  # noqa: S101, PT018, SLF001
+    connection = await manager_connection(admin, namespace)
+    async with Client(connection, user_agent=MANAGER_USER_AGENT) as client:
+        yield client
+
+
+async def manager_kubeconfig(cluster: Cluster, namespace: str) -> Path:
+    """Write a kubeconfig for the manager of a namespace; it lasts as long as the cluster."""
+    connection = await manager_connection(cluster.client, namespace)
+    path = cluster.files.kubeconfig(f"manager-{namespace}")
+    path.write_text(kubeconfig.document(connection, cluster=cluster.name, user=MANAGER))
+    path.chmod(0o600)
+    return path
+
+
+def _has_all_rights(connection: Connection) -> bool:
+    if connection.certificate is None:
+        return False
+    subject = x509.load_pem_x509_certificate(connection.certificate).subject
+    groups = {one.value for one in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)}
+    return not groups.isdisjoint(ALL_RIGHTS)
+
+
+async def _token(admin: Client, namespace: str) -> str:
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
+    made = await admin.post(SERVICE_ACCOUNTS, MANAGER, "token", body, namespace=namespace)
+    token: str = made["status"]["token"]
+    return token
+
+
+async def _until_in_effect(client: Client, namespace: str, aggregated: list[Object]) -> None:
+    """RBAC is in effect a moment after it was written; by a clock that stands still, nothing is tried again."""
+    # One rule of each role: a role is in effect as a whole.
+    roles = [role for role in (*_rendered(namespace), *aggregated) if role.get("rules")]
+    wanted = [_first(role["rules"][0], role["metadata"].get("namespace", "")) for role in roles]
+    try:
+        async with asyncio.timeout(_HEEDED_WITHIN):
+            while True:
+                allowed = await asyncio.gather(*(_may(client, one) for one in wanted))
+                wanted = [one for one, may in zip(wanted, allowed, strict=True) if not may]
+                if not wanted:
+                    return
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"the manager of {namespace} does not have these rights: {wanted}") from None
+
+
+def _first(rule: Object, namespace: str) -> Object:
+    resource, _, subresource = rule["resources"][0].partition("/")
+    asked = {
+        "group": rule["apiGroups"][0],
+        "resource": resource,
+        "subresource": subresource,
+        "verb": rule["verbs"][0],
+        "namespace": namespace,
+        "name": (rule.get("resourceNames") or [""])[0],
+    }
+    return {key: value for key, value in asked.items() if value}
+
+
+async def _may(client: Client, asked: Object) -> bool:
+    resource = SELF_SUBJECT_ACCESS_REVIEWS
+    body: dict[str, Any] = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {},
+        "spec": {"resourceAttributes": asked},
+    }
+    allowed: bool = (await client.create(resource, body))["status"]["allowed"]
+    return allowed
+
+
+# Its requests
+
+
+class _Window(msgspec.Struct):
+    resources: tuple[str, ...]
+    since: datetime
+    until: datetime | None = None
+
+
+_expected: list[_Window] = []
+
+
+@contextmanager
+def expecting_refusals(*resources: str) -> Iterator[None]:
+    """Until the end of the block, RBAC may refuse a manager's requests for these resources (plural names), or for any
+    if none are given: an API server that starts knows of no rights at first."""
+    window = _Window(resources, datetime.now(UTC))
+    _expected.append(window)
+    try:
+        yield
+    finally:
+        window.until = datetime.now(UTC)
+
+
+def check_requests(cluster: Cluster) -> None:
+    """Raise if a manager sent requests with all rights, or if RBAC refused one that no test expected."""
+    found = Counter(filter(None, map(_wrong, cluster.audit.entries(containing=_MARKS))))
+    if found:
+        told = "\n".join(f"  {count} times: {what}" for what, count in sorted(found.items()))
+        raise AssertionError(f"requests of managers to {cluster.name} that should not have been sent:\n{told}")
+
+
+_ACCOUNT = f":{MANAGER}"
+_MARKS = (MANAGER_USER_AGENT.encode(), f'{_ACCOUNT}"'.encode())
+
+
+def _wrong(entry: Entry) -> str:
+    """What is wrong with a request; empty if nothing is, or if it is no manager's."""
+    account = entry.username.startswith("system:serviceaccount:") and entry.username.endswith(_ACCOUNT)
+    if not account and entry.user_agent != MANAGER_USER_AGENT:
+        return ""
+    ref = entry.object_ref
+    resource = f"{ref.resource}/{ref.subresource}" if ref.subresource else ref.resource
+    what = f"{entry.verb} {resource}.{ref.group}".rstrip(".")
+    if set(ALL_RIGHTS) & set(entry.user.groups):
+        return f"{what}, as {entry.username} with all rights"
+    if entry.unauthorized and not _is_expected(entry):
+        where = f" in namespace {ref.namespace}" if ref.namespace else ""
+        return f"{what} {ref.name}{where}, refused to {entry.username}"
+    return ""
+
+
+def _is_expected(entry: Entry) -> bool:
+    at = datetime.fromisoformat(entry.request_received_timestamp)
+    return any(
+        (not window.resources or entry.object_ref.resource in window.resources)
+        and window.since <= at <= (window.until or at)
+        for window in _expected
+    )
