@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,26 +12,35 @@ import msgspec
 from tests.plane import profiles
 from tests.plane.removals import until_served
 from tests.plane.tearing import Everything
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import ObjectRef, manifest
 from unwind.api.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     DEPLOYMENTS,
     NAMESPACES,
+    ROLE_BINDINGS,
+    ROLES,
     SERVICES,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
     Resource,
 )
-from unwind.api.rights import Right
+from unwind.api.rights import Right, Setting
 from unwind.api.unwind import TEARDOWNS, Cause, Teardown
 from unwind.cli.delete import delete
 from unwind.cli.plan import plan
 from unwind.clock import SYSTEM
 from unwind.controllers.addons.caches import Caches
+from unwind.controllers.teardowns.entitling import ACCESS_REVIEWS
 from unwind.controllers.teardowns.requested import Requested
-from unwind.controllers.teardowns.requesting import request
+from unwind.controllers.teardowns.requesting import request, written
 from unwind.deleting.builtin import BUILTIN
 from unwind.installing.managers import alive
-from unwind.kube.errors import NotFoundError
+from unwind.installing.requesting import REQUESTS
+from unwind.kube.client import Client
+from unwind.kube.errors import ApiError, NotFoundError
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.local import waiting
@@ -45,7 +55,7 @@ if TYPE_CHECKING:
     import pytest
 
     from unwind.clock import Clock
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Object
     from unwind.local.cluster import Cluster
 
 HOLD = "example.dev/hold"
@@ -158,7 +168,7 @@ class Room:
         def look(it: Object | None) -> bool:
             return it is not None and state(msgspec.convert(it, Teardown))
 
-        found = await waiting.until(self.client, TEARDOWNS, self.uids[target], look, called)
+        found = await waiting.until(self.client, TEARDOWNS, f"request-{self.uids[target]}", look, called)
         return msgspec.convert(found, Teardown)
 
     async def ask(self, resource: Resource, name: str, key: str, *, max_objects: int | None = None) -> Teardown:
@@ -186,6 +196,70 @@ class Room:
         """Deletions by us that took whatever had the name."""
         found = self.cluster.audit.deletions(namespace=self.name)
         return [one.object_ref.name for one in found if not one.uid and one.user_agent.startswith("unwind")]
+
+
+class User(msgspec.Struct, frozen=True):
+    """A user of the cluster, known to it by a certificate."""
+
+    name: str
+    client: Client
+
+
+@asynccontextmanager
+async def user(room: Room, name: str, rules: list[Object], *, here: list[Object] | None = None) -> AsyncIterator[User]:
+    """A user with these rights in the whole cluster, and those of `here` in the namespace of the room."""
+    name = f"{name}-{room.name}"
+    subject = {"apiGroup": CLUSTER_ROLES.group, "kind": "User", "name": name}
+    role = {"apiGroup": CLUSTER_ROLES.group, "kind": "ClusterRole", "name": name}
+    if here:
+        await room.put(ROLES, name, rules=here)
+        await room.put(ROLE_BINDINGS, name, roleRef=role | {"kind": "Role"}, subjects=[subject])
+    await room.put(CLUSTER_ROLES, name, namespace=None, rules=rules)
+    await room.put(CLUSTER_ROLE_BINDINGS, name, namespace=None, roleRef=role, subjects=[subject])
+    async with Client(room.cluster.connection(name)) as client:
+        # A right counts as soon as the API server has taken notice of it.
+        async with asyncio.timeout(60):
+            for rule, place in [(rule, "") for rule in rules] + [(rule, room.name) for rule in here or ()]:
+                while not await allowed(client, rule, place):
+                    await SYSTEM.sleep(0.05)
+        yield User(name, client)
+
+
+async def allowed(client: Client, rule: Object, namespace: str) -> bool:
+    """Whether the API server grants the first right of a rule to who asks."""
+    asked = {"group": rule["apiGroups"][0], "resource": rule["resources"][0], "verb": rule["verbs"][0]}
+    body = {
+        "apiVersion": ACCESS_REVIEWS.api_version,
+        "kind": ACCESS_REVIEWS.kind,
+        "metadata": {},
+        "spec": {
+            "resourceAttributes": asked
+            | ({"namespace": namespace} if namespace else {})
+            | ({"name": rule["resourceNames"][0]} if "resourceNames" in rule else {})
+        },
+    }
+    return bool((await client.create(ACCESS_REVIEWS, body)).get("status", {}).get("allowed"))
+
+
+@asynccontextmanager
+async def policies(client: Client, home: str) -> AsyncIterator[None]:
+    """The admission policy on Teardowns, as `unwind install` applies it, once it is in force."""
+    policy, binding = REQUESTS.manifests(Setting(namespace=home))
+    made = await client.apply(VALIDATING_ADMISSION_POLICIES, policy)
+    bound = await client.apply(VALIDATING_ADMISSION_POLICY_BINDINGS, binding)
+    ref = ObjectRef(version="v1", kind="ConfigMap", namespace=home, name="probe", uid="u-1")
+    probe = written(ref, name="request-probe", by="another", plural="configmaps", now=SYSTEM.now())
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await client.apply(TEARDOWNS, manifest(TEARDOWNS, probe), dry_run=True)
+            except ApiError as error:
+                if "spec.requestedBy is another" in str(error) and home in str(error):
+                    break
+            await SYSTEM.sleep(0.05)
+    yield
+    for resource, one in ((VALIDATING_ADMISSION_POLICY_BINDINGS, bound), (VALIDATING_ADMISSION_POLICIES, made)):
+        await client.delete(resource, one["metadata"]["name"], uid=one["metadata"]["uid"])
 
 
 async def tidy(client: Client) -> None:

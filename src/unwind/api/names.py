@@ -77,6 +77,9 @@ MAX_OBJECTS_ANNOTATION = "unwind.dev/max-objects"
 RESOURCE_ANNOTATION = "unwind.dev/resource"
 """On a Teardown that somebody asked for: the plural of the target's kind, by which rights to it are given."""
 
+REQUEST_PREFIX = "request-"
+"""The names of Teardowns that a user requests begin with it. No record that the manager makes by itself does."""
+
 # What Unwind remembers on objects.
 DELETION_BEHAVIOR_ANNOTATION = "unwind.dev/cluster-deletion-behavior"
 """On a ClusterSummary: the behaviour its profile had, in case the field disappears from the served schema."""
@@ -373,6 +376,8 @@ class Reason(StrEnum):
     """It carries, or holds something that carries, the label for deletion protection."""
     WEBHOOK_SILENT = "WebhookSilent"
     """Whoever has to be asked about its deletion does not answer."""
+    INVALID_TARGET = "InvalidTarget"
+    """Of Refused: the target of a request does not agree with what the API server serves; the message says how."""
     NO_RIGHT = "NoRight"
     """Whoever asks has no right to it."""
     GATE = "Gate"

@@ -1,7 +1,7 @@
-"""What keeps requests to delete something honest: who asks is who they say, and has the right to it themselves.
+"""The admission policy on Teardowns: only the manager writes records, and a request needs the requester's own rights.
 
-The manager deletes for them, with rights that they may not have. So the API server holds each request against the
-rights of who makes it, by a policy: no webhook has to be there for that.
+The manager carries a request out with its own rights. So the API server checks each request against the rights of the
+user who creates it. It does so by a ValidatingAdmissionPolicy: no webhook has to be available for that.
 """
 
 from __future__ import annotations
@@ -9,26 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unwind.api import capi, karmada, names, sveltos, unwind
-from unwind.api.resources import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
+from unwind.api.resources import NAMESPACES, VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from unwind.api.rights import Contribution
-from unwind.api.unwind import Cause
+from unwind.api.unwind import Cause, Phase
 from unwind.installing.addressing import MANAGER
-from unwind.installing.policies import policy_and_binding, resource_rule
+from unwind.installing.policies import BY_MANAGER, policy_and_binding, resource_rule
 
 if TYPE_CHECKING:
     from unwind.api.rights import Setting
 
 _TARGET = "object.spec.target"
-_GROUP, _NAMESPACE = (f"{_TARGET}.?{field}.orValue('')" for field in ("group", "namespace"))
-_RESOURCE, _RESOURCE_BEFORE = (
-    f"{of}.metadata.?annotations[?'{names.RESOURCE_ANNOTATION}'].orValue('')" for of in ("object", "oldObject")
-)
-_IS_NEW = "request.operation == 'CREATE'"
-_BY = "object.spec.?requestedBy.orValue('')"
-_ENTITLED = (
-    f"authorizer.group({_GROUP}).resource({_RESOURCE}).namespace({_NAMESPACE})"
-    f".name({_TARGET}.name).check('delete').allowed()"
-)
+_GROUP, _NAMESPACE, _UID = (f"{_TARGET}.?{field}.orValue('')" for field in ("group", "namespace", "uid"))
+_ANNOTATIONS, _LABELS = (f"{{}}.metadata.?{field}.orValue({{{{}}}})" for field in ("annotations", "labels"))
+_BY = "{}.spec.?requestedBy.orValue('')"
+RESOURCE_NAME = "^[a-z][a-z0-9-]*$"
+"""The resources that a request may name. Not a subresource (pods/exec) nor a wildcard: the rules of RBAC that match
+those have another meaning."""
 _AS_SUCH = " || ".join(
     f"({_GROUP} == '{kind.group}' && {_TARGET}.kind == '{kind.kind}')"
     for kind in (
@@ -39,44 +35,109 @@ _AS_SUCH = " || ".join(
         sveltos.PROFILES,
     )
 )
+# The API server authorises the deletion of a Namespace in that namespace. The scope of any other kind is not known
+# here: the manager verifies by discovery that a target has a namespace if, and only if, its kind is namespaced.
+_WHERE = f"{_GROUP} == '{NAMESPACES.group}' && {_TARGET}.kind == '{NAMESPACES.kind}' ? {_TARGET}.name : {_NAMESPACE}"
+_ENTITLED = (
+    f"authorizer.group({_GROUP}).resource(variables.resource).namespace({_WHERE})"
+    f".name({_TARGET}.name).check('delete').allowed()"
+)
+_FINISHED = [phase.value for phase in Phase if phase.finished]
+_VARIABLES = {
+    "new": "request.operation == 'CREATE'",
+    "gone": "request.operation == 'DELETE'",
+    "it": "request.operation == 'DELETE' ? oldObject : object",
+    "requested": f"variables.it.spec.?cause.orValue('') == '{Cause.REQUESTED.value}'",
+    "manager": BY_MANAGER,
+    "resource": f"{_ANNOTATIONS.format('variables.it')}[?'{names.RESOURCE_ANNOTATION}'].orValue('')",
+    "asks": "variables.new && variables.requested",
+}
+
+
+def _same(field: str) -> str:
+    """CEL: the update changes none of Unwind's own annotations, or labels."""
+    now, before = field.format("object"), field.format("oldObject")
+    ours = f"k.startsWith('{names.PREFIX}')"
+    return (
+        f"{now}.all(k, !{ours} || (k in {before} && {before}[k] == {now}[k])) && {before}.all(k, !{ours} || k in {now})"
+    )
+
+
+def _only(field: str, *allowed: str) -> str:
+    """CEL: a new object carries none of Unwind's own annotations, or labels, but these."""
+    return f"{field.format('object')}.all(k, !k.startsWith('{names.PREFIX}') || k in {list(allowed)})"
+
+
+def _rule(expression: str, message: str) -> dict[str, Any]:
+    """`message`: a CEL expression."""
+    return {"expression": expression, "messageExpression": message, "reason": "Forbidden"}
+
+
+_RULES = [
+    _rule(
+        "!variables.new || variables.requested || variables.manager",
+        "'only the manager creates Teardowns with cause ' + variables.it.spec.?cause.orValue('')"
+        f" + '; to request a deletion, use cause {Cause.REQUESTED.value}'",
+    ),
+    _rule(
+        # The records of the manager have other names, so that no request can take the name of one.
+        f"!variables.new || variables.requested == object.metadata.name.startsWith('{names.REQUEST_PREFIX}')",
+        f"'Teardown ' + object.metadata.name + ': names that begin with {names.REQUEST_PREFIX} are for cause"
+        f" {Cause.REQUESTED.value}, and only for that'",
+    ),
+    _rule("!variables.asks || !has(object.spec.plan)", "'only the manager writes spec.plan'"),
+    _rule(
+        f"!variables.asks || {_BY.format('object')} == request.userInfo.username",
+        f"'spec.requestedBy is ' + {_BY.format('object')} + ', and not ' + request.userInfo.username",
+    ),
+    _rule(
+        f"!variables.asks || !({_AS_SUCH})",
+        f"'a ' + {_TARGET}.kind + ' is deleted as such: its controllers do the rest'",
+    ),
+    _rule(f"!variables.asks || {_UID} != ''", "'spec.target.uid is required: a request is for exactly one object'"),
+    _rule(
+        f"!variables.asks || (variables.resource.matches('{RESOURCE_NAME}') && {_ENTITLED})",
+        f"request.userInfo.username + ' may not delete ' + {_TARGET}.kind + ' ' + {_TARGET}.name"
+        f" + ' (annotation {names.RESOURCE_ANNOTATION}: ' + variables.resource + ')'",
+    ),
+    _rule(
+        "!variables.new || variables.manager"
+        f" || (!has(object.metadata.ownerReferences) && {_only(_LABELS)}"
+        f" && {_only(_ANNOTATIONS, names.RESOURCE_ANNOTATION, names.MAX_OBJECTS_ANNOTATION)})",
+        f"'a request has no ownerReferences, and of the labels and annotations {names.PREFIX}* only"
+        f" {names.RESOURCE_ANNOTATION} and {names.MAX_OBJECTS_ANNOTATION}'",
+    ),
+    _rule(
+        "request.operation != 'UPDATE' || variables.manager || (object.spec == oldObject.spec"
+        " && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences"
+        f" && {_same(_LABELS)} && {_same(_ANNOTATIONS)})",
+        "'only the manager changes the spec, the ownerReferences, and the labels and annotations"
+        f" {names.PREFIX}* of a Teardown'",
+    ),
+    _rule(
+        # What was knowingly left behind is written in inventories that go with the record.
+        "!variables.gone || variables.manager"
+        f" || (variables.requested && {_BY.format('oldObject')} == request.userInfo.username"
+        f" && !(oldObject.?status.?phase.orValue('') in {_FINISHED} && oldObject.?status.?left.orValue(0) > 0))",
+        "'Teardown ' + oldObject.metadata.name + ' is a record: only the manager deletes it. Users may delete what"
+        " they requested themselves, unless it has a ledger'",
+    ),
+]
 
 
 def requests_name(namespace: str) -> str:
-    """What the policy is called that looks at requests: one for each manager."""
+    """The name of the policy on Teardowns: one for each manager."""
     return f"{MANAGER}-requests.{namespace}"
 
 
 def _manifests(setting: Setting) -> list[dict[str, Any]]:
-    name = requests_name(setting.namespace)
-    validations = [
-        {
-            # What it is about is frozen by the kind itself; who asked for it is frozen here.
-            "expression": f"{_IS_NEW} ? {_BY} == request.userInfo.username"
-            f" : {_BY} == oldObject.spec.?requestedBy.orValue('')",
-            "messageExpression": f"'spec.requestedBy is ' + {_BY} + ', and not ' + request.userInfo.username",
-            "reason": "Forbidden",
-        },
-        {
-            "expression": f"!({_IS_NEW}) || !({_AS_SUCH})",
-            "messageExpression": f"'a ' + {_TARGET}.kind + ' is deleted as such: its controllers do the rest'",
-            "reason": "Forbidden",
-        },
-        {
-            # By this word rights are asked for, so it stays what it was when they were.
-            "expression": f"{_IS_NEW} ? {_RESOURCE} != '' && {_ENTITLED} : {_RESOURCE} == {_RESOURCE_BEFORE}",
-            "messageExpression": f"request.userInfo.username + ' may not delete ' + {_TARGET}.kind + ' '"
-            f" + {_TARGET}.name + ' (annotation {names.RESOURCE_ANNOTATION}: ' + {_RESOURCE} + ')'",
-            "reason": "Forbidden",
-        },
-    ]
     policy = {
-        "matchConstraints": {"resourceRules": [resource_rule(unwind.TEARDOWNS, "CREATE", "UPDATE")]},
-        "matchConditions": [
-            {"name": "asked-for", "expression": f"object.spec.?cause.orValue('') == '{Cause.REQUESTED.value}'"}
-        ],
-        "validations": validations,
+        # Not the subresource status: RBAC guards that, and no role for people grants it.
+        "matchConstraints": {"resourceRules": [resource_rule(unwind.TEARDOWNS, "CREATE", "UPDATE", "DELETE")]},
+        "variables": [{"name": name, "expression": expression} for name, expression in _VARIABLES.items()],
+        "validations": _RULES,
     }
-    return policy_and_binding(name, policy)
+    return policy_and_binding(requests_name(setting.namespace), policy)
 
 
 REQUESTS = Contribution(

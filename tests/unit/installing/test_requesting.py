@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from unwind.api.names import RESOURCE_ANNOTATION
 from unwind.api.rights import Setting
-from unwind.installing.requesting import REQUESTS, requests_name
+from unwind.installing.policies import BY_MANAGER
+from unwind.installing.requesting import REQUESTS, RESOURCE_NAME, requests_name
 
 
 def test_each_manager_has_a_policy_and_a_binding_of_its_own_that_denies() -> None:
@@ -14,15 +19,33 @@ def test_each_manager_has_a_policy_and_a_binding_of_its_own_that_denies() -> Non
     assert policy["spec"]["failurePolicy"] == "Fail"
 
 
-def test_only_what_somebody_asks_for_is_looked_at_and_by_the_rights_of_who_asks() -> None:
+def test_every_write_of_a_teardown_is_checked_but_its_status() -> None:
     policy, _ = REQUESTS.manifests(Setting())
     [rule] = policy["spec"]["matchConstraints"]["resourceRules"]
-    assert (rule["resources"], rule["operations"]) == (["teardowns"], ["CREATE", "UPDATE"])
-    [condition] = policy["spec"]["matchConditions"]
-    assert "'Requested'" in condition["expression"]
+    assert (rule["resources"], rule["operations"]) == (["teardowns"], ["CREATE", "UPDATE", "DELETE"])
+    assert "matchConditions" not in policy["spec"]
     expressions = " ".join(one["expression"] for one in policy["spec"]["validations"])
     assert "check('delete').allowed()" in expressions
-    assert RESOURCE_ANNOTATION in expressions
+    variables = {one["name"]: one["expression"] for one in policy["spec"]["variables"]}
+    assert RESOURCE_ANNOTATION in variables["resource"]
+    assert variables["manager"] == BY_MANAGER
+
+
+@pytest.mark.parametrize(
+    ("resource", "valid"),
+    [
+        ("namespaces", True),
+        ("x-gadgets2", True),
+        ("", False),
+        ("*", False),
+        ("pods/exec", False),
+        ("pods/*", False),
+        ("Pods", False),
+        ("pods\nsecrets", False),
+    ],
+)
+def test_a_wildcard_or_a_subresource_is_no_resource(resource: str, valid: bool) -> None:
+    assert (re.search(RESOURCE_NAME.replace("$", r"\Z"), resource) is not None) is valid
 
 
 def test_it_gives_the_manager_no_right() -> None:

@@ -15,7 +15,7 @@ from unwind import logs
 from unwind.addons.records import Records
 from unwind.api.conditions import without_condition
 from unwind.api.meta import ref_of
-from unwind.api.names import MAX_OBJECTS_ANNOTATION, RESOURCE_ANNOTATION, ConditionType, Reason
+from unwind.api.names import MAX_OBJECTS_ANNOTATION, REQUEST_PREFIX, RESOURCE_ANNOTATION, ConditionType, Reason
 from unwind.api.unwind import BLOCKERS_SHOWN, TEARDOWNS, Blocker, Cause, Effort, Phase, Plan, Step, Teardown
 from unwind.clock import SYSTEM
 from unwind.controllers.teardowns import entitling, telling
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from unwind.api.meta import ObjectRef
+    from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches
     from unwind.deleting.registering import External, Registration
@@ -217,16 +218,17 @@ class Requested:
     async def _looked_at(self, member: Member, teardown: Teardown) -> Blast | Refusal:
         """What goes, as the server says now and not a cache; or why nothing does."""
         ref = teardown.spec.target
-        resource = await member.discovery.resource(ref.kind, group=ref.group)
+        # First of all: the API server has authorised the request by these words alone.
+        if invalid := invalid_request(teardown):
+            return Refusal(reason=Reason.INVALID_TARGET, message=invalid)
+        resource = await member.discovery.resource(ref.kind, group=ref.group, version=ref.version or None)
+        said = teardown.metadata.annotations.get(RESOURCE_ANNOTATION, "")
+        if invalid := invalid_target(ref, resource, said):
+            return Refusal(reason=Reason.INVALID_TARGET, message=invalid)
         try:
             seen = await blast.look(member, resource, ref.name, namespace=ref.namespace, uid=ref.uid)
         except (NotFoundError, blast.AnotherError) as error:
             return Refusal(reason=Reason.TARGET_GONE, message=str(error))
-        said = teardown.metadata.annotations.get(RESOURCE_ANNOTATION, "")
-        if said != resource.plural:
-            # By this word the API server has looked whether who asks may delete it.
-            message = f"{RESOURCE_ANNOTATION} is {said!r}, and {ref.kind} is {resource.plural!r}"
-            return Refusal(reason=Reason.NO_RIGHT, message=message)
         if refusing := await shielded.refusals(member, seen, home=self._namespace):
             return Refusal(reason=Reason.PROTECTED, message=refused(refusing), objects=refusing)
         if too_many := exceeds(teardown.metadata.annotations.get(MAX_OBJECTS_ANNOTATION), len(seen.everything)):
@@ -296,6 +298,30 @@ class Requested:
         }
         written = await self._client.apply(TEARDOWNS, body, subresource="status")
         self._teardowns.take(msgspec.convert(written, Teardown))
+
+
+def invalid_request(teardown: Teardown) -> str:
+    """Why a request cannot be for exactly one object; empty if it is (pure)."""
+    name, ref = teardown.metadata.name, teardown.spec.target
+    if not name.startswith(REQUEST_PREFIX):
+        return (
+            f"the name of a requested Teardown must begin with {REQUEST_PREFIX}: delete this one, and request it anew"
+        )
+    return "" if ref.uid and ref.name else "spec.target must have a name and a uid"
+
+
+def invalid_target(ref: ObjectRef, resource: Resource, said: str) -> str:
+    """How a target differs from the resource that the API server serves for its kind; empty if it agrees (pure).
+
+    `said`: the resource by which the API server has authorised the request.
+    """
+    if said != resource.plural:
+        return f"annotation {RESOURCE_ANNOTATION} is {said!r}, but the resource of {ref.kind} is {resource.plural!r}"
+    if resource.namespaced and not ref.namespace:
+        return f"{ref.kind} is namespaced, but spec.target.namespace is empty"
+    if ref.namespace and not resource.namespaced:
+        return f"{ref.kind} is cluster-scoped, but spec.target.namespace is {ref.namespace!r}"
+    return ""
 
 
 def plan(owner: ObjectRef, title: str, *, objects: int) -> Plan:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.meta import ObjectMeta, manifest
-from unwind.api.names import MAX_OBJECTS_ANNOTATION, RESOURCE_ANNOTATION
+from unwind.api.names import MAX_OBJECTS_ANNOTATION, REQUEST_PREFIX, RESOURCE_ANNOTATION
 from unwind.api.resources import Resource
 from unwind.api.unwind import TEARDOWNS, Cause, Teardown, TeardownSpec
 from unwind.kube.errors import AlreadyExistsError
@@ -32,7 +32,7 @@ async def request(
     by = await whoami(client)
     while True:
         found = msgspec.convert(await client.list(TEARDOWNS), list[Teardown])
-        asked = [one for one in found if one.spec.target.uid == target.uid]
+        asked = [one for one in found if one.spec.cause == Cause.REQUESTED and one.spec.target.uid == target.uid]
         if under_way := next((one for one in asked if not one.finished), None):
             return under_way
         wanted = written(
@@ -62,12 +62,12 @@ def written(
 
 
 def free_name(uid: str, finished: Iterable[Teardown]) -> str:
-    """What a new one is called: after its target, and counted where there were some before (pure)."""
+    """The name of a new request: after its target, and counted where there were some before (pure)."""
     taken = {one.metadata.name for one in finished}
-    name, number = uid, 1
+    name, number = f"{REQUEST_PREFIX}{uid}", 1
     while name in taken:
         number += 1
-        name = f"{uid}-{number}"
+        name = f"{REQUEST_PREFIX}{uid}-{number}"
     return name
 
 

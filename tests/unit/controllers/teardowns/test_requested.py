@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.names import AGGREGATE_LABEL, MAX_OBJECTS_ANNOTATION, RESOURCE_ANNOTATION
-from unwind.api.unwind import Cause, Effort, Teardown
+from unwind.api.resources import CONFIG_MAPS, NAMESPACES
+from unwind.api.unwind import Cause, Effort, Teardown, TeardownSpec
 from unwind.controllers.teardowns import entitling
 from unwind.controllers.teardowns.entitling import Missing
-from unwind.controllers.teardowns.requested import exceeds, plan, refused
+from unwind.controllers.teardowns.requested import exceeds, invalid_request, invalid_target, plan, refused
 from unwind.controllers.teardowns.requesting import free_name, written
 from unwind.kube.errors import ApiError, Details, Status
 from unwind.removing.blast import Told
@@ -33,9 +35,9 @@ def test_a_second_request_for_the_same_target_has_a_name_of_its_own() -> None:
     def named(name: str) -> Teardown:
         return Teardown(metadata=ObjectMeta(name=name))
 
-    assert free_name("u-1", []) == "u-1"
-    assert free_name("u-1", [named("u-1")]) == "u-1-2"
-    assert free_name("u-1", [named("u-1"), named("u-1-2")]) == "u-1-3"
+    assert free_name("u-1", []) == "request-u-1"
+    assert free_name("u-1", [named("request-u-1")]) == "request-u-1-2"
+    assert free_name("u-1", [named("request-u-1"), named("request-u-1-2")]) == "request-u-1-3"
 
 
 def test_the_plan_is_one_step_that_is_never_given_up() -> None:
@@ -61,6 +63,28 @@ def test_more_than_allowed_is_refused_and_so_is_a_limit_that_is_no_number(
     limit: str | None, objects: int, told: str
 ) -> None:
     assert exceeds(limit, objects) == told
+
+
+def request(called: str = "request-u-1", **target: str) -> Teardown:
+    ref = msgspec.structs.replace(TARGET, **target)
+    return Teardown(metadata=ObjectMeta(name=called), spec=TeardownSpec(target=ref, cause=Cause.REQUESTED.value))
+
+
+def test_a_request_has_a_name_of_its_own_and_is_for_one_object() -> None:
+    assert invalid_request(request()) == ""
+    assert "must begin with request-" in invalid_request(request("u-1"))
+    assert "must have a name and a uid" in invalid_request(request(uid=""))
+    assert "must have a name and a uid" in invalid_request(request(name=""))
+
+
+def test_a_target_agrees_with_the_resource_that_is_served_or_is_refused() -> None:
+    assert invalid_target(TARGET, NAMESPACES, "namespaces") == ""
+    place = msgspec.structs.replace(TARGET, namespace="mine")
+    assert invalid_target(place, CONFIG_MAPS, "configmaps") == ""
+    assert "is cluster-scoped, but spec.target.namespace is 'mine'" in invalid_target(place, NAMESPACES, "namespaces")
+    assert "is namespaced, but spec.target.namespace is empty" in invalid_target(TARGET, CONFIG_MAPS, "configmaps")
+    for said in ("configmaps", "", "*", "namespaces/status"):
+        assert "but the resource of Namespace is 'namespaces'" in invalid_target(TARGET, NAMESPACES, said)
 
 
 def test_a_refusal_names_each_object_that_refuses() -> None:
