@@ -214,16 +214,16 @@ class Scene(CapiCluster):
             CLUSTER_SUMMARIES, ref.name, {"status": status}, namespace=self.namespace, subresource="status"
         )
         names = [f"{profile}-{number}" for number in range(objects)]
-        await self.record(ref, {name: await self._put(ref, name, finalizers) for name in names})
+        await self.record(ref, {name: await self.put(ref, name, finalizers) for name in names})
         return ref
 
     async def add_late(self, owner: ObjectRef, name: str) -> None:
         """One more object of an add-on, put there by somebody who does not know that it is on its way out."""
-        entry = await self._put(owner, name)
+        entry = await self.put(owner, name)
         patch = {"spec": {"entries": {name: msgspec.to_builtins(entry)}}}
         await self.client.patch(INVENTORIES, f"{owner.uid}-0", patch, namespace=HOME)
 
-    async def _put(self, owner: ObjectRef, name: str, finalizers: tuple[str, ...] = ()) -> Entry:
+    async def put(self, owner: ObjectRef, name: str, finalizers: tuple[str, ...] = ()) -> Entry:
         """A ConfigMap on the member, with the owner's mark; its entry in the inventory."""
         metadata: Object = {
             "name": name,

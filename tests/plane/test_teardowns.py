@@ -11,13 +11,11 @@ from unwind.api import conditions
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
-from unwind.api.unwind import Phase, StepState, Teardown
+from unwind.api.unwind import Phase, Teardown
 from unwind.local.waiting import until, until_absent
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from unwind.local.plane import Plane
 
 
@@ -180,66 +178,4 @@ async def test_the_credentials_outlast_the_teardown_and_are_let_go_then(plane: P
             "let go",
             namespace=namespace,
         )
-    await it.let_go()
-
-
-def removed(name: str) -> Callable[[Teardown], bool]:
-    """Whether a step is over."""
-    return lambda it: any(step.name == name and step.state == StepState.REMOVED for step in it.status.steps)
-
-
-async def test_what_another_deploys_while_it_is_removed_goes_as_well(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
-    web = await it.add_on("web")
-    held = await it.add_on("held", finalizers=(HOLD,))
-    async with manager(it.client):
-        await it.delete()
-        await it.teardown(removed(f"ClusterProfile/{it.profile('web')}"), "removed, as far as is known")
-        await it.add_late(web, "web-late")
-        await it.add_late(held, "held-late")
-        await it.unblock()
-        teardown = await it.ended()
-    assert teardown.phase is Phase.COMPLETE
-    assert await it.objects() == set()
-    assert {"web-late", "held-late"} <= set(it.deleted())
-    await it.let_go()
-
-
-async def test_what_another_deployed_while_nobody_ran_goes_as_well(plane: Plane, namespace: str) -> None:
-    it = await scene(plane, namespace)
-    web = await it.add_on("web")
-    await it.add_on("held", finalizers=(HOLD,))
-    async with manager(it.client):
-        await it.delete()
-        await it.teardown(removed(f"ClusterProfile/{it.profile('web')}"), "removed, as far as is known")
-    await it.add_late(web, "web-late")
-    async with manager(it.client):
-        await it.unblock()
-        teardown = await it.ended()
-    assert teardown.phase is Phase.COMPLETE
-    assert await it.objects() == set()
-    # What was gone was seen to be gone, and not deleted again.
-    assert sorted(it.deleted()) == sorted(set(it.deleted()))
-    await it.let_go()
-
-
-async def test_what_another_deployed_meanwhile_is_named_when_the_cluster_is_let_go(
-    plane: Plane, namespace: str
-) -> None:
-    it = await scene(plane, namespace)
-    web = await it.add_on("web")
-    await it.add_on("held", finalizers=(HOLD,))
-    async with manager(it.client):
-        await it.delete()
-        await it.teardown(removed(f"ClusterProfile/{it.profile('web')}"), "removed, as far as is known")
-        await it.add_late(web, "web-late")
-        await it.annotate({FORCE_RELEASE_ANNOTATION: "enough"}, by="jane")
-        teardown = await it.ended()
-    assert teardown.phase is Phase.RELEASED
-    inventory = await it.inventory(web)
-    assert inventory
-    assert inventory.spec.sealed_for == teardown.metadata.name
-    left = {entry.object.name for entry in inventory.spec.entries.values() if entry.ledger}
-    assert left == {"web-late"}
-    await it.unblock()
     await it.let_go()

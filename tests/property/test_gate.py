@@ -19,7 +19,7 @@ names = st.sampled_from([f"p-{number}" for number in range(8)])
 efforts = st.sampled_from([effort.value for effort in Effort])
 states = st.sampled_from(["", *(state.value for state in StepState)])
 going = st.sampled_from([phase.value for phase in Phase if not phase.finished])
-DONE = {"Removed", "Left", "GivenUp"}
+DONE = {"Removed"}
 
 
 @st.composite

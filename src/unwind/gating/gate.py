@@ -70,8 +70,8 @@ def of_teardown(uid: str, teardown: Teardown) -> Verdict:
         return Open()
     if teardown.spec.plan is None:
         return closed(_unplanned(teardown))
-    done, others = _ended(teardown)
-    left = [step for step in teardown.spec.plan.steps if _closes(step, done, others)]
+    removed = _removed(teardown)
+    left = [step for step in teardown.spec.plan.steps if _closes(step, removed)]
     if not left:
         return Open()
     why = _some(step.name for step in left)
@@ -97,27 +97,18 @@ def of_summaries(uid: str, standing: Iterable[Standing], lost: Iterable[str] = (
 _LETTING_GO = (ClusterDeletionBehavior.LEAVE, ClusterDeletionBehavior.REMOVE)
 
 
-def _ended(teardown: Teardown) -> tuple[set[str], set[str]]:
-    """The steps that were seen to be absent, and those that came to another end."""
-    removed, others, going = set(), set(), set()
+def _removed(teardown: Teardown) -> set[str]:
+    """The steps that are removed: seen to be absent, and their inventories sealed. No other state opens the gate."""
+    removed: set[str] = set()
+    others: set[str] = set()
     for step in teardown.status.steps:
-        state = StepState.read(step.state)
-        if state is StepState.REMOVED:
-            removed.add(step.name)
-        elif state in (StepState.LEFT, StepState.GIVEN_UP):
-            others.add(step.name)
-        else:  # also a state that is not known
-            going.add(step.name)
-    return removed - going, others - going
+        (removed if StepState.read(step.state) is StepState.REMOVED else others).add(step.name)
+    return removed - others
 
 
-def _closes(step: Step, removed: set[str], others: set[str]) -> bool:
+def _closes(step: Step, removed: set[str]) -> bool:
     """Whether a step keeps the cluster. One that status does not mention is not done."""
-    effort = Effort.read(step.effort)
-    if effort in (Effort.LEAVE, Effort.TRY) or step.name in removed:
-        return False
-    # Where it is not known how much is to be done for it, nobody can have decided to leave it.
-    return effort is not Effort.ENFORCE or step.name not in others
+    return Effort.read(step.effort) not in (Effort.LEAVE, Effort.TRY) and step.name not in removed
 
 
 def _seconds(teardown: Teardown, left: list[Step]) -> int:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.api.meta import ObjectMeta, manifest
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import FURTHER_LABEL, MEMBER_LABEL, OWNER_LABEL, Finalizer
-from unwind.api.unwind import INVENTORIES, Inventory
+from unwind.api.unwind import INVENTORIES, EntryState, Inventory
 from unwind.clock import SYSTEM
 from unwind.concurrency import Together, side_by_side
 from unwind.deleting.memo import Memo
@@ -34,6 +34,7 @@ _BATCH = 250
 _OWNERS_AT_ONCE = 50
 _SIDE_BY_SIDE = 8
 _SOON = 30.0
+_UNPROCESSABLE = 422
 # What the removal itself remembers of an entry. The name of no deleter begins like this.
 OWN = "/"
 
@@ -155,6 +156,35 @@ class Inventories:
         body: Object = {"metadata": {"uid": uid}, "spec": {"entries": entries}}
         await self.client.patch(INVENTORIES, name, body, namespace=self.namespace)
 
+    async def amend(self, chunk: Inventory, notes: Mapping[str, Note]) -> None:
+        """Write notes into the entries that still name the objects that the notes are about. Notes come late: an entry
+        that was confirmed for another object meanwhile must not be taken for done."""
+        name = chunk.metadata.name
+        operations: list[Object] = [{"op": "test", "path": "/metadata/uid", "value": chunk.metadata.uid}]
+        for key, note in notes.items():
+            operations += note.operations(key)
+        try:
+            await self.client.patch(INVENTORIES, name, operations, namespace=self.namespace)
+        except ApiError as error:
+            if error.code != _UNPROCESSABLE:
+                raise
+        else:
+            return
+        # At least one entry is another than it was. The other notes are still true.
+        while True:
+            now = await self.get(name)
+            if now is None or now.metadata.uid != chunk.metadata.uid:
+                return
+            entries = now.spec.entries
+            left = {key: note.change for key, note in notes.items() if key in entries and note.is_about(entries[key])}
+            if not left:
+                return
+            try:
+                await self.client.revise(INVENTORIES, guard(now), {"spec": {"entries": left}})
+            except ConflictError:
+                continue  # it was written at the same moment
+            return
+
     async def discard(self, inventory: Inventory) -> None:
         """Delete a chunk that is an account of nothing any more."""
         name, uid = inventory.metadata.name, inventory.metadata.uid
@@ -200,6 +230,25 @@ class Inventories:
         return msgspec.convert(created, Inventory)
 
 
+class Note(msgspec.Struct, frozen=True):
+    """What became of one object, to be written into its entry."""
+
+    object: ObjectRef
+    """As the entry named it; without a uid if it was only intended."""
+    change: dict[str, Any]
+
+    def is_about(self, entry: Entry) -> bool:
+        """Whether an entry still names this object."""
+        return entry.object.uid == self.object.uid
+
+    def operations(self, key: str) -> list[Object]:
+        """The JSON patch that makes the change, and fails if the entry names another object."""
+        path = f"/spec/entries/{key.replace('~', '~0').replace('/', '~1')}"
+        named: Object = {"op": "test", "path": f"{path}/object", "value": msgspec.to_builtins(self.object)}
+        # To add a field that is there replaces it.
+        return [named, *({"op": "add", "path": f"{path}/{name}", "value": it} for name, it in self.change.items())]
+
+
 def guard(chunk: Inventory) -> Object:
     """What a write says of a chunk that is to be as it was read."""
     meta = chunk.metadata
@@ -210,6 +259,11 @@ def guard(chunk: Inventory) -> Object:
 def ledgered(chunk: Inventory) -> bool:
     """Whether something of it was knowingly left, so that it stays as a record."""
     return any(entry.ledger is not None for entry in chunk.spec.entries.values())
+
+
+def intended(chunks: Iterable[Inventory]) -> bool:
+    """Whether there are entries whose objects may not be created yet: they may be, until the inventory is sealed."""
+    return any(not item.done and item.entry.state == EntryState.INTENDED for item in items(chunks))
 
 
 def items(chunks: Iterable[Inventory]) -> list[Item]:
@@ -241,7 +295,7 @@ class Notes:
         self._chance = chance
         self._troubled = troubled
         self._settled = settled
-        self._pending: dict[str, dict[str, dict[str, Any]]] = {}
+        self._pending: dict[str, dict[str, Note]] = {}
         self._wake = asyncio.Event()
         self._timer: Timer | None = None
         self._overdue: set[str] = set()
@@ -251,7 +305,8 @@ class Notes:
     def note(self, item: Item, change: dict[str, Any]) -> None:
         """Have a change to an entry written down, soon."""
         pending = self._pending.setdefault(item.chunk, {})
-        pending.setdefault(item.key, {}).update(change)
+        before = pending.get(item.key)
+        pending[item.key] = Note(item.entry.object, (before.change if before else {}) | change)
         if len(pending) >= _BATCH:
             self._wake.set()
         elif self._timer is None:
@@ -288,10 +343,10 @@ class Notes:
         """Write the chunks of which there is much to tell; all, if it is time, or the end."""
         failures = 0
         while name := self._due():
-            entries = self._pending.pop(name)
+            notes = self._pending.pop(name)
             self._overdue.discard(name)  # what comes from now on is gathered again
             try:
-                await self._inventories.write(self._chunks[name], entries)
+                await self._inventories.amend(self._chunks[name], notes)
                 self._settled(name)
                 failures = 0
             except (ApiError, UnreachableError) as error:
@@ -300,9 +355,9 @@ class Notes:
                     # It is gone, or its name belongs to another: there is nothing to be said of it any more.
                     self._settled(name)
                     continue
-                for key, change in entries.items():
-                    newer = self._pending.setdefault(name, {}).get(key, {})
-                    self._pending[name][key] = change | newer
+                newer = self._pending.setdefault(name, {})
+                for key, note in notes.items():
+                    newer[key] = Note(note.object, note.change | newer[key].change) if key in newer else note
                 self._overdue.add(name)
                 failures += 1
                 await self._clock.sleep(_RETRY.after(failures, self._chance))

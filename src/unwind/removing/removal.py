@@ -328,7 +328,9 @@ class Removal:
 
     def _nothing(self, item: Item) -> None:
         """It was never created, or it is somebody else's: either way there is nothing of ours."""
-        self._notes.note(item, {"state": EntryState.REMOVED.value})
+        # Until the inventory is sealed it may still be created; `intended` has it looked at again then.
+        if self._only is not None or self._chunks[item.chunk].spec.sealed_for:
+            self._notes.note(item, {"state": EntryState.REMOVED.value})
         self._done(item)
 
     def _done(self, item: Item, *, left: bool = False) -> None:

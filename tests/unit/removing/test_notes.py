@@ -6,9 +6,11 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from tests.unit.removing.making import chunk, item
-from unwind.kube.errors import ConflictError, NotFoundError, Status, UnreachableError
-from unwind.removing.inventories import Inventories, Notes
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError, Status, UnreachableError
+from unwind.removing.inventories import Inventories, Note, Notes
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
@@ -30,11 +32,11 @@ class Server:
         self.uids: dict[str, str] = {}
         self.client = self
 
-    async def write(self, chunk: Inventory, entries: Mapping[str, Any]) -> None:
+    async def amend(self, chunk: Inventory, notes: Mapping[str, Note]) -> None:
         await asyncio.sleep(0)
         if self.failures:
             raise self.failures.pop(0)
-        self.writes.append((chunk.metadata.name, dict(entries)))
+        self.writes.append((chunk.metadata.name, {key: note.change for key, note in notes.items()}))
 
     async def get(self, _: object, name: str, *, namespace: str) -> dict[str, Any]:
         assert namespace == self.namespace
@@ -173,3 +175,86 @@ async def test_what_the_removal_remembers_itself_is_no_deleters_memo() -> None:
     one = item("PersistentVolumeClaim", memo={"/volume": "v/u", "purge.joined": "true"})
     inventories = Inventories(cast("Client", None), namespace="unwind-system")
     assert inventories.memo(chunk(), one.key, one.entry).scopes() == {"purge"}
+
+
+class Chunk:
+    """A stand-in for the server with one chunk on it, whose entries may change at any moment."""
+
+    def __init__(self, *items: Item) -> None:
+        self.chunk = chunk("chunk", *items)
+        self.patches: list[Any] = []
+        self.conflicts = 0
+
+    async def patch(self, _: object, name: str, patch: Any, *, namespace: str) -> dict[str, Any]:
+        self.patches.append(patch)
+        there: dict[str, Any] = msgspec.to_builtins(self.chunk)
+        for one in patch:
+            *where, last = one["path"].strip("/").split("/")
+            inner = there
+            for step in where:
+                inner = inner[step]
+            if one["op"] == "test" and inner.get(last) != one["value"]:
+                raise ApiError(Status(code=422, reason="Invalid"), request="PATCH")
+            inner[last] = one["value"]
+        self.chunk = msgspec.convert(there, type(self.chunk))
+        return there
+
+    async def get(self, *_: object, **__: object) -> Inventory:
+        return self.chunk
+
+    async def revise(self, _: object, read: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+        if self.conflicts:
+            self.conflicts -= 1
+            raise ConflictError(Status(code=409, reason="Conflict"), request="PATCH")
+        assert read["metadata"]["uid"] == self.chunk.metadata.uid
+        self.patches.append(patch)
+        there: dict[str, Any] = msgspec.to_builtins(self.chunk)
+        for key, change in patch["spec"]["entries"].items():
+            there["spec"]["entries"][key] |= change
+        self.chunk = msgspec.convert(there, type(self.chunk))
+        return there
+
+    @property
+    def states(self) -> dict[str, str]:
+        return {key: entry.state for key, entry in self.chunk.spec.entries.items()}
+
+
+def replaced(it: Chunk, key: str, uid: str) -> None:
+    """Have an entry confirmed for another object."""
+    entries = dict(it.chunk.spec.entries)
+    ref = msgspec.structs.replace(entries[key].object, uid=uid)
+    entries[key] = msgspec.structs.replace(entries[key], object=ref, state="Confirmed")
+    it.chunk = msgspec.structs.replace(it.chunk, spec=msgspec.structs.replace(it.chunk.spec, entries=entries))
+
+
+def removed(*items: Item) -> dict[str, Note]:
+    return {one.key: Note(one.entry.object, {"state": "Removed"}) for one in items}
+
+
+async def test_a_note_is_written_only_for_the_object_that_it_is_about() -> None:
+    one, two = item("ConfigMap", "one"), item("ConfigMap", "two")
+    server = Chunk(one, two)
+    inventories, before = Inventories(cast("Client", server), namespace="unwind-system"), server.chunk
+    replaced(server, one.key, "another")
+    server.conflicts = 1
+    await inventories.amend(before, removed(one, two))
+    assert server.states == {one.key: "Confirmed", two.key: "Removed"}
+
+
+async def test_notes_of_entries_that_are_as_they_were_cost_one_request() -> None:
+    one, two = item("ConfigMap", "one"), item("ConfigMap", "two")
+    server = Chunk(one, two)
+    await Inventories(cast("Client", server), namespace="unwind-system").amend(server.chunk, removed(one, two))
+    assert server.states == {one.key: "Removed", two.key: "Removed"}
+    assert len(server.patches) == 1
+
+
+async def test_no_note_is_written_into_another_chunk_of_the_same_name() -> None:
+    one = item("ConfigMap", "one")
+    server = Chunk(one)
+    before = server.chunk
+    server.chunk = msgspec.structs.replace(
+        before, metadata=msgspec.structs.replace(before.metadata, uid="another chunk")
+    )
+    await Inventories(cast("Client", server), namespace="unwind-system").amend(before, removed(one))
+    assert server.states == {one.key: one.entry.state}

@@ -20,7 +20,7 @@ from unwind.concurrency import side_by_side, to_tell
 from unwind.controllers.addons.places import by_place, member_of
 from unwind.deleting.entering import Waiting
 from unwind.errors import UnwindError
-from unwind.removing.inventories import items, ledgered
+from unwind.removing.inventories import intended, items, ledgered
 from unwind.removing.releases import last_first
 from unwind.removing.removal import Removal, release
 
@@ -293,8 +293,8 @@ class Withdrawals:
     async def _close(self, it: Withdrawal, target: Anchor | None, *, take_along: bool) -> None:
         """Close the inventory of what is gone, and discard what is an account of nothing any more; a chunk with
         something in the ledger stays as a record."""
-        if not await self._inventories.sealed_as_read(it.uid, it.chunks, _sealed_for(it)):
-            # Somebody has deployed meanwhile, or something was written down: all is looked at once more.
+        if not await self._inventories.sealed_as_read(it.uid, it.chunks, _sealed_for(it)) or intended(it.chunks):
+            # Somebody has deployed meanwhile, or might have, or something was written down: all is looked at once more.
             it.removals.clear()
             await self._take_back(it, target, take_along=take_along)
             it.chunks = await self._inventories.of(it.uid)

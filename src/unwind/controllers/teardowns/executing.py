@@ -15,7 +15,7 @@ from unwind.api.unwind import TEARDOWNS, Effort, Phase, Plan, Release, StepState
 from unwind.chance import CHANCE
 from unwind.controllers.addons.wording import WORTH_TELLING
 from unwind.controllers.teardowns import releasing, telling
-from unwind.controllers.teardowns.steps import ADDONS, Carrying
+from unwind.controllers.teardowns.steps import ADDONS, OVER, Carrying
 from unwind.controllers.teardowns.telling import StepView, View
 from unwind.deleting.deletion import persist
 from unwind.errors import UnwindError
@@ -42,7 +42,8 @@ _SHARE = 4
 _SLOWEST = 5.0
 # From how many steps on their inventories are read together.
 _MANY = 8
-_OVER = (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
+# How long seals wait, by the clock of the wall, before they look whether every deletion waits for something.
+_CALM = 1.0
 
 
 class Execution:
@@ -78,13 +79,16 @@ class Execution:
         self._timer: Timer | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._open: set[str] = set()
-        """Steps that have begun, and whose end is not written down."""
+        """Steps that have begun, and whose end is not reported."""
+        self._deleting: set[str] = set()
+        """Enforced steps whose objects are being deleted. Inventories are sealed when there are none."""
+        self._calm = asyncio.Event()
         self._known: dict[tuple[str, ObjectRef, str], Blocker] = {}
         self._below = _below(self._plan)
         self._at_hand: dict[str, list[Inventory]] = {}
         """Inventories that were read for many steps together, by their owners."""
         self._chance = CHANCE
-        over = {step.name: step for step in teardown.status.steps if step.state in _OVER}
+        self._over = over = {step.name: step for step in teardown.status.steps if step.state in OVER}
         self._progress = Progress(self._plan, [step.name for step in self._plan.steps if step.name in over])
         self._steps = {
             step.name: Carrying(
@@ -151,20 +155,46 @@ class Execution:
         log.info("teardown ended", cluster=str(self.target.ref), teardown=self.teardown.metadata.name, end=self._phase)
 
     async def _begin(self, group: asyncio.TaskGroup) -> None:
+        resumed = [self._steps[name] for name in self._over if name in self._steps and self._is_removed(name)]
+        self._open.update(carrying.step.name for carrying in resumed)
         if len(self._progress.ready) > _MANY:
             with suppress(UnwindError):  # then each step reads its own, and says what is the matter
                 self._at_hand = await self._means.inventories.by_owner(self.target.ref.uid)
         for name in self._progress.ready:
             self._start(group, name)
-        if self._progress.finished:
-            await self._seal()
+        if resumed:
+            await self._resume(resumed)
+        if self._progress.finished and not self._open:
+            self._finish()
+
+    def _is_removed(self, name: str) -> bool:
+        """Whether status reports an enforced step as removed, which another process has written."""
+        return self._over[name].state == StepState.REMOVED and _enforced(self._steps[name].step)
+
+    async def _resume(self, before: list[Carrying]) -> None:
+        """Confirm that steps that status reports as removed are sealed."""
+        found = await persist(
+            lambda: self._means.inventories.owned(carrying.step.object.uid for carrying in before),
+            clock=self._means.clock,
+            chance=self._chance,
+            say=lambda what: log.warning("cannot read inventories, will retry", why=what.told),
+        )
+        async with asyncio.TaskGroup() as group:
+            for carrying in before:
+                chunks = [one for one in found if one.spec.owner.uid == carrying.step.object.uid]
+                group.create_task(carrying.resume(self._over[carrying.step.name].removed, chunks))
+        self._open.difference_update(carrying.step.name for carrying in before)
 
     def _start(self, group: asyncio.TaskGroup, name: str) -> None:
-        self._tasks[name] = group.create_task(self._carry(group, self._steps[name]))
+        carrying = self._steps[name]
+        self._open.add(name)
+        if _enforced(carrying.step):
+            self._deleting.add(name)
+            self._calm.clear()
+        self._tasks[name] = group.create_task(self._carry(group, carrying))
 
     async def _carry(self, group: asyncio.TaskGroup, carrying: Carrying) -> None:
         name = carrying.step.name
-        self._open.add(name)
         self._stepped(carrying.step, StepState.REMOVING)
         async with asyncio.TaskGroup() as inner:
             inner.create_task(carrying.run())
@@ -172,22 +202,36 @@ class Execution:
             # The next ones start from this very event; nobody waits for a write (DESIGN, rule 7).
             for free in self._progress.done(name):
                 self._start(group, free)
+            self._deleting.discard(name)
+            if not self._deleting:
+                self._calm.set()
             self._dirty.set()
+        self._tell_others()
+        if carrying.unsealed:
+            # A seal for each of hundreds of steps must not come before, or between, their deletions.
+            await self._until_calm()
+            await carrying.seal()
+            self._tell_others()  # what was deployed meanwhile is gone as well
         self._stepped(carrying.step, carrying.state)
         self._open.discard(name)
+        self._dirty.set()
+        if self._progress.finished and not self._open:
+            self._finish()
+
+    def _tell_others(self) -> None:
+        """A step is over: what others wait for may never come."""
         for other in self._steps.values():
             if other.waits:
                 other.look_again()
-        self._dirty.set()
-        if self._progress.finished and not self._open:
-            await self._seal()
 
-    async def _seal(self) -> None:
-        """All is gone. What says so is closed before anybody relies on it."""
-        async with asyncio.TaskGroup() as group:
-            for carrying in self._steps.values():
-                group.create_task(carrying.seal())
-        self._finish()
+    async def _until_calm(self) -> None:
+        """Return when no enforced step is being deleted, or all that are wait for something, such as a finalizer."""
+        while not self._calm.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CALM):
+                    await self._calm.wait()
+            if all(self._steps[name].waits for name in self._deleting):
+                return
 
     def _finish(self) -> None:
         if self._phase is Phase.REMOVING:
@@ -200,10 +244,14 @@ class Execution:
             return
         reason, message, by = self._why_left()
         for carrying in self._steps.values():
-            if carrying.state not in _OVER or not await carrying.closed():
+            if carrying.going or not await carrying.closed():
                 await carrying.abandon(reason, message, by)
                 carrying.state = StepState.GIVEN_UP if carrying.left else StepState.REMOVED
-                self._stepped(carrying.step, carrying.state)
+            elif carrying.unsealed:
+                carrying.state = StepState.REMOVED
+            else:
+                continue
+            self._stepped(carrying.step, carrying.state)
 
     def _why_left(self) -> tuple[str, str, str]:
         if self._release:
@@ -218,9 +266,7 @@ class Execution:
         return {
             carrying.step.object.uid
             for name, carrying in self._steps.items()
-            if carrying.state not in _OVER
-            and carrying.step.effort != Effort.LEAVE
-            and name not in self._below[step.name]
+            if carrying.going and carrying.step.effort != Effort.LEAVE and name not in self._below[step.name]
         }
 
     # Deadlines
@@ -248,6 +294,7 @@ class Execution:
                     removed=carrying.removed,
                     left=carrying.left,
                     waits=dict(carrying.waits),
+                    unsealed=carrying.unsealed,
                     for_steps=() if carrying.state is not StepState.WAITING else self._progress.waits_for(name),
                 )
                 for name, carrying in self._steps.items()
@@ -356,6 +403,11 @@ async def ended_without_target(
     ending.target_gone()
     await ending.run()
     return ending.teardown
+
+
+def _enforced(step: Step) -> bool:
+    """Whether the target waits for a step. One whose effort is unknown holds, too."""
+    return step.effort not in (Effort.LEAVE, Effort.TRY)
 
 
 def _below(plan: Plan) -> dict[str, set[str]]:

@@ -21,7 +21,7 @@ from unwind.deleting.registering import External, Registration
 from unwind.deleting.registry import Plugin
 from unwind.fleet.fleet import Fleet
 from unwind.removing.blocked import what_blocks
-from unwind.removing.inventories import Inventories, items
+from unwind.removing.inventories import Inventories, intended, items
 from unwind.removing.releases import Releases, last_first
 from unwind.removing.removal import Removal, release
 
@@ -43,6 +43,7 @@ BEST_EFFORT = 60.0
 REACH = 10.0
 """Seconds that a member may take to answer where nothing is to be removed from it, and nobody waits for it."""
 _AT_ONCE = 16
+OVER = (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
 
 
 class Wording(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,14 +114,23 @@ class Carrying:
         self._removals: list[tuple[Member, Removal, list[Inventory]]] = []
         self._read: Sequence[Inventory] | None = None
         """The inventory by which all was removed while it was open."""
-        self._sealed = step.effort != Effort.ENFORCE
-        """Whether the inventory is closed before anything is done by it: always, where nobody waits for the end."""
+        self._sealed = False
         self._gone: set[str] = set()
         """The uids of what was seen to be absent by removals that are over."""
         self._chance = CHANCE
 
+    @property
+    def unsealed(self) -> bool:
+        """Whether all of it is removed, and the inventory is not sealed yet: `seal` comes next."""
+        return self.over.is_set() and self.state is StepState.REMOVING
+
+    @property
+    def going(self) -> bool:
+        """Whether objects of it may still be removed."""
+        return self.state not in OVER and not self.over.is_set()
+
     async def run(self) -> None:
-        """Carry it out; `state` says how it ended."""
+        """Carry it out. `state` says how it ended; an enforced step ends only with `seal`."""
         self.state = StepState.REMOVING
         self._changed()
         if self.step.effort == Effort.LEAVE:
@@ -131,7 +141,7 @@ class Carrying:
             self._end(StepState.REMOVED if done else StepState.GIVEN_UP)
         else:
             await self._remove_open()
-            self._end(StepState.REMOVED)
+            self._end(StepState.REMOVING)
 
     def _end(self, state: StepState) -> None:
         self.state = state
@@ -146,24 +156,37 @@ class Carrying:
         self._removals.clear()
 
     async def seal(self) -> None:
-        """Close the inventory of what is gone. Somebody may have deployed meanwhile, or nobody knows because we died:
-        then all that it says now goes, or is seen to be gone."""
-        if self._sealed or (self._read is not None and await self.closed()):
-            return
-        self._forget_removals()
-        self.state = StepState.REMOVING
-        await self._remove_sealed()
+        """Seal the inventory, and only then report the step as removed. If the inventory changed since it was read, or
+        names objects that could still be created, everything in it is removed, or seen to be absent, first."""
+        if not await self.closed() or intended(self._read or ()):
+            self.state = StepState.REMOVING
+            self.over.clear()
+            self._forget_removals()
+            await self._remove_sealed()
         self._end(StepState.REMOVED)
 
     async def closed(self) -> bool:
-        """Close the inventory of what is gone; whether that is all that there was, as far as we know."""
+        """Seal the inventory of a step that is over; whether what was removed is all that it names."""
+        owner, read, inventories = self.step.object.uid, self._read, self._means.inventories
         if self._sealed:
             return True
-        owner, read, inventories = self.step.object.uid, self._read, self._means.inventories
         if read is None:
             await self._seal()
-            return True
-        return await self._persist(self._target.ref, lambda: inventories.sealed_as_read(owner, read, self._teardown))
+        else:
+            self._sealed = await self._persist(
+                self._target.ref, lambda: inventories.sealed_as_read(owner, read, self._teardown)
+            )
+        return self._sealed
+
+    async def resume(self, removed: int, chunks: Sequence[Inventory]) -> None:
+        """Take up a step that status reports as removed. `chunks`: its inventory as it is now. If that is not sealed,
+        `Removed` was not true when it was written, and the step is carried out again."""
+        self.removed, self.left = removed, _counted(chunks)[1]
+        self._sealed = all(chunk.spec.sealed_for for chunk in chunks)
+        if not self._sealed:
+            self.state = StepState.REMOVING
+            await self._remove_sealed()
+        self._end(StepState.REMOVED)
 
     def go_another_way(self, target: Anchor) -> None:
         """The way to the member may be another than it was: what is under way by the old one may be shut out there."""
@@ -298,6 +321,7 @@ class Carrying:
     async def _note_left(self, reason: str, message: str, by: str) -> int:
         inventories, owner = self._means.inventories, self.step.object.uid
         chunks = await (inventories.of(owner) if self._sealed else inventories.sealed(owner, self._teardown))
+        self._sealed = True
         note = LedgerNote(reason=reason, message=message, by=by, at=self._means.clock.now().replace(microsecond=0))
         # What was seen to be absent a moment ago may not be written down yet.
         gone = self._gone.union(*(removal.removed for _, removal, _ in self._removals))

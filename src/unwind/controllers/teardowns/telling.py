@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from unwind.api.meta import Condition
 
 
+UNSEALED = "its objects are removed; its inventory is not sealed yet"
+
+
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """How far one step has come."""
 
@@ -43,6 +46,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     waits: Mapping[ObjectRef, Waiting | Failed] = {}
     for_steps: tuple[str, ...] = ()
     """The steps that it waits for."""
+    unsealed: bool = False
+    """Whether its objects are removed, and its inventory is not sealed yet."""
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +73,8 @@ def status(teardown: Teardown, view: View, *, now: datetime) -> TeardownStatus:
     blockers = _blockers(view, before, now)
     total = sum(step.total for step in view.steps)
     removed = sum(step.removed for step in view.steps)
-    held = bool(blockers) and not any(step.state is StepState.REMOVING and not step.waits for step in view.steps)
+    busy = any(step.state is StepState.REMOVING and not (step.waits or step.unsealed) for step in view.steps)
+    held = bool(blockers) and not busy
     phase = Phase.HELD if held and view.phase is Phase.REMOVING else view.phase
     return TeardownStatus(
         phase=phase.value,
@@ -103,6 +109,7 @@ def _steps(view: View, before: TeardownStatus, now: datetime) -> tuple[StepStatu
         old = known.get(step.name)
         since = old.since if old and old.state == step.state else now
         message = f"waits for {', '.join(step.for_steps)}" if step.for_steps else _first_wait(step.waits)
+        message = message or (UNSEALED if step.unsealed else "")
         told.append(
             StepStatus(name=step.name, state=step.state.value, removed=step.removed, since=since, message=message)
         )

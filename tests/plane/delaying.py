@@ -1,0 +1,79 @@
+"""Requests that are held back on purpose, by a transport: what happens between two of them can be decided."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from unwind.kube import kubeconfig
+from unwind.kube.client import Client
+from unwind.kube.transport import HttpTransport
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from unwind.api.meta import ObjectRef
+    from unwind.kube.transport import Answer
+    from unwind.local.cluster import Cluster
+
+
+class Delay:
+    """Holds back the requests that match, until they may go; counts them."""
+
+    def __init__(self, matches: Callable[[str, str, bytes], bool]) -> None:
+        """`matches` is given the method, the target and the body."""
+        self.matches = matches
+        self.held = 0
+        self.reached = asyncio.Event()
+        """Set when the first request is held back."""
+        self.go = asyncio.Event()
+
+    async def until_reached(self) -> None:
+        async with asyncio.timeout(60):
+            await self.reached.wait()
+
+
+class Delayed:
+    """A transport whose matching requests wait before they are sent."""
+
+    def __init__(self, inner: HttpTransport, delay: Delay) -> None:
+        self._inner = inner
+        self._delay = delay
+
+    async def request(
+        self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
+    ) -> Answer:
+        if self._delay.matches(method, target, body or b""):
+            self._delay.held += 1
+            self._delay.reached.set()
+            await self._delay.go.wait()
+        return await self._inner.request(method, target, body=body, headers=headers, within=within)
+
+    def stream(
+        self, target: str, *, headers: Mapping[str, str], silence: float
+    ) -> AbstractAsyncContextManager[Answer | AsyncIterator[list[bytes]]]:
+        return self._inner.stream(target, headers=headers, silence=silence)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+@asynccontextmanager
+async def delayed(cluster: Cluster, delay: Delay) -> AsyncIterator[Client]:
+    """A client of a cluster whose matching requests are held back."""
+    connection = kubeconfig.load(cluster.kubeconfig)
+    async with Client(connection, transport=Delayed(HttpTransport(connection, user_agent="delayed"), delay)) as client:
+        yield client
+
+
+def seals(*owners: ObjectRef) -> Callable[[str, str, bytes], bool]:
+    """Whether a request seals an inventory of one of these."""
+
+    def matches(method: str, target: str, body: bytes) -> bool:
+        return (
+            method == "PATCH" and b"sealedFor" in body and any(f"/inventories/{one.uid}-" in target for one in owners)
+        )
+
+    return matches

@@ -1,0 +1,87 @@
+"""Notes about removed objects are written late. They never land on an entry that names another object by then."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tests.plane.removals import Told
+from unwind.api.resources import CONFIG_MAPS
+from unwind.api.unwind import INVENTORIES, EntryState
+from unwind.testing.clock import StillClock
+
+if TYPE_CHECKING:
+    from tests.plane.removals import Scene
+    from unwind.api.unwind import Entry
+
+HOLD = "example.dev/hold"
+
+
+async def confirm_anew(scene: Scene, room: str, key: str, name: str) -> Entry:
+    """Deploy an object once more, as another replica does that does not know of the removal."""
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": room}}
+    made = await scene.client.create(CONFIG_MAPS, body)
+    entry = scene.entries[key]
+    ref = msgspec.structs.replace(entry.object, uid=made["metadata"]["uid"])
+    entry = msgspec.structs.replace(entry, object=ref, state=EntryState.CONFIRMED.value)
+    patch = {"spec": {"entries": {key: msgspec.to_builtins(entry)}}}
+    [chunk] = await scene.read()
+    await scene.inventories.client.patch(INVENTORIES, chunk.metadata.name, patch, namespace=scene.inventories.namespace)
+    return entry
+
+
+async def until_state(scene: Scene, key: str, state: EntryState) -> None:
+    async with asyncio.timeout(30):
+        while (await scene.account())[key].state != state:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_late_note_does_not_land_on_an_entry_that_was_confirmed_for_another_object(
+    scene: Scene, room: str
+) -> None:
+    await scene.cluster.create_namespace(room)
+    await scene.config_map(room, "again", key="again")
+    await scene.config_map(room, "gone", key="gone")
+    held = await scene.config_map(room, "held", key="held", metadata={"finalizers": [HOLD]})
+    await scene.write()
+    clock, told = StillClock(), Told()
+    async with scene.removal(clock=clock, told=told) as removal:
+        running = asyncio.ensure_future(removal.run())
+        await told.until(HOLD)
+        async with asyncio.timeout(30):
+            while removal.progress.removed < 2:
+                await asyncio.sleep(0.02)
+        entry = await confirm_anew(scene, room, "again", "again")
+        clock.advance(31)  # now the notes of both are written
+        await until_state(scene, "gone", EntryState.REMOVED)
+        assert (await scene.account())["again"] == entry
+        free = {"metadata": {"finalizers": None}}
+        await scene.client.patch(CONFIG_MAPS, held.name, free, namespace=room)
+        async with asyncio.timeout(30):
+            await running
+    assert (await scene.account())["held"].state == EntryState.REMOVED
+    assert (await scene.account())["again"] == entry
+
+
+async def test_an_intended_entry_that_was_confirmed_meanwhile_is_not_noted_as_removed(scene: Scene, room: str) -> None:
+    await scene.cluster.create_namespace(room)
+    absent = {"metadata": {"name": "again", "namespace": room}}
+    scene.enter(CONFIG_MAPS, absent, key="again", state=EntryState.INTENDED.value)
+    scene.enter(
+        CONFIG_MAPS, {"metadata": {"name": "never", "namespace": room}}, key="never", state=EntryState.INTENDED.value
+    )
+    held = await scene.config_map(room, "held", key="held", metadata={"finalizers": [HOLD]})
+    await scene.write()
+    clock, told = StillClock(), Told()
+    async with scene.removal(clock=clock, told=told) as removal:
+        running = asyncio.ensure_future(removal.run())
+        await told.until(HOLD)
+        entry = await confirm_anew(scene, room, "again", "again")
+        clock.advance(31)
+        await until_state(scene, "never", EntryState.REMOVED)
+        assert (await scene.account())["again"] == entry
+        await scene.client.patch(CONFIG_MAPS, held.name, {"metadata": {"finalizers": None}}, namespace=room)
+        async with asyncio.timeout(30):
+            await running
