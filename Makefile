@@ -50,6 +50,7 @@ docs: $(VENV)/.installed ## Write the reference and the pictures anew from the c
 	@$(BIN)/python -m unwind.cli.reference docs
 
 soak: setup ## The long runs: faults, fuzzing, Cluster API's bad days, the documentation's commands
+	@$(PYTEST) --hypothesis-profile=long --timeout=1800 $(ARGS) tests/property
 	@$(PYTEST) -m soak $(ARGS) tests
 
 bench: setup ## The benchmarks: ratios against limits measured in the same run

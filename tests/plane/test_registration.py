@@ -153,6 +153,13 @@ async def test_the_registration_stays_while_a_teardown_holds_a_cluster(plane: Pl
         await _delete(client, dry_run=True)
     await say(client, teardown, "Removing", "Removing", "Removed")
     await until_allowed(partial(_delete, client, dry_run=True))
+    # A step that status names twice is not done.
+    for states in (("Removing", "Removed", "Left"), ("Removing", "Removed", "Removed")):
+        await say(client, teardown, "Removing", *states[:2])
+        await until_allowed(partial(_delete, client, dry_run=True))
+        steps = [{"name": "step-1", "state": state} for state in states[1:]]
+        await client.patch(TEARDOWNS, teardown, {"status": {"steps": steps}}, subresource="status")
+        await until_refused(partial(_delete, client, dry_run=True))
     await say(client, teardown, "Removing", "Removed", "Waiting")
     await until_refused(partial(_delete, client, dry_run=True))
     await say(client, teardown, "Released", "Removed", "GivenUp")

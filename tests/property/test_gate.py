@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +41,14 @@ def teardowns(draw: st.DrawFn, *, effort: st.SearchStrategy[str] = efforts) -> T
     return msgspec.structs.replace(it, status=status)
 
 
+def states_of(it: Teardown) -> defaultdict[str, list[str]]:
+    """Every state that status gives for each step."""
+    said: defaultdict[str, list[str]] = defaultdict(list)
+    for one in it.status.steps:
+        said[one.name].append(one.state)
+    return said
+
+
 def within_bounds(verdict: Verdict) -> None:
     if isinstance(verdict, Closed):
         assert 1 <= verdict.seconds <= 10
@@ -48,11 +59,12 @@ def within_bounds(verdict: Verdict) -> None:
 @given(teardowns())
 def test_it_never_opens_while_an_enforced_step_is_not_done(it: Teardown) -> None:
     assert it.spec.plan
-    said: dict[str, set[str]] = {}
-    for one in it.status.steps:
-        said.setdefault(one.name, set()).add(one.state)
+    said = states_of(it)
+    # A step that status names twice is not done, even if both entries agree.
     done = all(
-        said.get(step.name) and said[step.name] <= DONE for step in it.spec.plan.steps if step.effort == "Enforce"
+        len(said[step.name]) == 1 and said[step.name][0] in DONE
+        for step in it.spec.plan.steps
+        if step.effort == "Enforce"
     )
     verdict = of_teardown(UID, it)
     assert isinstance(verdict, Open) == done
@@ -68,12 +80,20 @@ def test_what_is_left_or_only_tried_never_keeps_it(it: Teardown) -> None:
 def test_a_word_that_is_not_known_never_opens_it(it: Teardown, word: str) -> None:
     assert it.spec.plan
     doubtful = [step.name for step in it.spec.plan.steps if step.effort != "Leave"]
-    absent = {step.name for step in it.status.steps} - {
-        step.name for step in it.status.steps if step.state != "Removed"
-    }
-    assert isinstance(of_teardown(UID, it), Open) == (set(doubtful) <= absent)
+    said = states_of(it)
+    assert isinstance(of_teardown(UID, it), Open) == all(said[name] == ["Removed"] for name in doubtful)
     ended = msgspec.structs.replace(it, status=msgspec.structs.replace(it.status, phase=word))
     assert of_teardown(UID, without_plan(ended)) != Open()
+
+
+@pytest.mark.parametrize("effort", ["Enforce", "", "enforce"])
+@pytest.mark.parametrize("other", ["Left", "Removed", "GivenUp", "Removing", ""])
+def test_a_step_that_status_names_twice_is_not_done(effort: str, other: str) -> None:
+    it = teardown(("p-0", effort, "Removed"))
+    assert of_teardown(UID, it) == Open()
+    for steps in ((*it.status.steps, StepStatus(name="p-0", state=other)), (*it.status.steps, *it.status.steps)):
+        twice = msgspec.structs.replace(it, status=msgspec.structs.replace(it.status, steps=steps))
+        assert isinstance(of_teardown(UID, twice), Closed)
 
 
 @given(

@@ -19,8 +19,7 @@ from unwind.planning.progress import Progress, ready
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# A machine that is busy is not a fault: no deadlines.
-thorough = settings(deadline=None, max_examples=200)
+thorough = settings(max_examples=max(200, settings().max_examples))
 
 SCOPES = (("ClusterProfile", ""), ("Profile", "one"), ("Profile", "two"))
 NAMES = tuple("abcdefg")

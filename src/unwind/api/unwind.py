@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import Annotated
 
@@ -166,6 +167,15 @@ class TeardownStatus(Model, frozen=True, kw_only=True):
     ] = ()
     release: Annotated[Release | None, doc("Who let the target go before the end.")] = None
     conditions: Annotated[tuple[Condition, ...], doc("What is said of it.", **listed("type"))] = ()
+
+    @property
+    def unambiguous_steps(self) -> dict[str, StepStatus]:
+        """The steps that status names exactly once. The state of a step that it names twice is unknown."""
+        found = {step.name: step for step in self.steps}
+        if len(found) < len(self.steps):
+            counts = Counter(step.name for step in self.steps)
+            found = {name: step for name, step in found.items() if counts[name] == 1}
+        return found
 
 
 # Another target would be another teardown, and a plan that changes is none; but `unwind delete` asks for a teardown

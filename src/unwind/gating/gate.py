@@ -98,16 +98,14 @@ _LETTING_GO = (ClusterDeletionBehavior.LEAVE, ClusterDeletionBehavior.REMOVE)
 
 
 def _removed(teardown: Teardown) -> set[str]:
-    """The steps that are removed: seen to be absent, and their inventories sealed. No other state opens the gate."""
-    removed: set[str] = set()
-    others: set[str] = set()
-    for step in teardown.status.steps:
-        (removed if StepState.read(step.state) is StepState.REMOVED else others).add(step.name)
-    return removed - others
+    """The steps that are removed: seen to be absent, and their inventories sealed. No other state opens the gate, and
+    none that status gives for a step twice."""
+    steps = teardown.status.unambiguous_steps
+    return {name for name, step in steps.items() if StepState.read(step.state) is StepState.REMOVED}
 
 
 def _closes(step: Step, removed: set[str]) -> bool:
-    """Whether a step keeps the cluster. One that status does not mention is not done."""
+    """Whether a step keeps the cluster. One that status names never, or twice, is not done."""
     return Effort.read(step.effort) not in (Effort.LEAVE, Effort.TRY) and step.name not in removed
 
 

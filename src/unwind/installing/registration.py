@@ -100,13 +100,18 @@ _REMOVED = (
     "has(params.status) && has(params.status.steps)"
     f" ? params.status.steps.filter(step, step.state == '{StepState.REMOVED}').map(step, step.name) : []"
 )
+# A step that status names twice is not done. `indexOf` is native: a macro here would exceed the cost limit of CEL for
+# large plans, and the policy would then refuse every change.
+_NAMED = "has(params.status) && has(params.status.steps) ? params.status.steps.map(step, step.name) : []"
+_NAMED_TWICE = "variables.named.indexOf(step.name) != variables.named.lastIndexOf(step.name)"
 _IS_CLUSTER = (
     f"params.spec.target.kind == '{capi.CLUSTERS.kind}'"
     f" && (!has(params.spec.target.group) || params.spec.target.group == '{capi.CLUSTERS.group}')"
 )
 _HOLDS = (
     "variables.isCluster && !variables.finished && (!has(params.spec.plan) || (has(params.spec.plan.steps)"
-    f" && params.spec.plan.steps.exists(step, !(step.effort in {_LENIENT}) && !(step.name in variables.removed))))"
+    f" && params.spec.plan.steps.exists(step, !(step.effort in {_LENIENT})"
+    f" && (!(step.name in variables.removed) || {_NAMED_TWICE}))))"
 )
 _SELECTOR = "{}.spec.?namespaceSelector"
 _NARROWED = (
@@ -142,6 +147,7 @@ def _guard(setting: Setting) -> list[dict[str, Any]]:
             {"name": "isCluster", "expression": _IS_CLUSTER},
             {"name": "finished", "expression": _FINISHED},
             {"name": "removed", "expression": _REMOVED},
+            {"name": "named", "expression": _NAMED},
         ],
         "validations": [{"expression": f"!({_HOLDS})", "messageExpression": _MESSAGE, "reason": "Forbidden"}],
     }

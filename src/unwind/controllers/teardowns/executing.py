@@ -88,7 +88,9 @@ class Execution:
         self._at_hand: dict[str, list[Inventory]] = {}
         """Inventories that were read for many steps together, by their owners."""
         self._chance = CHANCE
-        self._over = over = {step.name: step for step in teardown.status.steps if step.state in OVER}
+        self._over = over = {
+            name: step for name, step in teardown.status.unambiguous_steps.items() if step.state in OVER
+        }
         self._progress = Progress(self._plan, [step.name for step in self._plan.steps if step.name in over])
         self._steps = {
             step.name: Carrying(
