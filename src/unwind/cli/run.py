@@ -6,7 +6,6 @@ import resource
 from pathlib import Path
 from typing import Annotated
 
-import uvloop
 from cyclopts import Parameter
 
 from unwind import features, logs
@@ -136,7 +135,7 @@ def run(
     )
     logs.setup(log_format)
     _allow_many_files()
-    uvloop.run(running.run(options))
+    running.run_process(options)
 
 
 def _roles(text: str) -> tuple[Role, ...]:

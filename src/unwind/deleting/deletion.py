@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from unwind import logs
 from unwind.chance import CHANCE
 from unwind.clock import SYSTEM
 from unwind.deleting.context import DeleteContext
@@ -14,6 +15,7 @@ from unwind.deleting.entering import Failed, Waiting, attempt, enter
 from unwind.deleting.kubernetes import KubernetesEnd
 from unwind.deleting.outcomes import Gone, Kept, TransientError
 from unwind.kube.errors import NotFoundError
+from unwind.plugins import Cancellation, described
 
 if TYPE_CHECKING:
     import random
@@ -32,7 +34,10 @@ if TYPE_CHECKING:
     from unwind.kube.views import Metadata
     from unwind.kube.watches import Absence, Watches
 
+log = logs.get(__name__)
 T = TypeVar("T")
+
+_AFTER_BROKEN_EVENT = 10.0
 
 
 class Deletions:
@@ -88,7 +93,11 @@ class _Deletion:
                 self._entries += 1
                 self._failures = self._failures + 1 if isinstance(result, Failed) else 0
                 self._shared.say(self._ref, result)
-                await self._pause(result, looked_at)
+                broken = await attempt(self._pause(result, looked_at))
+                if isinstance(broken, Failed):
+                    # The wait itself failed, such as a watch that cannot be opened.
+                    self._shared.say(self._ref, broken)
+                    await self._shared.clock.sleep(delay(broken, self._failures + 1, self._shared.chance))
         finally:
             if self._absence:
                 self._absence.close()
@@ -195,7 +204,7 @@ async def pause(clock: Clock, after: float | None, until: Event | None) -> None:
     timer = clock.call_later(after, over.set) if after is not None else None
     try:
         async with asyncio.TaskGroup() as group:
-            waits = [group.create_task(_wait(one)) for one in (until, over)]
+            waits = [group.create_task(one) for one in (happened(until, clock), over.wait())]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for one in waits:
                 one.cancel()
@@ -209,8 +218,18 @@ def delay(failed: Failed, failures: int, chance: random.Random) -> float:
     return max(failed.retry_after, failed.pace.value.after(failures, chance))
 
 
-async def _wait(event: Event) -> None:
-    await event.wait()
+async def happened(event: Event, clock: Clock) -> None:
+    """Return when an event has happened, or some seconds after it failed: it may be of another package."""
+    cancellation = Cancellation()
+    try:
+        await event.wait()
+    except BaseException as error:  # noqa: BLE001 - it may raise anything
+        cancellation.check(error)
+        log.warning("waiting for an event failed", why=described(error))
+        # Entered again at once, the chain would most likely wait for the same event.
+        await clock.sleep(_AFTER_BROKEN_EVENT)
+    else:
+        cancellation.check()
 
 
 def _as_object(resource: Resource, metadata: Metadata) -> Object:

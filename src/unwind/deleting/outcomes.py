@@ -48,7 +48,9 @@ class Event(Protocol):
 class Again(BaseException):
     """Leave the chain unfinished, and have it entered again from the top: `raise Again("…", after=10)`.
 
-    It is a BaseException, so that an `except Exception` around `await next(...)` does not take it for a failure.
+    It is a BaseException, so that an `except Exception` around `await next(...)` does not take it for a failure: a
+    deleter that catches errors to log or to translate them would otherwise end the deletion too early. It may be raised
+    in a task group as well: a group of them is waited for like one.
     """
 
     def __init__(self, reason: str, *, after: float | None = None, until: Event | None = None) -> None:

@@ -14,6 +14,7 @@ from unwind.deleting.kinds import Kinds, Match
 from unwind.deleting.outcomes import PermanentError
 from unwind.deleting.registering import External, Registration, registrations
 from unwind.errors import UnwindError
+from unwind.plugins import contained, described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -63,10 +64,13 @@ class Plugin:
                         raise UnwindError(
                             f"{offer.name} is for {kinds}, which the entry point {self.name!r} leaves out"
                         )
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it does, it takes nothing down
+        except BaseException as error:  # noqa: BLE001 - an import of another package may raise anything
             self.error = str(error) if isinstance(error, UnwindError) else f"{type(error).__name__}: {error}"
             return
-        self._offers = offers
+        self._offers = tuple(
+            msgspec.structs.replace(one, delete=contained(one.delete)) if isinstance(one, Registration) else one
+            for one in offers
+        )
 
     def offers(self) -> tuple[Registration | External, ...]:
         return self._offers or ()
@@ -179,10 +183,11 @@ class Registry:
         if ctx.absent:
             return False
         try:
-            joins = link.when(obj if link.model is None else msgspec.convert(obj, link.model, strict=False))
-        except Exception as error:
+            joins = bool(link.when(obj if link.model is None else msgspec.convert(obj, link.model, strict=False)))
+        except BaseException as error:
+            # A plain function cannot be cancelled, so that whatever it raises is its own.
             raise PermanentError(
-                f"{link.name} could not tell whether it is for {ctx.ref}: {error}", reason=Reason.HELD
+                f"{link.name} could not tell whether it is for {ctx.ref}: {described(error)}", reason=Reason.HELD
             ) from error
         if joins:
             await memo.put(_JOINED)

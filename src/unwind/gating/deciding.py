@@ -9,6 +9,7 @@ import msgspec
 
 from unwind import logs
 from unwind.hooks import LONGEST, HookContext, Wait
+from unwind.plugins import Cancellation, described
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,7 +30,7 @@ async def ask(rules: Sequence[Rule], request: HookRequest, *, client: Client, wi
     """
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_asked(rule, request, client, within)) for rule in rules]
-    # One that cancelled itself, which ends nobody else in a group, has no result.
+    # A rule that cancels its own task has no result.
     said = [
         _broken(rule, "it was cancelled") if task.cancelled() else task.result()
         for rule, task in zip(rules, tasks, strict=True)
@@ -50,15 +51,23 @@ async def _asked(rule: Rule, request: HookRequest, client: Client, within: float
         settings: Any = request.settings
         if rule.settings is not None:
             settings = msgspec.convert(request.settings, rule.settings, strict=False)
-    except Exception as error:  # noqa: BLE001 - the type is somebody else's, and so is what it raises
-        return _broken(rule, f"its settings cannot be read: {error}")
+    except BaseException as error:  # noqa: BLE001 - the type is of another package, and may raise anything
+        return _broken(rule, f"its settings cannot be read: {described(error)}")
+    cancellation = Cancellation()
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(within) as limit:
             said = await rule.decide(request, HookContext(client=client, settings=settings, remaining=within))
+        cancellation.check()
+        if limit.expired():  # a rule may have swallowed that
+            raise TimeoutError
         return _bounded(rule, said)
     except TimeoutError:
+        cancellation.check()
         return _broken(rule, "it gave no answer in time")
-    except (Exception, SystemExit) as error:  # whatever a rule does, it takes nobody down
+    except BaseException as error:  # a rule of another package may raise anything
+        cancellation.check(error)
+        if isinstance(error, asyncio.CancelledError):
+            return _broken(rule, "it was cancelled")
         log.warning("a rule failed", rule=rule.name, source=rule.source, hook=rule.hook.value, exc_info=error)
         return _broken(rule, f"it failed: {type(error).__name__}: {error}")
 

@@ -53,7 +53,7 @@ class Plugin:
             self.rules = tuple(rule for rule in found if rule.hook.value == self.name)
             if not self.rules:
                 raise UnwindError(f"there is no rule for {self.name} in it")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it does, it takes nothing down
+        except BaseException as error:  # noqa: BLE001 - an import of another package may raise anything
             self.error = str(error) if isinstance(error, UnwindError) else f"{type(error).__name__}: {error}"
 
 

@@ -276,10 +276,11 @@ class Removal:
             deleting = group.create_task(self._deletions.delete(resource, ref, memo))
             doubting = group.create_task(self._until_kind_gone(item, doubt))
             await asyncio.wait([deleting, doubting], return_when=asyncio.FIRST_COMPLETED)
+            kind_gone = doubting.done()
             doubting.cancel()
             deleting.cancel()
         del self._doubts[ref]
-        return Gone("its kind is gone") if deleting.cancelled() else deleting.result()
+        return Gone("its kind is gone") if kind_gone else deleting.result()
 
     async def _until_kind_gone(self, item: Item, doubt: asyncio.Event) -> None:
         while True:

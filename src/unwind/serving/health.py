@@ -9,7 +9,7 @@ from prometheus_client.exposition import choose_encoder
 from unwind.routes import TEXT, Request, Response, Route, sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from prometheus_client import CollectorRegistry
 
@@ -39,11 +39,12 @@ class Readiness:
         return sorted({part.name for part in self._parts if not part.ready})
 
 
-def routes(readiness: Readiness, registry: CollectorRegistry) -> list[Route]:
-    """`/healthz`, `/readyz` and `/metrics`."""
+def routes(readiness: Readiness, registry: CollectorRegistry, *, dead: Callable[[], str] = lambda: "") -> list[Route]:
+    """`/healthz`, `/readyz` and `/metrics`. `dead` returns why the process should be restarted, or nothing."""
 
     def healthz(body: bytes, request: Request) -> Response:
-        return sentence(200, "ok")
+        why = dead()
+        return sentence(503, why) if why else sentence(200, "ok")
 
     def readyz(body: bytes, request: Request) -> Response:
         missing = readiness.missing

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import uvloop
 from cryptography import x509
 from prometheus_client import Gauge
 
@@ -39,6 +40,7 @@ from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.metrics import new_registry
 from unwind.parts import Role, Surroundings
+from unwind.plugins import described
 from unwind.protecting.modes import Protection
 from unwind.serving import addresses, files, health
 from unwind.serving.addresses import Address
@@ -49,6 +51,7 @@ from unwind.serving.listener import Listener
 from unwind.serving.requests import Requests
 from unwind.serving.secret import SharedCertificate
 from unwind.serving.tls import Tls
+from unwind.serving.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,6 +90,31 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     protection: Protection = Protection()
 
 
+def run_process(options: Options) -> None:
+    """Run on an event loop that code of other packages cannot end. Raises UnwindError for what a person must correct.
+
+    SystemExit or KeyboardInterrupt in a task or a callback leaves the loop, whoever raised it. The loop is only
+    stopped: the task or its parent gets the exception as well, and everything else continues when it is run again.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        loop = runner.get_loop()
+        work = loop.create_task(run(options))
+        while True:
+            try:
+                loop.run_until_complete(work)
+            except (SystemExit, KeyboardInterrupt) as error:
+                if work.done() or not _signals_handled():
+                    raise
+                log.exception("code of a plugin tried to end the process", error=described(error))
+            else:
+                return
+
+
+def _signals_handled() -> bool:
+    """Whether signals are told to the loop. Until then, KeyboardInterrupt comes from a person."""
+    return signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL)
+
+
 async def run(options: Options, *, contributors: Sequence[Contributor] = CONTRIBUTORS) -> None:
     """Run until told to stop by a signal. Raises UnwindError for what a person has to put right."""
     stopping = _Stopping()
@@ -122,7 +150,8 @@ class _Process:
         self._requests = Requests()
         self._registry.register(self._requests)
         self._readiness = health.Readiness()
-        self._parts: list[Part] = []
+        self._watchdog = Watchdog()
+        self._parts: list[Part] = [self._watchdog]
         self._https: Listener | None = None
 
     async def start(self, contributors: Sequence[Contributor]) -> None:
@@ -176,7 +205,7 @@ class _Process:
 
         log.info("started", server=connection.server, version=version.git_version, roles=",".join(options.roles))
         self._readiness.add(self._parts)
-        probes = health.routes(self._readiness, self._registry)
+        probes = health.routes(self._readiness, self._registry, dead=lambda: self._watchdog.failure)
         await self._open(Listener("metrics", probes, limits=_METRICS_LIMITS, requests=self._requests), probed)
         if called is not None:
             routes = [route for share in shares for route in share.routes]

@@ -19,6 +19,7 @@ from unwind.deleting.outcomes import Again, Gone, Kept, Pace, PermanentError, Se
 from unwind.deleting.registering import Registration
 from unwind.deleting.registry import Registry
 from unwind.kube.errors import UnreachableError
+from unwind.plugins import contained
 
 if TYPE_CHECKING:
     from unwind.deleting.context import DeleteContext
@@ -131,9 +132,86 @@ async def test_every_failure_is_told_with_its_reason_severity_and_pace(error: Ex
     assert told == (failed.message, failed.reason, failed.severity, failed.pace, failed.retry_after)
 
 
-async def test_who_is_cancelled_is_cancelled() -> None:
+@pytest.mark.parametrize("plugin", [False, True])
+@pytest.mark.parametrize("swallowed", [False, True])
+async def test_an_entry_that_is_cancelled_from_outside_ends_as_cancelled(*, plugin: bool, swallowed: bool) -> None:
+    began = asyncio.Event()
+
+    async def wait(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if not swallowed:
+                raise
+        return await next(ctx, obj)
+
+    task = asyncio.create_task(entered(FakeEnd(Gone("seen")), contained(wait) if plugin else wait))
+    await began.wait()
+    task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await entered(FakeEnd(asyncio.CancelledError()), pass_on, careless)
+        await task
+
+
+async def cancel_oneself(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+    task = asyncio.current_task()
+    assert task
+    task.cancel()
+    await asyncio.sleep(0)
+    return await next(ctx, obj)
+
+
+def raising(error: BaseException) -> Delete:
+    async def fail(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("delete", "message"),
+    [
+        (raising(SystemExit(3)), "SystemExit: 3"),
+        (raising(KeyboardInterrupt()), "KeyboardInterrupt"),
+        (raising(GeneratorExit()), "GeneratorExit"),
+        (raising(asyncio.CancelledError()), "CancelledError"),
+        (raising(BaseExceptionGroup("", [Again("x"), SystemExit(1)])), "SystemExit: 1"),
+        (raising(ExceptionGroup("", [ValueError("a"), TransientError("b")])), "b (and 1 more)"),
+        (raising(Again("x", after="soon")), "after='soon'"),  # type: ignore[arg-type]
+        (raising(Again("x", after=float("nan"))), "after=nan"),
+        (raising(Again("x", until=object())), "has no wait()"),  # type: ignore[arg-type]
+        (cancel_oneself, "CancelledError"),
+    ],
+)
+async def test_whatever_a_plugin_raises_is_a_failure_of_this_deletion(delete: Delete, message: str) -> None:
+    result = await entered(FakeEnd(Gone("seen")), contained(delete))
+    assert isinstance(result, Failed)
+    assert message in result.message
+
+
+async def test_errors_with_nonsense_in_their_fields_are_retried_slowly() -> None:
+    error = TransientError("x", pace="fast", retry_after="later")  # type: ignore[arg-type]
+    result = await entered(FakeEnd(Gone("seen")), contained(raising(error)))
+    assert isinstance(result, Failed)
+    assert (result.pace, result.retry_after) == (Pace.SLOW, 0.0)
+
+
+async def test_again_in_a_task_group_is_a_wait() -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+
+    async def both(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        raise BaseExceptionGroup("", [Again("a", until=first), BaseExceptionGroup("", [Again("b", until=second)])])
+
+    async def one(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        async def wait() -> None:
+            raise Again("a", after=7, until=first)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(wait())
+        return Gone()
+
+    assert await entered(FakeEnd(Gone("seen")), contained(one)) == Waiting("a", 7, first)
+    assert await entered(FakeEnd(Gone("seen")), contained(both)) == Waiting("a; b", 5.0, first)
 
 
 async def test_each_deleter_reads_the_object_as_it_likes() -> None:

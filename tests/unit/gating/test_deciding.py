@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -92,6 +93,25 @@ async def cancelled(request: Any, ctx: HookContext[Any]) -> None:
     raise asyncio.CancelledError
 
 
+async def interrupted(request: Any, ctx: HookContext[Any]) -> None:
+    raise KeyboardInterrupt
+
+
+async def closed(request: Any, ctx: HookContext[Any]) -> None:
+    raise GeneratorExit
+
+
+async def several(request: Any, ctx: HookContext[Any]) -> None:
+    raise BaseExceptionGroup("several", [SystemExit(1), asyncio.CancelledError()])
+
+
+async def cancelling_itself(request: Any, ctx: HookContext[Any]) -> None:
+    task = asyncio.current_task()
+    assert task
+    task.cancel()
+    await asyncio.sleep(0)
+
+
 async def wrong(request: Any, ctx: HookContext[Any]) -> bool:
     return True
 
@@ -110,6 +130,10 @@ async def endless(request: Any, ctx: HookContext[Any]) -> Wait:
         (raising, "it failed: ValueError: no idea"),
         (leaving, "it failed: SystemExit: 1"),
         (cancelled, "it was cancelled"),
+        (cancelling_itself, "it was cancelled"),
+        (interrupted, "it failed: KeyboardInterrupt"),
+        (closed, "it failed: GeneratorExit"),
+        (several, "it failed: BaseExceptionGroup: several"),
         (wrong, "it answered bool, which is neither None nor Wait"),
         (endless, "it failed: OverflowError"),
     ],
@@ -126,6 +150,15 @@ async def test_a_rule_that_breaks_holds_it_and_nobody_else(decide: Any, said: st
 async def test_a_rule_that_gives_no_answer_in_time_holds_it() -> None:
     [wait] = await asked(rule("silent", silent), within=0.0)
     assert wait == Wait("the rule silent of others 1.0 holds it: it gave no answer in time", 10)
+
+
+async def test_a_rule_that_swallows_its_timeout_holds_it() -> None:
+    async def late(request: Any, ctx: HookContext[Any]) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    [wait] = await asked(rule("late", late), within=0.0)
+    assert wait == Wait("the rule late of others 1.0 holds it: it gave no answer in time", 10)
 
 
 @pytest.mark.parametrize(("seconds", "bounded"), [(-5, 1), (0, 1), (3, 3), (600, 10)])

@@ -157,7 +157,7 @@ class ExternalResources:
             Watches(self._client, cluster=cluster, clock=self._clock) as watches,
             asyncio.TaskGroup() as tasks,
         ):
-            self._waits = Waits(tasks, self._queue.add)
+            self._waits = Waits(tasks, self._queue.add, self._clock)
             self._chains = Chains(
                 self._registry,
                 watches,

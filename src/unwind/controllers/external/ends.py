@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unwind import logs
 from unwind.deleting.outcomes import TransientError
 from unwind.errors import UnwindError
+from unwind.plugins import Cancellation, described
 
 if TYPE_CHECKING:
     from unwind.deleting.protocol import End
@@ -42,15 +43,17 @@ class Ends:
         return await asyncio.shield(self._open[external])
 
     async def _keep(self, external: External, opened: asyncio.Future[End]) -> None:
+        cancellation = Cancellation()
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(_OPENED_WITHIN):
                     end = await stack.enter_async_context(external.open(self._client))
                 opened.set_result(end)
                 await asyncio.Event().wait()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it takes nothing down
+        except BaseException as error:  # noqa: BLE001 - an end of another package may raise anything
+            cancellation.check(error)
             self._open.pop(external, None)
-            why = str(error) or type(error).__name__
+            why = described(error)
             if opened.done():
                 log.warning("an end broke, it is opened again when it is needed", end=external.name, why=why)
                 return

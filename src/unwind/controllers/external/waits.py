@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unwind import logs
+from unwind.deleting.deletion import happened
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from unwind.clock import Clock
     from unwind.controllers.external.objects import Target
     from unwind.deleting.entering import Waiting
     from unwind.deleting.outcomes import Event
-
-log = logs.get(__name__)
 
 
 class Waits:
     """One wait for each object, given up when its chain is entered again or it is gone."""
 
-    def __init__(self, tasks: asyncio.TaskGroup, again: Callable[[Target], None]) -> None:
+    def __init__(self, tasks: asyncio.TaskGroup, again: Callable[[Target], None], clock: Clock) -> None:
         """`again` is told of an object whose wait is over."""
         self._tasks = tasks
+        self._clock = clock
         self._again = again
         self._waiting: dict[Target, tuple[Waiting, asyncio.Task[None]]] = {}
 
@@ -40,8 +40,5 @@ class Waits:
             waiting.close()
 
     async def _wait(self, target: Target, event: Event) -> None:
-        try:
-            await event.wait()
-        except Exception as error:  # noqa: BLE001 - events come from deleters: one that breaks takes nothing down
-            log.warning("what was waited for broke", object=str(target), why=str(error) or type(error).__name__)
+        await happened(event, self._clock)
         self._again(target)

@@ -1,0 +1,89 @@
+"""Running code of other packages: whatever it raises stays with the object or request that it was run for."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Cancellation:
+    """Tells a cancellation of the current task from a CancelledError that the code it runs has raised by itself.
+
+    Create it before the code is run, in the task that runs it.
+    """
+
+    def __init__(self) -> None:
+        self._task = _current_task()
+        self._before = self._task.cancelling() if self._task else 0
+
+    def check(self, error: BaseException | None = None) -> None:
+        """Raise if the task is being cancelled, or its coroutine is being closed; also if the code has swallowed that.
+
+        A CancelledError or GeneratorExit for which this returns is an error like any other.
+        """
+        if _current_task() is not self._task:
+            # The coroutine was abandoned, and is closed by the garbage collector or a test: nothing may be awaited.
+            raise error or GeneratorExit
+        if self._task and self._task.cancelling() > self._before:
+            if isinstance(error, asyncio.CancelledError):
+                raise error
+            raise asyncio.CancelledError from error
+
+
+def contained(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """The same function in a task of its own: it may cancel the task that it runs in, and not the caller's."""
+
+    @functools.wraps(work)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        async def run() -> T | _Raised:
+            try:
+                return await work(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - as a result: SystemExit in a task leaves the event loop
+                return _Raised(error)
+
+        result = await asyncio.create_task(run())
+        if isinstance(result, _Raised):
+            raise result.error
+        return result
+
+    return call
+
+
+class _Raised:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group, and in its groups; the error itself if it is no group."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from leaves(one)
+    else:
+        yield error
+
+
+def described(error: BaseException) -> str:
+    """What an error says; the name of its type if it says nothing, or fails to."""
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001 - the method may be of another package
+        text = ""
+    if isinstance(error, Exception) and text:
+        return text
+    # SystemExit(1) says "1", which explains nothing.
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _current_task() -> asyncio.Task[object] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None  # no loop is running

@@ -1,0 +1,193 @@
+"""Whatever a deleter of another package does, its object is held with a reason, and the manager keeps working."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.plane.external import Buckets, define, ready
+from tests.plane.test_external_run import until_ready
+from tests.plane.test_install import HOME, command
+from tests.plane.test_run import Manager, running
+from unwind.api.names import Finalizer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from unwind.local.cluster import Cluster
+
+pytestmark = pytest.mark.timeout(300)
+
+# A Bucket's name says what its deleter does. Each of them holds its own Bucket only.
+PLUGIN = """
+import asyncio
+import os
+import sys
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from unwind import Again, Gone, TransientError, deleter
+from unwind.deleting.kinds import Kinds
+from unwind.deleting.registering import External
+from unwind.kube.absence import Presence, Sighting
+
+STORE = Path(os.environ["STORE"])
+
+
+class Files:
+    name = "files"
+    clients = ()
+
+    async def delete(self, ctx, obj):
+        (STORE / ctx.ref.name).unlink(missing_ok=True)
+        return Gone("the file is gone")
+
+    async def sighting(self, ctx, obj):
+        there = (STORE / ctx.ref.name).exists()
+        return Sighting(Presence.PRESENT if there else Presence.ABSENT, "the directory")
+
+
+@asynccontextmanager
+async def opened(client):
+    yield Files()
+
+
+files = External(name="files", kinds=(Kinds("example.dev/*", "Bucket"),), open=opened)
+
+
+class BrokenEvent:
+    async def wait(self):
+        sys.exit(4)
+
+
+async def again():
+    raise Again("the snapshot is not finished", after=1)
+
+
+async def leave():
+    await asyncio.sleep(0)
+    sys.exit(3)
+
+
+async def in_group(work):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(work)
+        await asyncio.sleep(60)
+
+
+def block():
+    time.sleep(float(os.environ.get("BLOCK", "8")))
+
+
+@deleter("example.dev/*", "Bucket")
+async def misbehave(ctx, obj, next):
+    what = ctx.ref.name
+    if what == "again-in-group":
+        await in_group(again())
+    elif what == "exit":
+        sys.exit(3)
+    elif what == "exit-in-task":
+        await in_group(leave())
+    elif what == "exit-in-callback":
+        asyncio.get_running_loop().call_soon(sys.exit, 3)
+        await asyncio.sleep(0.1)
+        raise TransientError("it tried to exit")
+    elif what == "interrupt":
+        raise KeyboardInterrupt
+    elif what == "cancelled":
+        raise asyncio.CancelledError
+    elif what == "cancelled-group":
+        raise BaseExceptionGroup("several", [asyncio.CancelledError(), SystemExit(1)])
+    elif what == "generator-exit":
+        raise GeneratorExit
+    elif what == "nonsense":
+        return "gone"
+    elif what == "nonsense-again":
+        raise Again(7, after="soon")
+    elif what == "nonsense-error":
+        raise TransientError("x", pace="fast", retry_after="later")
+    elif what == "broken-event":
+        raise Again("an event that breaks", until=BrokenEvent())
+    elif what == "blocks":
+        block()
+    return await next(ctx, obj)
+"""
+
+HELD = {
+    "again-in-group": "the snapshot is not finished",
+    "exit": "SystemExit",
+    "exit-in-task": "SystemExit",
+    "exit-in-callback": "it tried to exit",
+    "interrupt": "KeyboardInterrupt",
+    "cancelled": "CancelledError",
+    "cancelled-group": "SystemExit",
+    "generator-exit": "GeneratorExit",
+    "nonsense": "returned 'gone'",
+    "nonsense-again": "after='soon'",
+    "nonsense-error": "x",
+    "broken-event": "an event that breaks",
+}
+
+
+def install_plugin(folder: Path) -> None:
+    (folder / "bad_deleters.py").write_text(PLUGIN)
+    info = folder / "bad_deleters-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-deleters\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[unwind.deleters]\nexample.dev/*/Bucket = bad_deleters\n")
+
+
+@pytest.fixture
+async def scene(fresh_member: Cluster, tmp_path: Path) -> AsyncIterator[tuple[Manager, Buckets, Path]]:
+    """A manager with the plugin, as a process of its own."""
+    client = fresh_member.client
+    assert (await command(fresh_member, "install")).code == 0
+    buckets = Buckets(client, await define(client, "example.dev"), "default")
+    install_plugin(tmp_path)
+    store = tmp_path / "store"
+    store.mkdir()
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    async with running(fresh_member, HOME, "--roles", "controllers", PYTHONPATH=path, STORE=str(store)) as manager:
+        await until_ready(manager)
+        yield manager, buckets, store
+
+
+async def test_whatever_a_deleter_raises_or_returns_its_object_is_held_by_name_and_nothing_else_suffers(
+    scene: tuple[Manager, Buckets, Path],
+) -> None:
+    manager, buckets, store = scene
+    for name in HELD:
+        (store / name).touch()
+        await buckets.delete(await buckets.claimed(name))
+    for name, words in HELD.items():
+        assert manager.process.returncode is None, manager.logged[-3:]
+        found = await buckets.until(name, lambda it, words=words: words in ready(it).get("message", ""))  # type: ignore[misc]
+        assert Finalizer.EXTERNAL in found["metadata"]["finalizers"]
+        assert (store / name).exists()
+    # Another object of the same kind goes, and the manager still stops when it is told to.
+    (store / "good").touch()
+    await buckets.delete(await buckets.claimed("good"))
+    await buckets.until_gone("good")
+    assert sorted(path.name for path in store.iterdir()) == sorted(HELD)
+    assert await manager.stop() == 0
+
+
+async def test_a_deleter_that_blocks_the_event_loop_is_named_in_the_log(
+    scene: tuple[Manager, Buckets, Path],
+) -> None:
+    manager, buckets, store = scene
+    (store / "blocks").touch()
+    await buckets.delete(await buckets.claimed("blocks"))
+    await buckets.until_gone("blocks")
+    async with asyncio.timeout(30):
+        while not (blocked := [one for one in manager.logged if one["event"] == "event loop blocked"]):
+            await asyncio.sleep(0.1)
+    assert blocked[0]["module"] == "bad_deleters"
+    assert "in block" in blocked[0]["stack"]
+    # Shorter than 30 s: the process is not restarted for it.
+    assert (await manager.probe("/healthz"))[0] == 200
