@@ -57,6 +57,9 @@ class Mortal:
     ) -> AbstractAsyncContextManager[Answer | AsyncIterator[list[bytes]]]:
         return self._inner.stream(target, headers=headers, silence=silence)
 
+    def pin(self, cluster: str) -> None:
+        self._inner.pin(cluster)
+
     async def close(self) -> None:
         await self._inner.close()
 

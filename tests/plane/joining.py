@@ -188,5 +188,8 @@ class Failing:
     def stream(self, target: str, *, headers: Mapping[str, str], silence: float) -> Any:
         return self._real.stream(target, headers=headers, silence=silence)
 
+    def pin(self, cluster: str) -> None:
+        self._real.pin(cluster)
+
     async def close(self) -> None:
         await self._real.close()

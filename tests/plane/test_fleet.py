@@ -5,25 +5,31 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Finalizer
-from unwind.api.resources import SECRETS
+from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.sveltos import ClusterType
 from unwind.fleet import credentials
 from unwind.fleet.fleet import LINGER, Fleet
 from unwind.fleet.member import RECENT
 from unwind.fleet.targets import Target
 from unwind.kube import kubeconfig
+from unwind.kube.absence import Presence
 from unwind.kube.errors import NotFoundError, UnreachableError
 from unwind.testing.clock import StillClock
+from unwind.testing.intercepting import Interceptor
 from unwind.testing.proxy import Proxy
 from unwind.testing.scripting import checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import Cluster
     from unwind.local.plane import Plane
@@ -130,6 +136,104 @@ async def test_another_cluster_at_the_address_is_noticed(plane: Plane, namespace
         with pytest.raises(UnreachableError, match=f"another cluster answers.*{found}, not the-one-before"):
             async with fleet.member(target(namespace), system_uid="the-one-before"):
                 pass
+
+
+@asynccontextmanager
+async def balanced(one: Cluster, other: Cluster) -> AsyncIterator[tuple[Proxy, str, str]]:
+    """An address with two clusters behind it, the first of which answers; and the two."""
+
+    async def ignore(method: str, path: str, body: bytes) -> None:
+        pass
+
+    ways = [kubeconfig.load(cluster.kubeconfig) for cluster in (one, other)]
+    async with (
+        Interceptor(ways[0], before=ignore, after=ignore) as first,
+        Interceptor(ways[1], before=ignore, after=ignore) as second,
+        Proxy(first.connection.server) as proxy,
+    ):
+        yield proxy, first.connection.server, second.connection.server
+
+
+async def test_a_new_connection_to_another_cluster_is_not_believed(plane: Plane, namespace: str) -> None:
+    client, it = plane.management.client, target(namespace)
+    cluster, name = member_of(plane), f"shared-{namespace}"
+    metadata = {"name": name, "namespace": "default"}
+    body: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    made = await cluster.client.create(CONFIG_MAPS, body)
+    uid = made["metadata"]["uid"]
+    async with balanced(cluster, plane.management) as (proxy, first, second), Fleet(client) as fleet:
+        insecure = {"server": proxy.url, "insecure-skip-tls-verify": True}
+        text = {
+            "current-context": "a",
+            "contexts": [{"name": "a", "context": {"cluster": "a"}}],
+            "clusters": [{"name": "a", "cluster": insecure}],
+        }
+        await put(client, namespace, msgspec.json.encode(text).decode())
+        async with fleet.member(it) as member:
+            assert member.system_uid == await cluster.client.cluster_uid()
+            absence = await member.watches.absence(CONFIG_MAPS, name=name, uid=uid, namespace="default")
+            proxy.lead_to(second)
+            proxy.cut()
+            # The other cluster has no such object, and says so.
+            with pytest.raises(UnreachableError, match="another cluster answers"):
+                await member.client.get(CONFIG_MAPS, name, namespace="default")
+            with pytest.raises(UnreachableError, match="another cluster answers"):
+                await member.client.create(CONFIG_MAPS, body | {"metadata": metadata | {"name": f"{name}-2"}})
+            seen = await member.client.sighting(
+                CONFIG_MAPS, name, uid=uid, namespace="default", cluster=member.system_uid
+            )
+            assert seen.presence is Presence.UNKNOWN
+            with pytest.raises(UnreachableError, match="another cluster answers"):
+                await member.verify()
+            with pytest.raises(NotFoundError):
+                await client.get(CONFIG_MAPS, f"{name}-2", namespace="default")
+            assert not absence.happened
+            proxy.lead_to(first)
+            proxy.cut()
+            await member.client.delete(CONFIG_MAPS, name, uid=uid, namespace="default")
+            async with asyncio.timeout(60):
+                await absence.wait()
+            absence.close()
+
+
+async def test_which_cluster_it_is_costs_one_request_for_each_connection(plane: Plane, namespace: str) -> None:
+    client, it, cluster = plane.management.client, target(namespace), member_of(plane)
+    counted: list[str] = []
+    async with Proxy(cluster.server) as proxy:
+        await put(client, namespace, way(cluster, proxy.url))
+        async with (
+            Fleet(client, observe=lambda verb, plural, *_: counted.append(f"{verb} {plural}")) as fleet,
+            fleet.member(it) as member,
+        ):
+            assert (counted, proxy.accepted) == (["get namespaces"], 1)
+            for _ in range(20):
+                await member.client.list(CONFIG_MAPS, namespace="default")
+            assert proxy.accepted == 1
+            assert counted.count("get namespaces") == 1
+            changes = await member.watches.changes(CONFIG_MAPS)
+            async with asyncio.timeout(30):
+                while proxy.accepted < 2:  # the watch has a connection of its own
+                    await asyncio.sleep(0.01)
+            assert counted.count("get namespaces") == 1  # no question after the list
+            changes.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (NOWHERE.replace("https://127", "http://127").format("token: a"), "is not an https address"),
+        (NOWHERE.format('token: "a\\r\\nX-Remote-User: admin"'), "token contains control characters"),
+        (NOWHERE.format('as: "a\\r\\nX-Remote-User: admin"'), "as contains control characters"),
+        ("[" * 200_000, "nested more than"),
+    ],
+)
+async def test_a_kubeconfig_that_is_not_safe_is_refused(plane: Plane, namespace: str, text: str, said: str) -> None:
+    await put(plane.management.client, namespace, text)
+    async with Fleet(plane.management.client) as fleet:
+        with pytest.raises(UnreachableError, match=said) as raised:
+            async with fleet.member(target(namespace)):
+                pass
+        assert "X-Remote-User" not in str(raised.value)
 
 
 async def test_users_of_a_target_share_its_member_until_a_while_after_the_last(plane: Plane, namespace: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from unwind import yamls
 from unwind.api.names import SVELTOS_TEMPLATE_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.deleting.outcomes import TransientError
@@ -64,7 +65,7 @@ def _text(secret: bool, who: str, key: str, value: str) -> str:
 
 def _check(who: str, key: str, text: str) -> None:
     try:
-        values = yaml.load(text, Loader=yaml.CSafeLoader)
+        values = yamls.load(text)
     except yaml.YAMLError as error:
         # Where, and not what: the text may be a secret.
         mark = getattr(error, "problem_mark", None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
+from unwind import yamls
 from unwind.api.fields import Word
 from unwind.api.names import (
     CHART_INPUTS_LABEL,
@@ -279,10 +280,12 @@ def _served(definition: dict[str, Any]) -> Iterator[Resource]:
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:
     try:
+        yamls.check(text)
         for document in yaml.load_all(text, Loader=yaml.CSafeLoader):
             yield from _flat(document)
     except yaml.YAMLError as error:
-        raise UnwindError("the manifest of a release is no YAML", remedy="uninstall it by hand") from error
+        why = f" ({error})" if isinstance(error, yamls.TooComplexError) else ""
+        raise UnwindError(f"the manifest of a release is no YAML{why}", remedy="uninstall it by hand") from error
 
 
 def _flat(document: Any) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,8 @@ import msgspec
 import yaml
 from yaml.constructor import ConstructorError
 
+from unwind import yamls
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -80,6 +82,10 @@ def read(text: str, key: str, *, confidential: bool = False) -> Read:
     manifests: list[Manifest] = []
     faults: list[str] = []
     number = 0
+    try:
+        yamls.check(text)
+    except yamls.TooComplexError as error:
+        return Read(faults=[f"key {key}: {error}"])
     loader = _Loader(text)
     try:
         while loader.check_data():  # type: ignore[no-untyped-call]

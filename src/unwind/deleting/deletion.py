@@ -14,7 +14,7 @@ from unwind.deleting.context import DeleteContext
 from unwind.deleting.entering import Failed, Waiting, attempt, enter
 from unwind.deleting.kubernetes import KubernetesEnd
 from unwind.deleting.outcomes import Gone, Kept, TransientError
-from unwind.kube.errors import NotFoundError
+from unwind.kube.errors import NotFoundError, UnreachableError
 from unwind.plugins import Cancellation, described
 
 if TYPE_CHECKING:
@@ -108,6 +108,9 @@ class _Deletion:
 
     async def _enter(self) -> Outcome:
         shared, ref = self._shared, self._ref
+        if self._absence and self._absence.lost:
+            self._absence.close()
+            self._absence = None
         if self._absence is None:
             self._absence = await shared.watches.absence(
                 self._resource, name=ref.name, uid=ref.uid, namespace=ref.namespace
@@ -162,7 +165,11 @@ class _Deletion:
         elif self._seen is looked_at and not self._absence.happened:
             # Somebody may put the object right. Had it changed meanwhile, there would be nothing to wait for.
             name, namespace = self._ref.name, self._ref.namespace
-            changes = await self._shared.watches.changes(self._resource, namespace=namespace, name=name)
+            try:
+                changes = await self._shared.watches.changes(self._resource, namespace=namespace, name=name)
+            except UnreachableError:
+                await pause(self._shared.clock, after, None)
+                return
             try:
                 await pause(self._shared.clock, after, changes)
             finally:

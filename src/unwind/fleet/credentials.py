@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from unwind.api.karmada import CA_BUNDLE_KEY, TOKEN_KEY
 from unwind.api.names import Finalizer
@@ -33,20 +34,35 @@ async def secret(client: Client, target: Anchor) -> Object:
 
 
 def connection(target: Anchor, found: Object) -> Connection:
-    """The way to the member that its Secret tells. Raises UnreachableError where it tells none."""
+    """The way to the member that its Secret tells. Raises UnreachableError where it tells none, or one that must not be
+    taken."""
     name = f"Secret {target.home}/{target.secret}"
     data: dict[str, str] = found.get("data") or {}
-    if target.endpoint:
-        return _by_token(target, target.endpoint, data, name)
+    try:
+        if target.endpoint:
+            way = _by_token(target, target.endpoint, data, name)
+            way.check()
+        else:
+            way = _by_kubeconfig(target, data, name)
+    except UnreachableError:
+        raise
+    except UnwindError as error:
+        raise UnreachableError(f"{target} cannot be reached: {error}") from error
+    if urlsplit(way.server).scheme != "https":
+        raise UnreachableError(f"{target} cannot be reached: {kubeconfig.shown(way.server)} is not an https address")
+    return way
+
+
+def _by_kubeconfig(target: Anchor, data: dict[str, str], name: str) -> Connection:
     key = target.secret_key or next(iter(sorted(data)), "")
     if key not in data:
         missing = f"has no key {key!r}" if key else "is empty"
         raise UnreachableError(f"{target} cannot be reached: {name} {missing}")
     try:
         text = base64.b64decode(data[key], validate=True)
-        return kubeconfig.parse(text, source=f"{key!r} in {name}")
-    except (UnwindError, binascii.Error) as error:
-        raise UnreachableError(f"{target} cannot be reached: {error}") from error
+    except (binascii.Error, ValueError) as error:
+        raise UnreachableError(f"{target} cannot be reached: {name} is damaged ({error})") from error
+    return kubeconfig.parse(text, source=f"{key!r} in {name}")
 
 
 def _by_token(target: Anchor, endpoint: Endpoint, data: dict[str, str], name: str) -> Connection:
@@ -55,9 +71,10 @@ def _by_token(target: Anchor, endpoint: Endpoint, data: dict[str, str], name: st
     if TOKEN_KEY not in data:
         raise UnreachableError(f"{target} cannot be reached: {name} has no key {TOKEN_KEY!r}")
     try:
-        token = base64.b64decode(data[TOKEN_KEY], validate=True).decode()
+        # Who writes a token with `echo` has a line end in it.
+        token = base64.b64decode(data[TOKEN_KEY], validate=True).decode().strip()
         authority = base64.b64decode(data.get(CA_BUNDLE_KEY, ""), validate=True)
-    except (binascii.Error, UnicodeDecodeError) as error:
+    except (binascii.Error, ValueError) as error:
         raise UnreachableError(f"{target} cannot be reached: {name} is damaged ({error})") from error
     return kubeconfig.Connection(
         server=endpoint.server,

@@ -239,6 +239,8 @@ class Fleet:
                 system_uid = await client.cluster_uid()
             except UnwindError as error:
                 raise _told(target.ref, error) from error
+            # Whatever else is behind that address: from now on only this cluster is believed.
+            client.pin(system_uid)
             member = Member(
                 target.ref, client, system_uid=system_uid, answered=True, clock=self._clock, troubled=self._troubled
             )

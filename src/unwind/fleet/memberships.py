@@ -12,6 +12,7 @@ from unwind.api import names
 from unwind.api.karmada import CA_BUNDLE_KEY, CLUSTERS, TOKEN_KEY, Cluster, RemoveStrategy, SyncMode
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from unwind.errors import UnwindError
+from unwind.kube.revisions import is_newer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -165,7 +166,7 @@ def may_be_older(other: Cluster, ours: Cluster) -> bool:
     if then.creation_timestamp != now.creation_timestamp:
         return str(then.creation_timestamp) < str(now.creation_timestamp)
     touched = then.generation > 1 or bool(then.finalizers) or bool(other.status.conditions)
-    return touched or int(then.resource_version) < int(now.resource_version)
+    return touched or is_newer(now.resource_version, than=then.resource_version)
 
 
 def _object(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.kube.errors import status_of
+from unwind.kube.errors import names, status_of
 
 if TYPE_CHECKING:
     from unwind.api.resources import Resource
@@ -38,33 +38,31 @@ class Sighting(msgspec.Struct, frozen=True):
 
 class _Metadata(msgspec.Struct):
     uid: str = ""
+    name: str = ""
+    namespace: str = ""
 
 
 class _Identity(msgspec.Struct):
+    kind: str = ""
     metadata: _Metadata = msgspec.field(default_factory=_Metadata)
 
 
-def from_answer(code: int, body: bytes, *, resource: Resource, name: str, uid: str) -> Sighting:
+def from_answer(code: int, body: bytes, *, resource: Resource, name: str, uid: str, namespace: str = "") -> Sighting:
     """Judge the answer to a GET of the object that had this uid."""
     if code == 200:
         try:
-            found = msgspec.json.decode(body, type=_Identity).metadata.uid
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            found = ""
-        if not found:
-            return Sighting(Presence.UNKNOWN, "the answer is no object")
+            shown = msgspec.json.decode(body, type=_Identity)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            shown = _Identity()
+        found = shown.metadata.uid
+        asked = (resource.kind, namespace if resource.namespaced else "", name)
+        if not found or (shown.kind, shown.metadata.namespace, shown.metadata.name) != asked:
+            return Sighting(Presence.UNKNOWN, "the answer is not the object that was asked for")
         if found == uid:
             return Sighting(Presence.PRESENT, "the server showed it")
         return Sighting(Presence.ABSENT, f"its name belongs to another object now ({found})")
     status = status_of(body)
-    details = status.details if status else None
-    if (
-        code == 404
-        and status
-        and status.reason == "NotFound"
-        and details
-        and (details.name, details.kind, details.group) == (name, resource.plural, resource.group)
-    ):
+    if code == 404 and status and status.reason == "NotFound" and names(status.details, resource, name):
         return Sighting(Presence.ABSENT, "the server says that it is not there")
     told = status.message if status else " ".join(body[:100].decode(errors="replace").split())
     return Sighting(Presence.UNKNOWN, f"the server answered {code}: {told}")

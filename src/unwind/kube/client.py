@@ -13,7 +13,16 @@ import msgspec
 
 from unwind.api.resources import NAMESPACES
 from unwind.kube import absence
-from unwind.kube.errors import ApiError, UnreachableError, error_of
+from unwind.kube.answers import Event, Page, object_of, read
+from unwind.kube.errors import (
+    AnotherClusterError,
+    ApiError,
+    NotFoundError,
+    TooLargeAnswerError,
+    UnreachableError,
+    UnreadableError,
+    error_of,
+)
 from unwind.kube.transport import Answer, HttpTransport
 
 if TYPE_CHECKING:
@@ -36,38 +45,13 @@ DEADLINE = 30.0
 # A watch sends a bookmark about once a minute: when nothing at all has come for longer, nobody is there any more.
 SILENCE = 100.0
 _ASIDE = 3
+# What one list may add up to: an endless one would fill the memory.
+MOST_LISTED = 1 << 30
+_SHORTEST = 0.1
 _JSON = {"Accept": "application/json"}
 _MERGE_PATCH = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
-
-
-class Event(msgspec.Struct, frozen=True):
-    """One event of a watch."""
-
-    type: str
-    object: Object
-
-
-class _ListMeta(
-    msgspec.Struct,
-    rename={
-        "continue_": "continue",
-        "resource_version": "resourceVersion",
-        "remaining_item_count": "remainingItemCount",
-    },
-):
-    resource_version: str = ""
-    continue_: str = ""
-    remaining_item_count: int = 0
-    """How many follow on further pages, where the server knows it: not with a selector."""
-
-
-class Page(msgspec.Struct):
-    """A part of a list: its items as they came."""
-
-    metadata: _ListMeta
-    items: list[msgspec.Raw] | None = None
 
 
 class Client:
@@ -88,6 +72,8 @@ class Client:
     ) -> None:
         """`observe` is told of each request: verb, resource, status (0 for none), seconds."""
         self.connection = connection
+        self.cluster = ""
+        """The cluster that it is pinned to."""
         self._user_agent = user_agent
         self._transport = transport
         self._deadline = deadline
@@ -112,8 +98,9 @@ class Client:
     @overload
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None, type: type[T]) -> T: ...
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None, type: Any = dict) -> Any:  # noqa: A002
-        body = await self._call("get", resource, "GET", resource.path(name, namespace=namespace))
-        return msgspec.json.decode(body, type=type)
+        path = resource.path(name, namespace=namespace)
+        body = await self._call("get", resource, "GET", path, name=name)
+        return object_of(body, path) if type is dict else read(body, type, path)
 
     async def list(
         self,
@@ -129,7 +116,7 @@ class Client:
         pages = self.pages(resource, namespace=namespace, labels=labels, fields=fields, limit=limit)
         async with aclosing(pages):
             async for page in pages:
-                items += [msgspec.json.decode(item) for item in page.items or []]
+                items += [object_of(item, resource.plural, key="name") for item in page.items or ()]
         return items
 
     async def pages(
@@ -143,11 +130,22 @@ class Client:
         accept: str = "application/json",
     ) -> AsyncGenerator[Page, None]:
         """A consistent list, part by part. Raises ExpiredError if it takes the reader too long."""
-        path, token = resource.path(namespace=namespace), ""
+        path, token, total = resource.path(namespace=namespace), "", 0
         while True:
             query = {"limit": str(limit), "continue": token, "labelSelector": labels, "fieldSelector": fields}
-            body = await self._call("list", resource, "GET", path, query=query, headers={"Accept": accept})
-            page = msgspec.json.decode(body, type=Page)
+            try:
+                body = await self._call("list", resource, "GET", path, query=query, headers={"Accept": accept})
+            except TooLargeAnswerError:
+                if limit == 1:
+                    raise
+                limit = max(1, limit // 8)
+                continue
+            page = read(body, Page, path)
+            total += len(body)
+            if not page.kind.endswith("List") or (page.metadata.continue_ and page.metadata.continue_ == token):
+                raise UnreadableError(f"the answer to GET {path} is not a list")
+            if total > MOST_LISTED:
+                raise UnreadableError(f"the list {path} is larger than {MOST_LISTED >> 20} MiB")
             yield page
             token = page.metadata.continue_
             if not token:
@@ -165,7 +163,7 @@ class Client:
         async with aclosing(lines):
             async for batch in lines:
                 for line in batch:
-                    yield msgspec.json.decode(line, type=Event)
+                    yield read(line, Event, resource.plural)
 
     async def watch_lines(
         self,
@@ -208,8 +206,11 @@ class Client:
         path = resource.path(name, namespace=namespace)
         try:
             answer = await self._transport.request("GET", path, headers=_JSON, within=self._deadline)
-            seen = absence.from_answer(answer.status, answer.body, resource=resource, name=name, uid=uid)
-            if seen.absent and cluster is not None:
+            seen = absence.from_answer(
+                answer.status, answer.body, resource=resource, name=name, uid=uid, namespace=namespace or ""
+            )
+            # Who is pinned to that cluster has verified the connection that this came by.
+            if seen.absent and cluster is not None and self.cluster != cluster:
                 seen = absence.on_cluster(seen, expected=cluster, found=await self.cluster_uid())
         except (UnreachableError, ApiError) as error:
             return absence.Sighting(absence.Presence.UNKNOWN, str(error))
@@ -218,7 +219,20 @@ class Client:
     async def cluster_uid(self) -> str:
         """What the cluster is known by, whatever its address: the uid of its kube-system namespace."""
         uid: str = (await self.get(NAMESPACES, "kube-system"))["metadata"]["uid"]
+        if self.cluster and uid != self.cluster:
+            raise AnotherClusterError(
+                f"another cluster answers at {self.connection.server} ({uid}, not {self.cluster})"
+            )
         return uid
+
+    def pin(self, cluster: str) -> None:
+        """Believe from now on only what comes from the cluster with this uid: each connection is asked for it first.
+
+        An address may lead to several clusters, one connection here and the next one there.
+        """
+        assert self._transport  # noqa: S101 - for the type checker
+        self.cluster = cluster
+        self._transport.pin(cluster)
 
     async def healthy(self, path: str = "/readyz") -> bool:
         """Whether the server says that it is well; False also when it cannot be reached."""
@@ -288,6 +302,7 @@ class Client:
             patch,
             query={"fieldManager": field_manager},
             content_type=_JSON_PATCH if isinstance(patch, list) else _MERGE_PATCH,
+            name=name,
         )
 
     async def revise(
@@ -328,7 +343,7 @@ class Client:
         if dry_run:
             options["dryRun"] = ["All"]
         path = resource.path(name, namespace=namespace)
-        return await self._write("delete", resource, "DELETE", path, options)
+        return await self._write("delete", resource, "DELETE", path, options, name=name)
 
     async def raw(self, path: str, *, accept: str = "application/json") -> bytes:
         """GET a path as it is: discovery, a table, a version."""
@@ -344,6 +359,7 @@ class Client:
         *,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        name: str = "",
     ) -> Object:
         answer = await self._call(
             verb,
@@ -353,8 +369,11 @@ class Client:
             query=query,
             body=msgspec.json.encode(body),
             headers={**_JSON, "Content-Type": content_type},
+            name=name,
         )
-        decoded: Object = msgspec.json.decode(answer)
+        decoded: Object = read(answer, dict, path)
+        if decoded.get("kind") != "Status" and not isinstance(decoded.get("metadata"), dict):
+            raise UnreadableError(f"the answer to {method} {path} is not an object")
         return decoded
 
     async def _call(
@@ -367,7 +386,9 @@ class Client:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         headers: Mapping[str, str] = _JSON,
+        name: str = "",
     ) -> bytes:
+        """`name`: of the object that is asked for. An answer that something else is not found says nothing of it."""
         assert self._transport, "use the client as a context manager"  # noqa: S101 - a mistake in the caller
         target = _target(path, query)
         began = time.monotonic()
@@ -382,7 +403,10 @@ class Client:
                     return answer.body
                 patience = _patience(answer)
                 if patience is None or time.monotonic() + patience > ends:
-                    raise error_of(status, answer.body, request=f"{method} {path}")
+                    error = error_of(status, answer.body, request=f"{method} {path}")
+                    if name and resource and isinstance(error, NotFoundError) and not error.names(resource, name):
+                        raise ApiError(error.status, request=f"{method} {path}")
+                    raise error
                 await asyncio.sleep(patience)
         finally:
             self._observe(verb, resource.plural if resource else "", status, time.monotonic() - began)
@@ -396,7 +420,7 @@ def _patience(answer: Answer) -> float | None:
     if answer.status != 429 and (answer.retry_after is None or answer.status < 500):
         return None
     # Everyone was told the same number: they must not all come back in the same moment.
-    return (answer.retry_after or 1.0) * random.uniform(0.8, 1.2)  # noqa: S311 - no secret in it
+    return max(answer.retry_after or 1.0, _SHORTEST) * random.uniform(0.8, 1.2)  # noqa: S311 - no secret in it
 
 
 def _target(path: str, query: Mapping[str, str] | None) -> str:

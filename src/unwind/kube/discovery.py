@@ -10,6 +10,7 @@ import msgspec
 from unwind.api.resources import Resource
 from unwind.errors import UnwindError
 from unwind.kube import naming
+from unwind.kube.errors import UnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,7 +77,10 @@ class Discovery:
             # Whoever waited for somebody else's reading has it now.
             if not self._kinds or (anew and self._kinds is known):
                 bodies = [await self._client.raw(path, accept=_AGGREGATED) for path in ("/api", "/apis")]
-                groups = [group for body in bodies for group in msgspec.json.decode(body, type=_Groups).items]
+                try:
+                    groups = [group for body in bodies for group in msgspec.json.decode(body, type=_Groups).items]
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                    raise UnreadableError(f"what the server serves cannot be read ({error})") from error
                 self._kinds = list(_kinds(groups))
                 self._silent = list(_silent(groups))
         return self._kinds

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from unwind.errors import UnwindError
+
+if TYPE_CHECKING:
+    from unwind.api.resources import Resource
 
 
 class Details(msgspec.Struct, frozen=True):
@@ -45,6 +50,10 @@ class ApiError(UnwindError):
 class NotFoundError(ApiError):
     """There is no such object, in the words of the API server (404, reason NotFound)."""
 
+    def names(self, resource: Resource, name: str) -> bool:
+        """Whether it is this object that was not found: not its namespace, and not one of another kind."""
+        return names(self.status.details, resource, name)
+
 
 class ConflictError(ApiError):
     """The object is not as the request supposed (409, reason Conflict)."""
@@ -62,6 +71,18 @@ class UnreachableError(UnwindError):
     """No answer came: nothing is known about what the server did."""
 
 
+class AnotherClusterError(UnreachableError):
+    """Another cluster answers at the address: nothing that it says counts."""
+
+
+class TooLargeAnswerError(UnreachableError):
+    """The answer is larger than a client takes; part of it may be asked for."""
+
+
+class UnreadableError(UnreachableError):
+    """What came is no answer of an API server: nothing is known about any object."""
+
+
 _BY_REASON: dict[str, type[ApiError]] = {
     "NotFound": NotFoundError,
     "Conflict": ConflictError,
@@ -71,11 +92,20 @@ _BY_REASON: dict[str, type[ApiError]] = {
 }
 
 
+def names(details: Details | None, resource: Resource, name: str) -> bool:
+    """Whether a Status is about this object."""
+    return details is not None and (details.name, details.kind, details.group) == (
+        name,
+        resource.plural,
+        resource.group,
+    )
+
+
 def status_of(body: bytes) -> Status | None:
     """The Status that a body is; None if it is something else, which then says nothing about any object."""
     try:
         status = msgspec.json.decode(body, type=Status)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return status if status.kind == "Status" else None
 

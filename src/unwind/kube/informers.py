@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -14,8 +14,9 @@ from unwind.clock import SYSTEM
 from unwind.kube import views
 from unwind.kube.cache import Cache, Change, Store
 from unwind.kube.client import SILENCE
-from unwind.kube.errors import ApiError, ExpiredError, UnreachableError, error_of
+from unwind.kube.errors import ApiError, ExpiredError, UnreachableError, UnreadableError, error_of
 from unwind.kube.queue import Backoff
+from unwind.kube.revisions import is_newer
 from unwind.kube.views import Stamp
 
 if TYPE_CHECKING:
@@ -26,10 +27,15 @@ if TYPE_CHECKING:
     from unwind.kube.views import Key, View
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 # The server ends a watch after a while of our choosing, so that not all of them come back at once.
 _WATCH_SECONDS = (240, 480)
 _RETRY = Backoff(first=0.2, limit=30.0)
+# A watch that ends sooner counts as a failure: a server may accept every watch, and end each of them at once.
+_STEADY = 10.0
+# What may come by one watch before the list is read again: events of new objects without end would fill the memory.
+_MOST_WATCHED = 1 << 30
 # While a kind is not served, its CRD is watched; this is how long that is relied upon.
 _UNSERVED = 60.0
 
@@ -126,7 +132,7 @@ class Informer(Generic[T]):
         """Put in what a write of our own has answered, so that the next one need not wait for the watch."""
         # Only if the watch has not got as far: otherwise it has told of this, and maybe of what came after, such as
         # the object's deletion.
-        if self._version and int(self.view.stamp(obj).version) > int(self._version):
+        if is_newer(self.view.stamp(obj).version, than=self._version):
             self._tell(self.store.put(obj))
 
     def subscribe(self, handler: Callable[[Change[T]], None]) -> None:
@@ -136,8 +142,9 @@ class Informer(Generic[T]):
         self._handlers.append(handler)
 
     async def run(self) -> None:
-        """Follow the server until cancelled."""
+        """Follow the server until cancelled. Whatever it sends, it is tried again, more and more slowly."""
         while True:
+            began = self._clock.monotonic()
             try:
                 if not self._version:
                     await self._list()
@@ -146,7 +153,12 @@ class Informer(Generic[T]):
                 # What happened since is forgotten there: the list says what came of it.
                 self._version = ""
             except (ApiError, UnreachableError) as error:
-                await self._recover(error)
+                await self._recover(error, began)
+                continue
+            if self._clock.monotonic() - began >= _STEADY:
+                self._failures = 0
+            else:
+                await self._back_off()
 
     async def _list(self) -> None:
         client, view = self._client, self.view
@@ -164,6 +176,8 @@ class Informer(Generic[T]):
         async with aclosing(pages):
             async for page in pages:
                 version = page.metadata.resource_version
+                if not version:
+                    raise UnreadableError(f"the list of {view.resource.plural} has no resourceVersion")
                 for item in page.items or ():
                     obj = self._decode(item)
                     if isinstance(obj, Stamp):
@@ -184,12 +198,11 @@ class Informer(Generic[T]):
         self.broken = {key: why for key, why in self.broken.items() if key in seen}
         self._version = version
         self._heard = self._clock.monotonic()
-        self._failures = 0
         self._synced.set()
         self._listed()
 
     async def _watch(self) -> None:
-        view = self.view
+        view, came = self.view, 0
         batches = self._client.watch_lines(
             view.resource,
             namespace=self._namespace,
@@ -204,19 +217,26 @@ class Informer(Generic[T]):
         async with aclosing(batches):
             async for lines in batches:
                 self._heard = self._clock.monotonic()
-                self._failures = 0
                 for line in lines:
-                    self._take(_event(line))
+                    self._take(_read(_event, line))
+                    came += len(line)
+                if came > _MOST_WATCHED:
+                    self._version = ""
+                    return
 
     def _take(self, event: _Event) -> None:
         view = self.view
         if event.type == "BOOKMARK":
-            self._version = _bookmark(event.object).metadata.resource_version
+            self._version = _read(_bookmark, event.object).metadata.resource_version or self._version
             return
         if event.type == "ERROR":
             raise error_of(None, bytes(event.object), request=f"watch {view.resource.plural}")
+        if event.type not in ("ADDED", "MODIFIED", "DELETED"):
+            raise UnreadableError(f"the watch of {view.resource.plural} sent an event that is not known")
         obj = self._decode(event.object)
         stamp = obj if isinstance(obj, Stamp) else view.stamp(obj)
+        if not (stamp.uid and stamp.version and stamp.key.name):
+            raise UnreadableError(f"the watch of {view.resource.plural} sent an object without uid or version")
         if event.type == "DELETED":
             self.broken.pop(stamp.key, None)
             self._tell(self.store.drop(stamp.key, uid=stamp.uid))
@@ -227,9 +247,9 @@ class Informer(Generic[T]):
     def _decode(self, body: msgspec.Raw) -> T | Stamp:
         """The object; or only which one it is, if the rest of it cannot be read. One bad object stops nobody."""
         try:
-            obj = self.view.decode(body)
-        except msgspec.ValidationError as error:
-            stamp = views.stamp_of(body)
+            obj = _read(self.view.decode, body)
+        except _InvalidError as error:
+            stamp = _read(views.stamp_of, body)
             if stamp.key not in self.broken:
                 self._troubled(error)
             self.broken[stamp.key] = str(error)
@@ -244,23 +264,30 @@ class Informer(Generic[T]):
         if held is None:
             return False
         _, uid, version = self.view.stamp(held)
-        return uid == stamp.uid and int(version) > int(stamp.version)
+        return uid == stamp.uid and is_newer(version, than=stamp.version)
 
     def _tell(self, changes: list[Change[T]]) -> None:
         for change in changes:
             for handler in self._handlers:
                 handler(change)
 
-    async def _recover(self, error: ApiError | UnreachableError) -> None:
+    async def _recover(self, error: ApiError | UnreachableError, began: float) -> None:
         self._troubled(error)
-        self._failures += 1
+        if self._clock.monotonic() - began >= _STEADY:
+            self._failures = 0
         if isinstance(error, ApiError) and error.code == 404:
             self._synced.clear()
             self._version = ""
             await self._until_served()
-        elif isinstance(error, ApiError) and error.code not in (429, 500, 502, 503):
-            # It does not take our version (it may be newer than all it has): begin anew.
+        elif isinstance(error, UnreadableError) or (
+            isinstance(error, ApiError) and error.code not in (429, 500, 502, 503)
+        ):
+            # It does not take our version (it may be newer than all it has), or sends no events: begin anew.
             self._version = ""
+        await self._back_off()
+
+    async def _back_off(self) -> None:
+        self._failures += 1
         await self._clock.sleep(_RETRY.after(self._failures, self._chance))
 
     async def _until_served(self) -> None:
@@ -273,8 +300,22 @@ class Informer(Generic[T]):
                     async for event in events:
                         if event.type != "DELETED" and _serves(event.object, resource.version):
                             return
-        except (TimeoutError, ApiError, UnreachableError):
+        except (TimeoutError, ApiError, UnreachableError, LookupError, TypeError, AttributeError):
             return  # the list is tried again, whatever the reason was
+
+
+class _InvalidError(UnreadableError):
+    """It is JSON, and not what it should be."""
+
+
+def _read(decode: Callable[[Any], R], body: bytes | msgspec.Raw) -> R:
+    try:
+        return decode(body)
+    except msgspec.ValidationError as error:
+        raise _InvalidError(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        shown = bytes(body)[:60].decode(errors="replace")
+        raise UnreadableError(f"what came is no JSON ({error}): {shown!r}") from error
 
 
 def _serves(definition: Object, version: str) -> bool:

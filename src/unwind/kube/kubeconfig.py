@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import ssl
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import yaml
 
+from unwind import yamls
 from unwind.errors import UnwindError
 
+# These would end a header and begin another one.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -64,6 +69,25 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = "default"
     impersonate: str | None = None
 
+    def check(self) -> None:
+        """Raise UnwindError for what cannot be sent, or would be sent as something else. No value is shown: it may be a
+        secret."""
+        token = self.credential.token if isinstance(self.credential, Token) else None
+        for field, value in (
+            ("server", self.server),
+            ("tls-server-name", self.server_name),
+            ("proxy-url", self.proxy),
+            ("as", self.impersonate),
+            ("token", token),
+        ):
+            if value is not None and not isinstance(value, str):
+                raise UnwindError(f"cannot use the connection: {field} is not a string")
+            if value and _CONTROL.search(value):
+                raise UnwindError(f"cannot use the connection: {field} contains control characters")
+        for field, value in (("server", self.server), ("proxy-url", self.proxy)):
+            if value is not None and not _is_address(value):
+                raise UnwindError(f"cannot use the connection: {field} is not a valid address")
+
     def ssl_context(self, *, certificate: bytes | None = None, key: bytes | None = None) -> ssl.SSLContext:
         """A context that verifies the server, and shows a client certificate (ours, or one a plugin gave)."""
         certificate, key = certificate or self.certificate, key or self.key
@@ -83,6 +107,23 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
                 f"the certificates for {self.server} cannot be used ({error})", remedy="check them in the kubeconfig"
             ) from error
         return context
+
+
+def shown(address: str) -> str:
+    """An address as it may be shown: without user and password."""
+    try:
+        url = urlsplit(address)
+    except ValueError:
+        return "an address that is not valid"
+    return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
+
+
+def _is_address(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return bool(url.hostname) and url.port != 0
+    except ValueError:
+        return False
 
 
 def load(path: Path | None = None, *, context: str | None = None) -> Connection:
@@ -183,7 +224,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _decode(text: bytes, source: str) -> dict[str, Any]:
     try:
-        config = yaml.load(text, Loader=yaml.CSafeLoader)
+        config = yamls.load(text)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UnwindError(
             f"{source} is not a kubeconfig ({' '.join(str(error).split())})", remedy=_HOW_TO_SEE
@@ -196,42 +237,67 @@ def _decode(text: bytes, source: str) -> dict[str, Any]:
 def _connection(files: _Files, *, context: str | None, source: str | None = None) -> Connection:
     where = source or ", ".join(str(path) for path, _ in files)
     wanted = context or next((name for _, config in files if (name := config.get("current-context"))), None)
-    if not wanted:
+    if not isinstance(wanted, str) or not wanted:
         raise UnwindError(f"{where} has no current context", remedy="choose one with --context")
     try:
         _, chosen = _named(files, "contexts", "context", wanted)
         at, cluster = _named(files, "clusters", "cluster", chosen.get("cluster", ""))
         by, user = _named(files, "users", "user", chosen["user"]) if chosen.get("user") else (None, {})
-        return Connection(
-            server=str(cluster["server"]).rstrip("/"),
+        found = Connection(
+            server=_text(cluster, "server").rstrip("/"),
             authority=_bytes(cluster, "certificate-authority", at),
             certificate=_bytes(user, "client-certificate", by),
             key=_bytes(user, "client-key", by),
             credential=_credential(user, by),
-            insecure=bool(cluster.get("insecure-skip-tls-verify")),
-            server_name=cluster.get("tls-server-name"),
-            proxy=cluster.get("proxy-url"),
-            namespace=chosen.get("namespace") or "default",
-            impersonate=user.get("as"),
+            insecure=_flag(cluster, "insecure-skip-tls-verify"),
+            server_name=_text(cluster, "tls-server-name") or None,
+            proxy=_text(cluster, "proxy-url") or None,
+            namespace=_text(chosen, "namespace") or "default",
+            impersonate=_text(user, "as") or None,
         )
+        found.check()
+    except UnwindError as error:
+        raise UnwindError(f"{where} cannot be used (context {wanted!r}: {error})", remedy=_HOW_TO_SEE) from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        told = str(error.args[0]) if isinstance(error, LookupError) and error.args else repr(error)
+        told = str(error.args[0]) if error.args else repr(error)
         raise UnwindError(f"{where} cannot be used (context {wanted!r}: {told})", remedy=_HOW_TO_SEE) from error
+    return found
 
 
 def _named(files: _Files, section: str, part: str, name: str) -> tuple[Path | None, dict[str, Any]]:
+    if not isinstance(name, str):
+        raise TypeError(f"what is named in {section} is not a string")
     for path, config in files:
         for entry in config.get(section) or []:
-            if entry["name"] == name:
-                return path, entry.get(part) or {}
+            if isinstance(entry, dict) and entry.get("name") == name:
+                fields = entry.get(part) or {}
+                if not isinstance(fields, dict):
+                    raise TypeError(f"{name!r} in {section} is not a mapping")
+                return path, fields
     raise LookupError(f"{section} has no {name!r}")
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if value is None and name != "server":
+        return ""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is not a string")
+    return value
+
+
+def _flag(fields: dict[str, Any], name: str) -> bool:
+    value = fields.get(name)
+    if not isinstance(value, bool | None):
+        raise TypeError(f"{name} is neither true nor false")
+    return bool(value)
 
 
 def _bytes(fields: dict[str, Any], name: str, file: Path | None) -> bytes | None:
     """What stands in the file itself wins over a file beside it, as with kubectl."""
-    if inline := fields.get(f"{name}-data"):
+    if inline := _text(fields, f"{name}-data"):
         return base64.b64decode(inline, validate=True)
-    if beside := fields.get(name):
+    if beside := _text(fields, name):
         return _beside(file, beside, name).read_bytes()
     return None
 
@@ -260,12 +326,14 @@ def _credential(user: dict[str, Any], file: Path | None) -> Token | TokenFile | 
             install_hint=plugin.get("installHint") or "",
             provide_cluster_info=bool(plugin.get("provideClusterInfo")),
         )
-    if named := user.get("tokenFile"):
+    if named := _text(user, "tokenFile"):
         return TokenFile(str(_beside(file, named, "tokenFile")))
-    if token := user.get("token"):
+    if token := _text(user, "token"):
         return Token(token)
-    if user.get("username"):
-        return Basic(username=user["username"], password=user.get("password") or "")
+    if username := _text(user, "username"):
+        return Basic(username=username, password=_text(user, "password"))
     if provider := user.get("auth-provider"):
-        raise ValueError(f"auth-provider {provider.get('name')!r} is gone since Kubernetes 1.26: use its exec plugin")
+        raise ValueError(
+            f"auth-provider {_text(provider, 'name')!r} is gone since Kubernetes 1.26: use its exec plugin"
+        )
     return None

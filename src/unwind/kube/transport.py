@@ -14,8 +14,10 @@ import msgspec
 
 from unwind.errors import UnwindError
 from unwind.kube.credentials import Credentials, Proof
-from unwind.kube.errors import UnreachableError
-from unwind.kube.wire import BrokenError, connect, host_header, proxy_headers, way_to
+from unwind.kube.errors import AnotherClusterError, TooLargeAnswerError, UnreachableError
+from unwind.kube.kubeconfig import shown
+from unwind.kube.ways import connect, host_header, proxy_headers, way_to
+from unwind.kube.wire import BrokenError, TooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -32,8 +34,15 @@ _IN_FLIGHT = 128
 _KEEP_ALIVE = 75.0
 _LINGER = 30.0
 _FEW = 4
+# The longest line of a stream: an event holds one object.
+MOST_LINE = 16 << 20
 # Whoever could put these into a request could make two of it.
 _UNFIT = re.compile(r"[^\x21-\x7e]")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+# What a cluster is known by. Read from the server's cache when a connection is opened: it never changes.
+SYSTEM_PATH = "/api/v1/namespaces/kube-system"
+_IDENTITY = f"{SYSTEM_PATH}?resourceVersion=0"
+_JSON = {"Accept": "application/json", "Accept-Encoding": "gzip"}
 # What comes to the same if it is done twice.
 _REPEATABLE = ("GET", "DELETE")
 
@@ -44,6 +53,22 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     body: bytes
     retry_after: float | None = None
+
+
+class _Metadata(msgspec.Struct):
+    uid: str = ""
+
+
+class _Identity(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+class _RefusedError(Exception):
+    """The server did not say which cluster it is of, in an answer that says nothing of any object."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(str(reply.status))
+        self.reply = reply
 
 
 class Transport(Protocol):
@@ -62,6 +87,9 @@ class Transport(Protocol):
         Raises UnreachableError when nothing came for `silence` seconds, or the connection broke.
         """
 
+    def pin(self, cluster: str) -> None:
+        """Believe from now on only what comes from this cluster, known by the uid of its kube-system namespace."""
+
     async def close(self) -> None:
         """Let go of every connection."""
 
@@ -70,6 +98,7 @@ class HttpTransport:
     """Requests over pooled HTTP/1.1 connections."""
 
     def __init__(self, connection: Connection, *, user_agent: str) -> None:
+        connection.check()
         self.connection = connection
         self._credentials = Credentials(connection)
         self._bound = asyncio.Semaphore(_IN_FLIGHT)
@@ -79,17 +108,24 @@ class HttpTransport:
         self._prefix = (
             connection.server.rstrip("/") if self._way.through else urlsplit(connection.server).path.rstrip("/")
         )
-        base = {"Host": host_header(self._way), "User-Agent": user_agent, "Accept-Encoding": "gzip"}
+        base = {"Host": host_header(self._way), "User-Agent": user_agent}
         if connection.impersonate:
             base["Impersonate-User"] = connection.impersonate
+        for name, value in base.items():
+            _check_header(name, value)
         lines = [f"{name}: {value}" for name, value in base.items()]
         if self._way.through and self._way.proxy:
             lines += proxy_headers(self._way.proxy)
         self._base = "\r\n".join(lines)
+        self._cluster = ""
+        self._ahead = True
         self._idle: list[Wire] = []
         self._open: set[Wire] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
+
+    def pin(self, cluster: str) -> None:
+        self._cluster = cluster
 
     async def close(self) -> None:
         self._closed = True
@@ -123,7 +159,13 @@ class HttpTransport:
             async with asyncio.timeout(_CONNECTING):
                 wire = await self._connect(proof)
             async with asyncio.timeout(silence):
-                reply = await wire.open(self._head("GET", target, None, headers, proof))
+                self._identify(wire, proof)
+                try:
+                    # Compressed, an event would wait in the server until there is enough to pack.
+                    request = self._head("GET", target, None, {**headers, "Accept-Encoding": "identity"}, proof)
+                    reply = await wire.open(request)
+                except _RefusedError as refused:
+                    reply = refused.reply
             if reply.stream:
                 yield _lines(reply.stream, silence)
                 return
@@ -142,15 +184,27 @@ class HttpTransport:
         if self._closed:
             raise RuntimeError("the client is closed")  # a mistake in the caller
         proof = await self._credentials.proof()
-        request = self._head(method, target, body, headers, proof)
+        request = self._head(method, target, body, {"Accept-Encoding": "gzip", **headers}, proof)
         while True:
             wire = self._waiting(proof)
             if wire is None:
                 async with asyncio.timeout(_CONNECTING):
                     wire = await self._connect(proof)
             try:
-                return _answer(await wire.ask(request)), proof
+                if target != SYSTEM_PATH:
+                    checked = self._identify(wire, proof)
+                    # Another cluster has no object with that uid, so a DELETE harms nothing there.
+                    if checked and not (self._ahead and method in _REPEATABLE):
+                        await checked
+                reply = await wire.ask(request)
+                if target == SYSTEM_PATH:
+                    wire.cluster = _uid(reply)
+                return _answer(reply), proof
+            except _RefusedError as refused:
+                return _answer(refused.reply), proof
             except BrokenError as error:
+                if wire.checking:
+                    self._ahead = False  # something on the way may not take a request before the last was answered
                 # It was closed while it waited. What may be sent twice is: a DELETE carries the uid.
                 if error.unanswered and method in _REPEATABLE:
                     continue
@@ -159,10 +213,34 @@ class HttpTransport:
                 wire.abort()  # its answer may still come, and must not be taken for that of another question
                 raise
 
+    def _identify(self, wire: Wire, proof: Proof) -> asyncio.Future[None] | None:
+        """Ask which cluster is at the other end of a connection, ahead of the request that it was opened for.
+
+        An address may lead to several clusters, one connection here and the next one there.
+        """
+        if not self._cluster or wire.cluster == self._cluster:
+            return None
+
+        def check(reply: Reply) -> Exception | None:
+            if reply.status in (401, 429) or reply.status >= 500:
+                return _RefusedError(reply)
+            wire.cluster = found = _uid(reply)
+            if not found:
+                return BrokenError(f"it does not say which cluster it is of (status {reply.status})")
+            if found != self._cluster:
+                server = self.connection.server
+                return AnotherClusterError(f"another cluster answers at {server} ({found}, not {self._cluster})")
+            return None
+
+        return wire.check_first(self._head("GET", _IDENTITY, None, _JSON, proof), check)
+
     def _head(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], proof: Proof) -> bytes:
-        shown = {"Authorization": proof.authorization} if proof.authorization else {}
-        said = [f"{name}: {value}" for name, value in (*headers.items(), *shown.items())]
-        if _UNFIT.search(target) or any("\r" in line or "\n" in line for line in said):
+        proven = {"Authorization": proof.authorization} if proof.authorization else {}
+        said = []
+        for name, value in (*headers.items(), *proven.items()):
+            _check_header(name, value)
+            said.append(f"{name}: {value}")
+        if _UNFIT.search(target):
             raise UnwindError(
                 f"{method} {target!r} cannot be asked for: there are signs in it that HTTP does not allow"
             )
@@ -224,6 +302,8 @@ class HttpTransport:
             remedy = "check certificate-authority and tls-server-name in the kubeconfig"
         elif isinstance(error, TimeoutError):
             what, remedy = f"{server} does not answer", "is it overloaded, or does something swallow the packets?"
+        elif isinstance(error, TooLargeError):
+            return TooLargeAnswerError(f"the connection to {server} was closed ({error}) ({request})")
         elif isinstance(error, BrokenError):
             what, remedy = f"the connection to {server} broke ({error})", ""
         else:
@@ -234,16 +314,23 @@ class HttpTransport:
 
 async def _lines(pieces: AsyncIterator[bytes], silence: float) -> AsyncIterator[list[bytes]]:
     """Whole lines, a list for each piece that came: to await each line costs more than to read it."""
-    rest = b""
+    rest = bytearray()
     while True:
         try:
             async with asyncio.timeout(silence):
                 piece = await anext(pieces)
         except StopAsyncIteration:
             return
-        *lines, rest = (rest + piece).split(b"\n") if rest else piece.split(b"\n")
+        first, *lines = piece.split(b"\n")
+        if len(rest) + len(first) > MOST_LINE:
+            raise BrokenError(f"a line of the stream is longer than {MOST_LINE >> 20} MiB")
         if lines:
-            yield lines
+            if rest:
+                first = bytes(rest) + first
+            rest = bytearray(lines.pop())
+            yield [first, *lines]
+        else:
+            rest += first
 
 
 def _answer(reply: Reply) -> Answer:
@@ -257,8 +344,22 @@ def _proxy(connection: Connection) -> str | None:
     if not proxy and host not in ("localhost", "127.0.0.1", "::1") and not proxy_bypass(host):
         proxy = getproxies().get(url.scheme)
     if proxy and not proxy.startswith(("http://", "https://")):
-        raise UnwindError(f"the proxy {proxy} is of a kind that is not supported", remedy="use an HTTP proxy")
+        raise UnwindError(f"the proxy {shown(proxy)} is of a kind that is not supported", remedy="use an HTTP proxy")
     return proxy
+
+
+def _check_header(name: str, value: str) -> None:
+    """Raise UnwindError for what would end the header and begin another one. The value may be a secret."""
+    if _CONTROL.search(value):
+        raise UnwindError(f"cannot send header {name}: its value contains control characters")
+
+
+def _uid(reply: Reply) -> str:
+    """The uid of the object in an answer; empty if there is none."""
+    try:
+        return msgspec.json.decode(reply.body, type=_Identity).metadata.uid if reply.status == 200 else ""
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 def _retry_after(headers: Mapping[bytes, bytes]) -> float | None:

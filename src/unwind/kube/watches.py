@@ -38,15 +38,23 @@ class Subscription:
 
     def __init__(self, followed: _Followed) -> None:
         self._followed: _Followed | None = followed
-        self._happened = asyncio.Event()
+        self._told = asyncio.Event()
+        self._error: UnreachableError | None = None
 
     @property
     def happened(self) -> bool:
-        return self._happened.is_set()
+        return self._told.is_set() and self._error is None
+
+    @property
+    def lost(self) -> bool:
+        """Whether its watch ended before it happened: it will not be told any more."""
+        return self._error is not None
 
     async def wait(self) -> None:
-        """Return as soon as it has happened."""
-        await self._happened.wait()
+        """Return as soon as it has happened. Raises UnreachableError if its watch ends before."""
+        await self._told.wait()
+        if self._error:
+            raise self._error
 
     def close(self) -> None:
         """Wait for it no longer. Closing twice does nothing."""
@@ -56,7 +64,13 @@ class Subscription:
 
     def tell(self) -> None:
         """It has happened."""
-        self._happened.set()
+        self._told.set()
+
+    def lose(self, error: UnreachableError) -> None:
+        """Nobody will tell whether it happens."""
+        if not self._told.is_set():
+            self._error = error
+            self._told.set()
 
 
 class Absence(Subscription):
@@ -94,7 +108,8 @@ class _Followed:
             views.metadata(resource),
             clock=watches.clock,
             troubled=self._failed,
-            confirm=watches.confirm if watches.cluster else None,
+            # Who is pinned to the cluster has verified each connection that a list came by.
+            confirm=watches.confirm if watches.cluster and watches.client.cluster != watches.cluster else None,
             listed=self._listed,
         )
         self._watches = watches
@@ -105,7 +120,24 @@ class _Followed:
         self._trouble: UnwindError | None = None
         self._news = asyncio.Event()
         self.informer.subscribe(self._changed)
-        self.task = watches.tasks.create_task(self.informer.run())
+        self.task = watches.tasks.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self.informer.run()
+        except Exception as error:  # noqa: BLE001 - one watch that fails ends no other
+            self._trouble = UnwindError(f"it failed ({error!r:.200})")
+            self._watches.troubled(error)
+        finally:
+            self._watches.forget(self)
+            self._news.set()
+            lost = UnreachableError(f"the watch of {self.resource.plural} was closed")
+            for absences in self._absences.values():
+                for absence in absences:
+                    absence.lose(lost)
+            for changes in self._changes.values():
+                for change in changes:
+                    change.lose(lost)
 
     async def until_synced(self) -> None:
         """Return when the cache is whole; raise what is in the way of it, so that whoever waits can say so."""
@@ -113,6 +145,8 @@ class _Followed:
             await self._news.wait()
             if self._trouble:
                 raise UnreachableError(f"{self.resource.plural} cannot be watched: {self._trouble}")
+            if not self.informer.synced:
+                raise UnreachableError(f"{self.resource.plural} cannot be watched: the watch was closed")
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, UnwindError):
@@ -193,7 +227,7 @@ class Watches:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for followed in self._followed.values():
+        for followed in list(self._followed.values()):
             followed.task.cancel()
         # What was raised in the body goes on by itself, and not in a group.
         await self.tasks.__aexit__(None, None, None)
@@ -227,7 +261,8 @@ class Watches:
             raise UnreachableError(f"another cluster answers at this address ({found}, not {self.cluster})")
 
     def forget(self, followed: _Followed) -> None:
-        del self._followed[followed.resource]
+        if self._followed.get(followed.resource) is followed:
+            del self._followed[followed.resource]
 
     def _follow(self, resource: Resource) -> _Followed:
         if resource not in self._followed:

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection to a server: the way there, and the exchange that is under way on it.
+"""One HTTP/1.1 connection to a server, and the exchange that is under way on it.
 
 Half of what a request cost us was spent in a general HTTP client. An API server needs little of HTTP: no redirects, no
 cookies, no uploads; answers with a length or in chunks, and streams that end when somebody has had enough.
@@ -7,11 +7,9 @@ cookies, no uploads; answers with a length or in chunks, and streams that end wh
 from __future__ import annotations
 
 import asyncio
-import base64
 import zlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 import httptools
 import msgspec
@@ -22,6 +20,11 @@ if TYPE_CHECKING:
 
 # A stream whose reader is slower than the server: so much is kept here, the rest waits on the way.
 _KEPT = 1 << 20
+# Bounds on what a server may send. An object is at most a few MiB; a page of a list that is larger than the limit is
+# read again in smaller pages.
+MOST_BODY = 32 << 20
+MOST_HEAD = 64 << 10
+_MOST_INFORMATIONAL = 16
 
 
 class BrokenError(Exception):
@@ -31,6 +34,10 @@ class BrokenError(Exception):
         """`unanswered`: nothing of an answer had come, on a connection that was used before."""
         super().__init__(what)
         self.unanswered = unanswered
+
+
+class TooLargeError(BrokenError):
+    """The answer is larger than a client takes."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -52,21 +59,33 @@ class Wire(asyncio.Protocol):
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._check: Callable[[Reply], Exception | None] | None = None
+        self._checking: asyncio.Future[None] | None = None
         self._reply: asyncio.Future[Reply] | None = None
         self._stream: _Stream | None = None
         self._streamed = False
         self._parser: httptools.HttpResponseParser = httptools.HttpResponseParser(self)
         self._headers: dict[bytes, bytes] = {}
-        self._body: list[bytes] = []
+        self._body: bytes | bytearray = b""
+        self._unseen = 0
+        self._head = 0
+        self._informational = 0
         self._begun = False
         self._used = False
         self.since = 0.0
         """When it was last used."""
         self.context: ssl.SSLContext | None = None
+        self.cluster = ""
+        """The cluster at its other end, as far as that was asked on this very connection."""
 
     @property
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing() and self._reply is None
+
+    @property
+    def checking(self) -> bool:
+        """Whether the answer to `check_first` has still to come."""
+        return self._check is not None
 
     def ask(self, request: bytes) -> asyncio.Future[Reply]:
         """Send a request; the answer will be whole. Who gives up waiting has to `abort`."""
@@ -75,6 +94,20 @@ class Wire(asyncio.Protocol):
     def open(self, request: bytes) -> asyncio.Future[Reply]:
         """Send a request; the answer is a stream, unless its status is not 200."""
         return self._send(request, streamed=True)
+
+    def check_first(self, request: bytes, check: Callable[[Reply], Exception | None]) -> asyncio.Future[None]:
+        """Send a request ahead of the next one, which need not wait for its answer.
+
+        `check` gets that answer. If it returns an error, the connection is closed and the next request fails with it.
+        """
+        self._check = check
+        self._checking = checking = self._loop.create_future()
+        checking.add_done_callback(_retrieved)
+        if self._transport is None:
+            checking.set_exception(BrokenError("the server closed it", unanswered=self._used))
+        else:
+            self._transport.write(request)
+        return checking
 
     def abort(self) -> None:
         """Break it off: what is on the way is of no use to anybody."""
@@ -86,10 +119,14 @@ class Wire(asyncio.Protocol):
             self._transport.close()
 
     def _send(self, request: bytes, *, streamed: bool) -> asyncio.Future[Reply]:
-        assert self._transport  # noqa: S101 - it is connected
         self._reply = reply = self._loop.create_future()
+        if self._transport is None:
+            # Lost between two turns of the loop: `connection_lost` was called, and nothing else will be.
+            reply.set_exception(BrokenError("the server closed it", unanswered=self._used))
+            return reply
         self._streamed = streamed
         self._begun = False
+        self._informational = 0
         self._transport.write(request)
         return reply
 
@@ -99,12 +136,20 @@ class Wire(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment] # of a stream
 
     def data_received(self, data: bytes) -> None:
+        if not self._expecting:
+            # Taken for the answer to the next request, it would be a wrong one.
+            self._break(BrokenError("an answer came that was not asked for"))
+            return
         self._begun = True
+        self._unseen += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail(BrokenError(f"no HTTP came: {error}"))
-            self.abort()
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._break(BrokenError(f"no HTTP came: {error}"))
+            return
+        # The parser keeps an unfinished header or trailer to itself, so what has come in counts, not what it has told.
+        if self._unseen > MOST_HEAD:
+            self._break(_head_too_large())
 
     def eof_received(self) -> bool:
         return False
@@ -115,34 +160,76 @@ class Wire(asyncio.Protocol):
         self._fail(BrokenError(what, unanswered=self._used and not self._begun))
         self._lost(self)
 
-    def _fail(self, error: BrokenError) -> None:
-        if self._reply and not self._reply.done():
-            self._reply.set_exception(error)
+    @property
+    def _expecting(self) -> bool:
+        return self._reply is not None or self._check is not None or self._stream is not None
+
+    def _break(self, error: Exception) -> None:
+        self._fail(error)
+        self.abort()
+
+    def _fail(self, error: Exception) -> None:
+        for waiting in (self._reply, self._checking):
+            if waiting and not waiting.done():
+                waiting.set_exception(error)
         if self._stream:
             self._stream.end(error)
 
     # What the parser tells
 
     def on_message_begin(self) -> None:
+        if not self._expecting:
+            self._break(BrokenError("an answer came that was not asked for"))
         self._headers = {}
-        self._body = []
+        self._body = b""
+        self._head = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
+        name = name.lower()
+        self._head += len(name) + len(value) + 4
+        if self._head > MOST_HEAD:
+            self._break(_head_too_large())
+        elif name == b"content-length" and int(value) > MOST_BODY:
+            self._break(_too_large())
+        else:
+            self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        if self._streamed and self._parser.get_status_code() == 200 and self._reply and not self._reply.done():
-            assert self._transport  # noqa: S101 - something came from it
-            self._stream = _Stream(self._transport)
-            self._reply.set_result(Reply(200, self._headers, b"", self._stream.pieces()))
+        self._unseen = 0
+        if not self._streamed or self._check or self._parser.get_status_code() != 200:
+            return
+        if not self._reply or self._reply.done() or self._transport is None:
+            return
+        if encoding := self._encoding():
+            self._break(BrokenError(f"the stream is encoded as {encoding}, which was not asked for"))
+            return
+        self._stream = _Stream(self._transport)
+        self._reply.set_result(Reply(200, self._headers, b"", self._stream.pieces()))
 
     def on_body(self, piece: bytes) -> None:
+        self._unseen = 0
         if self._stream:
             self._stream.add(piece)
+        elif len(self._body) + len(piece) > MOST_BODY:
+            self._break(_too_large())
+        elif not self._body:
+            self._body = piece
         else:
-            self._body.append(piece)
+            # Pieces may be as small as a byte: a list of them would be many times the size of the body.
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += piece
 
     def on_message_complete(self) -> None:
+        self._unseen = 0
+        if 100 <= self._parser.get_status_code() < 200:
+            self._informational += 1
+            if self._informational > _MOST_INFORMATIONAL:
+                self._break(BrokenError("too many informational answers came"))
+            return
+        if self._check:
+            self._checked()
+            return
         reply, self._reply, self._used = self._reply, None, True
         if self._stream:
             self._stream.end(None)
@@ -150,23 +237,75 @@ class Wire(asyncio.Protocol):
             self.close()  # it has lived for minutes
             return
         if reply is None:
-            self.abort()  # nobody has asked
-            return
+            return  # broken off before
         if not reply.done():
-            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-            if self._headers.get(b"content-encoding") == b"gzip":
-                try:
-                    body = zlib.decompress(body, wbits=31)
-                except zlib.error as error:
-                    reply.set_exception(BrokenError(f"what came cannot be unpacked: {error}"))
-                    self.abort()
-                    return
-            reply.set_result(Reply(self._parser.get_status_code(), self._headers, body))
+            try:
+                reply.set_result(self._whole())
+            except BrokenError as error:
+                reply.set_exception(error)
+                self.abort()
+                return
         if self._parser.should_keep_alive():
             # A parser has its whole state reset by the next answer; it need not be made again.
             self._released(self)
         else:
             self.close()
+
+    def _checked(self) -> None:
+        check, self._check = self._check, None
+        assert check  # noqa: S101 - looked at above
+        try:
+            error = check(self._whole())
+        except BrokenError as broken:
+            error = broken
+        if error is None and not self._parser.should_keep_alive():
+            error = BrokenError("the server closes the connection after each answer")
+        if error:
+            self._break(error)
+        elif self._checking and not self._checking.done():
+            self._checking.set_result(None)
+
+    def _whole(self) -> Reply:
+        body = self._body if isinstance(self._body, bytes) else bytes(self._body)
+        encoding = self._encoding()
+        if encoding == "gzip":
+            body = unpacked(body, most=MOST_BODY)
+        elif encoding:
+            raise BrokenError(f"the answer is encoded as {encoding}, which was not asked for")
+        return Reply(self._parser.get_status_code(), self._headers, body)
+
+    def _encoding(self) -> str:
+        """How the answer is packed; empty if it is not."""
+        encoding = self._headers.get(b"content-encoding", b"").strip().lower()
+        return "" if encoding in (b"", b"identity") else encoding[:20].decode("ascii", "replace")
+
+
+def _retrieved(future: asyncio.Future[None]) -> None:
+    """The request that follows fails with the same error: nobody need wait for both."""
+    if not future.cancelled():
+        future.exception()
+
+
+def unpacked(packed: bytes, *, most: int) -> bytes:
+    """What was packed with gzip; raises BrokenError where that is damaged, TooLargeError where it is larger."""
+    unpacking = zlib.decompressobj(wbits=31)
+    try:
+        body = unpacking.decompress(packed, most + 1)
+    except zlib.error as error:
+        raise BrokenError(f"what came cannot be unpacked: {error}") from error
+    if len(body) > most:
+        raise _too_large()
+    if not unpacking.eof:
+        raise BrokenError("what came cannot be unpacked: it is incomplete")
+    return body
+
+
+def _head_too_large() -> TooLargeError:
+    return TooLargeError(f"the head of the answer is larger than {MOST_HEAD >> 10} KiB")
+
+
+def _too_large() -> TooLargeError:
+    return TooLargeError(f"the answer is larger than {MOST_BODY >> 20} MiB")
 
 
 class _Stream:
@@ -178,7 +317,7 @@ class _Stream:
         self._size = 0
         self._paused = False
         self._over = False
-        self._error: BrokenError | None = None
+        self._error: Exception | None = None
         self._news = asyncio.Event()
 
     def add(self, piece: bytes) -> None:
@@ -189,7 +328,7 @@ class _Stream:
             self._transport.pause_reading()
         self._news.set()
 
-    def end(self, error: BrokenError | None) -> None:
+    def end(self, error: Exception | None) -> None:
         if not self._over:
             self._over, self._error = True, error
             self._news.set()
@@ -209,112 +348,3 @@ class _Stream:
                 if self._error:
                     raise self._error
                 return
-
-
-class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server is, and what is on the way there."""
-
-    host: str
-    port: int
-    secure: bool
-    server_name: str
-    """The name that its certificate has to be for."""
-    proxy: str | None = None
-
-    @property
-    def through(self) -> bool:
-        """Whether a request has to name the server, because a proxy reads it."""
-        return self.proxy is not None and not self.secure
-
-
-def way_to(server: str, *, server_name: str | None, proxy: str | None) -> Way:
-    """The way to a server by its address."""
-    url = urlsplit(server)
-    secure = url.scheme == "https"
-    host = url.hostname or ""
-    return Way(
-        host=host,
-        port=url.port or (443 if secure else 80),
-        secure=secure,
-        server_name=server_name or host,
-        proxy=proxy,
-    )
-
-
-async def connect(
-    way: Way, context: ssl.SSLContext | None, released: Callable[[Wire], None], lost: Callable[[Wire], None]
-) -> Wire:
-    """A new connection. Raises OSError, ssl.SSLError or BrokenError."""
-    loop = asyncio.get_running_loop()
-
-    def wire() -> Wire:
-        return Wire(released, lost)
-
-    if way.proxy is None:
-        name = way.server_name if context else None
-        _, made = await loop.create_connection(wire, way.host, way.port, ssl=context, server_hostname=name)
-    else:
-        url = urlsplit(way.proxy)
-        secure, proxy = url.scheme == "https", url.hostname or ""
-        port = url.port or (443 if secure else 80)
-        if context is None:
-            _, made = await loop.create_connection(wire, proxy, port, ssl=secure or None)
-        else:
-            transport, opening = await loop.create_connection(_Opening, proxy, port, ssl=secure or None)
-            try:
-                await opening.tunnel(transport, way)
-                made = wire()
-                after = await loop.start_tls(transport, made, context, server_hostname=way.server_name)
-            except BaseException:
-                transport.abort()
-                raise
-            if after is None:
-                raise BrokenError("the proxy closed the tunnel")
-            made.connection_made(after)
-    made.context = context
-    return made
-
-
-class _Opening(asyncio.Protocol):
-    """A connection to a proxy, until it is a tunnel: what answers there has no length, and is followed by TLS."""
-
-    def __init__(self) -> None:
-        self._came = b""
-        self._head: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    async def tunnel(self, transport: asyncio.WriteTransport, way: Way) -> None:
-        assert way.proxy  # noqa: S101 - this is the connection to it
-        target = f"{_bracketed(way.host)}:{way.port}"
-        lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}", *proxy_headers(way.proxy)]
-        transport.write(("\r\n".join(lines) + "\r\n\r\n").encode())
-        first = (await self._head).split(b"\r\n", 1)[0]
-        if first.split(b" ")[1:2] != [b"200"]:
-            raise BrokenError(f"the proxy made no tunnel: {first.decode(errors='replace')}")
-
-    def data_received(self, data: bytes) -> None:
-        self._came += data
-        if b"\r\n\r\n" in self._came and not self._head.done():
-            self._head.set_result(self._came)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self._head.done():
-            self._head.set_exception(BrokenError(str(error) if error else "the proxy closed the connection"))
-
-
-def proxy_headers(proxy: str) -> list[str]:
-    """What a proxy wants to see of who asks."""
-    url = urlsplit(proxy)
-    if url.username is None:
-        return []
-    shown = base64.b64encode(f"{unquote(url.username)}:{unquote(url.password or '')}".encode()).decode()
-    return [f"Proxy-Authorization: Basic {shown}"]
-
-
-def host_header(way: Way) -> str:
-    """What a request says it is for."""
-    usual = 443 if way.secure else 80
-    return _bracketed(way.host) if way.port == usual else f"{_bracketed(way.host)}:{way.port}"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

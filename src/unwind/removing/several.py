@@ -23,6 +23,10 @@ class Several(Subscription):
     def happened(self) -> bool:
         return all(part.happened for part in self._parts)
 
+    @property
+    def lost(self) -> bool:
+        return any(part.lost for part in self._parts)
+
     async def wait(self) -> None:
         for part in self._parts:
             await part.wait()

@@ -11,7 +11,7 @@ import msgspec
 
 from unwind import logs
 from unwind.errors import UnwindError
-from unwind.kube.client import Event
+from unwind.kube.answers import Event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

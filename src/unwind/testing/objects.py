@@ -158,6 +158,9 @@ class Objects:
     ) -> AsyncIterator[Answer | AsyncIterator[list[bytes]]]:
         yield Answer(405, b"a stand-in has no streams; ctx.changes(...) and ctx.watches tell what happens")
 
+    def pin(self, cluster: str) -> None:
+        pass  # it is one cluster
+
     async def close(self) -> None:
         pass  # there is no connection
 
@@ -211,7 +214,8 @@ class Objects:
             and where.namespace in ("", namespace)
             and set(pairs) <= set((obj["metadata"].get("labels") or {}).items())
         ]
-        return {"metadata": {"resourceVersion": str(next(self._versions))}, "items": items}
+        kind = f"{where.resource.kind}List"
+        return {"kind": kind, "metadata": {"resourceVersion": str(next(self._versions))}, "items": items}
 
     def _on_post(self, where: _Target, body: Object) -> Object:
         if where.subresource:

@@ -17,10 +17,7 @@ class Proxy:
     """
 
     def __init__(self, server: str) -> None:
-        address = urlsplit(server)
-        assert address.hostname  # noqa: S101 - a mistake in the test
-        assert address.port  # noqa: S101
-        self._target = (address.hostname, address.port)
+        self._target = _target(server)
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._open = True
@@ -44,6 +41,10 @@ class Proxy:
     def url(self) -> str:
         assert self._listener  # noqa: S101 - made above
         return f"https://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
+
+    def lead_to(self, server: str) -> None:
+        """From now on new connections lead to another server; those that there are stay."""
+        self._target = _target(server)
 
     def hold(self) -> None:
         """From now on nothing goes through, in either direction, and nobody is told."""
@@ -92,3 +93,10 @@ class Proxy:
             sink.write(data)
             await sink.drain()
         raise ConnectionResetError  # one direction that ends ends both
+
+
+def _target(server: str) -> tuple[str, int]:
+    address = urlsplit(server)
+    assert address.hostname  # noqa: S101 - a mistake in the test
+    assert address.port  # noqa: S101
+    return address.hostname, address.port

@@ -16,14 +16,22 @@ def status(reason: str = "NotFound", **details: str) -> bytes:
 
 
 def seen(code: int, body: bytes) -> Presence:
-    return from_answer(code, body, resource=CONFIG_MAPS, name="a", uid="1").presence
+    return from_answer(code, body, resource=CONFIG_MAPS, name="a", uid="1", namespace="n").presence
+
+
+def shown(uid: str, *, kind: str = "ConfigMap", name: str = "a", namespace: str = "n") -> bytes:
+    return msgspec.json.encode({"kind": kind, "metadata": {"uid": uid, "name": name, "namespace": namespace}})
 
 
 @pytest.mark.parametrize(
     ("code", "body", "presence"),
     [
-        (200, b'{"metadata": {"uid": "1"}}', Presence.PRESENT),
-        (200, b'{"metadata": {"uid": "2"}}', Presence.ABSENT),
+        (200, shown("1"), Presence.PRESENT),
+        (200, shown("2"), Presence.ABSENT),
+        (200, shown("2", name="b"), Presence.UNKNOWN),
+        (200, shown("2", namespace="m"), Presence.UNKNOWN),
+        (200, shown("2", kind="Secret"), Presence.UNKNOWN),
+        (200, b'{"metadata": {"uid": "2"}}', Presence.UNKNOWN),
         (404, status(name="a", kind="configmaps"), Presence.ABSENT),
         (404, status(name="b", kind="configmaps"), Presence.UNKNOWN),
         (404, status(name="a", kind="secrets"), Presence.UNKNOWN),

@@ -4,109 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.unit.kube.talking import HEADERS, PLAIN, STREAM, Call, Server, chunk, forever, get, saying, served
 from unwind.errors import UnwindError
 from unwind.kube.errors import UnreachableError
-from unwind.kube.kubeconfig import Connection, Token
-from unwind.kube.transport import Answer, HttpTransport
+from unwind.kube.transport import Answer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    Talk = Callable[["Call"], Awaitable[None]]
-
-HEADERS = {"Accept": "application/json"}
-PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
-
-
-class Call:
-    """One connection, as the server has it."""
-
-    def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.number = number
-        self.reader = reader
-        self.writer = writer
-
-    async def asked(self) -> str:
-        """The next request: its first line and its body."""
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
-        first, *lines = head.split("\r\n")
-        length = next((int(line.split(":")[1]) for line in lines if line.lower().startswith("content-length")), 0)
-        body = await self.reader.readexactly(length)
-        return f"{first} {body.decode()}".strip()
-
-
-class Server:
-    """Answers as it is told to, and knows what it was asked."""
-
-    def __init__(self, *talks: Talk) -> None:
-        self._talks = list(talks)
-        self.connections = 0
-        self.ended = 0
-        self.heard: list[str] = []
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        call = Call(self.connections, reader, writer)
-        self.connections += 1
-        talk = self._talks[min(call.number, len(self._talks) - 1)]
-        asked = call.asked
-
-        async def hear() -> str:
-            self.heard.append(await asked())
-            return self.heard[-1]
-
-        call.asked = hear  # type: ignore[method-assign]
-        try:
-            await talk(call)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the other side has gone
-        finally:
-            self.ended += 1
-            writer.close()
-
-
-@asynccontextmanager
-async def served(*talks: Talk) -> AsyncIterator[tuple[HttpTransport, Server]]:
-    server = Server(*talks)
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    transport = HttpTransport(
-        Connection(server=f"http://127.0.0.1:{port}", credential=Token("secret")), user_agent="test"
-    )
-    try:
-        yield transport, server
-    finally:
-        await transport.close()
-        listening.close()
-
-
-def saying(*answers: bytes) -> Talk:
-    """One answer for each request on a connection, which is closed after the last."""
-
-    async def talk(call: Call) -> None:
-        for answer in answers:
-            await call.asked()
-            call.writer.write(answer)
-            await call.writer.drain()
-
-    return talk
-
-
-def forever(answer: bytes) -> Talk:
-    async def talk(call: Call) -> None:
-        while True:
-            await call.asked()
-            call.writer.write(answer)
-
-    return talk
-
-
-async def get(transport: HttpTransport, target: str = "/x", *, within: float = 10.0) -> Answer:
-    return await transport.request("GET", target, headers=HEADERS, within=within)
+    from unwind.kube.transport import HttpTransport
 
 
 async def test_one_connection_serves_one_request_after_the_other() -> None:
@@ -221,13 +129,6 @@ async def test_a_path_cannot_smuggle_anything_into_a_request(target: str) -> Non
         with pytest.raises(UnwindError, match="HTTP does not allow"):
             await get(transport, target)
         assert server.heard == []
-
-
-def chunk(text: bytes) -> bytes:
-    return b"%x\r\n%s\r\n" % (len(text), text)
-
-
-STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 async def read(transport: HttpTransport, lines: list[bytes], *, silence: float = 10.0) -> None:

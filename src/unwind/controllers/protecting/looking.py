@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from unwind.controllers.protecting.counting import Counted
     from unwind.controllers.protecting.subjects import Defined, Found
-    from unwind.kube.client import Client, Page
+    from unwind.kube.answers import Page
+    from unwind.kube.client import Client
     from unwind.kube.views import Metadata, View
 
     Read = Callable[[], Awaitable[None]]

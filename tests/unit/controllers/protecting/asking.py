@@ -121,11 +121,14 @@ class Server:
         meta: Object = {"resourceVersion": "9"}
         if rest > 0:
             meta |= {"continue": str(start + limit), "remainingItemCount": rest}
-        return Answer(200, msgspec.json.encode({"metadata": meta, "items": page}))
+        return Answer(200, msgspec.json.encode({"kind": "List", "metadata": meta, "items": page}))
 
     @asynccontextmanager
     async def stream(self, target: str, *, headers: Mapping[str, str], silence: float) -> AsyncIterator[Any]:
         yield Answer(405, b"")
+
+    def pin(self, cluster: str) -> None:
+        pass  # it is one cluster
 
     async def close(self) -> None:
         pass  # there is no connection

@@ -1,0 +1,57 @@
+"""What an API server answers: objects, pages of lists, events. From a proxy may come anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from unwind.kube.errors import UnreadableError
+
+Object = dict[str, Any]
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event of a watch."""
+
+    type: str
+    object: Object
+
+
+class _ListMeta(
+    msgspec.Struct,
+    rename={
+        "continue_": "continue",
+        "resource_version": "resourceVersion",
+        "remaining_item_count": "remainingItemCount",
+    },
+):
+    resource_version: str = ""
+    continue_: str = ""
+    remaining_item_count: int = 0
+    """How many follow on further pages, where the server knows it: not with a selector."""
+
+
+class Page(msgspec.Struct):
+    """A part of a list: its items as they came."""
+
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+    kind: str = ""
+
+
+def read(body: bytes | msgspec.Raw, type_: Any, what: str) -> Any:
+    """What an answer holds. Raises UnreadableError: from a proxy may come anything."""
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UnreadableError(f"the answer to {what} cannot be read ({error})") from error
+
+
+def object_of(body: bytes | msgspec.Raw, what: str, *, key: str = "uid") -> Object:
+    """The object in an answer: whoever reads it finds this key in its metadata."""
+    found: Object = read(body, dict, what)
+    metadata = found.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get(key), str):
+        raise UnreadableError(f"the answer to {what} is not an object")
+    return found

@@ -1,0 +1,18 @@
+"""Which of two resourceVersions is the later one."""
+
+from __future__ import annotations
+
+
+def is_newer(version: str, than: str) -> bool:
+    """Whether a resourceVersion is later than another of the same resource; False where that is not known.
+
+    Versions are opaque. Those of Kubernetes itself are decimal numbers that grow, without leading zeros; an aggregated
+    API server may use anything else.
+    """
+    if not (_is_number(version) and _is_number(than)):
+        return False
+    return (len(version), version) > (len(than), than)
+
+
+def _is_number(version: str) -> bool:
+    return version.isascii() and version.isdecimal() and not version.startswith("0")

@@ -1,0 +1,139 @@
+"""The way to a server: its address, the proxy in between, and a new connection by it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from unwind.kube.wire import MOST_HEAD, BrokenError, Wire
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server is, and what is on the way there."""
+
+    host: str
+    port: int
+    secure: bool
+    server_name: str
+    """The name that its certificate has to be for."""
+    proxy: str | None = None
+
+    @property
+    def through(self) -> bool:
+        """Whether a request has to name the server, because a proxy reads it."""
+        return self.proxy is not None and not self.secure
+
+
+def way_to(server: str, *, server_name: str | None, proxy: str | None) -> Way:
+    """The way to a server by its address."""
+    url = urlsplit(server)
+    secure = url.scheme == "https"
+    host = url.hostname or ""
+    return Way(
+        host=host,
+        port=url.port or (443 if secure else 80),
+        secure=secure,
+        server_name=server_name or host,
+        proxy=proxy,
+    )
+
+
+async def connect(
+    way: Way, context: ssl.SSLContext | None, released: Callable[[Wire], None], lost: Callable[[Wire], None]
+) -> Wire:
+    """A new connection. Raises OSError, ssl.SSLError or BrokenError."""
+    loop = asyncio.get_running_loop()
+
+    def wire() -> Wire:
+        return Wire(released, lost)
+
+    if way.proxy is None:
+        name = way.server_name if context else None
+        _, made = await loop.create_connection(wire, way.host, way.port, ssl=context, server_hostname=name)
+    else:
+        url = urlsplit(way.proxy)
+        secure, proxy = url.scheme == "https", url.hostname or ""
+        port = url.port or (443 if secure else 80)
+        if context is None:
+            _, made = await loop.create_connection(wire, proxy, port, ssl=secure or None)
+        else:
+            transport, opening = await loop.create_connection(_Opening, proxy, port, ssl=secure or None)
+            try:
+                await opening.tunnel(transport, way)
+                made = wire()
+                after = await loop.start_tls(transport, made, context, server_hostname=way.server_name)
+            except BaseException:
+                transport.abort()
+                raise
+            if after is None:
+                raise BrokenError("the proxy closed the tunnel")
+            made.connection_made(after)
+    made.context = context
+    return made
+
+
+class _Opening(asyncio.Protocol):
+    """A connection to a proxy, until it is a tunnel: what answers there has no length, and is followed by TLS."""
+
+    def __init__(self) -> None:
+        self._came = b""
+        self._head: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def tunnel(self, transport: asyncio.WriteTransport, way: Way) -> None:
+        assert way.proxy  # noqa: S101 - this is the connection to it
+        target = f"{_bracketed(way.host)}:{way.port}"
+        lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}", *proxy_headers(way.proxy)]
+        transport.write(("\r\n".join(lines) + "\r\n\r\n").encode())
+        first = (await self._head).split(b"\r\n", 1)[0]
+        if first.split(b" ")[1:2] != [b"200"]:
+            told = without_password(first[:200].decode(errors="replace"), way.proxy)
+            raise BrokenError(f"the proxy made no tunnel: {told}")
+
+    def data_received(self, data: bytes) -> None:
+        if len(self._came) > MOST_HEAD:
+            if not self._head.done():
+                self._head.set_exception(BrokenError("the answer of the proxy is too long"))
+            return
+        self._came += data
+        if b"\r\n\r\n" in self._came and not self._head.done():
+            self._head.set_result(self._came)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._head.done():
+            self._head.set_exception(BrokenError(str(error) if error else "the proxy closed the connection"))
+
+
+def without_password(text: str, proxy: str) -> str:
+    """A text from or about a proxy, without the password in it."""
+    url = urlsplit(proxy)
+    for secret in (url.password, unquote(url.password or "")):
+        if secret:
+            text = text.replace(secret, "…")
+    return text
+
+
+def proxy_headers(proxy: str) -> list[str]:
+    """What a proxy wants to see of who asks."""
+    url = urlsplit(proxy)
+    if url.username is None:
+        return []
+    proof = base64.b64encode(f"{unquote(url.username)}:{unquote(url.password or '')}".encode()).decode()
+    return [f"Proxy-Authorization: Basic {proof}"]
+
+
+def host_header(way: Way) -> str:
+    """What a request says it is for."""
+    usual = 443 if way.secure else 80
+    return _bracketed(way.host) if way.port == usual else f"{_bracketed(way.host)}:{way.port}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,457 @@
+"""Members whose answers are odd: they are asked again, at a bounded pace, and never believed by mistake."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
+from unwind.kube import views
+from unwind.kube.client import Client
+from unwind.kube.errors import AnotherClusterError, ApiError, NotFoundError, UnreachableError, UnreadableError
+from unwind.kube.informers import Informer
+from unwind.kube.kubeconfig import Connection
+from unwind.kube.queue import Backoff
+from unwind.kube.revisions import is_newer
+from unwind.kube.views import Key
+from unwind.kube.watches import Watches
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+CLUSTER = "6e7a-cluster"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s"
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def config_map(name: str, *, uid: str = "", version: str = "5") -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "n", "uid": uid or f"uid-{name}", "resourceVersion": version}
+    return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata}
+
+
+def event(kind: str, obj: Any) -> bytes:
+    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
+
+
+def chunk(text: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(text), text)
+
+
+class Member:
+    """Lists what is in it and sends what a test has it send by its watches. Speaks HTTP/1.1 on a socket."""
+
+    def __init__(self) -> None:
+        self.cluster = CLUSTER
+        self.objects: list[Any] = []
+        self.version = "10"
+        self.watched: list[Callable[[asyncio.StreamWriter], None]] = []
+        """What each watch sends in turn; then they stay open."""
+        self.answers: dict[str, bytes] = {}
+        """Whole answers, by path."""
+        self.connections = 0
+        self.requests: list[str] = []
+        self.port = 0
+        self.follows = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        cluster = self.cluster  # a connection leads to one cluster
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                method, target, _ = head.split("\r\n")[0].split(" ")
+                length = [line for line in head.lower().split("\r\n") if line.startswith("content-length:")]
+                if length:
+                    await reader.readexactly(int(length[0].split(":")[1]))
+                self.requests.append(f"{method} {target}")
+                path = target.partition("?")[0]
+                if path in self.answers:
+                    writer.write(self.answers[path])
+                elif path == "/api/v1/namespaces/kube-system":
+                    self._say(writer, {"kind": "Namespace", "metadata": {"name": "kube-system", "uid": cluster}})
+                elif "watch=true" in target:
+                    if not self.watched:
+                        writer.write(CHUNKED)
+                        self.follows.set()
+                        await reader.read()
+                        return
+                    self.watched.pop(0)(writer)
+                    await writer.drain()
+                    return
+                elif path.endswith("configmaps"):
+                    meta = {"resourceVersion": self.version}
+                    self._say(writer, {"kind": "ConfigMapList", "metadata": meta, "items": self.objects})
+                else:
+                    self._say(writer, config_map(path.rpartition("/")[2]))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def _say(self, writer: asyncio.StreamWriter, body: Any) -> None:
+        text = json.dumps(body).encode()
+        writer.write(OK % (len(text), text))
+
+
+@asynccontextmanager
+async def member() -> AsyncIterator[tuple[Member, Client]]:
+    it = Member()
+    listening = await asyncio.start_server(it.serve, "127.0.0.1", 0)
+    it.port = listening.sockets[0].getsockname()[1]
+    async with Client(Connection(server=f"http://127.0.0.1:{it.port}"), deadline=5.0) as client:
+        try:
+            yield it, client
+        finally:
+            listening.close()
+
+
+def sends(*pieces: bytes, head: bytes = CHUNKED) -> Callable[[asyncio.StreamWriter], None]:
+    def send(writer: asyncio.StreamWriter) -> None:
+        writer.write(head + b"".join(chunk(piece) for piece in pieces) + b"0\r\n\r\n")
+
+    return send
+
+
+def answers(whole: bytes) -> Callable[[asyncio.StreamWriter], None]:
+    return lambda writer: writer.write(whole)
+
+
+GZIPPED = CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+ODD = {
+    "html": sends(b"<html>\n<body>Sign in</body>\n</html>\n"),
+    "gzip": sends(gzip.compress(event("ADDED", config_map("b"))), head=GZIPPED),
+    "gzip that is not said": sends(gzip.compress(event("ADDED", config_map("b"))) + b"\n"),
+    "not numeric": sends(
+        event("ADDED", config_map("b", version="a1-b2")), event("MODIFIED", config_map("b", version="x"))
+    ),
+    "no version": sends(event("ADDED", config_map("b", version=""))),
+    "no metadata": sends(event("ADDED", {"kind": "ConfigMap"})),
+    "no uid": sends(event("DELETED", {"metadata": {"name": "a", "namespace": "n", "resourceVersion": "7"}})),
+    "empty uid": sends(
+        event("DELETED", {"metadata": {"name": "a", "namespace": "n", "uid": "", "resourceVersion": "7"}})
+    ),
+    "another uid": sends(event("DELETED", config_map("a", uid="other", version="8"))),
+    "bookmark": sends(event("BOOKMARK", {"metadata": {}}), event("BOOKMARK", {"metadata": []})),
+    "list": sends(b"[1, 2]\n", b"null\n"),
+    "unknown event": sends(event("EXPLODED", config_map("b"))),
+    "deep": sends(b"[" * 200_000 + b"\n"),
+    "not utf-8": sends(b'{"type": "ADDED", "object": {"metadata": {"name": "\xff"}}}\n'),
+    "nothing": answers(b""),
+    "no http": answers(b"SSH-2.0-OpenSSH\r\n"),
+    "half": answers(CHUNKED + b"5\r\nab"),
+    "error": sends(event("ERROR", "oh")),
+    "410": sends(event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"})),
+    "redirect": answers(b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n"),
+    "early hints": answers(b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+async def test_an_odd_watch_ends_no_other_and_is_begun_again(
+    odd: Callable[[asyncio.StreamWriter], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unwind.kube.informers._RETRY", Backoff(first=0.01, limit=0.1))
+    async with member() as (it, client), Watches(client, cluster=CLUSTER) as watches:
+        it.objects = [config_map("a")]
+        it.watched = [odd, odd]
+        async with asyncio.timeout(20):
+            absence = await watches.absence(CONFIG_MAPS, name="a", uid="uid-a", namespace="n")
+            await it.follows.wait()
+            assert not absence.happened  # the object is there: nothing that came says otherwise
+            assert CONFIG_MAPS in watches.open
+            # What it waits for is told by the next list, once the watch is begun anew.
+            it.objects = []
+            it.version = "20"
+            it.watched = [sends(event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"}))]
+            changed = event("DELETED", config_map("a", version="19"))
+            it.watched.append(sends(changed))
+            await _restart(it, client)
+            await absence.wait()
+        absence.close()
+
+
+async def _restart(it: Member, client: Client) -> None:
+    """End the watch that is open."""
+    assert client._transport
+    for wire in list(client._transport._open):  # type: ignore[attr-defined]
+        wire.abort()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        answers(b""),
+        sends(),
+        sends(event("BOOKMARK", {"metadata": {"resourceVersion": "11"}})),
+        sends(event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"})),
+        answers(b"HTTP/1.1 410 Gone\r\nContent-Length: 40\r\n\r\n" + b'{"kind":"Status","reason":"Expired"}    '),
+    ],
+    ids=["closes at once", "ends at once", "one bookmark", "expired", "410"],
+)
+async def test_a_member_that_ends_every_watch_costs_few_connections(
+    odd: Callable[[asyncio.StreamWriter], None],
+) -> None:
+    async with member() as (it, client):
+        it.watched = [odd] * 10_000
+        informer = Informer(client, views.metadata(CONFIG_MAPS))
+        running = asyncio.create_task(informer.run())
+        await informer.until_synced()
+        await asyncio.sleep(1.5)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        # 0.2 s and twice as long each time: 0.2, 0.4, 0.8; each at most a watch and a list.
+        assert 2 <= it.connections <= 10
+
+
+async def test_whoever_waits_is_told_when_the_watch_is_closed() -> None:
+    async with member() as (it, client):
+        it.objects = [config_map("a")]
+        async with Watches(client) as watches:
+            absence = await watches.absence(CONFIG_MAPS, name="a", uid="uid-a", namespace="n")
+            waiting = asyncio.create_task(absence.wait())
+            await it.follows.wait()
+        with pytest.raises(UnreachableError, match="was closed"):
+            await asyncio.wait_for(waiting, 5)
+        assert absence.lost
+        assert not absence.happened
+
+
+async def test_one_watch_that_fails_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    troubles: list[Exception] = []
+    async with member() as (it, client), Watches(client, troubled=troubles.append) as watches:
+        it.objects = [config_map("a")]
+        absence = await watches.absence(CONFIG_MAPS, name="a", uid="uid-a", namespace="n")
+        it.answers["/api/v1/secrets"] = OK % (2, b"{}")
+        with pytest.raises(UnreachableError, match="secrets"):
+            await watches.absence(SECRETS, name="a", uid="1", namespace="n")
+        assert CONFIG_MAPS in watches.open
+        assert not absence.lost
+        absence.close()
+
+
+LISTS = {
+    "html": b"<html>",
+    "empty": b"",
+    "null": b"null",
+    "no kind": b'{"metadata": {"resourceVersion": "1"}, "items": []}',
+    "status": b'{"kind": "Status", "metadata": {}, "status": "Success"}',
+    "one object": json.dumps(config_map("a")).encode(),
+    "item": b'{"kind": "ConfigMapList", "metadata": {"resourceVersion": "1"}, "items": [{}]}',
+    "item of another sort": b'{"kind": "ConfigMapList", "metadata": {"resourceVersion": "1"}, "items": ["a"]}',
+}
+
+
+@pytest.mark.parametrize("body", LISTS.values(), ids=LISTS.keys())
+async def test_what_is_no_list_is_no_empty_list(body: bytes) -> None:
+    async with member() as (it, client):
+        it.answers["/api/v1/configmaps"] = OK % (len(body), body)
+        with pytest.raises(UnreadableError):
+            await client.list(CONFIG_MAPS)
+        informer = Informer(client, views.metadata(CONFIG_MAPS), troubled=lambda _: told.set())
+        told = asyncio.Event()
+        running = asyncio.create_task(informer.run())
+        await asyncio.wait_for(told.wait(), 5)
+        running.cancel()
+        assert not informer.synced
+
+
+async def test_a_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unwind.kube.client.MOST_LISTED", 10_000)
+    async with member() as (it, client):
+        body = {"kind": "ConfigMapList", "metadata": {"resourceVersion": "1", "continue": "x"}, "items": []}
+        text = json.dumps(body).encode()
+        it.answers["/api/v1/configmaps"] = OK % (len(text), text)
+        with pytest.raises(UnreadableError):
+            await client.list(CONFIG_MAPS)
+        assert len(it.requests) == 2  # the second page says that it is followed by itself
+
+
+async def test_a_page_that_is_too_large_is_read_in_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unwind.kube.wire.MOST_BODY", 5_000)
+    limits: list[int] = []
+
+    class Large(Member):
+        def _say(self, writer: asyncio.StreamWriter, body: Any) -> None:
+            limit = int(self.requests[-1].split("limit=")[1].split("&")[0])
+            limits.append(limit)
+            items = [config_map(f"c{number}") for number in range(min(limit, 70))]
+            super()._say(writer, {**body, "items": items})
+
+    it = Large()
+    listening = await asyncio.start_server(it.serve, "127.0.0.1", 0)
+    async with Client(Connection(server=f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")) as client:
+        assert len(await client.list(CONFIG_MAPS)) == 7
+    listening.close()
+    assert limits == [500, 62, 7]
+
+
+NOT_FOUND = {"kind": "Status", "code": 404, "reason": "NotFound", "message": "not found"}
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        None,
+        {"name": "b", "kind": "configmaps"},
+        {"name": "n", "kind": "namespaces"},
+        {"name": "a", "kind": "configmaps", "group": "example.com"},
+    ],
+)
+async def test_that_something_else_is_not_found_says_nothing_of_this_object(details: dict[str, str] | None) -> None:
+    async with member() as (it, client):
+        text = json.dumps({**NOT_FOUND, "details": details}).encode()
+        answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text)
+        it.answers["/api/v1/namespaces/n/configmaps/a"] = answer
+        for ask in (
+            client.get(CONFIG_MAPS, "a", namespace="n"),
+            client.delete(CONFIG_MAPS, "a", uid="1", namespace="n"),
+            client.patch(CONFIG_MAPS, "a", {}, namespace="n"),
+        ):
+            with pytest.raises(ApiError) as raised:
+                await ask
+            assert not isinstance(raised.value, NotFoundError)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"metadata": {"uid": 5}}', b"\xff", b"[" * 100_000])
+async def test_what_is_no_object_is_unreadable(body: bytes) -> None:
+    async with member() as (it, client):
+        it.answers["/api/v1/namespaces/n/configmaps/a"] = OK % (len(body), body)
+        it.answers["/api/v1/namespaces/kube-system"] = OK % (len(body), body)
+        for ask in (client.get(CONFIG_MAPS, "a", namespace="n"), client.cluster_uid()):
+            with pytest.raises(UnreadableError):
+                await ask
+
+
+# Which cluster it is
+
+
+async def test_each_connection_is_asked_once_for_its_cluster_ahead_of_the_request() -> None:
+    async with member() as (it, client):
+        client.pin(await client.cluster_uid())
+        assert it.requests == ["GET /api/v1/namespaces/kube-system"]
+        await client.get(CONFIG_MAPS, "a", namespace="n")
+        assert it.requests[1:] == ["GET /api/v1/namespaces/n/configmaps/a"]  # its connection has just said it
+        await asyncio.gather(*(client.get(CONFIG_MAPS, "a", namespace="n") for _ in range(5)))
+        asked = [one for one in it.requests[2:] if "kube-system" in one]
+        assert asked == ["GET /api/v1/namespaces/kube-system?resourceVersion=0"] * (it.connections - 1)
+        before = len(it.requests)
+        await asyncio.gather(*(client.get(CONFIG_MAPS, "a", namespace="n") for _ in range(5)))
+        assert len(it.requests) == before + 5
+
+
+async def follow(client: Client) -> None:
+    async for _ in client.watch(CONFIG_MAPS):
+        pass
+
+
+ASKED: dict[str, Callable[[Client], Awaitable[object]]] = {
+    "get": lambda client: client.get(CONFIG_MAPS, "a", namespace="n"),
+    "delete": lambda client: client.delete(CONFIG_MAPS, "a", uid="1", namespace="n"),
+    "patch": lambda client: client.patch(CONFIG_MAPS, "a", {}, namespace="n"),
+    "list": lambda client: client.list(CONFIG_MAPS),
+    "watch": follow,
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED.keys())
+async def test_nothing_is_believed_or_written_where_another_cluster_answers(
+    ask: Callable[[Client], Awaitable[object]],
+) -> None:
+    async with member() as (it, client):
+        client.pin(await client.cluster_uid())
+        await _restart(it, client)
+        await asyncio.sleep(0.05)
+        it.cluster = "another"
+        it.requests.clear()
+        with pytest.raises(AnotherClusterError, match="another cluster answers"):
+            await ask(client)
+        assert not [one for one in it.requests if one.startswith("PATCH")]  # only what harms nothing goes ahead
+        sighting = await client.sighting(CONFIG_MAPS, "a", uid="1", namespace="n", cluster=CLUSTER)
+        assert not sighting.absent
+        it.cluster = CLUSTER
+        await client.get(CONFIG_MAPS, "a", namespace="n")
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(404, "does not say"), (403, "does not say"), (503, "503"), (401, "401")]
+)
+async def test_a_connection_that_does_not_say_its_cluster_is_not_believed(status: int, words: str) -> None:
+    async with member() as (it, client):
+        client.pin(CLUSTER)
+        text = json.dumps({**NOT_FOUND, "details": {"name": "kube-system", "kind": "namespaces"}}).encode()
+        it.answers["/api/v1/namespaces/kube-system"] = b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (
+            status,
+            len(text),
+            text,
+        )
+        with pytest.raises((UnreachableError, ApiError), match=words) as raised:
+            await client.get(NAMESPACES, "kube-public")
+        assert not isinstance(raised.value, NotFoundError)
+
+
+async def test_who_takes_no_two_requests_at_once_gets_one_after_the_other() -> None:
+    class Impatient(Member):
+        async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            came = await reader.read(65_536)
+            if came.count(b"\r\n\r\n") > 1:
+                writer.transport.abort()
+                return
+            again = asyncio.StreamReader()
+            again.feed_data(came)
+
+            async def forward() -> None:
+                while more := await reader.read(65_536):
+                    again.feed_data(more)
+                again.feed_eof()
+
+            passing = asyncio.create_task(forward())
+            await super().serve(again, writer)
+            passing.cancel()
+
+    it = Impatient()
+    listening = await asyncio.start_server(it.serve, "127.0.0.1", 0)
+    async with Client(Connection(server=f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")) as client:
+        client.pin(CLUSTER)
+        with pytest.raises(UnreachableError):
+            await client.get(CONFIG_MAPS, "a", namespace="n")
+        await client.get(CONFIG_MAPS, "a", namespace="n")
+    listening.close()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "newer"),
+    [
+        ("2", "1", True),
+        ("1", "2", False),
+        ("10", "9", True),
+        ("1", "1", False),
+        ("", "", False),
+        ("a", "1", False),
+        ("2", "", False),
+        ("9" * 10_000, "9" * 9_999, True),
+        ("٣", "1", False),
+        ("-5", "1", False),
+    ],
+)
+def test_versions_are_compared_only_where_they_are_numbers(one: str, other: str, newer: bool) -> None:
+    assert is_newer(one, than=other) is newer
+
+
+async def test_what_a_write_answered_is_not_taken_in_where_versions_cannot_be_compared() -> None:
+    async with member() as (it, client):
+        it.objects = [config_map("a", version="x-1")]
+        it.version = "x-2"
+        informer = Informer(client, views.metadata(CONFIG_MAPS))
+        running = asyncio.create_task(informer.run())
+        await informer.until_synced()
+        held = informer.cache.get(Key("n", "a"))
+        assert held
+        informer.take(held)
+        assert informer.cache.get(Key("n", "a")) is held
+        running.cancel()
