@@ -158,7 +158,7 @@ class Informer(Generic[T]):
             if self._clock.monotonic() - began >= _STEADY:
                 self._failures = 0
             else:
-                await self._back_off()
+                await self._back_off(at_once=True)
 
     async def _list(self) -> None:
         client, view = self._client, self.view
@@ -286,9 +286,11 @@ class Informer(Generic[T]):
             self._version = ""
         await self._back_off()
 
-    async def _back_off(self) -> None:
+    async def _back_off(self, *, at_once: bool = False) -> None:
+        """Wait before the next try. `at_once`: the first time in a row it is tried without a wait."""
         self._failures += 1
-        await self._clock.sleep(_RETRY.after(self._failures, self._chance))
+        if self._failures > 1 or not at_once:
+            await self._clock.sleep(_RETRY.after(self._failures, self._chance))
 
     async def _until_served(self) -> None:
         """Wait for the kind's CRD. Who has none (an aggregated API) is asked again after a while."""
