@@ -9,7 +9,7 @@ import msgspec
 
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import FURTHER_LABEL, MEMBER_LABEL, OWNER_LABEL, Finalizer
-from unwind.api.unwind import INVENTORIES, EntryState, Inventory
+from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, EntryState, Inventory
 from unwind.clock import SYSTEM
 from unwind.concurrency import Together, side_by_side
 from unwind.deleting.memo import Memo
@@ -210,24 +210,31 @@ class Inventories:
         return Memo({name: value for name, value in entry.memo.items() if not name.startswith(OWN)}, save)
 
     async def extend(self, like: Inventory, number: int) -> Inventory:
-        """One more chunk of the same owner, sealed as the others are, for what is found out during its removal."""
+        """One more chunk of the same owner on the same member, sealed as the others are, for what is found out during
+        its removal. `number`: the first that may be free; the chunks of an owner on other members are counted, too."""
         spec, meta = like.spec, like.metadata
-        name = f"{spec.owner.uid}-{number}"
-        made = Inventory(
-            metadata=ObjectMeta(
-                name=name,
-                namespace=self.namespace,
-                labels=meta.labels | {FURTHER_LABEL: "true"},
-                finalizers=(Finalizer.INVENTORY,),
-            ),
-            spec=msgspec.structs.replace(spec, chunk=number, entries={}),
-        )
-        try:
-            created = await self.client.create(INVENTORIES, manifest(INVENTORIES, made))
-        except AlreadyExistsError:
-            # We made it, and died before anything was written into it; or somebody else removes the same.
-            created = await self.client.get(INVENTORIES, name, namespace=self.namespace)
-        return msgspec.convert(created, Inventory)
+        while True:
+            name = f"{spec.owner.uid}-{number}"
+            made = Inventory(
+                metadata=ObjectMeta(
+                    name=name,
+                    namespace=self.namespace,
+                    labels=meta.labels | {FURTHER_LABEL: "true"},
+                    finalizers=(Finalizer.INVENTORY,),
+                ),
+                spec=msgspec.structs.replace(spec, chunk=number, entries={}),
+            )
+            try:
+                return msgspec.convert(await self.client.create(INVENTORIES, manifest(INVENTORIES, made)), Inventory)
+            except AlreadyExistsError:
+                found = await self.get(name)
+            # We made it, and died before anything was written into it; or another process removes the same. One of
+            # another member is not for these entries: they would be looked for there, and found to be absent.
+            if found and found.spec.member == spec.member and found.spec.owner.uid == spec.owner.uid:
+                if len(found.spec.entries) < ENTRIES_IN_A_CHUNK and not found.metadata.terminating:
+                    return found
+            if found:
+                number += 1
 
 
 class Note(msgspec.Struct, frozen=True):
