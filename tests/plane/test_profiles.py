@@ -739,3 +739,28 @@ async def test_a_chart_comes_and_goes_with_its_profile(scene: Scene, tmp_path: P
         await scene.delete_profile("app")
         await scene.until_off_member("app-settings")
         await scene.until_profile_gone("app")
+
+
+async def test_the_last_summaries_of_a_cluster_that_end_together_let_its_secret_go(scene: Scene) -> None:
+    names = ["p1", "p2", "p3", "p4", "p5", "p6"]
+    for name in names:
+        await scene.source(name, config_map(scene.namespace, name))
+    await scene.register()
+    for name in names:
+        await scene.profile(name, name)
+    async with running(scene.client, scene.namespace):
+        for name in names:
+            await scene.until_provisioned(name)
+        secret = await scene.client.get(SECRETS, "edge-sveltos-kubeconfig", namespace=scene.namespace)
+        assert Finalizer.CREDENTIALS in secret["metadata"]["finalizers"]
+        # All of them stop matching in the same moment.
+        await scene.client.patch(
+            SVELTOS_CLUSTERS, "edge", {"metadata": {"labels": {"test": None}}}, namespace=scene.namespace
+        )
+        for name in names:
+            await waiting.until_absent(
+                scene.client, CLUSTER_SUMMARIES, scene.summary_name(name), namespace=scene.namespace, within=60
+            )
+    assert await scene.on_member() == {}
+    secret = await scene.client.get(SECRETS, "edge-sveltos-kubeconfig", namespace=scene.namespace)
+    assert Finalizer.CREDENTIALS not in (secret["metadata"].get("finalizers") or [])

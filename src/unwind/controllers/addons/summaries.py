@@ -404,9 +404,26 @@ class Summaries:
 
     async def _end(self, summary: ClusterSummary, target: Target | None) -> None:
         """Let the summary go, and the way to its cluster with the last of them."""
-        if self._caches.summaries.cache.count("cluster", summarizing.cluster_of(summary)) <= 1:
-            await credentials.let_go(self._client, target or summarizing.cluster_gone(summary))
+        if not self._needs_credentials(summary):
+            anchor = target or summarizing.cluster_gone(summary)
+            await credentials.let_go(self._client, anchor)
+            if target and self._needs_credentials(summary):
+                # A summary came meanwhile, and found the Secret still held.
+                await credentials.hold(self._client, anchor)
         await self._words.set_finalizer(summary, wanted=False)
+
+    def _needs_credentials(self, last: ClusterSummary) -> bool:
+        """Whether another summary of the same cluster has, or may put, something there. One that ends at the same
+        moment has not: otherwise each of two would leave the Secret to the other."""
+        cluster = summarizing.cluster_of(last)
+        for one in self._caches.summaries.cache.by("cluster", cluster):
+            if one.metadata.uid == last.metadata.uid:
+                continue
+            it = self._withdrawals.get(one.metadata.uid)
+            released = one.metadata.terminating and Finalizer.SUMMARY not in one.metadata.finalizers
+            if not released and not (it and it.done):
+                return True
+        return False
 
     # Small things
 
