@@ -230,11 +230,12 @@ class Inventories:
                 found = await self.get(name)
             # We made it, and died before anything was written into it; or another process removes the same. One of
             # another member is not for these entries: they would be looked for there, and found to be absent.
-            if found and found.spec.member == spec.member and found.spec.owner.uid == spec.owner.uid:
-                if len(found.spec.entries) < ENTRIES_IN_A_CHUNK and not found.metadata.terminating:
-                    return found
-            if found:
-                number += 1
+            if found is None:
+                continue
+            ours = found.spec.member == spec.member and found.spec.owner.uid == spec.owner.uid
+            if ours and len(found.spec.entries) < ENTRIES_IN_A_CHUNK and not found.metadata.terminating:
+                return found
+            number += 1
 
 
 class Note(msgspec.Struct, frozen=True):
