@@ -15,11 +15,13 @@ from tests.plane.charting import (
     THINGS,
     Step,
     helm_processes,
+    make_namespace,
     no_pods,
     secret_of,
     serving,
     stepping,
 )
+from unwind.addons.helm_deploying import HelmConflictError
 from unwind.addons.helm_releases import Status
 from unwind.addons.helm_removing import HelmReleases, leave
 from unwind.api.names import (
@@ -39,6 +41,7 @@ from unwind.local.waiting import until, until_absent
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from unwind.kube.client import Object
     from unwind.local.plane import Plane
     from unwind.testing.charts import ChartRepository
 
@@ -195,6 +198,39 @@ async def test_a_hook_goes_whatever_its_kind_is(step: Step) -> None:
     removal = await step.remove()
     assert removal.progress.removed == removal.progress.total == 4
     assert await step.get(NAMESPACES, step.namespace) is None
+
+
+async def hook_of_another(step: Step, name: str) -> Object:
+    """A Job as another release's hook would be: it says that Helm made it, and not for which release."""
+    pod = {"restartPolicy": "Never", "containers": [{"name": "theirs", "image": "theirs"}]}
+    metadata = {"name": name, "namespace": step.namespace, "annotations": {"helm.sh/hook": "pre-install"}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": pod}}}
+    return await step.client.create(JOBS, job, field_manager="helm")
+
+
+async def test_a_hook_is_recorded_by_uid_and_only_that_one_goes(step: Step) -> None:
+    await step.deploy(step.chart("greeting"))
+    job = await step.client.get(JOBS, "greeting-farewell", namespace=step.namespace)
+    [entry] = [one for one in (await step.entries()).values() if one.object.kind == "Job"]
+    assert (entry.object.uid, entry.state) == (job["metadata"]["uid"], "Confirmed")
+    await step.client.delete(
+        JOBS, "greeting-farewell", uid=job["metadata"]["uid"], namespace=step.namespace, propagation="Background"
+    )
+    await until(step.client, JOBS, "greeting-farewell", lambda it: it is None, "gone", namespace=step.namespace)
+    theirs = await hook_of_another(step, "greeting-farewell")
+    await step.remove()
+    found = await step.client.get(JOBS, "greeting-farewell", namespace=step.namespace)
+    assert found["metadata"]["uid"] == theirs["metadata"]["uid"]
+    assert "deletionTimestamp" not in found["metadata"]
+
+
+async def test_a_hook_does_not_take_the_place_of_another_releases_hook(step: Step) -> None:
+    await make_namespace(step)
+    theirs = await hook_of_another(step, "greeting-farewell")
+    with pytest.raises(HelmConflictError, match=r"Job .*/greeting-farewell"):
+        await step.deploy(step.chart("greeting"))
+    found = await step.client.get(JOBS, "greeting-farewell", namespace=step.namespace)
+    assert found["metadata"]["uid"] == theirs["metadata"]["uid"]
 
 
 async def test_without_helm_a_release_is_held(step: Step) -> None:

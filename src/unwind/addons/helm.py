@@ -1,4 +1,4 @@
-"""Helm, run as the program it is: with credentials of its own in a private directory, bounded, and ended with us."""
+"""Helm, run as the program it is: with credentials of its own that no disk sees, bounded, and ended with us."""
 
 from __future__ import annotations
 
@@ -140,30 +140,27 @@ class Helm:
 
         `patience`: seconds for any single operation. `wait`: until all is gone, before its last hooks run.
         """
-        argv = ["uninstall", release, f"--namespace={namespace}", f"--cascade={cascade}", "--ignore-not-found"]
+        argv = [f"--namespace={namespace}", f"--cascade={cascade}", "--ignore-not-found"]
         argv += [f"--timeout={patience:.0f}s", *(["--wait"] if wait else []), *([] if hooks else ["--no-hooks"])]
         # Only so does it say which object could not be deleted. There is nothing secret in what it says here.
         argv.append("--debug")
-        async with self._directory(connection) as directory:
-            await self._run(argv, directory, within=_OPERATIONS * patience + _START)
+        async with self._place(connection) as place:
+            await self._run("uninstall", argv, [release], place, within=_OPERATIONS * patience + _START)
 
     async def look(self, chart: Chart, *, within: float) -> None:
         """Return if the chart is where it should be, in that version; raise HelmError if not. No member is asked."""
-        argv = ["show", "chart", self._located(chart.chart), *_origin(chart)]
-        directory = await asyncio.to_thread(_prepare, "", ())
-        try:
-            await self._run(argv, directory, within=within)
-        finally:
-            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+        located = self._located(chart.chart)
+        async with _placed("", ()) as place:
+            await self._run("show chart", _origin(chart), [located], place, within=within)
 
     async def _deploy(self, command: str, connection: Connection, chart: Chart, more: Sequence[str]) -> bytes:
         options = chart.options
-        argv = [command, chart.release, self._located(chart.chart), f"--namespace={chart.namespace}"]
-        argv += [f"--timeout={options.timeout:.0f}s", *options.rendering, *more]
+        argv = [f"--namespace={chart.namespace}", f"--timeout={options.timeout:.0f}s", *options.rendering, *more]
         argv += _origin(chart)
-        async with self._directory(connection, values=chart.values) as directory:
-            argv += [f"--values={directory / name}" for name in _value_files(chart.values)]
-            return await self._run(argv, directory, within=_OPERATIONS * options.timeout + _START)
+        names = [chart.release, self._located(chart.chart)]
+        async with self._place(connection, values=chart.values) as place:
+            argv += [f"--values={_path(one)}" for one in place.values]
+            return await self._run(command, argv, names, place, within=_OPERATIONS * options.timeout + _START)
 
     def _located(self, chart: str) -> str:
         """Where a chart is. A profile may not name any directory of this machine: who writes it is somebody else."""
@@ -174,37 +171,81 @@ class Helm:
             raise UnwindError(f"{chart} is not where charts may be", remedy="use a repository, or an OCI reference")
         return str(path)
 
-    async def _run(self, argv: Sequence[str], directory: Path, *, within: float) -> bytes:
+    async def _run(
+        self, command: str, argv: Sequence[str], names: Sequence[str], place: _Place, *, within: float
+    ) -> bytes:
+        """`names`: what others have chosen: a release, a chart. None of it is ever taken for an option."""
+        argv = [*command.split(), *argv, f"--kubeconfig={_path(place.kubeconfig)}", "--", *names]
         async with self._slots:
             # At once and not by asyncio's own means: cancelled while it starts, those end the program and not what it
             # has started meanwhile, and wait for ever for the end of its output (seen).
-            process = _spawn([str(self.program), *argv, f"--kubeconfig={directory / _KUBECONFIG}"], directory)
+            process = _spawn([str(self.program), *argv], place)
             try:
                 async with asyncio.timeout(within):
                     await until_child_ended(process.pid)
             except TimeoutError:
-                raise HelmError(f"helm {argv[0]} of {argv[1]} did not end within {within:.0f} s") from None
+                raise HelmError(f"helm {command} of {names[0]} did not end within {within:.0f} s") from None
             finally:
                 await _end(process)
-        output, complaint = await asyncio.to_thread(_said, directory)
         if process.returncode:
-            told = complained(complaint)
+            told = complained(_read(place.complaint).decode(errors="replace"))
             # Hooks and charts do not come right by the second.
-            raise HelmError(f"helm {argv[0]} of {argv[1]} failed: {told}", pace=Pace.SLOW)
-        return output
+            raise HelmError(f"helm {command} of {names[0]} failed: {told}", pace=Pace.SLOW)
+        return await asyncio.to_thread(_read, place.output)
 
     @asynccontextmanager
-    async def _directory(self, connection: Connection, *, values: Sequence[str] = ()) -> AsyncIterator[Path]:
-        """A private place with all that one run needs; nothing of it stays."""
-        document = await _kubeconfig(connection)
-        directory = await asyncio.to_thread(_prepare, document, values)
+    async def _place(self, connection: Connection, *, values: Sequence[str] = ()) -> AsyncIterator[_Place]:
+        async with _placed(await _kubeconfig(connection), values) as place:
+            yield place
+
+
+@asynccontextmanager
+async def _placed(document: str, values: Sequence[str]) -> AsyncIterator[_Place]:
+    place = await asyncio.to_thread(_Place, document, values)
+    try:
+        yield place
+    finally:
+        await asyncio.to_thread(place.close)
+
+
+class _Place:
+    """All that one run needs; nothing of it stays.
+
+    Credentials, values and output are in memory only: a directory would stay where this process is killed.
+    """
+
+    def __init__(self, document: str, values: Sequence[str]) -> None:
+        self.files: list[int] = []
+        self.directory = Path(tempfile.mkdtemp(prefix="unwind-helm-"))  # 0700, for Helm's caches
         try:
-            yield directory
-        finally:
-            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+            self.kubeconfig = self._file("kubeconfig", document)
+            self.values = [self._file(f"values-{number}.yaml", text) for number, text in enumerate(values)]
+            self.output, self.complaint = self._file("output"), self._file("complaint")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for file in self.files:
+            os.close(file)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _file(self, name: str, text: str = "") -> int:
+        file = os.memfd_create(f"unwind-helm-{name}", os.MFD_CLOEXEC)
+        self.files.append(file)
+        data = memoryview(text.encode())
+        while data:
+            data = data[os.write(file, data) :]
+        return file
 
 
-_KUBECONFIG, _OUTPUT, _COMPLAINT = "kubeconfig", "output", "complaint"
+def _path(file: int) -> str:
+    """Where the program finds a file that it has inherited. Each time it is opened, it is read from its beginning."""
+    return f"/proc/self/fd/{file}"
+
+
+def _read(file: int) -> bytes:
+    return os.pread(file, os.fstat(file).st_size, 0)
 
 
 def complained(text: str) -> str:
@@ -238,51 +279,31 @@ async def _kubeconfig(connection: Connection) -> str:
     return yaml.dump(config, Dumper=yaml.CSafeDumper)
 
 
-def _prepare(document: str, values: Sequence[str]) -> Path:
-    directory = Path(tempfile.mkdtemp(prefix="unwind-helm-"))  # 0700
-    try:
-        for name, text in zip((_KUBECONFIG, *_value_files(values)), (document, *values), strict=True):
-            descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(text)
-    except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
-    return directory
-
-
 def _origin(chart: Chart) -> list[str]:
     repository = [f"--repo={chart.repository}"] if chart.repository else []
     return [*repository, *([f"--version={chart.version}"] if chart.version else [])]
 
 
-def _value_files(values: Sequence[str]) -> list[str]:
-    return [f"values-{number}.yaml" for number in range(len(values))]
-
-
-def _spawn(argv: Sequence[str], directory: Path) -> subprocess.Popen[bytes]:
+def _spawn(argv: Sequence[str], place: _Place) -> subprocess.Popen[bytes]:
+    directory = place.directory
     known = {name: value for name in _ENVIRONMENT if (value := os.environ.get(name))}
     homes = {f"HELM_{name}_HOME": str(directory / name.lower()) for name in ("CACHE", "CONFIG", "DATA")}
     try:
-        with (directory / _OUTPUT).open("wb") as output, (directory / _COMPLAINT).open("wb") as complaint:
-            return subprocess.Popen(
-                argv,
-                # Its caches of what the member serves are under HOME: they would be stale after the next CRD.
-                env={**known, **homes, "HOME": str(directory), "HELM_DRIVER": "secret"},
-                cwd=directory,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=complaint,
-                # A group of its own, so that what it starts is ended with it.
-                start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - it only calls prctl, which takes no lock
-            )
+        return subprocess.Popen(
+            argv,
+            # Its caches of what the member serves are under HOME: they would be stale after the next CRD.
+            env={**known, **homes, "HOME": str(directory), "HELM_DRIVER": "secret"},
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=place.output,
+            stderr=place.complaint,
+            pass_fds=(place.kubeconfig, *place.values),
+            # A group of its own, so that what it starts is ended with it.
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - it only calls prctl, which takes no lock
+        )
     except OSError as error:
         raise UnwindError(f"Helm cannot be run ({error.strerror})", remedy="install it") from error
-
-
-def _said(directory: Path) -> tuple[bytes, str]:
-    return (directory / _OUTPUT).read_bytes(), (directory / _COMPLAINT).read_text(errors="replace")
 
 
 async def _end(process: subprocess.Popen[bytes]) -> None:

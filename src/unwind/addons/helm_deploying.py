@@ -13,7 +13,7 @@ import msgspec
 
 from unwind.addons import helm_releases
 from unwind.addons.helm import HelmError
-from unwind.addons.helm_releases import Manifest, Release, Revision, Status, is_hook, of_release
+from unwind.addons.helm_releases import Manifest, Release, Revision, Status, is_hook, is_own_hook, of_release
 from unwind.api.meta import ObjectRef
 from unwind.api.names import OWNER_LABEL, Reason
 from unwind.api.resources import NAMESPACES, SECRETS, Resource
@@ -335,10 +335,11 @@ class _Deployment:
             there = found.get(one.key)
             if there is None or one.manifest.forever:
                 continue
+            known = entries.get(one.key)
             if one.manifest.hook:
-                foreign = one.manifest.replaced and not is_hook(there)
+                # Whose release a hook is of, it does not say: only that it is one.
+                foreign = one.manifest.replaced and not is_own_hook(there, known.object.uid if known else None)
             else:
-                known = entries.get(one.key)
                 # Somebody may have created it anew with Helm's marks on it, from a backup say.
                 other = known and known.object.uid and known.object.uid != there["metadata"]["uid"]
                 foreign = bool(other) or not of_release(there, namespace=chart.namespace, release=chart.release)
@@ -394,7 +395,15 @@ class _Deployment:
             it = one.manifest
             if not (it.forever and one.key in found):
                 intended[one.key] = self._entry(one.ref, one.resource, hook=it.hook, kept=it.kept)
-        await self._write({key: entry for key, entry in intended.items() if key not in self._entries})
+        # A hook that Helm deletes and creates anew has another uid then, which is not known if we die in between.
+        replaced = {one.key for one in wanted if one.manifest.hook and one.manifest.replaced}
+        await self._write(
+            {
+                key: entry
+                for key, entry in intended.items()
+                if key not in self._entries or (key in replaced and self._entries[key] != entry)
+            }
+        )
 
     async def _confirm(self, revisions: list[Revision], wanted: list[Part]) -> tuple[ObjectRef, ...]:
         """Write down what there is now, with uids; what is gone is taken out."""
@@ -402,10 +411,15 @@ class _Deployment:
         changes: dict[str, Entry | None] = {}
         staying = {one.key for one in wanted}
         forever = [one for one in wanted if one.manifest.forever and one.key in self._entries]
-        parts = [one for one in (*await self._of(revisions), *forever) if not one.manifest.hook]
-        found = await self._found(parts)
+        parts = [*await self._of(revisions), *forever]
+        found = await self._found(one for one in parts if not one.manifest.on_delete)
         for one in parts:
             there = found.get(one.key)
+            if one.manifest.hook:
+                # One for when the release goes is created then, and maybe more than once.
+                if not one.manifest.on_delete and one.key in self._entries:
+                    changes[one.key] = self._hook(one, there)
+                continue
             if there is None:
                 if one.key not in staying:
                     changes[one.key] = None  # Helm has deleted it
@@ -417,6 +431,11 @@ class _Deployment:
             refs.append(msgspec.structs.replace(one.ref, uid=uid))
         await self._write({key: entry for key, entry in changes.items() if self._entries.get(key) != entry})
         return tuple(refs)
+
+    def _hook(self, one: Part, there: Object | None) -> Entry:
+        """What is written down of a hook after Helm was at it: its uid, if it is there."""
+        uid = there["metadata"]["uid"] if there and is_hook(there) else ""
+        return self._entry(one.ref, one.resource, uid=uid, hook=True)
 
     def _entry(
         self, ref: ObjectRef, resource: Resource, *, uid: str = "", hook: bool = False, kept: bool = False

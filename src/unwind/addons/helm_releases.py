@@ -27,6 +27,7 @@ from unwind.api.names import (
 )
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SECRETS, Resource
 from unwind.errors import UnwindError
+from unwind.kube.wire import BrokenError, TooLargeError, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 SECRET_TYPE = "helm.sh/release.v1"  # noqa: S105 - what Helm calls it
 _MAGIC = b"\x1f\x8b\x08"
+# A Secret holds 1 MiB, some 600 KB of it packed. A real release unpacks to five or ten times that.
+MOST_UNPACKED = 16 << 20
 
 
 class Status(Word):
@@ -201,7 +204,7 @@ def from_json(text: bytes) -> Release:
     """A revision as Helm writes it."""
     try:
         return msgspec.json.decode(text, type=Release)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnwindError(f"what Helm says of a release cannot be read ({error})") from error
 
 
@@ -209,10 +212,11 @@ def _unpacked(secret: Object) -> bytes:
     try:
         # Twice: a Secret's data, and Helm's own.
         packed = base64.b64decode(base64.b64decode(secret["data"]["release"]))
-        return gzip.decompress(packed) if packed.startswith(_MAGIC) else packed
-    except (KeyError, binascii.Error, OSError, EOFError):
+        return unpacked(packed, most=MOST_UNPACKED) if packed.startswith(_MAGIC) else packed
+    except (KeyError, TypeError, ValueError, binascii.Error, BrokenError) as error:
         name = f"{secret['metadata'].get('namespace', '')}/{secret['metadata']['name']}"
-        raise UnwindError(f"Secret {name} holds no release of Helm's", remedy="look at it") from None
+        why = f" (it is larger than {MOST_UNPACKED >> 20} MiB)" if isinstance(error, TooLargeError) else ""
+        raise UnwindError(f"Secret {name} holds no release of Helm's{why}", remedy="look at it") from None
 
 
 def manifests(release: Release) -> list[Manifest]:
@@ -316,6 +320,14 @@ def is_hook(obj: Object) -> bool:
     """Whether an object was made by Helm as a hook. It carries no mark of its release."""
     written = any(one.get("manager") == "helm" for one in obj["metadata"].get("managedFields") or ())
     return written and HELM_HOOK_ANNOTATION in (obj["metadata"].get("annotations") or {})
+
+
+def is_own_hook(obj: Object, uid: str | None) -> bool:
+    """Whether an object is a hook of ours. `uid`: what is written down of it; empty for one that was intended and may
+    have been created since, None where nothing is written down."""
+    if uid is None or (uid and obj["metadata"]["uid"] != uid):
+        return False
+    return bool(uid) or is_hook(obj)
 
 
 # Putting right

@@ -9,7 +9,7 @@ from unwind import logs
 from unwind.addons import helm_releases
 from unwind.addons.charts import Options, source
 from unwind.addons.helm_deploying import HOOK, Part, key_of, parts_of
-from unwind.addons.helm_releases import Manifest, Revision, Status, is_hook, of_release
+from unwind.addons.helm_releases import Manifest, Revision, Status, is_hook, is_own_hook, of_release
 from unwind.api.meta import ObjectRef
 from unwind.api.names import CHART_UNINSTALL_LABEL, Reason
 from unwind.concurrency import side_by_side
@@ -100,6 +100,7 @@ class _Uninstallation:
         self._has_a_say = has_a_say
         ours = [one for one in entries if one.source.removesuffix(HOOK) == source(release.namespace, release.name)]
         self._uids = {key_of(one.object): one.object.uid for one in ours if not one.source.endswith(HOOK)}
+        self._hooks = {key_of(one.object): one.object.uid for one in ours if one.source.endswith(HOOK)}
 
     async def run(self) -> None:
         last = await self._last()
@@ -172,7 +173,10 @@ class _Uninstallation:
             except NotFoundError:
                 return
             uid = there["metadata"]["uid"]
-            ours = is_hook(there) if part.manifest.hook else self._uids.get(part.key) == uid
+            if part.manifest.hook:
+                ours = is_own_hook(there, self._hooks.get(part.key))
+            else:
+                ours = self._uids.get(part.key) == uid
             if not ours:
                 foreign.append((part, uid))
             elif not part.manifest.hook and await self._has_a_say(part.resource, there):

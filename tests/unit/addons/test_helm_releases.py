@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import gzip
+import tracemalloc
+import zlib
 from typing import Any
 
 import msgspec
 import pytest
 
 from unwind.addons import helm_releases
-from unwind.addons.helm_releases import Manifest, Release, Revision, Status
+from unwind.addons.helm_releases import Manifest, Release, Revision, Status, decode, is_own_hook
 from unwind.api.resources import Resource
 from unwind.errors import UnwindError
 
@@ -147,3 +149,47 @@ def test_a_hook_is_what_helm_wrote_and_says_so() -> None:
     assert helm_releases.is_hook({"metadata": metadata})
     assert not helm_releases.is_hook({"metadata": metadata | {"managedFields": [{"manager": "kubectl"}]}})
     assert not helm_releases.is_hook({"metadata": metadata | {"annotations": {}}})
+
+
+def test_a_release_that_unpacks_without_end_is_refused() -> None:
+    bomb = _bomb()
+    assert len(bomb) < 1 << 20, "it fits a Secret"
+    secret = {
+        "metadata": {"name": "sh.helm.release.v1.web.v1", "namespace": "shop"},
+        "data": {"release": base64.b64encode(base64.b64encode(bomb)).decode()},
+    }
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnwindError, match=r"Secret shop/sh\.helm\.release\.v1\.web\.v1 .*larger than 16 MiB"):
+            decode(secret)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def _bomb() -> bytes:
+    """Half a gigabyte in half a megabyte, made piece by piece."""
+    packing = zlib.compressobj(9, wbits=31)
+    zeros = bytes(1 << 20)
+    return b"".join(packing.compress(zeros) for _ in range(512)) + packing.flush()
+
+
+@pytest.mark.parametrize("data", [None, {}, {"release": 5}, {"release": "é"}, {"release": "AAAA"}])
+def test_a_damaged_secret_holds_no_release(data: object) -> None:
+    with pytest.raises(UnwindError):
+        decode({"metadata": {"name": "x"}, "data": data})
+
+
+@pytest.mark.parametrize(
+    ("uid", "ours"), [("1", True), ("2", False), ("", True), (None, False)], ids=["same", "other", "intended", "none"]
+)
+def test_a_hook_is_ours_by_its_uid(uid: str | None, ours: bool) -> None:
+    hook = {
+        "metadata": {
+            "uid": "1",
+            "annotations": {"helm.sh/hook": "pre-install"},
+            "managedFields": [{"manager": "helm"}],
+        }
+    }
+    assert is_own_hook(hook, uid) is ours
+    assert not is_own_hook({"metadata": {"uid": "1"}}, "")

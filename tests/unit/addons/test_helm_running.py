@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -36,28 +37,69 @@ def read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-async def test_credentials_and_values_are_for_nobody_else_and_do_not_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_credentials_and_values_are_on_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/of/somebody/else")
     monkeypatch.setenv("HELM_PLUGINS", "/of/somebody/else")
     seen = tmp_path / "seen"
-    files = '"$PWD" "$PWD"/kubeconfig "$PWD"/values-*'
-    script = f'stat -c "%a %n" {files}; cat kubeconfig values-*; echo; env; pwd > {seen}'
+    script = f"""
+for word in "$@"; do case "$word" in
+  --kubeconfig=*|--values=*) readlink "${{word#*=}}"; cat "${{word#*=}}" "${{word#*=}}"; echo;;
+esac; done
+stat -c "%a %n" "$PWD"; find "$PWD" -type f; env; pwd > {seen}"""
     helm = Helm(program(tmp_path, script))
     output = await helm._deploy("upgrade", MEMBER, CHART, [])
     lines = output.decode().splitlines()
     directory = seen.read_text().strip()
-    assert lines[:4] == [
-        f"700 {directory}",
-        f"600 {directory}/kubeconfig",
-        f"600 {directory}/values-0.yaml",
-        f"600 {directory}/values-1.yaml",
+    assert f"700 {directory}" in lines
+    assert not [line for line in lines if line.startswith(f"{directory}/")], "there is no file in it"
+    assert [line.split(":")[1].split(" ")[0] for line in lines if line.startswith("/memfd:")] == [
+        "unwind-helm-values-0.yaml",
+        "unwind-helm-values-1.yaml",
+        "unwind-helm-kubeconfig",
     ]
-    assert "    token: hush" in lines
+    assert lines.count("    token: hush") == 2, "it can be read more than once"
+    assert "a: 1a: 1" in lines
     assert f"HOME={directory}" in lines
     assert not [line for line in lines if line.startswith(("KUBECONFIG=", "HELM_PLUGINS="))]
-    assert read(Path(directory) / "kubeconfig") == ""
+    assert read(Path(directory)) == ""
+
+
+def remembered(directory: Path, secret: bytes) -> list[Path]:
+    """The files in a directory with a secret in them. The directory is removed."""
+    found = [file for file in directory.rglob("*") if file.is_file() and secret in file.read_bytes()]
+    shutil.rmtree(directory)
+    return found
+
+
+async def test_nothing_secret_stays_where_the_process_is_killed(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = program(tmp_path, f"pwd > {tmp_path}/where; echo $$ > {pids}; exec sleep 600")
+    code = (
+        "import asyncio, pathlib; from unwind.addons.helm import Helm; from unwind.addons.charts import Chart;"
+        "from unwind.kube.kubeconfig import Connection, Token;"
+        f"asyncio.run(Helm(pathlib.Path({str(script)!r})).upgrade("
+        "Connection(server='https://member.test', credential=Token('hush')),"
+        "Chart(release='web', namespace='shop', chart='web', values=('password: hush',)), owner='me'))"
+    )
+    ours = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=tmp_path)
+    await until_there(pids)
+    ours.send_signal(signal.SIGKILL)
+    await ours.wait()
+    assert remembered(Path(read(tmp_path / "where").strip()), b"hush") == []
+
+
+async def test_no_name_is_taken_for_an_option(tmp_path: Path) -> None:
+    helm = Helm(program(tmp_path, 'printf "%s\\n" "$@"'))
+    chart = Chart(release="--post-renderer=sh", namespace="shop", chart="--kubeconfig=/x")
+    lines = (await helm._deploy("upgrade", MEMBER, chart, ["--install"])).decode().splitlines()
+    assert lines[0] == "upgrade"
+    assert lines[-3:] == ["--", "--post-renderer=sh", "--kubeconfig=/x"]
+    helm = Helm(program(tmp_path, f'printf "%s\\n" "$@" > {tmp_path}/said'))
+    await helm.uninstall(MEMBER, namespace="shop", release="-x", patience=1, wait=False)
+    assert read(tmp_path / "said").splitlines()[-2:] == ["--", "-x"]
+    await helm.look(Chart(release="web", namespace="shop", chart="-y"), within=10)
+    said = read(tmp_path / "said").splitlines()
+    assert (said[:2], said[-2:]) == (["show", "chart"], ["--", "-y"])
 
 
 async def test_at_most_two_run_at_once(tmp_path: Path) -> None:
