@@ -154,6 +154,11 @@ class _Deletion:
 
     async def _pause(self, result: Waiting | Failed, looked_at: Metadata | None) -> None:
         """Wait for what is waited for."""
+        if isinstance(result, Failed) and isinstance(result.error, UnreachableError):
+            # One of the thousands that wait for the same server asks whether it is back.
+            await self._shared.watches.probe.until_answers()
+            if self._failures == 1:
+                return
         after = result.after if isinstance(result, Waiting) else delay(result, self._failures, self._shared.chance)
         if isinstance(result, Waiting) and (result.until or after is not None):
             try:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from unwind.kube.wire import Reply, Wire
 
 _CONNECTING = 10.0
+# After a connection that could not be made in that time, for so many seconds none is tried: thousands of requests
+# would otherwise wait for it one after the other.
+_DOWN = 1.0
 # How many requests may be under way to one API server; what comes on top waits for its turn here, where it costs
 # nothing, and not there. Watches do not count.
 _IN_FLIGHT = 128
@@ -123,6 +126,7 @@ class HttpTransport:
         self._open: set[Wire] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
+        self._down = 0.0
 
     def pin(self, cluster: str) -> None:
         self._cluster = cluster
@@ -156,8 +160,7 @@ class HttpTransport:
         try:
             proof = await self._credentials.proof()
             # A connection of its own: it is closed in the end, and one that has waited may be closed already.
-            async with asyncio.timeout(_CONNECTING):
-                wire = await self._connect(proof)
+            wire = await self._connect(proof)
             async with asyncio.timeout(silence):
                 self._identify(wire, proof)
                 try:
@@ -188,8 +191,7 @@ class HttpTransport:
         while True:
             wire = self._waiting(proof)
             if wire is None:
-                async with asyncio.timeout(_CONNECTING):
-                    wire = await self._connect(proof)
+                wire = await self._connect(proof)
             try:
                 if target != SYSTEM_PATH:
                     checked = self._identify(wire, proof)
@@ -261,7 +263,15 @@ class HttpTransport:
         return None
 
     async def _connect(self, proof: Proof) -> Wire:
-        wire = await connect(self._way, self._context(proof), self._released, self._open.discard)
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._down:
+            raise TimeoutError
+        try:
+            async with asyncio.timeout(_CONNECTING):
+                wire = await connect(self._way, self._context(proof), self._released, self._open.discard)
+        except TimeoutError:
+            self._down = loop.time() + _DOWN
+            raise
         self._open.add(wire)
         return wire
 

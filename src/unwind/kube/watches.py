@@ -14,6 +14,7 @@ from unwind.errors import UnwindError
 from unwind.kube import views
 from unwind.kube.errors import UnreachableError
 from unwind.kube.informers import Informer
+from unwind.kube.probing import Probe
 from unwind.kube.views import Key
 
 if TYPE_CHECKING:
@@ -218,6 +219,7 @@ class Watches:
         self.clock = clock
         self.troubled = troubled
         self.tasks = asyncio.TaskGroup()
+        self.probe = Probe(client, clock=clock)
         self._followed: dict[Resource, _Followed] = {}
 
     async def __aenter__(self) -> Self:
