@@ -23,7 +23,7 @@ from unwind.kube.errors import (
     UnreadableError,
     error_of,
 )
-from unwind.kube.transport import Answer, HttpTransport
+from unwind.kube.transport import Answer, HttpTransport, Pinning
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -230,9 +230,9 @@ class Client:
 
         An address may lead to several clusters, one connection here and the next one there.
         """
-        assert self._transport  # noqa: S101 - for the type checker
-        self.cluster = cluster
-        self._transport.pin(cluster)
+        if isinstance(self._transport, Pinning):
+            self.cluster = cluster
+            self._transport.pin(cluster)
 
     async def healthy(self, path: str = "/readyz") -> bool:
         """Whether the server says that it is well; False also when it cannot be reached."""

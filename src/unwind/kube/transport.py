@@ -6,7 +6,7 @@ import asyncio
 import re
 import ssl
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -90,11 +90,16 @@ class Transport(Protocol):
         Raises UnreachableError when nothing came for `silence` seconds, or the connection broke.
         """
 
-    def pin(self, cluster: str) -> None:
-        """Believe from now on only what comes from this cluster, known by the uid of its kube-system namespace."""
-
     async def close(self) -> None:
         """Let go of every connection."""
+
+
+@runtime_checkable
+class Pinning(Protocol):
+    """A transport that verifies each of its connections."""
+
+    def pin(self, cluster: str) -> None:
+        """Believe from now on only what comes from this cluster, known by the uid of its kube-system namespace."""
 
 
 class HttpTransport:

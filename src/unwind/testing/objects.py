@@ -158,9 +158,6 @@ class Objects:
     ) -> AsyncIterator[Answer | AsyncIterator[list[bytes]]]:
         yield Answer(405, b"a stand-in has no streams; ctx.changes(...) and ctx.watches tell what happens")
 
-    def pin(self, cluster: str) -> None:
-        pass  # it is one cluster
-
     async def close(self) -> None:
         pass  # there is no connection
 

@@ -46,9 +46,6 @@ class Keeping:
     async def stream(self, target: str, *, headers: Mapping[str, str], silence: float) -> AsyncIterator[Any]:
         yield Answer(405, b"")
 
-    def pin(self, cluster: str) -> None:
-        pass  # it is one cluster
-
     async def close(self) -> None:
         pass  # there is no connection
 

@@ -127,9 +127,6 @@ class Server:
     async def stream(self, target: str, *, headers: Mapping[str, str], silence: float) -> AsyncIterator[Any]:
         yield Answer(405, b"")
 
-    def pin(self, cluster: str) -> None:
-        pass  # it is one cluster
-
     async def close(self) -> None:
         pass  # there is no connection
 
