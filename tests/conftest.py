@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
+from unwind.kube.informers import Informer
 from unwind.local.home import Shape
+from unwind.testing.managers import is_administrator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Who starts the tests in the background has Ctrl-C ignored in all that they start; some tests are about Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -25,3 +32,27 @@ pytest_plugins = ["unwind.testing.plugin"]
 @pytest.fixture(scope="session")
 def plane_shape() -> Shape:
     return Shape(members=1, nodes=True, capi=True, cloud=True, cloud_delay=0.5)
+
+
+# Tests of the machinery itself, which need no manager.
+_MACHINERY = ("tests/plane/test_informers.py", "tests/plane/test_watches.py")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def managers_are_not_administrators() -> Iterator[None]:
+    """Fail at the end if a manager in this process followed the management cluster with all rights.
+
+    All controllers go by informers. The audit log cannot tell such a manager from a test's own requests.
+    """
+    run, found = Informer.run, set[str]()
+
+    async def noted(self: Informer[object]) -> None:
+        if is_administrator(self._client.connection, "management"):
+            found.add(os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0])
+        await run(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Informer, "run", noted)
+        yield
+    wrong = sorted(one for one in found if not one.startswith(_MACHINERY))
+    assert not wrong, f"managers ran with all rights in: {', '.join(wrong)}; use unwind.testing.managers"

@@ -18,7 +18,7 @@ from tests.plane.test_install import command
 from tests.plane.test_run import running
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.names import CLUSTER_UID_ANNOTATION, FORCE_RELEASE_ANNOTATION
-from unwind.api.resources import CONFIG_MAPS, NAMESPACES
+from unwind.api.resources import CONFIG_MAPS
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory, Teardown
@@ -30,6 +30,7 @@ from unwind.local import waiting
 from unwind.local.capi import create_cluster
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.home import Shape
+from unwind.testing.managers import check_requests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 ENFORCE, REMOVE, LEAVE = "EnforceRemovePolicies", "RemovePolicies", "LeavePolicies"
 MEMBER = "member-1"
-USER = f"system:serviceaccount:{HOME}:unwind"
-"""Who the manager is: it gets along with the rights that it was installed with."""
 OURS = extension_name(HOME)
 WAITING = "waiting for add-on cleanup: "
 _BACKUP = "example.dev/backup"
@@ -140,7 +139,6 @@ class Ground:
         self.management = plane.management
         self.client = plane.management.client
         self.member = plane.members[MEMBER]
-        self._kubeconfig = self.management.write_kubeconfig(USER, groups=("system:serviceaccounts",))
 
     async def install(self) -> None:
         told = await command(self.management, "install", "--url", self.balancer.url)
@@ -149,7 +147,7 @@ class Ground:
     @asynccontextmanager
     async def manager(self, *options: str, **variables: str) -> AsyncIterator[Manager]:
         """`unwind run`, one more replica, from when it is ready on."""
-        async with running(self.management, HOME, *options, kubeconfig=self._kubeconfig, **variables) as manager:
+        async with running(self.management, HOME, *options, kubeconfig=None, **variables) as manager:
             await manager.until_listening("https", "metrics")
             while (await manager.probe("/readyz"))[0] != 200:
                 await asyncio.sleep(0.05)
@@ -180,16 +178,6 @@ class Ground:
         async with Client(self.management.connection(name, groups=ALL_RIGHTS)) as client:
             yield client
 
-    async def refused(self) -> list[str]:
-        """What the manager wanted to do and has no right to."""
-        there = {one["metadata"]["name"] for one in await self.client.list(NAMESPACES)}
-        return [
-            f"{one.verb} {one.object_ref.resource} {one.object_ref.namespace}/{one.object_ref.name}"
-            for one in self.management.audit.entries(user=USER)
-            # Nobody has the right to create something in a namespace that is being deleted.
-            if one.code == 403 and not (one.verb == "create" and one.object_ref.namespace not in there)
-        ]
-
 
 @asynccontextmanager
 async def grounds() -> AsyncIterator[Ground]:
@@ -198,6 +186,7 @@ async def grounds() -> AsyncIterator[Ground]:
         ground = Ground(plane, balancer)
         await ground.install()
         yield ground
+        check_requests(ground.management)
 
 
 class Scene(profiles.Scene):

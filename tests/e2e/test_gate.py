@@ -20,6 +20,7 @@ from unwind.api.unwind import Phase
 from unwind.concurrency import side_by_side
 from unwind.kube.errors import ApiError
 from unwind.local import waiting
+from unwind.testing.managers import check_requests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,7 +38,7 @@ async def manager(ground: Ground) -> AsyncIterator[Manager]:
         await ground.until_discovered()
         yield manager
         assert await manager.stop() == 0
-    assert await ground.refused() == []
+    check_requests(ground.management)
 
 
 async def test_a_deleted_cluster_waits_until_the_last_of_its_add_ons_is_gone(ground: Ground, scene: Scene) -> None:

@@ -44,11 +44,12 @@ from unwind.removing.inventories import Inventories
 from unwind.removing.removal import Removal
 from unwind.testing.charts import ChartRepository
 from unwind.testing.clock import StillClock
+from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Mapping
 
-    from unwind.kube.client import Object
+    from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
 
 _CLUSTER = ObjectRef(group="cluster.x-k8s.io", version="v1beta1", kind="Cluster", namespace="default", name="helm")
@@ -141,7 +142,7 @@ class Step:
 
     def __init__(
         self,
-        plane: Plane,
+        own: Client,
         member: Member,
         helm: Helm,
         repository: ChartRepository,
@@ -158,7 +159,7 @@ class Step:
         self.releaser = HelmReleases(helm)
         self._repository = repository
         self._name = inventory.metadata.name
-        self._inventories = Inventories(plane.management.client, namespace=inventory.metadata.namespace)
+        self._inventories = Inventories(own, namespace=inventory.metadata.namespace)
         self.removal: Removal | None = None
         self.said: list[str] = []
         self.new = asyncio.Event()
@@ -290,10 +291,13 @@ async def stepping(
         spec=InventorySpec(owner=owner, member=MemberRef(object=_CLUSTER, system_uid=system_uid)),
     )
     made = await client.create(INVENTORIES, manifest(INVENTORIES, inventory))
-    async with Member(_CLUSTER, cluster.client, system_uid=system_uid) as member:
+    async with (
+        Member(_CLUSTER, cluster.client, system_uid=system_uid) as member,
+        manager_client(client, namespace) as own,
+    ):
         helm = Helm(program, charts=charts)
         where = beside.namespace if beside else target
-        yield Step(plane, member, helm, repository, where, msgspec.convert(made, Inventory), tier)
+        yield Step(own, member, helm, repository, where, msgspec.convert(made, Inventory), tier)
     # So that the namespace can go.
     inventories = Inventories(client, namespace=namespace)
     for chunk in await inventories.of(owner.uid):

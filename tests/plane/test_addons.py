@@ -31,7 +31,7 @@ from unwind.api.resources import (
     SECRETS,
     Resource,
 )
-from unwind.api.rights import HOME, Setting
+from unwind.api.rights import HOME, Right, Setting
 from unwind.api.sveltos import PolicyRef
 from unwind.api.unwind import EntryState
 from unwind.deleting.builtin import BUILTIN
@@ -44,6 +44,7 @@ from unwind.kube.transport import HttpTransport
 from unwind.local.waiting import until
 from unwind.removing.inventories import Inventories
 from unwind.removing.removal import Removal
+from unwind.testing.managers import granting, manager_client
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 
 CREATED, UPDATED, UNCHANGED = Outcome.CREATED, Outcome.UPDATED, Outcome.UNCHANGED
 CONFLICT, FAILED = Outcome.CONFLICT, Outcome.FAILED
+# What a person has to grant for ConfigMaps to be deployed to the management cluster itself.
+LOCAL = (Right("", ("configmaps",), ("create", "patch", "delete")),)
 POLICIES = Resource(
     "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False
 )
@@ -73,14 +76,16 @@ BINDINGS = Resource(
 class Site:
     """A member, a namespace of it, and a namespace with sources on the management cluster."""
 
-    def __init__(self, plane: Plane, namespace: str, member: Member) -> None:
+    def __init__(self, plane: Plane, namespace: str, member: Member, own: Client) -> None:
+        """`own`: the manager's client."""
         self.plane = plane
         self.namespace = namespace
         """Of the same name on both."""
         self.member = member
         self.there = member.client
         self.here = plane.management.client
-        self.inventories = Inventories(self.here, namespace=HOME)
+        self.own = own
+        self.inventories = Inventories(own, namespace=HOME)
 
     def owner(self, name: str = "base", **more: Any) -> Owner:
         summary = ObjectRef(
@@ -111,7 +116,7 @@ class Site:
         return PolicyRef(kind=resource.kind, name=name)
 
     async def read(self, *refs: PolicyRef) -> list[Source]:
-        return await sources.read(self.here, refs, namespace=self.namespace)
+        return await sources.read(self.own, refs, namespace=self.namespace)
 
     async def deploy(self, owner: Owner, *refs: PolicyRef, **more: Any) -> Report:
         return await deploy(self.member, self.inventories, owner, await self.read(*refs), **more)
@@ -169,8 +174,11 @@ def cluster(plane: Plane) -> Cluster:
 async def site(equipped: Plane, cluster: Cluster, namespace: str) -> AsyncIterator[Site]:
     await cluster.create_namespace(namespace)
     uid = await cluster.client.cluster_uid()
-    async with Member(target(namespace), cluster.client, system_uid=uid) as member:
-        yield Site(equipped, namespace, member)
+    async with (
+        Member(target(namespace), cluster.client, system_uid=uid) as member,
+        manager_client(equipped.management.client, HOME) as own,
+    ):
+        yield Site(equipped, namespace, member, own)
     made = await cluster.client.get(NAMESPACES, namespace)
     await cluster.client.delete(NAMESPACES, namespace, uid=made["metadata"]["uid"])
 
@@ -778,7 +786,7 @@ async def test_a_deployment_that_dies_over_any_request_is_finished_by_the_next_a
         await site.deploy(owner, await site.source("s", site.config_map(changed, data={"a": "0", "b": "0"})))
         read = await site.read(await site.source("s", *(site.config_map(name) for name in names)))
         mortal = Mortal(deaths, after=after)
-        async with mortal.client(site.here) as here, mortal.client(site.there) as there:
+        async with mortal.client(site.own) as here, mortal.client(site.there) as there:
             member = Member(site.member.ref, there, system_uid=site.member.system_uid)
             async with member:
                 try:
@@ -833,7 +841,8 @@ async def test_what_is_local_goes_to_the_management_cluster(site: Site) -> None:
     remote = await site.source("r", site.config_map("remote"))
     read = await site.read(remote, local)
     assert [one.local for one in read] == [False, True]
-    async with Fleet(site.here) as fleet, fleet.management() as home:
+    granted = granting(site.here, f"local-{site.namespace}", *LOCAL)
+    async with granted, manager_client(site.here, HOME) as own, Fleet(own) as fleet, fleet.management() as home:
         for member in (site.member, home):
             some = [one for one in read if one.local is (member is home)]
             assert (await deploy(member, site.inventories, owner, some)).counts == {CREATED: 1}
@@ -853,14 +862,15 @@ async def test_a_profile_of_a_namespace_puts_nothing_elsewhere_on_the_management
     owner = site.owner()
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "all"}}
     read = await site.read(await site.source("s", role, site.config_map("mine")))
-    async with Fleet(site.here) as fleet, fleet.management() as home:
+    granted = granting(site.here, f"local-{site.namespace}", *LOCAL)
+    async with granted, manager_client(site.here, HOME) as own, Fleet(own) as fleet, fleet.management() as home:
         report = await deploy(home, site.inventories, owner, read, within=site.namespace)
     assert outcomes(report) == {"mine": CREATED, "all": FAILED}
 
 
 async def test_a_profile_of_a_namespace_reads_nothing_elsewhere(site: Site) -> None:
     ref = PolicyRef(kind="ConfigMap", name="kube-root-ca.crt", namespace="kube-system")
-    [source] = await sources.read(site.here, [ref], namespace=site.namespace, tenant=site.namespace)
+    [source] = await sources.read(site.own, [ref], namespace=site.namespace, tenant=site.namespace)
     assert source.manifests == ()
     assert "may not use what is in another namespace" in source.faults[0]
 

@@ -13,6 +13,7 @@ from tests.plane.external import CONDITIONS, ready, running
 from unwind.api.meta import ObjectRef
 from unwind.api.names import AZURE_RESOURCE_ID_ANNOTATION, MEMO_ANNOTATION, Finalizer, Reason
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, Resource
+from unwind.api.rights import Right
 from unwind.azure.arm import connected
 from unwind.azure.end import ArmEnd
 from unwind.deleting.builtin import BUILTIN
@@ -26,6 +27,7 @@ from unwind.kube.watches import Watches
 from unwind.local import waiting
 from unwind.testing.arm import Arm
 from unwind.testing.clock import StillClock
+from unwind.testing.managers import granting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -172,7 +174,12 @@ async def served(plane: Plane) -> AsyncIterator[None]:
     made = await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd())
     name = made["metadata"]["name"]
     await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, name, "Established")
-    yield
+    rights = (
+        Right(ALIASES.group, (ALIASES.plural,), ("get", "list", "watch", "patch")),
+        Right(ALIASES.group, (f"{ALIASES.plural}/status",), ("patch",)),
+    )
+    async with granting(client, "azure-aliases", *rights):
+        yield
     for left in await client.list(ALIASES):
         where = left["metadata"]["namespace"]
         await client.patch(ALIASES, left["metadata"]["name"], {"metadata": {"finalizers": None}}, namespace=where)

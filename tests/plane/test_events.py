@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from tests.plane.test_informers import until
 from tests.plane.test_plane import manifest
 from unwind.api.resources import CONFIG_MAPS
+from unwind.api.rights import HOME
 from unwind.kube.events import EVENTS, Recorder, Regarding
+from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def recording(plane: Plane) -> AsyncIterator[Recorder]:
-    recorder = Recorder(plane.management.client, instance="test-0")
-    async with asyncio.TaskGroup() as group:
+    async with manager_client(plane.management.client, HOME) as own, asyncio.TaskGroup() as group:
+        recorder = Recorder(own, instance="test-0")
         task = group.create_task(recorder.run())
         yield recorder
         task.cancel()

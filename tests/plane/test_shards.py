@@ -18,6 +18,7 @@ from unwind.kube.client import Client
 from unwind.kube.shards import SHARDS, Shards, Timing, shard_of
 from unwind.local.waiting import until_absent
 from unwind.testing.clock import StillClock
+from unwind.testing.managers import manager_client, manager_connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -31,8 +32,8 @@ QUICK = Timing(lasts=3.0, renew=0.6, acts=2.0)
 
 @asynccontextmanager
 async def replica(client: Client, namespace: str, identity: str) -> AsyncIterator[Shards]:
-    shards = Shards(client, namespace=namespace, identity=identity, timing=QUICK)
-    async with asyncio.TaskGroup() as group:
+    async with manager_client(client, namespace) as own, asyncio.TaskGroup() as group:
+        shards = Shards(own, namespace=namespace, identity=identity, timing=QUICK)
         task = group.create_task(shards.run())
         yield shards
         task.cancel()
@@ -71,8 +72,8 @@ async def test_replicas_that_join_and_leave_share_the_shards_and_none_has_two_ow
 
 async def test_a_replica_that_was_asleep_is_told_when_it_may_act_again(plane: Plane, namespace: str) -> None:
     clock, told = StillClock(), []
-    shards = Shards(plane.management.client, namespace=namespace, identity="a", clock=clock)
-    async with asyncio.TaskGroup() as group:
+    async with manager_client(plane.management.client, namespace) as own, asyncio.TaskGroup() as group:
+        shards = Shards(own, namespace=namespace, identity="a", clock=clock)
         task = group.create_task(shards.run())
         await until(lambda: len(shards.owned) == 16)
         shards.subscribe(lambda: told.append(len(shards.owned)))
@@ -106,7 +107,7 @@ async def test_who_was_refused_while_a_renewal_took_its_time_is_told_when_it_may
         clock.advance(2)  # more than it may act for since the renewal before
         asked.append(shards.owns("any-cluster"))
 
-    async with Late(plane.management.connection("admin", groups=("system:masters",))) as client:
+    async with Late(await manager_connection(plane.management.client, namespace)) as client:
         shards = Shards(client, namespace=namespace, identity="a", clock=clock)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(shards.run())
@@ -133,7 +134,7 @@ class Slow(Client):
 
 
 async def test_a_replica_that_is_stopped_while_it_takes_shards_leaves_none_behind(plane: Plane, namespace: str) -> None:
-    async with Slow(plane.management.connection("admin", groups=("system:masters",))) as client:
+    async with Slow(await manager_connection(plane.management.client, namespace)) as client:
         async with replica(client, namespace, "a"):
             await client.created.wait()
             client.created.clear()
@@ -148,8 +149,9 @@ async def test_the_lease_of_a_replica_that_was_killed_is_cleared_away(plane: Pla
     metadata = {"name": "unwind-replica-dead", "namespace": namespace}
     spec = {"holderIdentity": "dead", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 2}
     await client.create(LEASES, {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": metadata, "spec": spec})
-    shards = Shards(client, namespace=namespace, identity="a", timing=msgspec.structs.replace(QUICK, forgotten=3.0))
-    async with asyncio.TaskGroup() as group:
+    timing = msgspec.structs.replace(QUICK, forgotten=3.0)
+    async with manager_client(client, namespace) as own, asyncio.TaskGroup() as group:
+        shards = Shards(own, namespace=namespace, identity="a", timing=timing)
         task = group.create_task(shards.run())
         # By our clock it was seen a moment ago: it counts as alive until it has been silent for long enough.
         await until(lambda: 0 < len(shards.owned) < 16)

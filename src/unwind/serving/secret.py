@@ -23,7 +23,7 @@ from unwind.certificates import KeyPair
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.installing.addressing import CERTIFICATE
-from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from unwind.serving.following import backoff, follow
 from unwind.serving.renewing import Kept, Terms, next_look, renewed
 
@@ -166,6 +166,13 @@ class SharedCertificate:
             raise UnwindError(
                 f"there is no namespace {self._namespace!r} for the certificate of this manager",
                 remedy="run `unwind install`, or choose another one with --namespace",
+            ) from error
+        except ApiError as error:
+            if error.code != 403:
+                raise
+            raise UnwindError(
+                f"this manager may not write its certificate in namespace {self._namespace!r} ({error.status.message})",
+                remedy="run `unwind install` for this namespace, or choose another one with --namespace",
             ) from error
 
     def _wait(self) -> float:

@@ -140,7 +140,7 @@ async def manager_client(admin: Client, namespace: str) -> AsyncIterator[Client]
 
     A client that is not an administrator's is used as it is: it was made for a manager with other rights.
     """
-    if not _has_all_rights(admin.connection):
+    if not is_administrator(admin.connection):
         yield admin
         return
     # Its transport is not taken over: make such a client with `manager_connection`.
@@ -159,12 +159,18 @@ async def manager_kubeconfig(cluster: Cluster, namespace: str) -> Path:
     return path
 
 
-def _has_all_rights(connection: Connection) -> bool:
-    if connection.certificate is None:
+def is_administrator(connection: Connection, cluster: str = "") -> bool:
+    """Whether a connection has all rights: in one local cluster, or in whatever cluster it leads to."""
+    if connection.certificate is None or connection.authority is None:
         return False
-    subject = x509.load_pem_x509_certificate(connection.certificate).subject
-    groups = {one.value for one in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)}
-    return not groups.isdisjoint(ALL_RIGHTS)
+    groups = _subject(connection.certificate, NameOID.ORGANIZATION_NAME)
+    of = _subject(connection.authority, NameOID.COMMON_NAME)
+    return not groups.isdisjoint(ALL_RIGHTS) and (not cluster or f"unwind-local-{cluster}" in of)
+
+
+def _subject(certificate: bytes, part: x509.ObjectIdentifier) -> set[str | bytes]:
+    subject = x509.load_pem_x509_certificate(certificate).subject
+    return {one.value for one in subject.get_attributes_for_oid(part)}
 
 
 async def _token(admin: Client, namespace: str) -> str:
