@@ -36,6 +36,7 @@ from unwind.installing.install import established
 from unwind.installing.manifests import called, manifests, resource_of
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, NotFoundError
+from unwind.testing.managers import expecting_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,7 +193,7 @@ async def _check_rights(cluster: Cluster) -> None:
         # What there is of a kind has to be counted where it is protected: all are read, and none of these is written.
         for resource in (SECRETS, CONFIG_MAPS, PODS, SERVICES, unwind.INVENTORIES):
             await client.list(resource, namespace="default")
-            with pytest.raises(ApiError) as refusal:
+            with expecting_refusals(resource.plural), pytest.raises(ApiError) as refusal:
                 await client.create(resource, body(resource, "ours", "default"))
             assert refusal.value.code == 403
 

@@ -395,6 +395,8 @@ class EventReason(StrEnum):
 
     TOKEN_RENEWED = "TokenRenewed"  # noqa: S105 - no password
     """A member is reached by a new token from now on."""
+    POLICY_RESTORED = "PolicyRestored"
+    """An admission policy of Unwind was missing or had been changed, and is as it was installed again."""
     REFUSED = "DeletionProtected"
     """Somebody wanted to delete what is protected."""
     FINALIZER_SET = "FinalizerSet"

@@ -17,6 +17,7 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import READ, Contribution, Right, Setting
 from unwind.installing.addressing import MANAGER, PORT, SERVICE, granted, webhook
+from unwind.installing.guarding import GUARDING
 from unwind.installing.policies import MANAGE
 from unwind.installing.protection import PROTECTING
 from unwind.installing.registration import GATING
@@ -183,4 +184,14 @@ MEMBERS = Contribution(
     ),
 )
 
-REGISTER: Sequence[Contribution] = (MACHINERY, RECORDS, EXTERNAL, ADDONS, MEMBERS, PROTECTING, REQUESTS, GATING)
+REGISTER: Sequence[Contribution] = (
+    MACHINERY,
+    RECORDS,
+    EXTERNAL,
+    ADDONS,
+    MEMBERS,
+    PROTECTING,
+    REQUESTS,
+    GUARDING,
+    GATING,
+)

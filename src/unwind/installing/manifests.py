@@ -15,8 +15,11 @@ from unwind.api.resources import (
     ROLE_BINDINGS,
     ROLES,
     SERVICE_ACCOUNTS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
     Resource,
 )
+from unwind.api.rights import Right
 from unwind.errors import UsageError
 from unwind.installing.addressing import MANAGER
 from unwind.installing.contributions import REGISTER
@@ -89,8 +92,30 @@ def called(obj: Object) -> str:
     return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else metadata["name"]
 
 
+def policies(setting: Setting, register: Sequence[Contribution] = REGISTER) -> tuple[list[Object], list[Object]]:
+    """The admission policies that install writes, and their bindings. The manager restores them where they vanish."""
+    found = [marked(one) for contribution in register for one in contribution.manifests(setting)]
+    kinds = (VALIDATING_ADMISSION_POLICIES.kind, VALIDATING_ADMISSION_POLICY_BINDINGS.kind)
+    made, bindings = ([one for one in found if one["kind"] == kind] for kind in kinds)
+    return made, bindings
+
+
+def _restoring(setting: Setting, register: Sequence[Contribution]) -> list[Right]:
+    """The rights to make policies again, for ours alone: a right to any policy is one over every write in the cluster.
+
+    They are made by server-side apply, which names what it makes.
+    """
+    kinds = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
+    return [
+        Right(kind.group, (kind.plural,), ("get", "create", "patch"), tuple(one["metadata"]["name"] for one in found))
+        for kind, found in zip(kinds, policies(setting, register), strict=True)
+        if found
+    ]
+
+
 def _rights(setting: Setting, register: Sequence[Contribution]) -> list[Object]:
     everywhere = [right.rule() for contribution in register for right in contribution.everywhere]
+    everywhere += [right.rule() for right in _restoring(setting, register)]
     at_home = [right.rule() for contribution in register for right in contribution.at_home]
     subject = {"kind": SERVICE_ACCOUNTS.kind, "name": MANAGER, "namespace": setting.namespace}
     # The whole cluster knows one manager a namespace.

@@ -24,9 +24,14 @@ without Unwind.
 
 
 def policy_and_binding(name: str, spec: Object, **binding: Any) -> list[Object]:
-    """A ValidatingAdmissionPolicy that fails closed, and the binding that makes it deny."""
+    """A ValidatingAdmissionPolicy that fails closed, and the binding that makes it deny.
+
+    The defaults of the API server are written out: the manager compares what is there with this.
+    """
+    defaults = {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}}
     return [
-        _object(VALIDATING_ADMISSION_POLICIES, name) | {"spec": {"failurePolicy": "Fail"} | spec},
+        _object(VALIDATING_ADMISSION_POLICIES, name)
+        | {"spec": {"failurePolicy": "Fail"} | spec | {"matchConstraints": defaults | spec["matchConstraints"]}},
         _object(VALIDATING_ADMISSION_POLICY_BINDINGS, name)
         | {"spec": {"policyName": name, "validationActions": ["Deny"]} | binding},
     ]
@@ -39,6 +44,7 @@ def resource_rule(resource: Resource, *operations: str) -> Object:
         "apiVersions": ["*"],
         "resources": [resource.plural],
         "operations": list(operations),
+        "scope": "*",
     }
 
 

@@ -22,9 +22,10 @@ from unwind.api.resources import (
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
 from unwind.errors import UnwindError
 from unwind.installing import kinds, managers
+from unwind.installing.guarding import kinds_name
 from unwind.installing.looking import look
 from unwind.installing.manifests import called, everything, is_ours, resource_of
-from unwind.kube.errors import ConflictError, NotFoundError
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,6 +119,10 @@ async def uninstall(
         if left.objects and not delete_crds:
             kept.append(f"CustomResourceDefinition {crd.name}, because there {_are(left.objects)} of it")
             continue
+        found = {"metadata": {"name": crd.name, "uid": crd.uid}}
+        if refusal := await _refused(client, CUSTOM_RESOURCE_DEFINITIONS, found, setting):
+            kept.append(f"CustomResourceDefinition {crd.name}: {refusal}")
+            continue
         await _delete(client, CUSTOM_RESOURCE_DEFINITIONS, crd.name, crd.uid)
         deleted.append(f"CustomResourceDefinition {crd.name}")
         announce(f"{deleted[-1]} deleted" + (f", with {_objects(left.objects)}" if left.objects else ""))
@@ -125,6 +130,8 @@ async def uninstall(
     for obj in seen.objects:
         if resource_of(obj) == NAMESPACES and (reason := await _in_use(client, called(obj))):
             kept.append(f"Namespace {called(obj)}, because of what is in it: {reason}")
+        elif resource_of(obj) == NAMESPACES and (refusal := await _refused(client, NAMESPACES, obj, setting)):
+            kept.append(f"Namespace {called(obj)}: {refusal}")
         elif obj not in calling:
             await delete(obj)
     return Outcome(deleted=tuple(deleted), released=len(seen.bearers), kept=tuple(kept))
@@ -257,6 +264,28 @@ def _counts(resource: Resource, metadata: ObjectMeta) -> bool:
         return False
     # What belongs to another object goes with it, and that one is asked about by itself.
     return not metadata.owner_references and metadata.labels.get(names.MANAGED_BY_LABEL) != names.MANAGED_BY_UNWIND
+
+
+async def _refused(client: Client, resource: Resource, obj: Object, setting: Setting) -> str:
+    """Why the deletion of one of our kinds, or of our namespace, is refused: empty if it is not.
+
+    Our own policy is deleted, and in effect for a moment longer. Another Unwind's policy means that it needs the kind.
+    """
+    ours = kinds_name(setting.namespace)
+    ends = asyncio.get_running_loop().time() + _GONE_WITHIN
+    while True:
+        try:
+            await client.delete(resource, obj["metadata"]["name"], uid=obj["metadata"]["uid"], dry_run=True)
+        except (NotFoundError, ConflictError):
+            return ""
+        except ApiError as error:
+            if error.code != 403:
+                raise
+            if ours not in error.status.message or asyncio.get_running_loop().time() > ends:
+                return error.status.message
+            await asyncio.sleep(0.1)
+        else:
+            return ""
 
 
 async def _delete(client: Client, resource: Resource, name: str, uid: str, *, namespace: str | None = None) -> None:

@@ -1,4 +1,8 @@
-"""The policies and webhooks of deletion protection, looked after: made where missing, put right, taken away."""
+"""The policies and webhooks of deletion protection, looked after: made where missing, put right, taken away.
+
+The policies that `unwind install` wrote are restored as well, whether or not protection is switched on: admission
+policies do not apply to admission policies, so nothing else guards them.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,12 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
+from unwind.api.rights import Setting
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.installing import protection, registration
-from unwind.installing.manifests import is_ours
+from unwind.installing.addressing import MANAGER
+from unwind.installing.manifests import is_ours, policies
 from unwind.kube import views
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.kube.informers import Informer
@@ -26,6 +32,8 @@ from unwind.protecting.keeping import mended, with_authorities
 from unwind.protecting.modes import Mode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.kube.cache import Change
@@ -53,14 +61,18 @@ class Keeper:
         mode: Mode = Mode.AUTO,
         owner: Owner,
         metrics: Metrics,
+        restored: Callable[[Resource, Object, str], None] = lambda *_: None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own. `on`: the feature gate."""
+        """`namespace`: Unwind's own. `on`: the feature gate. `restored` is told of each policy that was not as it
+        was installed, and what was wrong with it."""
         self._client = client
         self._home = namespace
         self._on = on
         self._mode = mode
         self._owner = owner
+        self._restored = restored
+        self._policies_installed = policies(Setting(namespace=namespace))
         self._key = protection.protection_rules(namespace)
         self._unserved = asyncio.Event()
         self._policies = self._follow(VALIDATING_ADMISSION_POLICIES, clock)
@@ -80,9 +92,7 @@ class Keeper:
 
     async def run(self) -> None:
         """Look after them, until cancelled."""
-        informers = [self._policies, self._bindings, self._webhooks]
-        if self._on:
-            informers.append(self._installed)
+        informers = [self._policies, self._bindings, self._webhooks, self._installed]
         async with asyncio.TaskGroup() as tasks:
             for informer in informers:
                 tasks.create_task(informer.run())
@@ -98,7 +108,7 @@ class Keeper:
 
     def _follow(self, resource: Resource, clock: Clock) -> Informer[RawObject]:
         at_home = self._home if resource.namespaced else None
-        ours = registration.REGISTRATION if resource.namespaced else protection.PREFIX
+        ours = registration.REGISTRATION if resource.namespaced else f"{MANAGER}-"
 
         def troubled(error: Exception) -> None:
             if resource == VALIDATING_ADMISSION_POLICIES and isinstance(error, ApiError) and error.code == 404:
@@ -131,6 +141,8 @@ class Keeper:
         if not self._owner.owns(self._key) or not (self._webhooks.synced and (self._installed.synced or not self._on)):
             return None
         served = self._policies.synced and self._bindings.synced
+        if served and self._installed.synced:
+            await self._restore()
         if not (served or self._unserved.is_set()):
             return None
         wanted = self._wanted(by_policies=served and self._mode is not Mode.WEBHOOK)
@@ -146,9 +158,17 @@ class Keeper:
                 await self._have_no_others(informer, {obj["metadata"]["name"] for obj in objects})
         return None
 
+    async def _restore(self) -> None:
+        """Restore the policies that install wrote, bindings last."""
+        if self._installed.cache.get(Key(self._home, registration.REGISTRATION)) is None:
+            return  # Unwind is not installed, or is being uninstalled
+        for informer, objects in zip((self._policies, self._bindings), self._policies_installed, strict=True):
+            for obj in objects:
+                await self._have(informer, obj, installed=True)
+
     def _wanted(self, *, by_policies: bool) -> list[tuple[Informer[RawObject], list[Object]]] | None:
         """What there should be, in the order in which it is made; None if that cannot be told."""
-        policies: list[Object] = []
+        made: list[Object] = []
         bindings: list[Object] = []
         asking: list[Object] = []
         if self._on:
@@ -162,11 +182,12 @@ class Keeper:
                 log.warning("it cannot be read how the API server calls us", object=where)
                 return None
             if by_policies:
-                policies, bindings = protection.policy_objects(self._home)
+                made, bindings = protection.policy_objects(self._home)
             asking = [protection.configuration(self._home, calling, everything=not by_policies)]
-        return [(self._policies, policies), (self._bindings, bindings), (self._webhooks, asking)]
+        return [(self._policies, made), (self._bindings, bindings), (self._webhooks, asking)]
 
-    async def _have(self, informer: Informer[RawObject], wanted: Object) -> None:
+    async def _have(self, informer: Informer[RawObject], wanted: Object, *, installed: bool = False) -> None:
+        """`installed`: it was there once, so that it is reported if it is missing."""
         resource, name = informer.view.resource, wanted["metadata"]["name"]
         found = informer.cache.get(Key("", name))
         about = {"object": f"{resource.kind}/{name}"}
@@ -176,6 +197,8 @@ class Keeper:
                 return
             made = await self._client.apply(resource, wanted, field_manager=names.FIELD_MANAGER)
             log.info("made", **about, uid=made["metadata"]["uid"])
+            if installed:
+                self._restored(resource, made, "it was missing, and was made again")
             return
         obj = found.decode()
         if obj["metadata"].get("deletionTimestamp"):
@@ -189,6 +212,7 @@ class Keeper:
             except (NotFoundError, ConflictError):
                 return  # somebody else was faster, and what they did comes by itself
             log.warning("it was not as it should be, and was put right", **about, uid=obj["metadata"]["uid"])
+            self._restored(resource, obj, "it had been changed, and was changed back")
 
     async def _is_there(self, resource: Resource, name: str) -> bool:
         try:

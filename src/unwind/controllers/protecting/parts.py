@@ -13,7 +13,7 @@ from unwind.controllers.protecting.counting import Counts
 from unwind.controllers.protecting.guarding import Guards
 from unwind.controllers.protecting.keeping import Keeper
 from unwind.controllers.protecting.looking import Looking
-from unwind.controllers.protecting.telling import Telling
+from unwind.controllers.protecting.telling import Restored, Telling
 from unwind.installing.protection import protection_rules
 from unwind.parts import Share, Trusting
 from unwind.protecting.modes import FEATURE
@@ -86,6 +86,7 @@ def contribute(surroundings: Surroundings) -> Share:
         mode=surroundings.protection.mode,
         owner=surroundings.shards,
         metrics=surroundings.metrics,
+        restored=Restored(registry=surroundings.registry, recorder=surroundings.recorder).report,
     )
     if not on:
         return Share(controllers=(keeper,))

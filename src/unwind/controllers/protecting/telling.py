@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from unwind.api.admission import Asked
+    from unwind.api.resources import Resource
     from unwind.controllers.protecting.subjects import Found
+    from unwind.kube.client import Object
     from unwind.kube.events import Recorder
     from unwind.protecting.kinds import Kind
     from unwind.protecting.rules import Denied
@@ -25,6 +27,22 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 _KNOWN = frozenset(KINDS)
+
+
+class Restored:
+    """Reports policies that the manager restored: they are counted, and an Event on the policy says so."""
+
+    def __init__(self, *, registry: CollectorRegistry, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._restored = Counter(
+            "unwind_policies_restored", "Admission policies that were restored.", ["kind"], registry=registry
+        )
+
+    def report(self, resource: Resource, obj: Object, note: str) -> None:
+        """Report that this object was restored. `note`: what was wrong with it."""
+        self._restored.labels(resource.kind).inc()
+        it = Regarding(resource.api_version, resource.kind, obj["metadata"]["name"], obj["metadata"]["uid"])
+        self._recorder.report(it, EventReason.POLICY_RESTORED, note, action="Restore", type="Warning")
 
 
 class Telling:

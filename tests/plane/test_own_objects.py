@@ -1,0 +1,360 @@
+"""Unwind's own objects: who may write and delete them, and what the manager restores."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import pytest_asyncio
+from prometheus_client import CollectorRegistry
+
+from tests.plane.external import Everything
+from tests.plane.profiles import under_way
+from tests.plane.registering import until_refused
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.names import OWNER_LABEL, EventReason
+from unwind.api.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    LEASES,
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    NAMESPACES,
+    ROLE_BINDINGS,
+    ROLES,
+    SECRETS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
+from unwind.api.rights import HOME, Setting
+from unwind.api.unwind import INVENTORIES, Entry, Inventory, InventorySpec, MemberRef
+from unwind.controllers.protecting.keeping import Keeper
+from unwind.controllers.protecting.telling import Restored
+from unwind.installing.addressing import CERTIFICATE
+from unwind.installing.contributions import profile_rules
+from unwind.installing.guarding import kinds_name
+from unwind.installing.install import install
+from unwind.installing.manifests import policies
+from unwind.installing.registration import REGISTRATION, cluster_rules
+from unwind.kube.client import Client
+from unwind.kube.errors import ApiError
+from unwind.kube.events import EVENTS, Recorder
+from unwind.kube.metrics import Metrics
+from unwind.local import tools, waiting
+from unwind.protecting.keeping import mended
+from unwind.testing.managers import manager_client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Object
+    from unwind.local.cluster import Cluster
+    from unwind.local.plane import Plane
+
+LEASE = "unwind-shard-99"
+KEY = "unwind-a-key"
+RECORD = "guarded-0"
+ADMIN, NAMESPACE_ADMIN, TENANT = "own-admin", "own-namespace-admin", "own-tenant"
+WRITE = ["create", "patch", "update", "delete", "deletecollection", "get", "list"]
+
+
+def inventory(name: str, namespace: str = HOME) -> Object:
+    it = ObjectRef(version="v1", kind="ConfigMap", namespace="default", name="it", uid="it")
+    spec = InventorySpec(
+        owner=ObjectRef(kind="ClusterSummary", namespace="default", name=name, uid=name),
+        member=MemberRef(object=ObjectRef(kind="Cluster", name="m", uid="m"), system_uid="m"),
+        entries={"it": Entry(object=it, resource="configmaps", state="Confirmed")},
+    )
+    return manifest(
+        INVENTORIES,
+        Inventory(metadata=ObjectMeta(name=name, namespace=namespace, labels={OWNER_LABEL: name}), spec=spec),
+    )
+
+
+def lease(name: str, namespace: str = HOME) -> Object:
+    return body(LEASES, name, namespace, spec={"holderIdentity": "a", "leaseDurationSeconds": 1})
+
+
+def body(resource: Resource, name: str, namespace: str = "", **content: Any) -> Object:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **content}
+
+
+class Scene:
+    """An installed Unwind with a record and a Lease, and people with different rights."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.client = cluster.client
+        self.kubeconfigs: dict[str, Path] = {}
+
+    async def begin(self) -> None:
+        await install(self.client, Setting(url="https://127.0.0.1:1"))
+        for resource, obj in (
+            (INVENTORIES, inventory(RECORD)),
+            (LEASES, lease(LEASE)),
+            (SECRETS, body(SECRETS, KEY, HOME)),
+        ):
+            await self.client.create(resource, obj)
+        await self.bind(ADMIN, "cluster-admin")
+        # As `admin` of the namespace, with what an operator may add to it.
+        everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+        await self.client.create(ROLES, body(ROLES, NAMESPACE_ADMIN, HOME, rules=[everything]))
+        await self.client.create(ROLE_BINDINGS, self.binding(ROLE_BINDINGS, NAMESPACE_ADMIN, HOME))
+        # Rights over kinds and webhooks, as an operator of something else has them.
+        groups = ["apiextensions.k8s.io", "admissionregistration.k8s.io"]
+        rules = [{"apiGroups": groups, "resources": ["*"], "verbs": WRITE}]
+        await self.client.create(CLUSTER_ROLES, body(CLUSTER_ROLES, TENANT, rules=rules))
+        await self.bind(TENANT, TENANT)
+        for user in (ADMIN, NAMESPACE_ADMIN, TENANT):
+            self.kubeconfigs[user] = self.cluster.write_kubeconfig(user)
+        await self.until_guarded()
+
+    async def until_guarded(self) -> None:
+        """Return when the API server heeds the policies, and what people were granted."""
+        found = await self.client.get(NAMESPACES, HOME)
+        await until_refused(lambda: self.client.delete(NAMESPACES, HOME, uid=found["metadata"]["uid"], dry_run=True))
+        label = {"metadata": {"labels": {"a": "b"}}}
+        async with Client(self.cluster.connection(NAMESPACE_ADMIN)) as client, asyncio.timeout(60):
+            while True:
+                error = await until_refused(lambda: client.patch(INVENTORIES, RECORD, label, namespace=HOME))
+                if "cannot patch resource" not in str(error):
+                    return  # it is not RBAC that refuses
+                await asyncio.sleep(0.05)
+
+    async def bind(self, user: str, role: str) -> None:
+        await self.client.create(CLUSTER_ROLE_BINDINGS, self.binding(CLUSTER_ROLE_BINDINGS, user, "", role))
+
+    def binding(self, resource: Resource, user: str, namespace: str, role: str = "") -> Object:
+        kind = CLUSTER_ROLES.kind if role else ROLES.kind
+        return body(
+            resource,
+            user,
+            namespace,
+            roleRef={"apiGroup": CLUSTER_ROLES.group, "kind": kind, "name": role or user},
+            subjects=[{"apiGroup": CLUSTER_ROLES.group, "kind": "User", "name": user}],
+        )
+
+    async def kubectl(self, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        found = tools.find(tools.KUBECTL)
+        assert found, "make setup has it built where it is not on the PATH"
+        env = os.environ | {"KUBECONFIG": str(self.kubeconfigs[user])}
+        return await asyncio.to_thread(
+            lambda: subprocess.run(
+                [found.path, *arguments], env=env, capture_output=True, text=True, timeout=60, check=False
+            )
+        )
+
+    async def uid(self, resource: Resource, name: str) -> str:
+        found = await self.client.get(resource, name, namespace=HOME if resource.namespaced else None)
+        uid: str = found["metadata"]["uid"]
+        return uid
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def scene(plane: Plane) -> AsyncIterator[Scene]:
+    """A cluster of these tests' own: what they guard is shared by all others."""
+    member = await plane.add_member("own-objects")
+    scene = Scene(member)
+    await scene.begin()
+    yield scene
+    await plane.remove_member(member.name)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "crd/inventories.unwind.dev",
+        "crd/teardowns.unwind.dev",
+        "crd/clustersummaries.config.projectsveltos.io",
+        f"namespace/{HOME}",
+        f"inventory/{RECORD}",
+        f"configmap/{REGISTRATION}",
+        f"secret/{KEY}",
+    ],
+)
+async def test_a_cluster_admin_does_not_delete_records_by_accident(scene: Scene, target: str) -> None:
+    done = await scene.kubectl(ADMIN, "delete", target, "-n", HOME, "--dry-run=server")
+    assert done.returncode != 0
+    assert "Without its records, Unwind does not know what it deployed" in done.stderr
+    assert "`unwind uninstall`" in done.stderr
+
+
+async def test_a_cluster_admin_does_not_delete_all_records_at_once(scene: Scene) -> None:
+    done = await scene.kubectl(
+        ADMIN, "delete", "--raw", f"/apis/unwind.dev/v1alpha1/namespaces/{HOME}/inventories?dryRun=All"
+    )
+    assert done.returncode != 0
+    assert "Without its records" in done.stderr
+
+
+async def test_a_cluster_admin_may_change_a_record_and_delete_it_by_its_uid(scene: Scene) -> None:
+    async with Client(scene.cluster.connection(ADMIN)) as client:
+        made = await client.create(INVENTORIES, inventory("by-uid"))
+        await client.patch(INVENTORIES, "by-uid", {"metadata": {"labels": {"a": "b"}}}, namespace=HOME)
+        await client.delete(INVENTORIES, "by-uid", uid=made["metadata"]["uid"], namespace=HOME)
+    await waiting.until_absent(scene.client, INVENTORIES, "by-uid", namespace=HOME)
+
+
+async def test_a_kind_of_records_goes_on_being_served(scene: Scene) -> None:
+    name = f"{INVENTORIES.plural}.{INVENTORIES.group}"
+    found = await scene.client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
+    versions = [one | {"served": False} for one in found["spec"]["versions"]]
+    async with Client(scene.cluster.connection(ADMIN)) as client:
+        with pytest.raises(ApiError, match="must go on serving version v1alpha1"):
+            await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, {"spec": {"versions": versions}})
+        await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, {"metadata": {"annotations": {"a": "b"}}})
+
+
+async def test_an_admin_of_the_namespace_writes_none_of_its_records(scene: Scene) -> None:
+    label = {"metadata": {"labels": {"a": "b"}}}
+    objects = ((INVENTORIES, RECORD), (LEASES, LEASE), (CONFIG_MAPS, REGISTRATION), (SECRETS, KEY))
+    async with Client(scene.cluster.connection(NAMESPACE_ADMIN)) as client:
+        for resource, name in objects:
+            with pytest.raises(ApiError, match=f"{HOME}/{name} is written by Unwind only"):
+                await client.patch(resource, name, label, namespace=HOME)
+            with pytest.raises(ApiError, match=f"{HOME}/{name} is written by Unwind only"):
+                await client.delete(resource, name, uid=await scene.uid(resource, name), namespace=HOME)
+        for resource, obj in (
+            (INVENTORIES, inventory("planted")),
+            (LEASES, lease("unwind-replica-x")),
+            (SECRETS, body(SECRETS, "unwind-planted", HOME)),
+        ):
+            with pytest.raises(ApiError, match="is written by Unwind only"):
+                await client.create(resource, obj)
+        # What is not Unwind's is nobody's business.
+        await client.create(LEASES, lease("theirs"))
+        await client.create(CONFIG_MAPS, body(CONFIG_MAPS, "theirs", HOME))
+        await client.create(SECRETS, body(SECRETS, CERTIFICATE, HOME))
+
+
+async def test_other_namespaces_are_not_concerned(scene: Scene) -> None:
+    await scene.cluster.create_namespace("elsewhere")
+    await scene.client.create(ROLES, body(ROLES, "all", "elsewhere", rules=[_everything()]))
+    binding = scene.binding(ROLE_BINDINGS, TENANT, "elsewhere")
+    binding["roleRef"]["name"] = "all"
+    await scene.client.create(ROLE_BINDINGS, binding)
+    async with Client(scene.cluster.connection(TENANT)) as client:
+        objects = (
+            (LEASES, lease(LEASE, "elsewhere")),
+            (CONFIG_MAPS, body(CONFIG_MAPS, REGISTRATION, "elsewhere")),
+            (INVENTORIES, inventory(RECORD, "elsewhere")),
+        )
+        for resource, obj in objects:
+            made = await _until_created(client, resource, obj)
+            await client.delete(resource, obj["metadata"]["name"], uid=made["metadata"]["uid"], namespace="elsewhere")
+
+
+async def _until_created(client: Client, resource: Resource, obj: Object) -> Object:
+    """A right is in effect a moment after it was granted."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await client.create(resource, obj)
+            except ApiError as error:
+                if "cannot create resource" not in str(error):
+                    raise
+                await asyncio.sleep(0.05)
+
+
+def _everything() -> Object:
+    return {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+
+
+async def test_who_may_write_all_webhooks_and_kinds_does_not_write_those_of_unwind(scene: Scene) -> None:
+    label = {"metadata": {"labels": {"a": "b"}}}
+    async with Client(scene.cluster.connection(TENANT)) as client:
+        for resource, name in (
+            (VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(HOME)),
+            (MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(HOME)),
+            (CUSTOM_RESOURCE_DEFINITIONS, f"{INVENTORIES.plural}.{INVENTORIES.group}"),
+        ):
+            with pytest.raises(ApiError, match=f"{name} is changed by Unwind only"):
+                await client.patch(resource, name, label)
+            with pytest.raises(ApiError, match=r"by Unwind only|Without its records"):
+                await client.delete(resource, name, uid=await scene.uid(resource, name), dry_run=True)
+        other = body(VALIDATING_WEBHOOK_CONFIGURATIONS, "theirs", webhooks=[])
+        made = await client.create(VALIDATING_WEBHOOK_CONFIGURATIONS, other)
+        await client.delete(VALIDATING_WEBHOOK_CONFIGURATIONS, "theirs", uid=made["metadata"]["uid"])
+
+
+async def test_the_manager_writes_its_own(scene: Scene) -> None:
+    async with manager_client(scene.client, HOME) as client:
+        for resource, obj in ((INVENTORIES, inventory("managed")), (LEASES, lease("unwind-replica-y"))):
+            name = obj["metadata"]["name"]
+            made = await client.create(resource, obj)
+            await client.patch(resource, name, {"metadata": {"labels": {"a": "b"}}}, namespace=HOME)
+            await client.delete(resource, name, uid=made["metadata"]["uid"], namespace=HOME)
+
+
+@asynccontextmanager
+async def keeping(scene: Scene) -> AsyncIterator[CollectorRegistry]:
+    """The part of a manager that restores policies, with protection switched off."""
+    registry = CollectorRegistry()
+    async with manager_client(scene.client, HOME) as own:
+        recorder = Recorder(own, instance="test")
+        restored = Restored(registry=registry, recorder=recorder)
+        keeper = Keeper(
+            own,
+            namespace=HOME,
+            on=False,
+            owner=Everything(),
+            metrics=Metrics(CollectorRegistry()),
+            restored=restored.report,
+        )
+        async with under_way((recorder, keeper)):
+            yield registry
+
+
+async def test_policies_come_back_as_they_were_installed_and_that_is_reported(scene: Scene) -> None:
+    client = scene.client
+    wanted = dict(
+        zip(
+            (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS),
+            policies(Setting(namespace=HOME)),
+            strict=True,
+        )
+    )
+    count = 0
+    async with keeping(scene) as registry:
+        for resource, objects in wanted.items():
+            for one in objects:
+                name = one["metadata"]["name"]
+                found = await client.get(resource, name)
+                assert mended(found, one) == {}, "what is installed needs no change"
+                await client.delete(resource, name, uid=found["metadata"]["uid"])
+                uid = found["metadata"]["uid"]
+                await waiting.until(
+                    client,
+                    resource,
+                    name,
+                    lambda it, uid=uid: it is not None and it["metadata"]["uid"] != uid,  # type: ignore[misc]
+                    "made again",
+                )
+                count += 1
+        weakened = {"spec": {"matchConditions": [{"name": "never", "expression": "false"}]}}
+        name, resource = kinds_name(HOME), VALIDATING_ADMISSION_POLICIES
+        [one] = [it for it in wanted[resource] if it["metadata"]["name"] == name]
+        assert mended(await client.patch(resource, name, weakened), one)
+        await waiting.until(client, resource, name, lambda it: it is not None and mended(it, one) == {}, "restored")
+        async with asyncio.timeout(30):
+            while len(told := await _told(client)) < count + 1:
+                await asyncio.sleep(0.05)
+        total = sum(
+            registry.get_sample_value("unwind_policies_restored_total", {"kind": kind.kind}) or 0 for kind in wanted
+        )
+    assert total == count + 1
+    assert {one["type"] for one in told} == {"Warning"}
+    await scene.until_guarded()
+
+
+async def _told(client: Client) -> list[Object]:
+    return [one for one in await client.list(EVENTS) if one["reason"] == EventReason.POLICY_RESTORED]
