@@ -6,9 +6,11 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from unwind.kube import kubeconfig
+from unwind.api.names import MANAGER_USER_AGENT
+from unwind.api.rights import HOME
 from unwind.kube.client import Client
 from unwind.kube.transport import HttpTransport
+from unwind.testing.managers import manager_connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -61,10 +63,11 @@ class Delayed:
 
 
 @asynccontextmanager
-async def delayed(cluster: Cluster, delay: Delay) -> AsyncIterator[Client]:
-    """A client of a cluster whose matching requests are held back."""
-    connection = kubeconfig.load(cluster.kubeconfig)
-    async with Client(connection, transport=Delayed(HttpTransport(connection, user_agent="delayed"), delay)) as client:
+async def delayed(cluster: Cluster, delay: Delay, *, namespace: str = HOME) -> AsyncIterator[Client]:
+    """A client for the manager of a namespace whose matching requests are held back."""
+    connection = await manager_connection(cluster.client, namespace)
+    inner = HttpTransport(connection, user_agent=MANAGER_USER_AGENT)
+    async with Client(connection, transport=Delayed(inner, delay)) as client:
         yield client
 
 

@@ -158,6 +158,8 @@ class Carrying:
     async def seal(self) -> None:
         """Seal the inventory, and only then report the step as removed. If the inventory changed since it was read, or
         names objects that could still be created, everything in it is removed, or seen to be absent, first."""
+        if self.state in OVER:
+            return
         if not await self.closed() or intended(self._read or ()):
             self.state = StepState.REMOVING
             self.over.clear()
