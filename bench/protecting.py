@@ -14,6 +14,7 @@ from bench.ratios import Ratio, alternate
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import (
     DEPLOYMENTS,
+    SERVICE_ACCOUNTS,
     VALIDATING_ADMISSION_POLICIES,
     VALIDATING_ADMISSION_POLICY_BINDINGS,
 )
@@ -22,10 +23,12 @@ from unwind.concurrency import side_by_side
 from unwind.installing import protection
 from unwind.kube.errors import ApiError
 from unwind.local.plane import running
+from unwind.protecting import policies
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
 
 CALLERS = 16
@@ -50,9 +53,9 @@ async def by_policy(client: Client) -> None:
     protected = await deployments(client, "protected", {DELETE_PROTECTION_LABEL: "Cascading"})
     refused = await deployments(client, "refused", {CONSTANT_LABEL: "yes"})
     free = await deployments(client, "free", {})
-    policies, bindings = protection.policy_objects(HOME)
+    made, bindings = protection.policy_objects(HOME)
     constant = constant_policy()
-    for policy in (*policies, constant[0]):
+    for policy in (*made, constant[0]):
         await client.apply(VALIDATING_ADMISSION_POLICIES, policy)
     for binding in (*bindings, constant[1]):
         await client.apply(VALIDATING_ADMISSION_POLICY_BINDINGS, binding)
@@ -62,9 +65,36 @@ async def by_policy(client: Client) -> None:
     took, least = await alternate(deleting(client, protected, expected=403), deleting(client, refused, expected=403))
     what = f"{ASKED:,} DELETEs of a protected Deployment"
     print(Ratio(what, "the same by a policy of one constant", took, least, goal=round(1 / 0.9, 2)))
+    await unlabelled(client, free)
     unprotected = await deleting(client, free, expected=0)()
     rates = [f"{ASKED / one:,.0f}" for one in (took, least, unprotected)]
     print(f"DELETEs a second: protected {rates[0]}, by a constant {rates[1]}, unprotected {rates[2]}")
+
+
+async def unlabelled(client: Client, free: list[Object]) -> None:
+    """A Deployment without a label, with and without the policy for all kinds: its selector leaves it out."""
+    name = protection.policy_name(policies.ANY_KIND, HOME)
+    [binding] = [one for one in protection.policy_objects(HOME)[1] if one["metadata"]["name"] == name]
+    body = {"apiVersion": SERVICE_ACCOUNTS.api_version, "kind": SERVICE_ACCOUNTS.kind}
+    metadata = {"name": "canary", "namespace": NAMESPACE, "labels": {DELETE_PROTECTION_LABEL: "Always"}}
+    canary = await client.create(SERVICE_ACCOUNTS, body | {"metadata": metadata})
+
+    async def with_it() -> float:
+        await client.apply(VALIDATING_ADMISSION_POLICY_BINDINGS, binding)
+        while await ask(client, canary, SERVICE_ACCOUNTS) != 403:
+            pass
+        return await deleting(client, free, expected=0)()
+
+    async def without_it() -> float:
+        found = await client.get(VALIDATING_ADMISSION_POLICY_BINDINGS, name)
+        await client.delete(VALIDATING_ADMISSION_POLICY_BINDINGS, name, uid=found["metadata"]["uid"])
+        while await ask(client, canary, SERVICE_ACCOUNTS) != 0:
+            pass
+        return await deleting(client, free, expected=0)()
+
+    took, least = await alternate(with_it, without_it)
+    what = f"{ASKED:,} DELETEs of an unlabelled Deployment"
+    print(Ratio(what, "the same without the policy for all kinds", took, least, goal=1.05))
 
 
 def constant_policy() -> tuple[Object, Object]:
@@ -129,11 +159,11 @@ def deleting(client: Client, objects: list[Object], *, expected: int) -> Callabl
     return run
 
 
-async def ask(client: Client, obj: Object) -> int:
+async def ask(client: Client, obj: Object, resource: Resource = DEPLOYMENTS) -> int:
     """What a DELETE, as a dry run, is refused with; 0 if it is not."""
     metadata = obj["metadata"]
     try:
-        await client.delete(DEPLOYMENTS, metadata["name"], uid=metadata["uid"], namespace=NAMESPACE, dry_run=True)
+        await client.delete(resource, metadata["name"], uid=metadata["uid"], namespace=NAMESPACE, dry_run=True)
     except ApiError as error:
         return error.code
     return 0

@@ -276,7 +276,7 @@ async def serve(pair: KeyPair, path: Path) -> None:
         webhook = Answering(
             counts=caches.counts,
             guards=caches.guards,
-            looking=Looking(client, caches.guards.served),
+            looking=Looking(client),
             telling=Telling(registry=new_registry(), recorder=Recorder(client, instance="bench")),
         )
         routes = [Route(path="/constant", name="constant", handler=constant), *webhook.routes()]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.plane.protection_table import LABEL, ROWS, P
+from tests.plane.protection_table import COPIES, LABEL, OTHERS, ROWS, P
 from unwind.api.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     JOBS,
@@ -71,7 +71,7 @@ def definition(
 
 async def serve(client: Client, kinds: Iterable[Kind] = KINDS) -> None:
     """Have all kinds served that are not Kubernetes' own, and wait until they are."""
-    for kind in kinds:
+    for kind in (*kinds, *OTHERS):
         if kind.built_in:
             continue
         body = definition(kind.group, kind.kind, kind.plural, *kind.versions, namespaced=kind.namespaced)
@@ -101,7 +101,8 @@ async def put(client: Client, row: Row) -> None:
     """Have a row's object there, in its state.
 
     idle: nothing depends on it. busy: something does. unsaid, unreadable: it does not say how much, or says a word.
-    terminating: it is being deleted. All others: what is in a namespace, or of a CRD.
+    terminating: it is being deleted. controlled: another object is its controller. All others: what is in a namespace,
+    or of a CRD.
     """
     state, kind = row.state, row.kind
     if kind == NAMESPACE:
@@ -109,7 +110,10 @@ async def put(client: Client, row: Row) -> None:
     elif kind == DEFINITION:
         await _definition(client, row)
     else:
-        await client.create(row.resource, _body(row))
+        body = _body(row)
+        if state == "controlled":
+            body["metadata"]["ownerReferences"] = [await _controller(client, f"{_other(row)}-{row.kind.plural}", ROOM)]
+        await client.create(row.resource, body)
         await _become(client, row)
     if state == "terminating":
         await _begin_deletion(client, row.resource, name_of(row), room_of(row))
@@ -219,6 +223,8 @@ _CONTENT: dict[str, Callable[[Row], Object]] = {
     "CronJob": _cron_job,
     "PersistentVolumeClaim": _claim,
     "PersistentVolume": _volume,
+    "PriorityClass": lambda _: {"value": 1},
+    "EndpointSlice": lambda _: {"addressType": "IPv4", "endpoints": []},
     "Cluster": lambda _: {"spec": {"syncMode": "Push"}},
     "ClusterProfile": lambda row: {
         "spec": {"clusterSelector": {"matchLabels": {"no": "where"}}},
@@ -226,6 +232,7 @@ _CONTENT: dict[str, Callable[[Row], Object]] = {
     },
 }
 _SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+_CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 
 
 async def _become(client: Client, row: Row) -> None:
@@ -249,6 +256,13 @@ async def _become(client: Client, row: Row) -> None:
             await client.create(PERSISTENT_VOLUME_CLAIMS, named(PERSISTENT_VOLUME_CLAIMS, _other(row), ROOM, spec=spec))
             await _until(client, row, _bound)
     assert await client.get(row.resource, name, namespace=where)
+
+
+async def _controller(client: Client, name: str, namespace: str) -> Object:
+    """A reference to a controller that exists: the garbage collector deletes objects of one that does not."""
+    made = await client.create(_CONFIG_MAPS, named(_CONFIG_MAPS, name, namespace))
+    about = {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": made["metadata"]["uid"]}
+    return about | {"controller": True}
 
 
 async def _run_by(client: Client, row: Row) -> None:
@@ -310,9 +324,24 @@ async def _namespace(client: Client, row: Row) -> None:
         if state == "lost-claim":
             await _lose(client, _other(row), name)
     elif state == "protected":
-        guarded = named(Resource("", "v1", "configmaps", "ConfigMap"), "kept", name)
+        guarded = named(_CONFIG_MAPS, "kept", name)
         guarded["metadata"]["labels"] = {LABEL: "Always"}
-        await client.create(Resource("", "v1", "configmaps", "ConfigMap"), guarded)
+        await client.create(_CONFIG_MAPS, guarded)
+    elif state.startswith(("protected-", "controlled-")):
+        await _labelled_in(client, state, name)
+
+
+async def _labelled_in(client: Client, state: str, namespace: str) -> None:
+    """An object of another kind in a namespace, labelled Always."""
+    how, _, lower = state.partition("-")
+    kind = next(one for one in (*OTHERS, *COPIES) if one.kind.lower() == lower)
+    resource = Resource(kind.group, "v1", kind.plural, kind.kind)
+    fill = _CONTENT.get(kind.kind)
+    body = named(resource, "kept", namespace) | (fill(ROWS[0]) if fill else {})
+    body["metadata"]["labels"] = {LABEL: "Always"}
+    if how == "controlled":
+        body["metadata"]["ownerReferences"] = [await _controller(client, "owner", namespace)]
+    await client.create(resource, body)
 
 
 async def _bind(client: Client, volume: str, namespace: str) -> None:
@@ -341,12 +370,14 @@ async def _definition(client: Client, row: Row) -> None:
     body = definition("example.dev", "Thing" + row.name.title().replace("-", ""), _plural(row), "v1", namespaced=False)
     body["metadata"] = _metadata(row)
     await define(client, body)
-    if row.state not in ("resource", "terminating-resource"):
+    if row.state not in ("resource", "terminating-resource", "protected-resource", "unserved"):
         return
     resource = Resource("example.dev", "v1", _plural(row), body["spec"]["names"]["kind"], namespaced=False)
     obj = named(resource, "one")
     if row.state == "terminating-resource":
         obj["metadata"]["finalizers"] = ["example.dev/hold"]
+    if row.state in ("protected-resource", "unserved"):
+        obj["metadata"]["labels"] = {LABEL: "Always"}
     async with asyncio.timeout(30):
         while True:
             try:
@@ -360,6 +391,9 @@ async def _definition(client: Client, row: Row) -> None:
                 break
     if row.state == "terminating-resource":
         await _begin_deletion(client, resource, "one")
+    if row.state == "unserved":
+        unserved = [one | {"served": False} for one in body["spec"]["versions"]]
+        await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name_of(row), {"spec": {"versions": unserved}})
 
 
 # What a DELETE of them is answered with

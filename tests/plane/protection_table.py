@@ -12,7 +12,7 @@ import msgspec
 
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import Resource
-from unwind.protecting.kinds import DEFINITION, KINDS, NAMESPACE, REPLICAS, Kind
+from unwind.protecting.kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, REPLICAS, Kind, of_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,6 +98,34 @@ def _of_workloads(kind: Kind, version: str) -> Iterable[Row]:
             yield Row(number=15, kind=kind, version=version, label="Cascading", state="unreadable", denied=denied)
 
 
+OTHERS: tuple[Kind, ...] = (
+    of_any("other.example.dev", "Gizmo", plural="gizmos", version="v1"),
+    of_any("", "ServiceAccount", plural="serviceaccounts", version="v1"),
+    of_any("rbac.authorization.k8s.io", "Role", plural="roles", version="v1"),
+    of_any("scheduling.k8s.io", "PriorityClass", plural="priorityclasses", version="v1", namespaced=False),
+)
+"""Kinds that have no policy of their own."""
+COPIES: tuple[Kind, ...] = tuple(kind for kind in EXEMPT if kind.kind != "Event")
+"""Kinds that controllers write, with labels copied from other objects."""
+
+
+def _of_others() -> Iterable[Row]:
+    def row(kind: Kind, label: str | None, state: str = "idle", denied: str = "", number: int = 27) -> Row:
+        return Row(number=number, kind=kind, version="v1", label=label, state=state, denied=denied)
+
+    for kind in OTHERS:
+        yield row(kind, "Always", denied=ALWAYS)
+        unknown = f"{P} {LABEL}=always, a value that is not known: Always and Cascading are"
+        yield row(kind, "always", denied=unknown, number=12)
+        yield row(kind, "Cascading")
+        yield row(kind, None)
+        yield row(kind, "Always", "terminating")
+        if kind.namespaced:
+            yield row(kind, "Always", "controlled")
+    for kind in COPIES:
+        yield row(kind, "Always")
+
+
 def _of_containers() -> Iterable[Row]:
     def row(number: int, state: str, denied: str = "", *, label: str | None = "Cascading", kind: Kind) -> Row:
         return Row(number=number, kind=kind, version="v1", label=label, state=state, denied=denied)
@@ -118,12 +146,25 @@ def _of_containers() -> Iterable[Row]:
     yield row(24, "protected", held, label=None, kind=NAMESPACE)
     yield row(24, "pending-pod", label=None, kind=NAMESPACE)
     yield row(12, "resource", label=None, kind=DEFINITION)
+    # What cannot be listed is refused, with or without a label.
+    unlisted = "error: none of its versions is served"
+    yield row(26, "unserved", f"{P} list protected objects {unlisted}", label=None, kind=DEFINITION)
+    yield row(26, "unserved", f"{P} list CRs {unlisted}", kind=DEFINITION)
+    # An object of any kind keeps its namespace and its CRD.
+    yield row(27, "protected-resource", f"{P} {LABEL} of what is of it: Thing", label=None, kind=DEFINITION)
+    for kind in OTHERS:
+        if kind.namespaced:
+            held = f"{P} {LABEL} of what is in it: {kind.kind} "
+            yield row(27, f"protected-{kind.kind.lower()}", held, label=None, kind=NAMESPACE)
+    yield row(27, "controlled-gizmo", label=None, kind=NAMESPACE)
+    yield row(27, "protected-endpointslice", label=None, kind=NAMESPACE)
 
 
 ROWS: tuple[Row, ...] = (
     *(row for kind in KINDS for version in _versions(kind) for row in _of_every_kind(kind, version)),
     *(row for kind in KINDS for version in _versions(kind) for row in _of_workloads(kind, version)),
     *_of_containers(),
+    *_of_others(),
 )
 """All of it. What has to do with requests and not with objects is not among it: collections, dry runs, writes."""
 BY_ITSELF: tuple[Row, ...] = tuple(row for row in ROWS if not row.by_the_rest)

@@ -94,7 +94,7 @@ async def until_all_there(client: Client, *, everything: bool = False) -> None:
 
 
 async def until_asking(client: Client, *, everything: bool) -> None:
-    names = ["labelled", "unlabelled", "labels"] if everything else ["labelled", "unlabelled"]
+    names = ["labelled", "unlabelled", "any-kind", "labels"] if everything else ["labelled", "unlabelled"]
     asked = [f"{name}.protection.unwind.dev" for name in names]
     await until(
         client,

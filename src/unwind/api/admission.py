@@ -25,6 +25,13 @@ class AskedKind(Model, frozen=True, kw_only=True):
     kind: str = ""
 
 
+class AskedResource(Model, frozen=True, kw_only=True):
+    """The resource that a review is about."""
+
+    resource: str = ""
+    """Its plural name."""
+
+
 class User(Model, frozen=True, kw_only=True):
     """Whoever asks, as the API server knows them."""
 
@@ -43,6 +50,7 @@ class Asked(Model, frozen=True, kw_only=True):
     """Of the review, not of what it is about."""
     kind: AskedKind = AskedKind()
     """What the rule is for; an object that came in another version was converted to it."""
+    resource: AskedResource = AskedResource()
     sub_resource: str = ""
     namespace: str = ""
     operation: str = ""
@@ -75,6 +83,8 @@ class _Answer(Model, frozen=True, kw_only=True):
     patch_type: str = ""
     patch: str = ""
     """A JSON patch in base64."""
+    warnings: tuple[str, ...] = ()
+    """What the person who sent the request reads although it passes."""
 
 
 # Whoever is answered wants the version and the kind, too: they are defaults that are not left out.
@@ -116,9 +126,9 @@ def barely(body: bytes) -> Asked | None:
     return None
 
 
-def allowed(asked: Asked) -> bytes:
+def allowed(asked: Asked, *, warning: str = "") -> bytes:
     """The answer that lets it pass."""
-    return _answer(asked, _Answer(uid=asked.uid, allowed=True))
+    return _answer(asked, _Answer(uid=asked.uid, allowed=True, warnings=(warning,) if warning else ()))
 
 
 def patched(asked: Asked, patch: list[dict[str, Any]]) -> bytes:

@@ -11,6 +11,7 @@ from rich.text import Text
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.policies import DeleteProtection
+from unwind.api.resources import PERSISTENT_VOLUMES
 from unwind.cli import console
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.cli.targets import Place  # noqa: TC001 - cyclopts reads the annotations
@@ -23,10 +24,11 @@ from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.protecting import kinds
-from unwind.protecting.limits import not_against
+from unwind.protecting.limits import disk_warning, not_against, unprotectable
 from unwind.protecting.rules import FORBIDDEN
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from unwind.kube.client import Object
@@ -59,6 +61,8 @@ class Protected(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     not_known: str = ""
     """Why that could not be found out."""
     not_against: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What else must be done so that nothing is lost."""
 
 
 async def protect(
@@ -83,7 +87,9 @@ async def protect(
     async with _client(kubeconfig, context) as client:
         named, kind = await _meant(client, target, namespace)
         _refuse_empty(kind, word)
-        read = await _read(client, named)
+        found = await _found(client, named)
+        read = msgspec.convert(found["metadata"], ObjectMeta)
+        _refuse_unprotectable(named, kind, read)
         if read.terminating:
             raise UnwindError(
                 f"{named} is being deleted already, which no label stops", remedy="`unwind why` says what it waits for"
@@ -98,6 +104,7 @@ async def protect(
             now=refusal,
             not_known=not_known,
             not_against=tuple(not_against(kind, word, owners=[f"{it.kind} {it.name}" for it in read.owner_references])),
+            warnings=tuple(_warnings(kind, found)),
         )
     if output == "json":
         console.show_json(told)
@@ -141,11 +148,21 @@ def _client(kubeconfig: Path | None, context: str | None) -> Client:
 async def _meant(client: Client, target: str, namespace: str | None) -> tuple[Named, Kind]:
     where = namespace or client.connection.namespace
     named = await naming.resolve(Discovery(client), target, namespace=where)
-    kind = kinds.of(named.resource.group, named.resource.kind)
-    if kind is None:
-        known = ", ".join(sorted({one.resource for one in kinds.KINDS}))
-        raise UnwindError(f"a {named.resource.kind} cannot be protected", remedy=f"these can: {known}")
+    it = named.resource
+    kind = kinds.of_any(it.group, it.kind, plural=it.plural, version=it.version, namespaced=it.namespaced)
     return named, kind
+
+
+def _refuse_unprotectable(named: Named, kind: Kind, read: ObjectMeta) -> None:
+    controllers = [f"{it.kind} {it.name}" for it in read.owner_references if it.controller]
+    if refusal := unprotectable(kind, controller=next(iter(controllers), "")):
+        why, remedy = refusal
+        raise UnwindError(f"cannot protect {named}: {why}", remedy=remedy)
+
+
+def _warnings(kind: Kind, found: Object) -> Iterator[str]:
+    if kind.resource == PERSISTENT_VOLUMES.plural and (warning := disk_warning(found)):
+        yield warning
 
 
 def _refuse_empty(kind: Kind, word: DeleteProtection) -> None:
@@ -159,12 +176,15 @@ def _refuse_empty(kind: Kind, word: DeleteProtection) -> None:
 
 
 async def _read(client: Client, named: Named) -> ObjectMeta:
+    return msgspec.convert((await _found(client, named))["metadata"], ObjectMeta)
+
+
+async def _found(client: Client, named: Named) -> Object:
     try:
-        found = await client.get(named.resource, named.name, namespace=named.where)
+        return await client.get(named.resource, named.name, namespace=named.where)
     except NotFoundError as error:
         remedy = "look in another namespace with -n" if named.namespace else ""
         raise UnwindError(f"there is no {named}", remedy=remedy) from error
-    return msgspec.convert(found["metadata"], ObjectMeta)
 
 
 async def _label(client: Client, named: Named, read: ObjectMeta, value: str | None) -> None:
@@ -199,6 +219,8 @@ def _show(told: Protected) -> None:
     out.print(Text("it does not protect against"))
     for one in told.not_against:
         out.print(Text(f"  {one}"))
+    for one in told.warnings:
+        console.err.print(Text(f"Warning: {one}", style="bold"))
 
 
 def _show_now(told: Protected) -> None:

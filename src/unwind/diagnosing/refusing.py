@@ -32,6 +32,7 @@ _RIGHT = re.compile(r'User "([^"]*)" cannot (\w+) resource "([^"]+)" in API grou
 _PROTECTION = "ResourcesProtectionDeletion"
 _COUNTED = re.compile(rf"{re.escape(DELETE_PROTECTION_LABEL)}=Cascading and (.+?) (\d+)>0")
 _WITHIN = re.compile(rf"{re.escape(DELETE_PROTECTION_LABEL)} of what is (?:in|of) it: (.*)", re.DOTALL)
+_UNLISTED = re.compile(r"list (?:pods|CRs|protected objects) error: (.*)", re.DOTALL)
 _NAMED = re.compile(r"(\w+) (?:([a-z0-9.-]+)/)?([a-z0-9][a-z0-9.:-]*)")
 _SCALED = ("Deployment", "StatefulSet", "ReplicaSet", "CloneSet", "UnitedDeployment")
 # What a namespace or a CRD still has, in the words of the denial, and how to look at it.
@@ -222,6 +223,12 @@ def _protected(look: Look, text: str, kubectl: Kubectl) -> Finding:
     thing = look.thing
     if said := _WITHIN.search(text):
         return _protected_within(look, said[1], kubectl)
+    if said := _UNLISTED.search(text):
+        return Finding(
+            reason=Reason.PROTECTED,
+            message=f"it may hold protected objects, which cannot be listed: {cut(said[1])}",
+            actor="the owner of the API or CRD that cannot be listed",
+        )
     off = Remedy(
         commands=kubectl.lines(_unlabelled(thing, kubectl), _deleted(thing, kubectl)),
         effect=Effect.LEAVES,

@@ -85,9 +85,15 @@ def _asks(webhook: Object, kind: Kind) -> bool:
         webhook.get("objectSelector", {}).get("matchExpressions") or []
     )
     return labelled and any(
-        kind.group in rule["apiGroups"] and kind.plural in rule["resources"] and "DELETE" in rule["operations"]
+        _among(kind.group, rule["apiGroups"])
+        and _among(kind.plural, rule["resources"])
+        and "DELETE" in rule["operations"]
         for rule in webhook.get("rules") or ()
     )
+
+
+def _among(name: str, listed: list[str]) -> bool:
+    return name in listed or policies.EVERYTHING in listed
 
 
 async def _by_manager(client: Client, configuration: str) -> Enforced:

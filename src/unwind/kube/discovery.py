@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from unwind.kube.client import Client
 
-_AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+# Before Kubernetes 1.30 only v2beta1 is known, which looks the same.
+_AGGREGATED = ",".join(
+    f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList" for version in ("v2", "v2beta1")
+)
 
 
 class Kind(msgspec.Struct, frozen=True):

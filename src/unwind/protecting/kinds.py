@@ -76,6 +76,20 @@ class Rest(Enum):
     """A CRD: its custom resources."""
 
 
+class Controlled(Enum):
+    """What the label means on an object that has a controller (an owner with `controller: true`).
+
+    Such an object often has its labels from a template, and its controller must be able to replace it.
+    """
+
+    PROTECTED = auto()
+    """The same as on any other object."""
+    FREE_FOR_CONTROLLERS = auto()
+    """The controllers of Kubernetes may delete it: rollouts delete old ReplicaSets, CronJobs delete old Jobs."""
+    FREE = auto()
+    """Nothing: which controllers delete objects of the kind is not known."""
+
+
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind whose objects can be protected."""
 
@@ -90,6 +104,9 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """What it goes by, where only the rest of the cluster does. Such an object is asked about without a label, too."""
     cascading: bool = True
     """Whether the word Cascading says something of it. If not, it is an unknown value, which holds."""
+    controlled: Controlled = Controlled.PROTECTED
+    exempt: bool = False
+    """Whether the label does not protect its objects at all."""
 
     @property
     def built_in(self) -> bool:
@@ -110,7 +127,34 @@ _CLAIM = Count(path=("status", "phase"), form=Form.BOUND, what='"Bound" status p
 _VOLUME = Count(path=("status", "phase"), form=Form.BOUND, what='"Bound" status pv')
 _MATCHING = Count(path=("status", "matchingClusters"), form=Form.ITEMS, what="matching clusters")
 
-_BUILT_IN = frozenset({"", "apps", "batch", "networking.k8s.io", "apiextensions.k8s.io"})
+_BUILT_IN = frozenset(
+    {
+        "",
+        "apps",
+        "autoscaling",
+        "batch",
+        "policy",
+        *(
+            f"{one}.k8s.io"
+            for one in (
+                "admissionregistration",
+                "apiextensions",
+                "apiregistration",
+                "certificates",
+                "coordination",
+                "discovery",
+                "events",
+                "flowcontrol.apiserver",
+                "networking",
+                "node",
+                "rbac.authorization",
+                "resource",
+                "scheduling",
+                "storage",
+            )
+        ),
+    }
+)
 _KRUISE = "apps.kruise.io"
 
 NAMESPACE = Kind(
@@ -129,7 +173,14 @@ KINDS: tuple[Kind, ...] = (
     DEFINITION,
     Kind(group="apps", plural="deployments", kind="Deployment", versions=("v1",), count=REPLICAS),
     Kind(group="apps", plural="statefulsets", kind="StatefulSet", versions=("v1",), count=REPLICAS),
-    Kind(group="apps", plural="replicasets", kind="ReplicaSet", versions=("v1",), count=REPLICAS),
+    Kind(
+        group="apps",
+        plural="replicasets",
+        kind="ReplicaSet",
+        versions=("v1",),
+        count=REPLICAS,
+        controlled=Controlled.FREE_FOR_CONTROLLERS,
+    ),
     Kind(group=_KRUISE, plural="clonesets", kind="CloneSet", versions=("v1alpha1",), count=REPLICAS),
     Kind(group=_KRUISE, plural="statefulsets", kind="StatefulSet", versions=("v1alpha1", "v1beta1"), count=REPLICAS),
     Kind(group=_KRUISE, plural="uniteddeployments", kind="UnitedDeployment", versions=("v1alpha1",), count=REPLICAS),
@@ -139,7 +190,14 @@ KINDS: tuple[Kind, ...] = (
     Kind(group="", plural="secrets", kind="Secret", versions=("v1",)),
     Kind(group="", plural="configmaps", kind="ConfigMap", versions=("v1",)),
     Kind(group="apps", plural="daemonsets", kind="DaemonSet", versions=("v1",), count=_SCHEDULED),
-    Kind(group="batch", plural="jobs", kind="Job", versions=("v1",), count=_ACTIVE_PODS),
+    Kind(
+        group="batch",
+        plural="jobs",
+        kind="Job",
+        versions=("v1",),
+        count=_ACTIVE_PODS,
+        controlled=Controlled.FREE_FOR_CONTROLLERS,
+    ),
     Kind(group="batch", plural="cronjobs", kind="CronJob", versions=("v1",), count=_ACTIVE_JOBS),
     Kind(group="", plural="persistentvolumeclaims", kind="PersistentVolumeClaim", versions=("v1",), count=_CLAIM),
     Kind(
@@ -170,11 +228,37 @@ KINDS: tuple[Kind, ...] = (
         count=_MATCHING,
     ),
 )
-"""Pods are not among them: they get their labels from templates, and so would EndpointSlices from Services."""
+"""The kinds that OpenKruise's users know, and those of which something can be counted. Each has a policy that says
+more than `Always`; all other kinds share one."""
 
-_BY_NAME = {(kind.group, kind.kind): kind for kind in KINDS}
+EXEMPT: tuple[Kind, ...] = tuple(
+    Kind(group=group, plural=plural, kind=kind, versions=("v1",), exempt=True)
+    for group, plural, kind in (
+        ("discovery.k8s.io", "endpointslices", "EndpointSlice"),
+        ("", "endpoints", "Endpoints"),
+        ("", "events", "Event"),
+        ("events.k8s.io", "events", "Event"),
+        ("coordination.k8s.io", "leases", "Lease"),
+    )
+)
+"""Kinds that controllers write and delete all the time. EndpointSlices and Endpoints get a copy of their Service's
+labels: if they could not be deleted, a protected Service could not be scaled down."""
+
+_BY_NAME = {(kind.group, kind.kind): kind for kind in (*KINDS, *EXEMPT)}
 
 
 def of(group: str, kind: str) -> Kind | None:
-    """The kind, if its objects can be protected."""
+    """The kind, if it is one of those above."""
     return _BY_NAME.get((group, kind))
+
+
+def of_any(group: str, kind: str, *, plural: str, version: str, namespaced: bool = True) -> Kind:
+    """Any kind: `Always` protects its objects, unless they have a controller."""
+    return of(group, kind) or Kind(
+        group=group,
+        plural=plural,
+        kind=kind,
+        versions=(version,),
+        namespaced=namespaced,
+        controlled=Controlled.FREE,
+    )

@@ -14,7 +14,7 @@ import msgspec
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.policies import DeleteProtection
 from unwind.protecting import rules as words
-from unwind.protecting.kinds import KINDS, Kind
+from unwind.protecting.kinds import EXEMPT, KINDS, Controlled, Kind, of_any
 from unwind.protecting.rules import Why
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ Object = dict[str, Any]
 
 _ALWAYS, _CASCADING = DeleteProtection.ALWAYS.value, DeleteProtection.CASCADING.value
 _SELECTED = {"matchExpressions": [{"key": DELETE_PROTECTION_LABEL, "operator": "Exists"}]}
+NOT_CASCADING: Object = {"key": DELETE_PROTECTION_LABEL, "operator": "NotIn", "values": [_CASCADING]}
+"""In a selector: a label that protects an object of any kind."""
 # Stands in a text for what is known only when somebody deletes something.
 _LATER = "\0"
 
@@ -38,6 +40,20 @@ def _labelled(of: str) -> str:
     return f"has({of}.metadata.labels) && '{DELETE_PROTECTION_LABEL}' in {of}.metadata.labels"
 
 
+def _controlled(of: str) -> str:
+    return (
+        f"has({of}.metadata.ownerReferences)"
+        f" && {of}.metadata.ownerReferences.exists(owner, has(owner.controller) && owner.controller)"
+    )
+
+
+# By the user that the controllers of Kubernetes have, together or each of them.
+_BY_CONTROLLERS = (
+    "(request.userInfo.username == 'system:kube-controller-manager'"
+    " || (has(request.userInfo.groups) && 'system:serviceaccounts:kube-system' in request.userInfo.groups))"
+)
+UNCONTROLLED: Object = {"name": "no-controller", "expression": f"!({_controlled('oldObject')})"}
+"""An object that no controller owns."""
 _WRITTEN = f"object.metadata.labels['{DELETE_PROTECTION_LABEL}']"
 # In the oldest form of the language: webhooks have these conditions, too, where the API server has no policies.
 NEW_VALUE: list[Object] = [
@@ -50,10 +66,7 @@ NEW_VALUE: list[Object] = [
         "name": "not-by-a-controller",
         # A ReplicaSet has the labels of a template; so has a claim of a StatefulSet, which nobody owns. To refuse them
         # would stop what runs, and whoever wrote the template would never read why.
-        "expression": "(!has(object.metadata.ownerReferences)"
-        " || !object.metadata.ownerReferences.exists(owner, has(owner.controller) && owner.controller))"
-        " && request.userInfo.username != 'system:kube-controller-manager'"
-        " && !(has(request.userInfo.groups) && 'system:serviceaccounts:kube-system' in request.userInfo.groups)",
+        "expression": f"!({_controlled('object')}) && !{_BY_CONTROLLERS}",
     },
 ]
 """A value of the label that has to be a known one."""
@@ -75,17 +88,20 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def policies(kinds: Iterable[Kind] = KINDS) -> tuple[Policy, ...]:
-    """All of them: one for each thing that is counted, one for label values, one to tell who must act."""
+    """All of them: one for each thing that is counted, one for all other kinds, one for label values, one to tell who
+    must act."""
     known = tuple(kinds)
     families = groupby(sorted(known, key=_family), key=_family)
     deletions = [_deletion(name, tuple(family)) for name, family in families]
     containers = tuple(kind for kind in known if kind.rest)
-    return *deletions, _labels(known), _unanswered(containers)
+    return *deletions, _any_kind(known), _labels(known), _unanswered(containers)
 
 
 def of(kind: Kind) -> Policy:
     """The policy about deletions of a kind."""
-    return next(policy for policy in policies() if kind in policy.kinds and policy.action == "Deny")
+    found = policies()
+    own = (policy for policy in found if kind in policy.kinds and policy.action == "Deny")
+    return next(own, None) or next(policy for policy in found if policy.name == ANY_KIND)
 
 
 def rules(kinds: Iterable[Kind], operations: Iterable[str]) -> list[Object]:
@@ -103,10 +119,30 @@ def rules(kinds: Iterable[Kind], operations: Iterable[str]) -> list[Object]:
     ]
 
 
+ANY_KIND = "any-kind"
+"""The policy for all kinds that have none of their own."""
+EVERYTHING = "*"
+
+
+def any_rule(*operations: str) -> Object:
+    """The rule for requests about every kind, subresources excepted."""
+    every = {"apiGroups": [EVERYTHING], "apiVersions": [EVERYTHING], "resources": [EVERYTHING]}
+    return every | {"operations": list(operations), "scope": "*"}
+
+
+def not_of(kinds: Iterable[Kind]) -> Object:
+    """The condition that a request is about none of these kinds."""
+    listed = ", ".join(f"'{kind.group}/{kind.plural}'" for kind in kinds)
+    about = "request.resource.group + '/' + request.resource.resource"
+    return {"name": "another-kind", "expression": f"!(({about}) in [{listed}])"}
+
+
 def _family(kind: Kind) -> str:
     """Kinds of which the same is counted go by the same policy, which is called by that."""
     if kind.rest:
         return "contents"
+    if kind.controlled is Controlled.FREE_FOR_CONTROLLERS:
+        return kind.plural
     if kind.count:
         return re.sub("[^a-z0-9]+", "-", kind.count.what.lower()).strip("-")
     return "always-or-nothing" if kind.cascading else "always"
@@ -130,9 +166,42 @@ def _deletion(name: str, kinds: tuple[Kind, ...]) -> Policy:
     )
 
 
+def _any_kind(kinds: tuple[Kind, ...]) -> Policy:
+    """`Always`, and values that are not known, for every kind that has no policy of its own.
+
+    The selector is matched before any expression runs, so that a DELETE of an unlabelled object costs nothing more.
+    """
+    other = of_any("", "", plural="", version="")
+    spec = _spec(
+        (),
+        ("DELETE",),
+        validations=[_validation(f"!({_STANDS}) || {_free(other)}", f"({_denial(other)}) + {_way_out_of_any()}")],
+        auditAnnotations=[{"key": "denied", "valueExpression": _why(other)}],
+    )
+    spec["matchConstraints"] |= {
+        "resourceRules": [any_rule("DELETE")],
+        "excludeResourceRules": rules((*kinds, *EXEMPT), ("DELETE",)),
+        # On these kinds Cascading protects nothing, as on a Service.
+        "objectSelector": {"matchExpressions": [*_SELECTED["matchExpressions"], NOT_CASCADING]},
+    }
+    return Policy(name=ANY_KIND, kinds=(), spec=spec)
+
+
+def _free(kind: Kind) -> str:
+    """In CEL, whether the label means nothing because the object has a controller."""
+    match kind.controlled:
+        case Controlled.FREE:
+            return f"({_controlled('oldObject')})"
+        case Controlled.FREE_FOR_CONTROLLERS:
+            return f"({_controlled('oldObject')} && {_BY_CONTROLLERS})"
+    return "false"
+
+
 def _passes(kind: Kind) -> str:
     """In CEL, whether it may be deleted, or others have a say: as short as it can be, for it is all that most need."""
     going = f"!({_STANDS})"
+    if kind.controlled is not Controlled.PROTECTED:
+        going += f" || {_free(kind)}"
     if not kind.cascading:
         return going
     free = kind.count.cel("oldObject", some=lambda _: "false", none="true", unread="false") if kind.count else "true"
@@ -147,7 +216,10 @@ def _why(kind: Kind) -> str:
             "oldObject", some=lambda _: f"'{Why.CASCADING}'", none="''", unread=f"'{Why.NOT_KNOWN}'"
         )
     said = _by_word(kind, f"'{Why.ALWAYS}'", depends, f"'{Why.UNKNOWN_VALUE}'")
-    return f"!({_STANDS}) ? '' : {said}"
+    going = f"!({_STANDS})"
+    if kind.controlled is not Controlled.PROTECTED:
+        going = f"({going} || {_free(kind)})"
+    return f"{going} ? '' : {said}"
 
 
 def _denial(kind: Kind) -> str:
@@ -184,19 +256,20 @@ def _labels(kinds: tuple[Kind, ...]) -> Policy:
     if narrow:
         text = _unknown("variables.label", narrow[0])
         validations.append(_validation(f"!variables.onlyAlways || variables.label == '{_ALWAYS}'", text))
-    return Policy(
-        name="labels",
-        kinds=(),
-        spec=_spec(
-            kinds,
-            ("CREATE", "UPDATE"),
-            matchConditions=NEW_VALUE,
-            variables=[{"name": name, "expression": expression} for name, expression in variables.items()],
-            validations=validations,
-            # Whatever goes wrong in here, nobody's writes are held up: the value protects in any case.
-            failurePolicy="Ignore",
-        ),
+    spec = _spec(
+        (),
+        ("CREATE", "UPDATE"),
+        matchConditions=NEW_VALUE,
+        variables=[{"name": name, "expression": expression} for name, expression in variables.items()],
+        validations=validations,
+        # Whatever goes wrong in here, nobody's writes are held up: the value protects in any case.
+        failurePolicy="Ignore",
     )
+    spec["matchConstraints"] |= {
+        "resourceRules": [any_rule("CREATE", "UPDATE")],
+        "excludeResourceRules": rules(EXEMPT, ("CREATE", "UPDATE")),
+    }
+    return Policy(name="labels", kinds=(), spec=spec)
 
 
 def _unanswered(kinds: tuple[Kind, ...]) -> Policy:
@@ -274,3 +347,9 @@ def _way_out(kinds: tuple[Kind, ...]) -> str:
     if len({kind.namespaced for kind in kinds}) > 1:
         return f"(has(oldObject.metadata.namespace) ? {within} : {alone})"
     return within if kinds[0].namespaced else alone
+
+
+def _way_out_of_any() -> str:
+    """The same for a kind of which nothing is known beforehand: in any group, in a namespace or not."""
+    unknown = [Kind(group=group, plural="", kind="", versions=(), namespaced=bool(group)) for group in ("", "any")]
+    return _way_out(tuple(unknown))

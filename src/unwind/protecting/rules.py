@@ -10,7 +10,7 @@ from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.policies import DeleteProtection
-from unwind.protecting.kinds import Kind, Rest
+from unwind.protecting.kinds import Controlled, Kind, Rest
 
 FORBIDDEN = "forbidden by ResourcesProtectionDeletion for"
 """How a denial begins: the words that people search for."""
@@ -44,6 +44,21 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     terminating: bool = False
     count: int | None = None
     """How much depends on it, where the object itself says that and it could be read."""
+    controlled: bool = False
+    """Whether one of its owners is its controller."""
+    by_controller: bool = False
+    """Whether one of Kubernetes' own controllers deletes it."""
+
+    @property
+    def exempt(self) -> bool:
+        """Whether the label does not protect it."""
+        return self.kind.exempt or (
+            self.controlled
+            and (
+                self.kind.controlled is Controlled.FREE
+                or (self.kind.controlled is Controlled.FREE_FOR_CONTROLLERS and self.by_controller)
+            )
+        )
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,13 +73,17 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     protected: tuple[ObjectRef, ...] = ()
     """Objects in it that could not be deleted by themselves, the first few; each refuses, or would go unasked."""
     failed: str = ""
-    """What kept us from looking."""
+    """Why it could not be found out, and what to do about it."""
+    skipped: str = ""
+    """What was not looked at, because the manager was told not to."""
 
 
 def by_itself(subject: Subject) -> Denied | bool:
     """What an object alone decides: a denial; True, that it may go; False, that the rest of the cluster has a say."""
     if subject.terminating:
         return True  # whatever it says: it goes already
+    if subject.exempt:
+        return True
     if subject.label is None:
         return subject.kind.rest is None
     word = DeleteProtection.read(subject.label)
@@ -99,7 +118,10 @@ def with_contents(subject: Subject, contents: Contents) -> Denied | bool:
                 return denied
     if contents.protected:
         return Denied(Why.HOLDS_PROTECTED, _holding(subject, contents.protected))
-    return True  # also if we could not look: nobody asked for the protection of what has no label
+    if contents.failed:
+        # It may hold something protected. Deleting a CRD would destroy that without another question.
+        return Denied(Why.NOT_KNOWN, f"{FORBIDDEN} list protected objects error: {contents.failed}")
+    return True
 
 
 def unknown(value: str, kind: Kind) -> str:

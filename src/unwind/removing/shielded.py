@@ -78,14 +78,9 @@ def _labelled(one: Content) -> bool:
 
 
 async def _denied(member: Member, one: Content) -> Denied | None:
-    kind = kinds.of(one.resource.group, one.resource.kind)
+    it = one.resource
+    kind = kinds.of_any(it.group, it.kind, plural=it.plural, version=it.version, namespaced=it.namespaced)
     label = (one.metadata.labels or {})[DELETE_PROTECTION_LABEL]
-    if kind is None:
-        if any(owner.controller for owner in one.metadata.owner_references):
-            return None  # a Pod has it from its template, and says nothing by it
-        # Nobody counts what depends on it; but somebody did say Always, or something that nobody understands.
-        it = one.resource
-        kind = kinds.Kind(group=it.group, plural=it.plural, kind=it.kind, versions=(it.version,))
     count = None
     if kind.count:
         try:
@@ -95,7 +90,9 @@ async def _denied(member: Member, one: Content) -> Denied | None:
             return None  # it went while it was looked at
         except ValueError:
             pass  # it cannot be read, which the rule knows about
-    subject = Subject(kind=kind, label=label, count=count)
+    # Objects with a controller go with their owners: the garbage collector deletes them.
+    controlled = any(owner.controller for owner in one.metadata.owner_references)
+    subject = Subject(kind=kind, label=label, count=count, controlled=controlled, by_controller=True)
     verdict = rules.by_itself(subject)
     if verdict is False:
         verdict = rules.with_contents(subject, await _held_by(member, one))

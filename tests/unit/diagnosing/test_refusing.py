@@ -179,3 +179,16 @@ def test_what_is_not_understood_is_told_as_it_came() -> None:
     found = ask('namespaces "default" is forbidden: this namespace may not be deleted', NAMESPACES)
     assert found.remedies == ()
     assert "this namespace may not be deleted" in found.message
+
+
+def test_a_namespace_whose_contents_cannot_be_listed_waits_for_the_owner_of_that_api() -> None:
+    denied = rules.with_contents(
+        rules.Subject(kind=kinds.NAMESPACE), rules.Contents(failed="v1.x.dev does not answer; repair its server")
+    )
+    assert isinstance(denied, rules.Denied)
+    found = ask(
+        f'admission webhook "unlabelled.protection.unwind.dev" denied the request: {denied.message}', NAMESPACES
+    )
+    assert found.reason == Reason.PROTECTED
+    assert found.message.endswith("cannot be listed: v1.x.dev does not answer; repair its server")
+    assert found.remedies == ()

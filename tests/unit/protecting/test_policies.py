@@ -14,7 +14,7 @@ from unwind.installing import protection
 from unwind.installing.addressing import webhook
 from unwind.installing.manifests import everything, is_ours, manifests
 from unwind.protecting import policies, webhooks
-from unwind.protecting.kinds import DEFINITION, KINDS, NAMESPACE
+from unwind.protecting.kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, Controlled, of_any
 from unwind.protecting.modes import FEATURE
 from unwind.protecting.webhooks import LABELS_PATH, PROTECTION_PATH
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ALL = policies.policies()
 DELETIONS = [policy for policy in ALL if policy.kinds and policy.action == "Deny"]
+[ANY_KIND] = [policy for policy in ALL if policy.name == policies.ANY_KIND]
 
 
 def resources(rules: list[dict[str, list[str]]]) -> set[tuple[str, str]]:
@@ -50,12 +51,13 @@ def test_kinds_that_share_a_policy_are_decided_about_in_the_same_way() -> None:
 def test_only_labelled_objects_that_stand_are_looked_at_and_no_subresource() -> None:
     for policy in ALL:
         constraints = policy.spec["matchConstraints"]
-        [selected] = constraints["objectSelector"]["matchExpressions"]
-        assert selected == {"key": DELETE_PROTECTION_LABEL, "operator": "Exists"}
+        assert {"key": DELETE_PROTECTION_LABEL, "operator": "Exists"} in constraints["objectSelector"][
+            "matchExpressions"
+        ]
         assert all("/" not in one for _, one in matched(policy))
     for policy in DELETIONS:
         [audited] = policy.spec["auditAnnotations"]
-        assert audited["valueExpression"].startswith(f"!({policies.STANDING['expression']}) ? '' : ")
+        assert f"!({policies.STANDING['expression']})" in audited["valueExpression"].partition(" ? '' : ")[0]
         [operations] = {tuple(rule["operations"]) for rule in policy.spec["matchConstraints"]["resourceRules"]}
         assert operations == ("DELETE",)
 
@@ -63,8 +65,25 @@ def test_only_labelled_objects_that_stand_are_looked_at_and_no_subresource() -> 
 def test_a_denial_is_forbidden_and_an_error_denies_a_deletion_but_no_other_write() -> None:
     for policy in ALL:
         assert {one["reason"] for one in policy.spec["validations"]} == {"Forbidden"}
-    assert {policy.spec["failurePolicy"] for policy in DELETIONS} == {"Fail"}
-    assert {policy.spec["failurePolicy"] for policy in ALL if policy not in DELETIONS} == {"Ignore"}
+    deletions = [*DELETIONS, ANY_KIND]
+    assert {policy.spec["failurePolicy"] for policy in deletions} == {"Fail"}
+    assert {policy.spec["failurePolicy"] for policy in ALL if policy not in deletions} == {"Ignore"}
+
+
+def test_all_other_kinds_share_one_policy_and_no_kind_has_two() -> None:
+    constraints = ANY_KIND.spec["matchConstraints"]
+    assert resources(constraints["resourceRules"]) == {("*", "*")}
+    excluded = resources(constraints["excludeResourceRules"])
+    assert excluded == {(kind.group, kind.plural) for kind in (*KINDS, *EXEMPT)}
+    not_cascading = {"key": DELETE_PROTECTION_LABEL, "operator": "NotIn", "values": ["Cascading"]}
+    assert not_cascading in constraints["objectSelector"]["matchExpressions"]
+    assert policies.of(of_any("example.dev", "Widget", plural="widgets", version="v1")) == ANY_KIND
+
+
+def test_only_kinds_that_controllers_make_from_templates_are_free_for_controllers() -> None:
+    free = {kind.resource for kind in KINDS if kind.controlled is Controlled.FREE_FOR_CONTROLLERS}
+    assert free == {"replicasets.apps", "jobs.batch"}
+    assert {kind.controlled for kind in KINDS if kind.resource not in free} == {Controlled.PROTECTED}
 
 
 def test_what_only_the_rest_of_the_cluster_knows_no_policy_denies() -> None:
@@ -80,11 +99,12 @@ def test_what_only_the_rest_of_the_cluster_knows_no_policy_denies() -> None:
 def test_a_dead_manager_holds_only_what_is_labelled(everything_asked: bool) -> None:
     asking = webhooks.asking(lambda path: {"url": path}, everything=everything_asked)
     holding = {one["name"].partition(".")[0]: one for one in asking if one["failurePolicy"] == "Fail"}
-    assert holding.keys() == {"labelled"}
+    assert holding.keys() == ({"labelled", "any-kind"} if everything_asked else {"labelled"})
     kinds = KINDS if everything_asked else (NAMESPACE, DEFINITION)
     assert resources(holding["labelled"]["rules"]) == {(kind.group, kind.plural) for kind in kinds}
     for one in asking:
-        [selected] = one["objectSelector"]["matchExpressions"]
+        selected, *more = one["objectSelector"]["matchExpressions"]
+        assert bool(more) is one["name"].startswith("any-kind")
         assert selected["operator"] == ("DoesNotExist" if one["name"].startswith("unlabelled") else "Exists")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.plane.protection_table import BY_ITSELF, LABEL, ROWS, P, Row
+from tests.plane.protection_table import BY_ITSELF, LABEL, OTHERS, ROWS, P, Row
 from unwind.api.meta import ObjectRef
 from unwind.protecting import rules
 from unwind.protecting.kinds import KINDS, REPLICAS, Count, Form, Kind
@@ -21,6 +21,12 @@ INSIDE = {
     "bound-claim": Contents(claims=1),
     "resource": Contents(resources=1),
     "protected": Contents(protected=(ObjectRef(kind="ConfigMap", namespace="row", name="kept"),)),
+    "protected-resource": Contents(protected=(ObjectRef(kind="Thing", name="one"),)),
+    "unserved": Contents(failed="none of its versions is served"),
+    **{
+        f"protected-{kind.kind.lower()}": Contents(protected=(ObjectRef(kind=kind.kind, namespace="row", name="kept"),))
+        for kind in OTHERS
+    },
 }
 BUSY: dict[str, tuple[str, str, Any]] = {
     "replicas": ("spec", "replicas", 2),
@@ -61,7 +67,13 @@ def subject(row: Row, kind: Kind) -> Subject:
             count = kind.count.of(content(row))
         except ValueError:
             count = None
-    return Subject(kind=kind, label=row.label, terminating=row.state == "terminating", count=count)
+    return Subject(
+        kind=kind,
+        label=row.label,
+        terminating=row.state == "terminating",
+        count=count,
+        controlled=row.state == "controlled",
+    )
 
 
 def answers_as_it_says(row: Row, *, changed: Callable[[Kind], Kind] = lambda kind: kind) -> bool:

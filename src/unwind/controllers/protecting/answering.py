@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from unwind.api import admission
 from unwind.controllers.protecting import subjects
 from unwind.protecting import kinds, rules
-from unwind.protecting.kinds import Kind, Rest
+from unwind.protecting.kinds import Rest
 from unwind.protecting.rules import Contents, Denied, Why
 from unwind.protecting.webhooks import LABELS_PATH, PROTECTION_PATH
 from unwind.routes import Response, Route, refusal
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from unwind.controllers.protecting.looking import Looking
     from unwind.controllers.protecting.subjects import Found
     from unwind.controllers.protecting.telling import Telling
+    from unwind.protecting.kinds import Kind
     from unwind.routes import Request
 
 # Who makes what templates say, such as the claims of a StatefulSet, which nobody owns.
@@ -73,7 +74,9 @@ class Answering:
         if asked.operation != "DELETE" or asked.sub_resource or asked.old_object == subjects.NULL:
             return Response(admission.allowed(asked))
         try:
-            found = subjects.read(asked.old_object, _kind(asked), version=asked.kind.version)
+            found = subjects.read(
+                asked.old_object, _kind(asked), version=asked.kind.version, by_controller=_is_controller(asked)
+            )
         except ValueError as error:
             return Response(admission.unreadable(asked, f"The object cannot be read: {error}."))
         verdict = rules.by_itself(found.subject)
@@ -125,34 +128,42 @@ class Answering:
             except ValueError as error:
                 return Response(admission.unreadable(asked, f"The CRD cannot be read: {error}."))
             contents = await self._looking.of_definition(defined, counting=counting, within=within)
-        return self._answer(asked, found, rules.with_contents(subject, contents), request)
+        return self._answer(asked, found, rules.with_contents(subject, contents), request, warning=contents.skipped)
 
-    def _answer(self, asked: Asked, found: Found, verdict: Denied | bool, request: Request) -> Response:
+    def _answer(
+        self, asked: Asked, found: Found, verdict: Denied | bool, request: Request, *, warning: str = ""
+    ) -> Response:
         if isinstance(verdict, Denied):
             self._telling.denied(asked, found, verdict, request)
             return Response(admission.denied(asked, verdict.message + _way_out(asked, found, verdict)))
-        return Response(admission.allowed(asked))
+        return Response(admission.allowed(asked, warning=warning))
 
 
 def _by_controller(asked: Asked, new: Found) -> bool:
     """Whether what is written has the labels of a template: then nobody who reads the refusal has chosen them."""
+    return new.controlled or _is_controller(asked)
+
+
+def _is_controller(asked: Asked) -> bool:
+    """Whether one of Kubernetes' own controllers sent the request."""
     user = asked.user_info
-    return new.controlled or user.username == _CONTROLLER_MANAGER or _SYSTEM_ACCOUNTS in user.groups
+    return user.username == _CONTROLLER_MANAGER or _SYSTEM_ACCOUNTS in user.groups
 
 
 def _way_out(asked: Asked, found: Found, denied: Denied) -> str:
     """What else is told to whoever wants to delete something: not where it is not its own label that holds it."""
-    if asked.operation != "DELETE" or denied.why is Why.HOLDS_PROTECTED:
-        return ""
     kind, ref = found.subject.kind, found.ref
+    unlisted = denied.why is Why.NOT_KNOWN and kind.rest is not None
+    if asked.operation != "DELETE" or denied.why is Why.HOLDS_PROTECTED or unlisted:
+        return ""
     plural = kind.plural or kind.kind.lower()
     return rules.way_out(f"{plural}.{kind.group}" if kind.group else plural, ref.namespace, ref.name)
 
 
 def _kind(asked: Asked) -> Kind:
-    """What the rules know of it; of any other kind, whoever had us asked about it means what the label says."""
+    """What the rules know of it."""
     it = asked.kind
-    return kinds.of(it.group, it.kind) or Kind(group=it.group, plural="", kind=it.kind, versions=(it.version,))
+    return kinds.of_any(it.group, it.kind, plural=asked.resource.resource, version=it.version)
 
 
 def _unread(body: bytes, error: ValueError) -> Response:

@@ -1,4 +1,4 @@
-"""What is protected inside of namespaces, followed for every kind that is served."""
+"""What is protected inside of namespaces, followed for the kinds that can be counted: a denial that needs no look."""
 
 from __future__ import annotations
 
@@ -82,9 +82,6 @@ class Guards:
             troubled=troubled(CUSTOM_RESOURCE_DEFINITIONS),
         )
         self._versions: list[Versions] = []
-        self._unknown: set[Kind] = set()
-        """Of these it is not known yet whether they are served."""
-        self._known = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._following: dict[Kind, asyncio.Task[None]] = {}
         for kind in KINDS:
@@ -109,11 +106,6 @@ class Guards:
                     break
         return tuple(found)
 
-    async def served(self) -> list[View[Found]]:
-        """How the labelled objects of each kind that is served are asked for; waits until that is known."""
-        await self._known.wait()
-        return [informer.view for informer in self._informers.values()]
-
     async def run(self) -> None:
         """Follow them until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -137,7 +129,6 @@ class Guards:
 
     def _versions_of(self, kind: Kind) -> Versions:
         known = resources(kind)
-        self._unknown.add(kind)
         return Versions(
             self._client,
             known,
@@ -158,9 +149,6 @@ class Guards:
                 informer = self._follow(kind, served)
                 assert self._tasks  # noqa: S101 - told by one of its tasks
                 self._following[kind] = self._tasks.create_task(informer.run())
-        self._unknown.discard(kind)
-        if not self._unknown:
-            self._known.set()
 
 
 def _guarded(found: Found) -> Iterator[str]:

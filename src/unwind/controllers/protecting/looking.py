@@ -1,4 +1,7 @@
-"""What is in a namespace or of a CRD just now, read from the server: no yes is built on a cache (DESIGN, rule 4)."""
+"""What is in a namespace or of a CRD just now, read from the server: no yes is built on a cache (DESIGN, rule 4).
+
+What cannot be listed is not taken for absent: it is told with the reason, and refuses the deletion.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from unwind import logs
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import Resource
 from unwind.concurrency import side_by_side
 from unwind.controllers.protecting.counting import ACTIVE_PODS, BOUND_CLAIMS, UNFINISHED
 from unwind.controllers.protecting.guarding import FEW, LABELLED, view
 from unwind.errors import UnwindError
+from unwind.fleet import contents
 from unwind.kube import views
+from unwind.kube.discovery import Discovery
+from unwind.kube.errors import ApiError
 from unwind.protecting import kinds
-from unwind.protecting.kinds import Kind
 from unwind.protecting.rules import Contents
 
 if TYPE_CHECKING:
@@ -31,9 +37,13 @@ if TYPE_CHECKING:
 
     Read = Callable[[], Awaitable[None]]
 
-_LATE = "the API server did not answer in time"
+log = logs.get(__name__)
+
+_LATE = "the API server did not answer in time; try again"
+_LATE_OF_CRD = f"{_LATE}, or see whether its conversion webhook answers"
+_UNSERVED = "none of its versions is served, so its resources cannot be listed; set served: true on one of its versions"
 # One namespace is asked about at many places; others have questions, too.
-_AT_ONCE = 8
+_AT_ONCE = 16
 
 
 class _Seen:
@@ -43,6 +53,11 @@ class _Seen:
         self.pods = self.claims = self.resources = 0
         self.guarded: list[ObjectRef] = []
         self.failed = ""
+        self.skipped = ""
+
+    def fail(self, why: str) -> None:
+        """Something could not be looked at; the first reason is told."""
+        self.failed = self.failed or why
 
     def contents(self) -> Contents:
         # Who finds a reason for a no does not have to know everything.
@@ -53,23 +68,18 @@ class _Seen:
             resources=self.resources,
             protected=tuple(self.guarded[:FEW]),
             failed="" if enough else self.failed,
+            skipped=self.skipped,
         )
 
 
 class Looking:
     """Reads it within a time."""
 
-    def __init__(
-        self,
-        client: Client,
-        served: Callable[[], Awaitable[list[View[Found]]]],
-        *,
-        groups: Collection[str] | None = None,
-    ) -> None:
-        """`served`: how the labelled objects of each kind are asked for. `groups`: the API groups whose objects may be
-        read, besides those of the kinds that can be protected; None for all."""
+    def __init__(self, client: Client, *, groups: Collection[str] | None = None) -> None:
+        """`groups`: the API groups whose objects may be read, besides those of the kinds that can be counted; None for
+        all."""
         self._client = client
-        self._served = served
+        self._discovery = Discovery(client)
         self._groups = groups
 
     async def in_namespace(self, name: str, *, counting: bool, within: float) -> Contents:
@@ -82,46 +92,67 @@ class Looking:
         async def claims() -> None:
             seen.claims = await self._count(BOUND_CLAIMS, name)
 
-        async def guarded() -> None:
-            lists = [partial(self._guarded, one, seen, name) for one in await self._served()]
-            await self._each(seen, lists)
-
         reads = [pods, claims] if counting else []
-        await self._all(seen, [*reads, guarded], within)
+        await self._all(seen, [*reads, partial(self._guarded_in, name, seen)], within)
         return seen.contents()
 
     async def of_definition(self, defined: Defined, *, counting: bool, within: float) -> Contents:
         """What there is of a CRD."""
-        known = kinds.of(defined.group, defined.kind)
-        if known is None and self._groups is not None and defined.group not in self._groups:
-            return Contents(failed=f"the API group {defined.group} is not among those that may be read")
         if not defined.versions:
-            return Contents(failed="none of its versions is served, so nobody can tell what there is of it")
-        version = defined.versions[0]
-        resource = Resource(defined.group, version, defined.plural, defined.kind, namespaced=defined.namespaced)
-        # Whoever labels a resource of any kind means it, though only a deletion of its CRD is refused then.
-        kind = known or Kind(
-            group=defined.group,
-            plural=defined.plural,
-            kind=defined.kind,
-            versions=(version,),
-            namespaced=defined.namespaced,
+            return Contents(failed=_UNSERVED)
+        resource = Resource(
+            defined.group, defined.versions[0], defined.plural, defined.kind, namespaced=defined.namespaced
         )
+        if not self._may_read(resource):
+            said = f"the API group {defined.group} is not among those that may be read"
+            return Contents(failed=f"{said}; add it to --authorized-groups of `unwind install` and `unwind run`")
         seen = _Seen()
 
         async def count() -> None:
             seen.resources = await self._resources(views.metadata(resource))
 
         reads = [count] if counting else []
-        await self._all(seen, [*reads, partial(self._guarded, view(kind, resource), seen)], within)
+        await self._all(seen, [*reads, partial(self._guarded, _labelled(resource), seen)], within, late=_LATE_OF_CRD)
         return seen.contents()
 
-    async def _all(self, seen: _Seen, reads: Sequence[Read], within: float) -> None:
+    async def _guarded_in(self, namespace: str, seen: _Seen) -> None:
+        """Look for labelled objects of every namespaced kind that is served."""
+        served = contents.listable(await self._discovery.kinds(anew=True), namespaced=True)
+        if silent := await self._discovery.silent():
+            seen.fail(f"{', '.join(silent)} does not answer; repair its server, or delete its APIService")
+        skipped = sorted({one.group for one in served if not self._may_read(one)})
+        if skipped:
+            what = f"objects of the API groups {', '.join(skipped)} were not looked at (--authorized-groups)"
+            seen.skipped = f"{what}: a protected one among them stays, and the namespace stays terminating"
+        unserved: list[tuple[Resource, ApiError]] = []
+
+        async def look(resource: Resource) -> None:
+            try:
+                await self._guarded(_labelled(resource), seen, namespace)
+            except ApiError as error:
+                if error.code != 404:
+                    raise
+                unserved.append((resource, error))
+
+        await self._each(seen, [partial(look, one) for one in served if _can_hold(one) and self._may_read(one)])
+        if unserved:
+            # A CRD may have been deleted meanwhile, with all its resources.
+            still = contents.listable(await self._discovery.kinds(anew=True), namespaced=True)
+            there = {(one.group, one.plural) for one in still}
+            for resource, error in unserved:
+                if (resource.group, resource.plural) in there:
+                    seen.fail(_told(error))
+
+    def _may_read(self, resource: Resource) -> bool:
+        known = kinds.of(resource.group, resource.kind)
+        return self._groups is None or resource.group in self._groups or bool(known and not known.exempt)
+
+    async def _all(self, seen: _Seen, reads: Sequence[Read], within: float, *, late: str = _LATE) -> None:
         try:
             async with asyncio.timeout(within):
                 await self._each(seen, reads)
         except TimeoutError:
-            seen.failed = seen.failed or _LATE
+            seen.fail(late)
 
     async def _each(self, seen: _Seen, reads: Sequence[Read]) -> None:
         """Side by side; one that fails keeps no other from finding something."""
@@ -130,7 +161,11 @@ class Looking:
             try:
                 await read()
             except UnwindError as error:
-                seen.failed = seen.failed or str(error)
+                seen.fail(_told(error))
+            except Exception as error:
+                # If it got out, the API server would let the DELETE pass.
+                log.warning("look failed", why=repr(error), exc_info=True)
+                seen.fail(f"{type(error).__name__}: {error}; the manager's log says more")
 
         await side_by_side((trying(read) for read in reads), limit=_AT_ONCE)
 
@@ -162,6 +197,36 @@ class Looking:
                         return
                     if ref := _guarded_one(what, item):
                         seen.guarded.append(ref)
+
+
+def _labelled(resource: Resource) -> View[Found]:
+    """How labelled objects of a resource are read."""
+    kind = kinds.of_any(
+        resource.group,
+        resource.kind,
+        plural=resource.plural,
+        version=resource.version,
+        namespaced=resource.namespaced,
+    )
+    return view(kind, resource)
+
+
+def _can_hold(resource: Resource) -> bool:
+    known = kinds.of(resource.group, resource.kind)
+    return known is None or not known.exempt
+
+
+def _told(error: UnwindError) -> str:
+    """Why a list failed, and what to do about it."""
+    if isinstance(error, ApiError):
+        match error.code:
+            case 401 | 403:
+                return f"{error}; give the manager the right to list it, as `unwind install` does"
+            case 404:
+                return f"{error}; it is not served: try again, or see to it that its version is served"
+            case 503:
+                return f"{error}; try again, or repair the server of this API"
+    return f"{error}; try again"
 
 
 def _counts(what: View[Counted], item: msgspec.Raw) -> bool:

@@ -94,7 +94,7 @@ def contribute(surroundings: Surroundings) -> Share:
     answering = Answering(
         counts=caches.counts,
         guards=caches.guards,
-        looking=Looking(client, caches.guards.served, groups=surroundings.protection.groups),
+        looking=Looking(client, groups=surroundings.protection.groups),
         telling=Telling(registry=surroundings.registry, recorder=surroundings.recorder),
     )
     return Share(

@@ -73,13 +73,16 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     """Its resourceVersion."""
     subject: Subject
-    controlled: bool = False
-    """Whether a controller owns it: then its labels are nobody's own."""
+
+    @property
+    def controlled(self) -> bool:
+        """Whether a controller owns it: then its labels are nobody's own."""
+        return self.subject.controlled
 
     @property
     def guarded(self) -> bool:
-        """Whether it could not be deleted by itself."""
-        return isinstance(by_itself(self.subject), Denied)
+        """Whether the namespace's controller could not delete it by itself."""
+        return isinstance(by_itself(msgspec.structs.replace(self.subject, by_controller=True)), Denied)
 
 
 class Defined(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,8 +101,9 @@ _definition = msgspec.json.Decoder(_Definition).decode
 _any = msgspec.json.Decoder().decode
 
 
-def read(body: msgspec.Raw | bytes, kind: Kind, *, version: str = "") -> Found:
-    """The object that a body is. Raises ValueError for what is none."""
+def read(body: msgspec.Raw | bytes, kind: Kind, *, version: str = "", by_controller: bool = False) -> Found:
+    """The object that a body is. Raises ValueError for what is none. `by_controller`: whether one of Kubernetes' own
+    controllers deletes it."""
     try:
         obj = _object(body)
         meta = obj.metadata
@@ -111,6 +115,8 @@ def read(body: msgspec.Raw | bytes, kind: Kind, *, version: str = "") -> Found:
             label=label,
             terminating=bool(meta.deletion_timestamp),
             count=_count(obj, kind) if counted else None,
+            controlled=any(owner.controller for owner in meta.owner_references or ()),
+            by_controller=by_controller,
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
@@ -125,7 +131,6 @@ def read(body: msgspec.Raw | bytes, kind: Kind, *, version: str = "") -> Found:
         ),
         version=meta.resource_version,
         subject=subject,
-        controlled=any(owner.controller for owner in meta.owner_references or ()),
     )
 
 

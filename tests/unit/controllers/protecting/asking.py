@@ -12,7 +12,6 @@ import msgspec
 
 from unwind.api.names import DELETE_PROTECTION_LABEL as LABEL
 from unwind.clock import SYSTEM
-from unwind.controllers.protecting import guarding
 from unwind.controllers.protecting.answering import Answering
 from unwind.controllers.protecting.looking import Looking
 from unwind.controllers.protecting.telling import Telling
@@ -21,16 +20,14 @@ from unwind.kube.events import Recorder
 from unwind.kube.kubeconfig import Connection
 from unwind.kube.transport import Answer
 from unwind.metrics import new_registry
-from unwind.protecting.kinds import KINDS
+from unwind.protecting.kinds import EXEMPT, KINDS, Kind
 from unwind.protecting.webhooks import LABELS_PATH, PROTECTION_PATH
 from unwind.routes import Request, Response
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
     from unwind.api.meta import ObjectRef
-    from unwind.controllers.protecting.subjects import Found
-    from unwind.kube.views import View
 
 Object = dict[str, Any]
 
@@ -89,11 +86,37 @@ def request(*, seconds: float = 10.0, path: str = PROTECTION_PATH) -> Request:
     return Request(method="POST", path=path, query="", headers={}, peer="10.0.0.1", ends=time.monotonic() + seconds)
 
 
-class Server:
-    """An API server that has lists, in pages; what it does not have, it does not serve."""
+WIDGET = Kind(group="example.dev", plural="widgets", kind="Widget", versions=("v2",))
 
-    def __init__(self, lists: Mapping[str, list[Object]] | None = None) -> None:
+
+def discovery(kinds: Iterable[Kind], *, core: bool, stale: Iterable[str] = ()) -> Object:
+    """What `/api` or `/apis` answers: every kind in its newest version."""
+    groups: dict[str, list[Object]] = {}
+    for kind in kinds:
+        if (kind.group == "") is core:
+            resource = {
+                "resource": kind.plural,
+                "responseKind": {"kind": kind.kind},
+                "scope": "Namespaced" if kind.namespaced else "Cluster",
+                "verbs": ["delete", "get", "list"],
+            }
+            groups.setdefault(kind.group, []).append({"version": kind.versions[-1], "resources": [resource]})
+    found = [{"metadata": {"name": group}, "versions": versions} for group, versions in groups.items()]
+    if not core:
+        found += [
+            {"metadata": {"name": one}, "versions": [{"version": "v1", "resources": [], "freshness": "Stale"}]}
+            for one in stale
+        ]
+    return {"kind": "APIGroupDiscoveryList", "items": found}
+
+
+class Server:
+    """An API server that has lists, in pages; of a kind that is not in them, it has no objects."""
+
+    def __init__(self, lists: Mapping[str, list[Object]] | None = None, *, stale: tuple[str, ...] = ()) -> None:
         self.lists = dict(lists or {})
+        self.kinds: list[Kind] = [*KINDS, *EXEMPT, WIDGET]
+        self.stale = stale
         self.broken: dict[str, Answer | None] = {}
         """What is answered instead; None for nothing ever."""
         self.asked: list[tuple[str, dict[str, str]]] = []
@@ -110,6 +133,9 @@ class Server:
                 await asyncio.Event().wait()
             assert answer
             return answer
+        if parts.path in ("/api", "/apis"):
+            served = discovery(self.kinds, core=parts.path == "/api", stale=self.stale)
+            return Answer(200, msgspec.json.encode(served))
         found = self.lists.get(parts.path, [])
         if "labelSelector" in query:
             found = [one for one in found if LABEL in one["metadata"].get("labels", {})]
@@ -147,11 +173,6 @@ class Known:
         return self._protected
 
 
-async def served() -> list[View[Found]]:
-    """Every namespaced kind, in its newest version."""
-    return [guarding.view(kind, guarding.resources(kind)[0]) for kind in KINDS if kind.namespaced]
-
-
 class Webhook:
     """The handlers, with a server that answers what a test says."""
 
@@ -166,7 +187,7 @@ class Webhook:
         self.answering = Answering(
             counts=known,
             guards=known,
-            looking=Looking(client, served, groups=groups),
+            looking=Looking(client, groups=groups),
             telling=Telling(registry=self.registry, recorder=self.recorder),
         )
 

@@ -12,6 +12,7 @@ from tests.unit.controllers.protecting.asking import (
     QUESTION,
     V1,
     V1BETA1,
+    WIDGET,
     Known,
     Server,
     Webhook,
@@ -180,7 +181,99 @@ async def test_a_labelled_namespace_that_cannot_be_looked_into_stays_with_the_er
     server.broken[PODS] = Answer(403, b'{"kind":"Status","code":403,"reason":"Forbidden","message":"you may not"}')
     told = await Webhook(server).ask(namespace("Cascading"))
     assert told.startswith(f"{P} list pods error: GET {PODS}: you may not (403 Forbidden)")
-    assert await Webhook(server).ask(namespace(None)) == ""
+    assert "take the label away" not in told, "it would be refused without the label, too"
+
+
+@pytest.mark.parametrize(
+    ("answer", "remedy"),
+    [
+        (Answer(403, b'{"kind":"Status","code":403,"message":"you may not"}'), "give the manager the right to list it"),
+        (Answer(404, b"404 page not found\n"), "see to it that its version is served"),
+        (Answer(500, b"conversion webhook failed"), "try again"),
+        (Answer(503, b"service unavailable"), "repair the server of this API"),
+        (Answer(200, b"<html>"), "cannot be read"),
+    ],
+)
+async def test_a_namespace_without_a_label_stays_if_one_kind_cannot_be_listed(answer: Answer, remedy: str) -> None:
+    for path in (CONFIG_MAPS, "/apis/example.dev/v2/namespaces/it/widgets"):
+        server = Server()
+        server.broken[path] = answer
+        told = await Webhook(server).ask(namespace(None))
+        assert told.startswith(f"{P} list protected objects error: ")
+        assert remedy in told
+
+
+@pytest.mark.parametrize("path", ["/api", "/apis"])
+async def test_a_namespace_stays_if_the_served_kinds_are_not_known(path: str) -> None:
+    for answer in (Answer(500, b"oh"), Answer(200, b'{"kind":"APIGroupList","groups":[]}')):
+        server = Server()
+        server.broken[path] = answer
+        assert (await Webhook(server).ask(namespace(None))).startswith(f"{P} list protected objects error: ")
+
+
+async def test_a_namespace_stays_while_an_aggregated_api_does_not_answer() -> None:
+    told = await Webhook(Server(stale=("metrics.example",))).ask(namespace(None))
+    said = "v1.metrics.example does not answer; repair its server, or delete its APIService"
+    assert told == f"{P} list protected objects error: {said}"
+
+
+async def test_a_kind_that_went_while_it_was_listed_holds_no_namespace() -> None:
+    class Vanishing(Server):
+        async def request(self, method: str, target: str, **more: Any) -> Answer:
+            if "/widgets" in target:
+                self.kinds.remove(WIDGET)
+                return Answer(404, b"404 page not found\n")
+            return await super().request(method, target, **more)
+
+    assert await Webhook(Vanishing()).ask(namespace(None)) == ""
+
+
+async def test_a_namespace_is_denied_by_a_protected_object_of_any_kind_unless_a_controller_owns_it() -> None:
+    widgets = "/apis/example.dev/v2/namespaces/it/widgets"
+    owned: dict[str, Any] = {"metadata": {"ownerReferences": [{"controller": True}]}}
+    kept = labelled("Always", "kept", namespace="it")
+    told = await Webhook(Server({widgets: [kept]})).ask(namespace(None))
+    assert told == f"{P} {LABEL} of what is in it: Widget it/kept"
+    assert await Webhook(Server({widgets: [labelled("Always", namespace="it", **owned)]})).ask(namespace(None)) == ""
+    assert await Webhook(Server({widgets: [labelled("Cascading", namespace="it")]})).ask(namespace(None)) == ""
+    slices = "/apis/discovery.k8s.io/v1/namespaces/it/endpointslices"
+    assert await Webhook(Server({slices: [kept]})).ask(namespace(None)) == ""
+
+
+async def test_with_authorized_groups_a_namespace_goes_with_a_warning_about_what_was_not_looked_at() -> None:
+    webhook = Webhook(groups=())
+    response = msgspec.json.decode((await webhook.post(namespace(None))).body)["response"]
+    assert response["allowed"]
+    assert "objects of the API groups" in response["warnings"][0]
+    assert "example.dev" in response["warnings"][0]
+    assert not any("widgets" in path for path, _ in webhook.server.asked)
+
+
+@pytest.mark.parametrize(
+    ("owned", "user", "passes"),
+    [
+        (True, "system:kube-controller-manager", True),
+        (True, "alice", False),
+        (False, "system:kube-controller-manager", False),
+    ],
+)
+async def test_a_replica_set_of_a_labelled_template_may_be_deleted_by_its_controller_alone(
+    owned: bool, user: str, passes: bool
+) -> None:
+    metadata = {"ownerReferences": [{"controller": True}]} if owned else {}
+    body = review("ReplicaSet", labelled("Always", metadata=metadata), group="apps", userInfo={"username": user})
+    assert (await Webhook().ask(body) == "") is passes
+
+
+async def test_an_object_of_any_kind_is_denied_unless_a_controller_owns_it() -> None:
+    owned: dict[str, Any] = {"metadata": {"ownerReferences": [{"controller": True}]}}
+    resource: dict[str, Any] = {"resource": {"group": "example.dev", "version": "v2", "resource": "widgets"}}
+    body = review("Widget", labelled("Always", namespace="it"), group="example.dev", **resource)
+    told = await Webhook().ask(body)
+    assert told.startswith(f"{P} {LABEL}=Always")
+    assert f"kubectl label widgets.example.dev/it -n it {LABEL}-" in told
+    assert await Webhook().ask(review("Widget", labelled("Always", **owned), group="example.dev")) == ""
+    assert await Webhook().ask(review("EndpointSlice", labelled("Always"), group="discovery.k8s.io")) == ""
 
 
 async def test_what_is_found_is_said_although_something_else_failed() -> None:
@@ -189,13 +282,14 @@ async def test_what_is_found_is_said_although_something_else_failed() -> None:
     assert "active pods 1>0" in await Webhook(server).ask(namespace("Cascading"))
 
 
-async def test_a_server_that_does_not_answer_in_time_keeps_what_is_labelled_and_nothing_else() -> None:
+async def test_a_server_that_does_not_answer_in_time_keeps_the_namespace() -> None:
     server = Server()
     server.broken[PODS] = server.broken[CONFIG_MAPS] = None
     for seconds in (0.05, 0.0):
         told = await Webhook(server).ask(namespace("Cascading"), seconds=seconds)
         assert told.startswith(f"{P} list pods error: the API server did not answer in time")
-        assert await Webhook(server).ask(namespace(None), seconds=seconds) == ""
+        told = await Webhook(server).ask(namespace(None), seconds=seconds)
+        assert told.startswith(f"{P} list protected objects error: the API server did not answer in time; try again")
 
 
 async def test_a_namespace_with_something_protected_in_it_is_denied_and_names_it() -> None:
@@ -252,22 +346,27 @@ async def test_crds_of_v1beta1_are_understood() -> None:
     assert "active CRs 1>0" in await Webhook(server).ask(body)
 
 
-async def test_a_crd_of_which_nobody_can_tell_what_there_is_stays_if_it_is_labelled() -> None:
+async def test_a_crd_whose_resources_cannot_be_listed_stays_with_and_without_a_label() -> None:
     server = Server()
     server.broken[WIDGETS] = Answer(404, b"404 page not found\n")
     assert "list CRs error" in await Webhook(server).ask(definition("Cascading"))
-    assert await Webhook(server).ask(definition(None)) == ""
+    assert "list protected objects error" in await Webhook(server).ask(definition(None))
     unserved = [{"name": "v1", "served": False, "storage": True}]
-    assert "none of its versions is served" in await Webhook().ask(definition("Cascading", versions=unserved))
+    for label, what in (("Cascading", "CRs"), (None, "protected objects")):
+        told = await Webhook().ask(definition(label, versions=unserved))
+        assert told.startswith(f"{P} list {what} error: none of its versions is served")
+        assert "set served: true" in told
 
 
 async def test_a_crd_of_a_group_that_may_not_be_read_is_denied_for_that_reason() -> None:
     webhook = Webhook(groups=("other.dev",))
-    told = await webhook.ask(definition("Cascading"))
-    assert told.startswith(f"{P} list CRs error: the API group example.dev is not among those that may be read")
-    assert await webhook.ask(definition(None)) == ""
+    for label, what in (("Cascading", "CRs"), (None, "protected objects")):
+        told = await webhook.ask(definition(label))
+        said = "the API group example.dev is not among those that may be read; add it to --authorized-groups"
+        assert told.startswith(f"{P} list {what} error: {said}")
     assert webhook.server.asked == []
-    assert await Webhook(groups=("example.dev",)).ask(definition("Cascading")) == ""
+    for label in ("Cascading", None):
+        assert await Webhook(groups=("example.dev",)).ask(definition(label)) == ""
 
 
 async def test_a_crd_whose_spec_cannot_be_read_does_not_pass() -> None:

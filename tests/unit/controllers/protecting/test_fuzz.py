@@ -75,8 +75,9 @@ def _depended_on(named: Any, old: dict[str, Any]) -> bool:
     if kind.kind == "Namespace":
         return True  # the caches know of Pods
     if kind.count and kind.count.what == "replicas":
-        spec = old.get("spec")
-        return not isinstance(spec, dict) or spec.get("replicas") != 0
+        replicas = spec.get("replicas") if isinstance(spec := old.get("spec"), dict) else None
+        # As in OpenKruise, a negative number is none; `True` is no number.
+        return isinstance(replicas, bool) or not isinstance(replicas, int) or replicas > 0
     return not kind.cascading
 
 
