@@ -255,6 +255,8 @@ class ConditionType(StrEnum):
     """Profile, Teardown: Cluster API would delete a cluster without asking; the message says why."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     """Teardown: it takes longer than it may."""
+    PAUSED = "Paused"
+    """Teardown: the Cluster is paused, and nothing is removed until it is unpaused."""
     UNREACHABLE = "MemberUnreachable"
     """Teardown: a member does not answer, or is not the one that it was."""
     UNJOINING = "Unjoining"

@@ -65,6 +65,22 @@ async def test_a_yes_comes_only_from_what_was_read_for_it() -> None:
     assert standin.objects.requests == [f"GET /apis/unwind.dev/v1alpha1/teardowns/{UID}"] * 2
 
 
+@pytest.mark.parametrize("phase", ["Removing", "Complete"])
+async def test_a_paused_cluster_is_held_whatever_its_teardown_says(phase: str) -> None:
+    standin = Standin()
+    it = teardown(("db", "Enforce", "Removed"), phase=phase)
+    standin.knows(it)
+    standin.has(it)
+    by_field, by_annotation = cluster(), cluster()
+    by_field["spec"]["paused"] = True
+    by_annotation["metadata"]["annotations"]["cluster.x-k8s.io/paused"] = ""
+    for paused in (by_field, by_annotation):
+        told = await standin.ask(cluster=paused)
+        assert told["retryAfterSeconds"] > 0
+        assert "is paused" in told["message"]
+    assert (await standin.ask())["retryAfterSeconds"] == 0
+
+
 async def test_a_teardown_that_is_gone_leaves_nothing_behind() -> None:
     standin = Standin()
     standin.knows(teardown(("db", "Enforce", "Removing")))

@@ -53,6 +53,7 @@ _MARGIN = 0.3
 _FILLING = "unwind does not know yet what is on this cluster"
 _LATE = "unwind found no answer in time"
 _BUSY = "unwind has too much to do"
+_PAUSED = "the Cluster is paused, and nothing is removed until it is unpaused"
 _UNEXPECTED = "something unexpected happened in unwind; its log says what"
 
 
@@ -70,6 +71,7 @@ class Asking:
         self._hooks = tuple(hooks)
         self._go_on = {hook: protocol.go_on(hook) for hook in Hook}
         self._filling = {hook: _held(hook, _FILLING) for hook in Hook}
+        self._paused = _held(_DELETE, _PAUSED)
         self._answers: dict[str, Response] = {}
         """By the cluster's uid: what it is answered with as long as its Teardown stays as it is. Never a yes."""
         caches.teardowns.subscribe(self._teardown_changed)
@@ -112,6 +114,8 @@ class Asking:
     def _may_be_deleted(self, asked: HookRequest, request: Request) -> Response | Coroutine[Any, Any, Response]:
         if not (self._synced and self._registry.ready):
             return self._filling[_DELETE]
+        if asked.cluster.paused:
+            return self._paused
         uid = asked.cluster.metadata.uid
         teardown = self._caches.teardowns.cache.get(Key("", uid))
         if teardown is None:

@@ -216,12 +216,12 @@ class Unjoining:
         await self._tell(cluster, before)
         teardown = await self._records.written(target, partial(self._drafted, cluster))
         let_go = None if teardown.finished else await self._let_go(cluster, teardown)
-        if not teardown.finished and releasing.overdue(teardown.spec, now=self._clock.now()):
+        if not teardown.finished and releasing.overdue(teardown, now=self._clock.now()):
             let_go = let_go or releasing.expired(teardown.spec)
         if teardown.spec.plan is None and let_go:
             teardown = await self._records.written(target, partial(self._drafted, cluster, decided=True))
         if teardown.spec.plan is None:
-            left = releasing.remaining(teardown.spec, now=self._clock.now())  # something in it is not known
+            left = releasing.remaining(teardown, now=self._clock.now())  # something in it is not known
             return min(_LOOK_AGAIN, left) if left else _LOOK_AGAIN
         leaving = Leaving(
             teardown,

@@ -173,6 +173,9 @@ class Teardowns:
         if cluster is None or not cluster.metadata.terminating:
             return await self._records.retain(key)
         target = targets.of_capi(cluster)
+        if execution and execution.target.ref.uid == target.ref.uid and execution.paused != target.paused:
+            await self._under_way.stopped(key)
+            execution = None
         if execution and execution.target.ref.uid == target.ref.uid:
             if let_go := await self._let_go(target):
                 execution.release(*let_go)
@@ -184,12 +187,12 @@ class Teardowns:
             await clean(self._client, self._means.inventories, teardown, target)
             return await self._records.retain(key)
         let_go = await self._let_go(target)
-        if releasing.overdue(teardown.spec, now=self._clock.now()):
+        if not target.paused and releasing.overdue(teardown, now=self._clock.now()):
             let_go = let_go or releasing.expired(teardown.spec)
         if teardown.spec.plan is None and let_go:
             teardown = await self._teardown(target, decided=True)
         if teardown.spec.plan is None:
-            left = releasing.remaining(teardown.spec, now=self._clock.now())  # something in it is not known
+            left = releasing.remaining(teardown, now=self._clock.now())  # something in it is not known
             return min(_LOOK_AGAIN, left) if left else _LOOK_AGAIN
         self._begin(key, teardown, target, let_go)
         return None
@@ -216,6 +219,7 @@ class Teardowns:
             said=self._said(target),
             take_along=self._takes_along,
             stepped=self._stepped,
+            paused=target.paused,
         )
         if let_go:  # before the first step: there shall be none
             execution.release(*let_go)

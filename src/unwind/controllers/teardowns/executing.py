@@ -60,8 +60,12 @@ class Execution:
         take_along: Callable[[Step], bool] = lambda _: False,
         stepped: Callable[[Step, StepState], None] = lambda *_: None,
         wording: Wording = ADDONS,
+        paused: bool = False,
     ) -> None:
-        """`stepped` is told whenever a step begins or ends. `wording`: how the ledger says why something stayed."""
+        """`stepped` is told whenever a step begins or ends. `wording`: how the ledger says why something stayed.
+
+        `paused`: start no step and no deadline; only a release or the end of the target ends it.
+        """
         assert teardown.spec.plan is not None  # noqa: S101 - nothing is carried out without a plan
         self.teardown = teardown
         self.target = target
@@ -70,6 +74,7 @@ class Execution:
         self._client = client
         self._said = said
         self._stepped = stepped
+        self.paused = paused
         self._phase = Phase.REMOVING
         self._release: Release | None = None
         self._overdue = False
@@ -109,6 +114,9 @@ class Execution:
         for name, step in over.items():
             if name in self._steps:
                 self._steps[name].state = StepState(step.state)
+        for step in teardown.status.steps if paused else ():
+            if step.name in self._steps:
+                self._steps[step.name].removed = step.removed
 
     # What others may tell
 
@@ -141,7 +149,7 @@ class Execution:
         try:
             async with asyncio.TaskGroup() as group:
                 writer = group.create_task(self._write())
-                beginning = group.create_task(self._begin(group))
+                beginning = group.create_task(self._stay_paused() if self.paused else self._begin(group))
                 await self._ending.wait()
                 for task in (beginning, *self._tasks.values()):
                     task.cancel()
@@ -155,6 +163,10 @@ class Execution:
         await self._put_down(self._phase)
         self._steps.clear()  # they know this one: in a circle they would stay until somebody looks for such
         log.info("teardown ended", cluster=str(self.target.ref), teardown=self.teardown.metadata.name, end=self._phase)
+
+    async def _stay_paused(self) -> None:
+        """Report the pause. The controller replaces this execution when the Cluster is unpaused."""
+        self._dirty.set()
 
     async def _begin(self, group: asyncio.TaskGroup) -> None:
         resumed = [self._steps[name] for name in self._over if name in self._steps and self._is_removed(name)]
@@ -274,7 +286,7 @@ class Execution:
     # Deadlines
 
     def _deadline(self) -> Timer | None:
-        left = releasing.remaining(self.teardown.spec, now=self._means.clock.now())
+        left = None if self.paused else releasing.remaining(self.teardown, now=self._means.clock.now())
         return None if left is None else self._means.clock.call_later(left, self._pass_deadline)
 
     def _pass_deadline(self) -> None:
@@ -306,6 +318,7 @@ class Execution:
             said=self._said,
             release=self._release,
             overdue=self._overdue,
+            paused=self.paused and self._phase is Phase.REMOVING,
             gated=self.target.gated,
             known=self._known,
         )

@@ -72,7 +72,7 @@ async def hold(
     client: Client, teardown: Teardown, said: tuple[Said, ...], *, gated: bool = True, now: datetime
 ) -> None:
     """Say why a teardown has no plan."""
-    overdue = releasing.overdue(teardown.spec, now=now)
+    overdue = releasing.overdue(teardown, now=now)
     view = View(steps=(), wave=0, phase=Phase.HELD, said=said, gated=gated, overdue=overdue)
     status = telling.status(teardown, view, now=now)
     # What somebody else says of it is not taken back, and is no reason to say the same again.

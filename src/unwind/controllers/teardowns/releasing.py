@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from unwind.api import durations
+from unwind.api import conditions, durations
 from unwind.api.fields import Unknown
 from unwind.api.names import (
     FORCE_RELEASE_ANNOTATION,
     FORCE_RELEASE_BY_ANNOTATION,
     ON_DEADLINE_ANNOTATION,
+    ConditionType,
     Reason,
 )
 from unwind.api.policies import OnDeadline
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from unwind.api.resources import Resource
-    from unwind.api.unwind import TeardownSpec
+    from unwind.api.unwind import Teardown, TeardownSpec
     from unwind.fleet.targets import Anchor
     from unwind.kube.client import Client
 
@@ -49,22 +50,31 @@ async def forced(client: Client, resource: Resource, target: Anchor) -> LetGo | 
     return LetGo(Reason.FORCED, said or "no reason was given", by)
 
 
-def ends_at(spec: TeardownSpec) -> datetime | None:
-    """When the time of a teardown is over; None if it has all the time there is."""
+def ends_at(teardown: Teardown, *, now: datetime) -> datetime | None:
+    """When the time of a teardown is over; None if it has all the time there is.
+
+    The time does not run while the Cluster is paused: it starts again when the Cluster is unpaused. Otherwise a Cluster
+    that was paused for longer than its deadline would be released before the first deletion was tried.
+    """
+    spec = teardown.spec
     span = durations.parse(spec.deadline) if spec.deadline else None
     if span is None or isinstance(span, Unknown) or spec.requested_at is None:
         return None
-    return spec.requested_at + span
+    pause = conditions.find(teardown.status.conditions, ConditionType.PAUSED)
+    if pause is None:
+        return spec.requested_at + span
+    unpaused = pause.last_transition_time if pause.status == "False" else now
+    return max(spec.requested_at, unpaused or now) + span
 
 
-def remaining(spec: TeardownSpec, *, now: datetime) -> float | None:
+def remaining(teardown: Teardown, *, now: datetime) -> float | None:
     """How many seconds are left until then; 0 if it is over."""
-    ends = ends_at(spec)
+    ends = ends_at(teardown, now=now)
     return None if ends is None else max(0.0, (ends - now).total_seconds())
 
 
-def overdue(spec: TeardownSpec, *, now: datetime) -> bool:
-    return remaining(spec, now=now) == 0
+def overdue(teardown: Teardown, *, now: datetime) -> bool:
+    return remaining(teardown, now=now) == 0
 
 
 def expired(spec: TeardownSpec) -> LetGo | None:

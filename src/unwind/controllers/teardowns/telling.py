@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from unwind.api import conditions as conditions_
 from unwind.api.conditions import with_condition, without_condition
 from unwind.api.meta import ObjectRef
 from unwind.api.names import ConditionType, Reason
@@ -59,6 +60,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     said: tuple[Said, ...] = ()
     release: Release | None = None
     overdue: bool = False
+    paused: bool = False
+    """Whether nothing is done because the target is paused."""
     gated: bool = True
     """Whether the target can be held at all."""
     known: Mapping[tuple[str, ObjectRef, str], Blocker] = {}
@@ -70,11 +73,11 @@ def status(teardown: Teardown, view: View, *, now: datetime) -> TeardownStatus:
     before = teardown.status
     now = now.replace(microsecond=0)
     plan = teardown.spec.plan or Plan()
-    blockers = _blockers(view, before, now)
+    blockers = _paused(teardown, before, now) if view.paused else _blockers(view, before, now)
     total = sum(step.total for step in view.steps)
     removed = sum(step.removed for step in view.steps)
     busy = any(step.state is StepState.REMOVING and not (step.waits or step.unsealed) for step in view.steps)
-    held = bool(blockers) and not busy
+    held = view.paused or (bool(blockers) and not busy)
     phase = Phase.HELD if held and view.phase is Phase.REMOVING else view.phase
     return TeardownStatus(
         phase=phase.value,
@@ -116,6 +119,20 @@ def _steps(view: View, before: TeardownStatus, now: datetime) -> tuple[StepStatu
     return tuple(told)
 
 
+def _paused(teardown: Teardown, before: TeardownStatus, now: datetime) -> tuple[Blocker, ...]:
+    since = next((one.since for one in before.blockers if one.reason == Reason.PAUSED), None)
+    it = teardown.spec.target
+    return (
+        Blocker(
+            object=it,
+            reason=Reason.PAUSED,
+            message=f"{it} is paused: nothing is removed until it is unpaused",
+            actor="the user who paused it",
+            since=since or now,
+        ),
+    )
+
+
 def _blockers(view: View, before: TeardownStatus, now: datetime) -> tuple[Blocker, ...]:
     since = {(blocker.object, blocker.step, blocker.reason): blocker.since for blocker in before.blockers}
     found = []
@@ -153,6 +170,11 @@ def _conditions(
     }
     if blockers:
         wanted[ConditionType.BLOCKED] = (True, blockers[0].reason, _first(blockers))
+    if view.paused:
+        wanted[ConditionType.PAUSED] = (True, Reason.PAUSED, blockers[0].message)
+    elif conditions_.find(conditions, ConditionType.PAUSED):
+        # Kept: a deadline counts from the time of this transition.
+        wanted[ConditionType.PAUSED] = (False, "Unpaused", "the deadline, if any, counts from this transition")
     if broken:
         wanted[ConditionType.CYCLE_BROKEN] = (True, "Cycle", "; ".join(broken))
     if not view.gated:

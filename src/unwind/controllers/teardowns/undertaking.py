@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from unwind import logs
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Iterator
 
     from unwind.api.unwind import Teardown
@@ -72,6 +72,15 @@ class UnderWay(Generic[C]):
         """Do no more for it: it is somebody else's now. What was done is seen when it is begun again."""
         if task := self._tasks.get(key):
             task.cancel()
+
+    async def stopped(self, key: Key) -> None:
+        """Stop it, and return when its task has ended and writes nothing any more."""
+        carried, task = self._carried.get(key), self._tasks.get(key)
+        if carried is None or task is None:
+            return
+        task.cancel()
+        await asyncio.wait([task])
+        self._teardowns.take(carried.teardown)
 
     async def _carry(self, key: Key, it: C) -> None:
         log.info("teardown begins", cluster=str(it.target.ref), teardown=it.teardown.metadata.name)

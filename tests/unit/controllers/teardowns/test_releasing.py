@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from unwind.api.capi import CLUSTERS
-from unwind.api.meta import ObjectRef
+from unwind.api.meta import Condition, ObjectRef
 from unwind.api.sveltos import ClusterType
-from unwind.api.unwind import TeardownSpec
+from unwind.api.unwind import Teardown, TeardownSpec, TeardownStatus
 from unwind.controllers.teardowns.releasing import LetGo, expired, forced, overdue, remaining
 from unwind.fleet.targets import Target
 
@@ -24,8 +24,22 @@ SPEC = TeardownSpec(requested_at=BEGAN, deadline="30m", on_deadline="Release")
 @pytest.mark.parametrize(("minutes", "left"), [(0, 1800.0), (29, 60.0), (30, 0.0), (31, 0.0)])
 def test_a_deadline_counts_from_the_deletion(minutes: int, left: float) -> None:
     now = BEGAN + dt.timedelta(minutes=minutes)
-    assert remaining(SPEC, now=now) == left
-    assert overdue(SPEC, now=now) is (left == 0)
+    assert remaining(Teardown(spec=SPEC), now=now) == left
+    assert overdue(Teardown(spec=SPEC), now=now) is (left == 0)
+
+
+def paused(status: str, minutes: int) -> Teardown:
+    """A Teardown whose Cluster was paused or unpaused so many minutes after its deletion."""
+    at = BEGAN + dt.timedelta(minutes=minutes)
+    condition = Condition(type="Paused", status=status, reason="Paused", last_transition_time=at)
+    return Teardown(spec=SPEC, status=TeardownStatus(conditions=(condition,)))
+
+
+def test_a_deadline_does_not_run_while_the_cluster_is_paused_and_starts_again_after_it() -> None:
+    now = BEGAN + dt.timedelta(days=3)
+    assert remaining(paused("True", 1), now=now) == 1800.0
+    assert remaining(paused("False", 60), now=BEGAN + dt.timedelta(minutes=80)) == 600.0
+    assert overdue(paused("False", 60), now=BEGAN + dt.timedelta(minutes=90))
 
 
 @pytest.mark.parametrize(
@@ -38,8 +52,8 @@ def test_a_deadline_counts_from_the_deletion(minutes: int, left: float) -> None:
     ids=["no deadline", "no span of time", "no deletion"],
 )
 def test_what_has_no_deadline_has_all_the_time_there_is(spec: TeardownSpec) -> None:
-    assert remaining(spec, now=BEGAN + dt.timedelta(days=400)) is None
-    assert not overdue(spec, now=BEGAN + dt.timedelta(days=400))
+    assert remaining(Teardown(spec=spec), now=BEGAN + dt.timedelta(days=400)) is None
+    assert not overdue(Teardown(spec=spec), now=BEGAN + dt.timedelta(days=400))
 
 
 @pytest.mark.parametrize("word", ["Hold", "release", ""])

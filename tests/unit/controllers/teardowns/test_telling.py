@@ -181,3 +181,21 @@ def test_only_more_objects_gone_is_nothing_new() -> None:
     assert same_but_for_counts(first, second)
     third = status(after(first), view(BLOCKED, BASE), now=LATER)
     assert not same_but_for_counts(first, third)
+
+
+def test_a_paused_target_is_held_and_says_since_when_it_is_not_paused_any_more() -> None:
+    told = status(TEARDOWN, view(paused=True), now=NOW)
+    assert told.phase == Phase.HELD
+    assert [(one.reason, one.since) for one in told.blockers] == [("Paused", START)]
+    assert word(told, ConditionType.BLOCKED) == ("True", "Paused")
+    assert word(told, ConditionType.PAUSED) == ("True", "Paused")
+    again = status(after(told), view(paused=True), now=LATER)
+    assert again.blockers == told.blockers
+    unpaused = status(after(told), view(), now=LATER)
+    assert unpaused.phase == Phase.REMOVING
+    assert not unpaused.blockers
+    assert word(unpaused, ConditionType.BLOCKED) is None
+    found = conditions.find(unpaused.conditions, ConditionType.PAUSED)
+    assert found
+    assert (found.status, found.last_transition_time) == ("False", LATER)
+    assert word(status(TEARDOWN, view(), now=NOW), ConditionType.PAUSED) is None

@@ -1,0 +1,131 @@
+"""Paused Clusters that are deleted: nothing is removed until they are unpaused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.plane.tearing import HOLD, Scene, manager, scene
+from unwind.api import conditions
+from unwind.api.capi import CLUSTERS
+from unwind.api.names import DEADLINE_ANNOTATION, FORCE_RELEASE_ANNOTATION, ON_DEADLINE_ANNOTATION, PAUSED_ANNOTATION
+from unwind.api.unwind import Phase, Teardown
+from unwind.testing.clock import StillClock
+
+if TYPE_CHECKING:
+    from unwind.local.plane import Plane
+
+BY_FIELD = {"spec": {"paused": True}}
+BY_ANNOTATION = {"metadata": {"annotations": {PAUSED_ANNOTATION: "true"}}}
+UNPAUSED = {"spec": {"paused": None}, "metadata": {"annotations": {PAUSED_ANNOTATION: None}}}
+
+
+async def patch(it: Scene, change: dict[str, Any]) -> None:
+    await it.client.patch(CLUSTERS, it.name, change, namespace=it.namespace)
+
+
+def is_paused(teardown: Teardown) -> bool:
+    found = conditions.find(teardown.status.conditions, "Blocked")
+    return teardown.phase is Phase.HELD and found is not None and found.reason == "Paused"
+
+
+async def another_cluster_is_torn_down(plane: Plane, namespace: str) -> None:
+    """The manager has worked through its queue: whatever it would do at once for other Clusters, it has done."""
+    other = await scene(plane, namespace)
+    await other.add_on("other")
+    await other.delete()
+    assert (await other.ended()).phase is Phase.COMPLETE
+    await other.let_go()
+
+
+@pytest.mark.parametrize("pause", [BY_FIELD, BY_ANNOTATION], ids=["spec.paused", "annotation"])
+async def test_nothing_of_a_paused_cluster_is_removed_until_it_is_unpaused(
+    plane: Plane, namespace: str, pause: dict[str, Any]
+) -> None:
+    it = await scene(plane, namespace)
+    await it.add_on("web")
+    await patch(it, pause)
+    async with manager(it.client):
+        await it.delete()
+        teardown = await it.teardown(is_paused, "held because it is paused")
+        assert "is paused" in teardown.status.blocked_by
+        await another_cluster_is_torn_down(plane, namespace)
+        assert it.deleted() == []
+        await patch(it, UNPAUSED)
+        teardown = await it.ended()
+    assert teardown.phase is Phase.COMPLETE
+    assert teardown.status.removed == "3/3"
+    assert not teardown.status.blockers
+    await it.let_go()
+
+
+async def test_a_cluster_paused_midway_gets_no_further_delete(plane: Plane, namespace: str) -> None:
+    it = await scene(plane, namespace)
+    await it.add_on("base")
+    await it.add_on("top", depends_on=("base",), finalizers=(HOLD,))
+    async with manager(it.client):
+        await it.delete()
+        await it.teardown(lambda one: len(one.status.blockers) == 3, "waiting for the objects of top")
+        await patch(it, BY_FIELD)
+        await it.teardown(is_paused, "held because it is paused")
+        await it.unblock()
+        await another_cluster_is_torn_down(plane, namespace)
+        assert {name.partition("-")[0] for name in it.deleted()} == {"top"}
+        await patch(it, UNPAUSED)
+        assert (await it.ended()).phase is Phase.COMPLETE
+    assert await it.objects() == set()
+    await it.let_go()
+
+
+async def test_a_deadline_does_not_release_a_paused_cluster(plane: Plane, namespace: str) -> None:
+    it = await scene(plane, namespace, annotations={DEADLINE_ANNOTATION: "1m", ON_DEADLINE_ANNOTATION: "Release"})
+    await it.add_on("web", finalizers=(HOLD,))
+    await patch(it, BY_FIELD)
+    clock = StillClock()
+    async with manager(it.client, clock=clock):
+        await it.delete()
+        await it.teardown(is_paused, "held because it is paused")
+        clock.advance(120)
+        await another_cluster_is_torn_down(plane, namespace)
+        await it.teardown(is_paused, "still held")
+        # The time starts again: otherwise it would be released before anything was tried.
+        await patch(it, UNPAUSED)
+        teardown = await it.teardown(lambda one: len(one.status.blockers) == 3, "being removed")
+        assert not teardown.finished
+        clock.advance(61)
+        assert (await it.ended()).phase is Phase.RELEASED
+    await it.unblock()
+    await it.let_go()
+
+
+async def test_a_paused_cluster_can_be_released_by_a_person(plane: Plane, namespace: str) -> None:
+    it = await scene(plane, namespace)
+    await it.add_on("web")
+    await patch(it, BY_FIELD)
+    async with manager(it.client):
+        await it.delete()
+        await it.teardown(is_paused, "held because it is paused")
+        await it.annotate({FORCE_RELEASE_ANNOTATION: "it was paused for good"})
+        teardown = await it.ended()
+    assert (teardown.phase, teardown.status.left, it.deleted()) == (Phase.RELEASED, 3, [])
+    assert not teardown.status.blockers
+    await it.let_go()
+
+
+async def test_a_new_manager_keeps_a_paused_cluster_held(plane: Plane, namespace: str) -> None:
+    it = await scene(plane, namespace)
+    await it.add_on("base")
+    await it.add_on("top", depends_on=("base",), finalizers=(HOLD,))
+    async with manager(it.client):
+        await it.delete()
+        await it.teardown(lambda one: len(one.status.blockers) == 3, "waiting for the objects of top")
+    await patch(it, BY_ANNOTATION)
+    await it.unblock()
+    async with manager(it.client):
+        await it.teardown(is_paused, "held because it is paused")
+        await another_cluster_is_torn_down(plane, namespace)
+        assert {name.partition("-")[0] for name in it.deleted()} == {"top"}
+        await patch(it, UNPAUSED)
+        assert (await it.ended()).phase is Phase.COMPLETE
+    await it.let_go()
