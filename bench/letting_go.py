@@ -40,8 +40,8 @@ from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS, Phase
 from unwind.concurrency import side_by_side
+from unwind.installing.gatekeeping import extension_name
 from unwind.installing.install import install
-from unwind.installing.registration import extension_name
 from unwind.local.capi import create_cluster
 from unwind.local.home import Shape
 from unwind.local.plane import running

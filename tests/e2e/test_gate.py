@@ -12,7 +12,7 @@ from tests.e2e.gated import ENFORCE, LEAVE, OURS, REMOVE, WAITING, Scene
 from tests.plane.profiles import condition, config_map
 from tests.plane.registering import until_allowed
 from unwind.api import conditions
-from unwind.api.capi import EXTENSION_CONFIGS
+from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, OK_TO_DELETE_ANNOTATION
 from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import CLUSTER_PROFILES
@@ -115,20 +115,51 @@ async def test_what_is_left_and_what_is_only_tried_holds_nobody(scene: Scene) ->
     assert set(await scene.on_member()) == {"left-0", "left-1", "tried-0"}
 
 
-async def test_a_cluster_whose_namespace_is_deleted_waits_as_well(scene: Scene) -> None:
+async def test_a_namespace_goes_after_its_gated_cluster_and_not_with_it(scene: Scene) -> None:
     await scene.add_on("base")
     await scene.add_on("top", depends_on=("base",))
     cluster = await scene.cluster("base", "top")
+    uid = (await scene.client.get(NAMESPACES, scene.namespace))["metadata"]["uid"]
+    with pytest.raises(ApiError, match="Delete the Cluster first"):
+        await scene.client.delete(NAMESPACES, scene.namespace, uid=uid)
     await scene.block("base-0")
-    found = await scene.client.get(NAMESPACES, scene.namespace)
-    await scene.client.delete(NAMESPACES, scene.namespace, uid=found["metadata"]["uid"])
+    await cluster.delete()
     await cluster.until_held("base-0")
+    with pytest.raises(ApiError, match="Delete the Cluster first"):
+        await scene.client.delete(NAMESPACES, scene.namespace, uid=uid)
     assert set(await scene.on_member()) == {"base-0"}
     await scene.unblock("base-0")
     await cluster.until_gone()
     assert (await cluster.teardown()).phase is Phase.COMPLETE
     assert await scene.on_member() == {}
+    await until_allowed(lambda: scene.client.delete(NAMESPACES, scene.namespace, uid=uid))
     await waiting.until_absent(scene.client, NAMESPACES, scene.namespace)
+
+
+async def test_a_gated_cluster_is_not_deleted_in_the_foreground(scene: Scene) -> None:
+    await scene.add_on("base")
+    cluster = await scene.cluster("base")
+    await scene.block("base-0")
+
+    async def delete_in_foreground() -> None:
+        await scene.client.delete(
+            CLUSTERS, cluster.name, uid=cluster.uid, namespace=scene.namespace, propagation="Foreground"
+        )
+
+    with pytest.raises(ApiError, match="Delete it in the background"):
+        await delete_in_foreground()
+    await cluster.delete()
+    await cluster.until_held("base-0")
+    # It is being deleted: a second request could still turn that into a foreground deletion.
+    with pytest.raises(ApiError, match="Delete it in the background"):
+        await delete_in_foreground()
+    with pytest.raises(ApiError, match="is held until its add-ons are removed"):
+        await cluster.annotate(scene.client, {OK_TO_DELETE_ANNOTATION: ""})
+    await cluster.until_held("base-0")
+    assert cluster.taken_apart() == []
+    await scene.unblock("base-0")
+    await cluster.until_gone()
+    assert (await cluster.teardown()).phase is Phase.COMPLETE
 
 
 async def test_a_cluster_made_anew_under_the_same_name_waits_for_its_own_add_ons(scene: Scene) -> None:

@@ -20,8 +20,8 @@ from unwind.api.unwind import INVENTORIES, Inventory
 from unwind.demo import scenery
 from unwind.demo.operator import operate
 from unwind.errors import UnwindError
+from unwind.installing.gatekeeping import extension_name
 from unwind.installing.install import install
-from unwind.installing.registration import extension_name
 from unwind.kube.errors import ApiError
 from unwind.local import plane as planes
 from unwind.local import tools, waiting

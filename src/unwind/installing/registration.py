@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.api import capi, karmada, names, unwind
+from unwind.api import capi, karmada, names
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
@@ -16,9 +16,8 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
 )
 from unwind.api.rights import READ, Contribution, Right
-from unwind.api.unwind import Effort, Phase, StepState
 from unwind.installing.addressing import CERTIFICATE, MANAGER, PORT, SERVICE, granted, webhook
-from unwind.installing.policies import policy_and_binding, resource_rule
+from unwind.installing.gatekeeping import annotation, extension_name, gate_policies, guard
 
 if TYPE_CHECKING:
     from unwind.api.resources import Resource
@@ -34,27 +33,9 @@ VERSIONS = (capi.EXTENSION_CONFIGS, capi.EXTENSION_CONFIGS_V1ALPHA1)
 """The versions of ExtensionConfig that are known, the newest first. What we write is the same in both."""
 
 
-def extension_name(namespace: str) -> str:
-    """What the ExtensionConfig of a manager is called: one for each.
-
-    Cluster API takes no dot in it and no more than 63 characters, and a namespace's own name has neither.
-    """
-    return namespace
-
-
 def cluster_rules(namespace: str) -> str:
     """What the configuration is called that has the API server ask about Clusters: one for each manager."""
     return f"{MANAGER}-clusters.{namespace}"
-
-
-def guard_name(namespace: str) -> str:
-    """What the policy is called that keeps the ExtensionConfig of a manager."""
-    return f"{MANAGER}-gate.{namespace}"
-
-
-def marks_name(namespace: str) -> str:
-    """What the policy is called that keeps Clusters from being marked which nobody deletes."""
-    return f"{MANAGER}-marks.{namespace}"
 
 
 def remembered(config_map: dict[str, Any], version: str) -> dict[str, Any] | None:
@@ -92,75 +73,8 @@ def _remembering(setting: Setting, extension: dict[str, Any]) -> dict[str, Any]:
     return _object(CONFIG_MAPS, REGISTRATION, namespace=setting.namespace) | {"data": {_DOCUMENT: document}}
 
 
-# In CEL, over one Teardown at a time. What is not known holds: a Teardown without a plan, a word that is new.
-_LENIENT = [effort.value for effort in Effort if effort is not Effort.ENFORCE]
-_LAST = [phase.value for phase in Phase if phase.finished]
-_FINISHED = f"has(params.status) && has(params.status.phase) && params.status.phase in {_LAST}"
-_REMOVED = (
-    "has(params.status) && has(params.status.steps)"
-    f" ? params.status.steps.filter(step, step.state == '{StepState.REMOVED}').map(step, step.name) : []"
-)
-# A step that status names twice is not done. `indexOf` is native: a macro here would exceed the cost limit of CEL for
-# large plans, and the policy would then refuse every change.
-_NAMED = "has(params.status) && has(params.status.steps) ? params.status.steps.map(step, step.name) : []"
-_NAMED_TWICE = "variables.named.indexOf(step.name) != variables.named.lastIndexOf(step.name)"
-_IS_CLUSTER = (
-    f"params.spec.target.kind == '{capi.CLUSTERS.kind}'"
-    f" && (!has(params.spec.target.group) || params.spec.target.group == '{capi.CLUSTERS.group}')"
-)
-_HOLDS = (
-    "variables.isCluster && !variables.finished && (!has(params.spec.plan) || (has(params.spec.plan.steps)"
-    f" && params.spec.plan.steps.exists(step, !(step.effort in {_LENIENT})"
-    f" && (!(step.name in variables.removed) || {_NAMED_TWICE}))))"
-)
-_SELECTOR = "{}.spec.?namespaceSelector"
-_NARROWED = (
-    "request.operation == 'UPDATE'"
-    f" && {_SELECTOR.format('object')} != {_SELECTOR.format('oldObject')}"
-    f" && !({_SELECTOR.format('object')}.hasValue()"
-    " && object.spec.namespaceSelector.?matchLabels.orValue({}).size() == 0"
-    " && object.spec.namespaceSelector.?matchExpressions.orValue([]).size() == 0)"
-)
-_MESSAGE = (
-    "'ExtensionConfig ' + oldObject.metadata.name + ' holds ' + params.spec.title + ' until its add-ons are removed:"
-    " without it, or with a narrower namespaceSelector, Cluster API lets the cluster go at once. Wait until Teardown '"
-    " + params.metadata.name + ' is finished, or let the cluster go with the annotation"
-    f" {names.FORCE_RELEASE_ANNOTATION}'"
-)
-
-
-def _guard(setting: Setting) -> list[dict[str, Any]]:
-    """While a Teardown holds a cluster, its ExtensionConfig stays, and stays in charge of every namespace.
-
-    Cluster API drops an extension as soon as it is being deleted: a finalizer would be too late.
-    """
-    name = guard_name(setting.namespace)
-    policy = {
-        "paramKind": {"apiVersion": unwind.TEARDOWNS.api_version, "kind": unwind.TEARDOWNS.kind},
-        "matchConstraints": {"resourceRules": [resource_rule(capi.EXTENSION_CONFIGS, "UPDATE", "DELETE")]},
-        # By the object, and not by the name of the request: that has none when a whole collection is deleted.
-        "matchConditions": [
-            {"name": "ours", "expression": f"oldObject.metadata.name == '{extension_name(setting.namespace)}'"},
-            {"name": "gone-or-narrowed", "expression": f"request.operation == 'DELETE' || ({_NARROWED})"},
-        ],
-        "variables": [
-            {"name": "isCluster", "expression": _IS_CLUSTER},
-            {"name": "finished", "expression": _FINISHED},
-            {"name": "removed", "expression": _REMOVED},
-            {"name": "named", "expression": _NAMED},
-        ],
-        "validations": [{"expression": f"!({_HOLDS})", "messageExpression": _MESSAGE, "reason": "Forbidden"}],
-    }
-    # Every Teardown there is; where there is none, nothing is held.
-    return policy_and_binding(name, policy, paramRef={"selector": {}, "parameterNotFoundAction": "Allow"})
-
-
-def _annotation(of: str, annotation: str) -> str:
-    return f"{of}.metadata.?annotations[?'{annotation}']"
-
-
-def _changes(annotation: str) -> str:
-    return f"{_annotation('object', annotation)} != {_annotation('oldObject', annotation)}"
+def _changes(name: str) -> str:
+    return f"{annotation('object', name)} != {annotation('oldObject', name)}"
 
 
 _RELEASES = " || ".join(
@@ -185,36 +99,9 @@ _DELETES = " && ".join(
         "!has(oldObject.metadata.deletionTimestamp)",
         "request.dryRun != true",
         "!request.options.?preconditions.?resourceVersion.hasValue()",
-        f"{_annotation('oldObject', names.DELETION_REQUESTED_BY_ANNOTATION)}.orValue('') != request.userInfo.username",
+        f"{annotation('oldObject', names.DELETION_REQUESTED_BY_ANNOTATION)}.orValue('') != request.userInfo.username",
     )
 )
-
-
-_MARKED = (
-    f"{_annotation('object', names.OK_TO_DELETE_ANNOTATION)}.hasValue()"
-    f" && !{_annotation('oldObject', names.OK_TO_DELETE_ANNOTATION)}.hasValue()"
-    " && !has(object.metadata.deletionTimestamp)"
-)
-_UNMARKED = (
-    "'Cluster ' + object.metadata.namespace + '/' + object.metadata.name + ' is not being deleted: with the annotation"
-    f" {names.OK_TO_DELETE_ANNOTATION} it would go one day without anybody being asked. To let a cluster go that is"
-    f" being deleted, annotate it with {names.FORCE_RELEASE_ANNOTATION}'"
-)
-
-
-def _unmarked(setting: Setting) -> list[dict[str, Any]]:
-    """No Cluster is marked as asked about that nobody deletes.
-
-    Cluster API writes the mark by name when it lets a Cluster go. Where another was made under that name in the same
-    moment, it would get the mark, and Cluster API would never ask about it (seen with v1.14.2).
-    """
-    name = marks_name(setting.namespace)
-    policy = {
-        # Not CREATE: a Cluster that is moved or restored brings all its annotations.
-        "matchConstraints": {"resourceRules": [resource_rule(capi.CLUSTERS, "UPDATE")]},
-        "validations": [{"expression": f"!({_MARKED})", "messageExpression": _UNMARKED, "reason": "Forbidden"}],
-    }
-    return policy_and_binding(name, policy)
 
 
 def _asking(setting: Setting) -> list[dict[str, Any]]:
@@ -265,8 +152,8 @@ def _manifests(setting: Setting) -> list[dict[str, Any]]:
         *granted(setting, f"{MANAGER}-gate", rules=[right.rule() for right in rules]),
         _remembering(setting, extension),
         *_asking(setting),
-        *_unmarked(setting),
-        *_guard(setting),
+        *gate_policies(setting.namespace),
+        *guard(setting.namespace),
         extension,
     ]
 

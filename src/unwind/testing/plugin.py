@@ -6,13 +6,17 @@ Tests and fixtures share one event loop for the session, because the plane lives
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
 from unwind.api.resources import NAMESPACES
+from unwind.api.sveltos import CLUSTER_SUMMARIES
+from unwind.kube.errors import ApiError, NotFoundError
 from unwind.local.home import Shape
 from unwind.local.plane import running
 from unwind.testing import managers
@@ -20,6 +24,7 @@ from unwind.testing import managers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from unwind.kube.client import Client, Object
     from unwind.local.cluster import Cluster
     from unwind.local.plane import Plane
 
@@ -50,8 +55,32 @@ async def namespace(plane: Plane) -> AsyncIterator[str]:
     await plane.management.create_namespace(name)
     yield name
     await managers.remove_rights(plane.management.client, name)
-    created = await plane.management.client.get(NAMESPACES, name)
-    await plane.management.client.delete(NAMESPACES, name, uid=created["metadata"]["uid"])
+    await _delete_namespace(plane.management.client, name)
+
+
+async def _delete_namespace(client: Client, name: str) -> None:
+    """Delete it with its ClusterSummaries first: the API server refuses to delete a namespace with gated Clusters."""
+    uid = (await client.get(NAMESPACES, name))["metadata"]["uid"]
+    summaries: list[Object] = []
+    with suppress(ApiError):  # the CRD may not be installed
+        summaries = await client.list(CLUSTER_SUMMARIES, namespace=name)
+    for summary in summaries:
+        meta = summary["metadata"]
+        free = {"metadata": {"uid": meta["uid"], "finalizers": None}}
+        with suppress(NotFoundError):  # it is gone already
+            await client.patch(CLUSTER_SUMMARIES, meta["name"], free, namespace=name)
+            if not meta.get("deletionTimestamp"):
+                await client.delete(CLUSTER_SUMMARIES, meta["name"], uid=meta["uid"], namespace=name)
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await client.delete(NAMESPACES, name, uid=uid)
+            except ApiError as error:
+                if error.code != 403:
+                    raise
+                await asyncio.sleep(0.05)  # the policy has not seen yet that they are gone
+            else:
+                return
 
 
 @pytest_asyncio.fixture(loop_scope="session")

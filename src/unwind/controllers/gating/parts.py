@@ -13,6 +13,7 @@ from unwind.controllers.addons.caches import Caches
 from unwind.controllers.gating import recording, ruling
 from unwind.controllers.gating.asking import Asking
 from unwind.controllers.gating.charting import Charts
+from unwind.controllers.gating.marking import Marks
 from unwind.controllers.gating.registering import Registration
 from unwind.controllers.gating.unarmed import Unarmed
 from unwind.controllers.members import parts as members
@@ -43,6 +44,7 @@ def contribute(surroundings: Surroundings) -> Share:
         metrics=surroundings.metrics,
         registry=surroundings.registry,
     )
+    marks = Marks(client, caches, owner=owner, recorder=surroundings.recorder, metrics=surroundings.metrics)
     rooms = addons.contribute(surroundings, caches, registration)
     joined = members.contribute(surroundings, caches)
     charts = Charts(_helm())
@@ -50,7 +52,7 @@ def contribute(surroundings: Surroundings) -> Share:
     registry = Registry(builtin, plugins=installed())
     asking = Asking(client, caches, namespace=surroundings.namespace, registry=registry, hooks=hooks)
     return Share(
-        controllers=(*rooms.controllers, *joined.controllers, registration, unarmed),
+        controllers=(*rooms.controllers, *joined.controllers, registration, unarmed, marks),
         servants=(*rooms.servants, *joined.servants, caches, registry, charts),
         routes=(
             *rooms.routes,

@@ -19,7 +19,8 @@ from unwind.clock import SYSTEM
 from unwind.controllers.gating.extensions import Extensions
 from unwind.gating import arming, protocol
 from unwind.installing.addressing import CERTIFICATE
-from unwind.installing.registration import REGISTRATION, extension_name, remembered
+from unwind.installing.gatekeeping import extension_name
+from unwind.installing.registration import REGISTRATION, remembered
 from unwind.kube import views
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.informers import Informer

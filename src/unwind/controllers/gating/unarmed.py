@@ -11,11 +11,13 @@ from unwind import logs
 from unwind.api.capi import CLUSTERS
 from unwind.api.conditions import find, with_condition
 from unwind.api.fields import Unknown
-from unwind.api.names import GATE_FIELD_MANAGER, ConditionType
+from unwind.api.names import GATE_FIELD_MANAGER, OK_TO_DELETE_ANNOTATION, ConditionType, Reason
 from unwind.api.sveltos import ClusterDeletionBehavior, ClusterType
 from unwind.api.unwind import TEARDOWNS, Effort, Teardown
 from unwind.clock import SYSTEM
 from unwind.controllers.addons.matching import ClusterKey
+from unwind.gating import gate
+from unwind.gating.arming import Fault
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.events import Regarding
 from unwind.kube.queue import Queue
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import Condition
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches
-    from unwind.gating.arming import Fault, Gate
+    from unwind.gating.arming import Gate
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.events import Recorder
@@ -47,7 +49,7 @@ class Unarmed:
         self,
         client: Client,
         caches: Caches,
-        gate: Gate,
+        armed: Gate,
         *,
         owner: Owner,
         recorder: Recorder,
@@ -57,7 +59,7 @@ class Unarmed:
     ) -> None:
         self._client = client
         self._caches = caches
-        self._gate = gate
+        self._gate = armed
         self._owner = owner
         self._recorder = recorder
         self._clock = clock
@@ -71,8 +73,9 @@ class Unarmed:
             registry=registry,
         ).set_function(self.count)
         caches.teardowns.subscribe(self._teardown_changed)
+        caches.clusters.subscribe(self._cluster_changed)
         caches.subscribe(self._look_at_all)
-        gate.subscribe(self._look_at_all)
+        armed.subscribe(self._look_at_all)
         owner.subscribe(self._look_at_all)
 
     @property
@@ -84,16 +87,17 @@ class Unarmed:
 
     def count(self) -> int:
         """How many clusters are to be held and would not be."""
-        gate, summaries = self._gate, self._caches.summaries.cache
-        if not gate.known:
+        summaries = self._caches.summaries.cache
+        if not self._gate.known:
             return 0
         found = 0
         faults: dict[str, bool] = {}
         for cluster in self._caches.clusters.all():
             meta = cluster.metadata
             if meta.namespace not in faults:
-                faults[meta.namespace] = gate.why_not(meta.namespace) is not None
-            if cluster.class_name and faults[meta.namespace]:
+                faults[meta.namespace] = self._gate.why_not(meta.namespace) is not None
+            marked = OK_TO_DELETE_ANNOTATION in meta.annotations and not meta.terminating
+            if cluster.class_name and (marked or faults[meta.namespace]):
                 here = summaries.by("cluster", ClusterKey(ClusterType.CAPI.value, meta.namespace, meta.name))
                 found += any(enforcing(one.spec.cluster_profile_spec.deletion) for one in here)
         return found
@@ -101,6 +105,12 @@ class Unarmed:
     def _look_at_all(self) -> None:
         for key in list(self._caches.teardowns.cache.keys()):
             self._queue.add(key)
+
+    def _cluster_changed(self, change: Change[Cluster]) -> None:
+        it = change.new
+        if it and it.metadata.terminating and OK_TO_DELETE_ANNOTATION in it.metadata.annotations:
+            for one in self._caches.teardowns.cache.by("target", change.key):
+                self._queue.add(Key("", one.metadata.name))
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
         if change.new and not change.new.finished:
@@ -116,8 +126,14 @@ class Unarmed:
             return None
         cluster = self._caches.clusters.get(Key(target.namespace, target.name))
         held = _held(teardown) and cluster is not None and _is_of(cluster, teardown)
-        await self._tell(teardown, self._gate.why_not(target.namespace) if held else None)
+        await self._tell(teardown, self._why_not(teardown, cluster) if held and cluster else None)
         return None
+
+    def _why_not(self, teardown: Teardown, cluster: Cluster) -> Fault | None:
+        marked = OK_TO_DELETE_ANNOTATION in cluster.metadata.annotations
+        if marked and isinstance(gate.of_teardown(cluster.metadata.uid, teardown), gate.Closed):
+            return Fault(Reason.MARKED_OK_TO_DELETE, f"the Cluster carries the annotation {OK_TO_DELETE_ANNOTATION}")
+        return self._gate.why_not(teardown.spec.target.namespace)
 
     async def _tell(self, teardown: Teardown, fault: Fault | None) -> None:
         before = find(teardown.status.conditions, ConditionType.GATE_NOT_ARMED)

@@ -1,0 +1,200 @@
+"""Admission policies that close the ways around Cluster API's gate, on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from tests.plane import profiles
+from tests.plane.registering import HOME, create_cluster, create_teardown, say, serve, until_allowed, until_refused
+from tests.plane.test_install import command
+from tests.plane.test_run import running
+from unwind.api.capi import CLUSTERS
+from unwind.api.names import DELETION_BEHAVIOR_ANNOTATION, OK_TO_DELETE_ANNOTATION
+from unwind.api.resources import NAMESPACES
+from unwind.api.sveltos import CLUSTER_SUMMARIES
+from unwind.api.unwind import TEARDOWNS
+from unwind.kube.errors import ApiError
+from unwind.kube.events import EVENTS
+from unwind.local.waiting import until
+
+if TYPE_CHECKING:
+    from unwind.kube.client import Client, Object
+    from unwind.local.cluster import Cluster
+    from unwind.local.plane import Plane
+
+HOLD = "example.dev/hold"
+ROOM = "fleet"
+MANAGER = f"system:serviceaccount:{HOME}:unwind"
+
+
+async def _mark(client: Client, name: str) -> None:
+    """Set the mark, and take it off again: it is refused only where it is new."""
+    for value in ("", None):
+        patch = {"metadata": {"annotations": {OK_TO_DELETE_ANNOTATION: value}}}
+        await client.patch(CLUSTERS, name, patch, namespace="default")
+
+
+async def test_ok_to_delete_is_refused_to_everyone_while_the_teardown_of_the_cluster_holds(
+    plane: Plane, fresh_member: Cluster
+) -> None:
+    client = fresh_member.client
+    await serve(plane, client)
+    assert (await command(fresh_member, "install")).code == 0
+    held, other = [await create_cluster(client, name, finalizers=[HOLD]) for name in ("held", "other")]
+    await until_refused(partial(_mark, client, "held"))  # it is not being deleted
+    for one in (held, other):
+        await client.delete(CLUSTERS, one["metadata"]["name"], uid=one["metadata"]["uid"], namespace="default")
+    teardown = await create_teardown(client, held, "Try", "Enforce")
+    refused = await until_refused(partial(_mark, client, "held"))
+    assert refused.code == 403
+    assert f"Wait until Teardown {teardown} is finished" in str(refused)
+    assert "unwind.dev/force-release=REASON" in str(refused)
+    # Another update passes, and so does the mark of another Cluster.
+    await client.patch(CLUSTERS, "held", {"metadata": {"labels": {"team": "a"}}}, namespace="default")
+    await _mark(client, "other")
+
+    for phase, *states in (("Removing", "Removed", "Removing"), ("Held", "Removed", "Waiting")):
+        await say(client, teardown, phase, *states)
+        with pytest.raises(ApiError, match="is held until its add-ons are removed"):
+            await _mark(client, "held")
+    for phase, *states in (("Removing", "Removing", "Removed"), ("Released", "Waiting", "GivenUp")):
+        await say(client, teardown, phase, *states)
+        await until_allowed(partial(_mark, client, "held"))
+
+
+async def _delete(client: Client, name: str, **options: Any) -> None:
+    path = CLUSTERS.path(name, namespace=ROOM)
+    body = {"apiVersion": "v1", "kind": "DeleteOptions", "dryRun": ["All"]} | options
+    await client._call("delete", CLUSTERS, "DELETE", path, body=msgspec.json.encode(body))
+
+
+async def _delete_namespace(client: Client, name: str) -> None:
+    found = await client.get(NAMESPACES, name)
+    await client.delete(NAMESPACES, name, uid=found["metadata"]["uid"], dry_run=True)
+
+
+async def _summary(client: Client, cluster: str, behaviour: str | None, **more: Any) -> Object:
+    body = {
+        "apiVersion": CLUSTER_SUMMARIES.api_version,
+        "kind": CLUSTER_SUMMARIES.kind,
+        "metadata": {"name": f"web-{cluster}", "namespace": ROOM, **more.pop("metadata", {})},
+        "spec": {
+            "clusterNamespace": ROOM,
+            "clusterName": cluster,
+            "clusterType": "Capi",
+            "clusterProfileSpec": {"clusterDeletionBehavior": behaviour} if behaviour else {},
+            **more,
+        },
+    }
+    return await client.create(CLUSTER_SUMMARIES, body)
+
+
+FOREGROUND = {"propagationPolicy": "Foreground"}
+
+
+async def test_a_gated_cluster_is_deleted_in_the_background_only_and_its_namespace_not_at_all(
+    plane: Plane, fresh_member: Cluster
+) -> None:
+    client = fresh_member.client
+    await serve(plane, client)
+    assert (await command(fresh_member, "install")).code == 0
+    for name in (ROOM, "empty"):
+        await fresh_member.create_namespace(name)
+    for name in ("gated", "tried", "plain"):
+        await create_cluster(client, name, ROOM)
+    await create_cluster(client, "planted", ROOM, finalizers=["foregroundDeletion"])
+    await _summary(client, "tried", "RemovePolicies")
+    await _delete_namespace(client, ROOM)
+    await _delete(client, "gated", **FOREGROUND)
+
+    gate = await _summary(client, "gated", "EnforceRemovePolicies")
+    await _summary(client, "planted", "EnforceRemovePolicies")
+    refused = await until_refused(partial(_delete, client, "gated", **FOREGROUND))
+    assert refused.code == 403
+    assert "kubectl delete cluster.cluster.x-k8s.io gated -n fleet (without --cascade=foreground" in str(refused)
+    assert "ClusterSummary web-gated" in str(refused)
+    # Without a word in the request, the finalizer that is there decides.
+    with pytest.raises(ApiError, match="Delete it in the background"):
+        await _delete(client, "planted")
+    for name, options in (
+        ("gated", {}),
+        ("gated", {"propagationPolicy": "Background"}),
+        ("gated", {"propagationPolicy": "Orphan"}),
+        ("gated", {"orphanDependents": False}),
+        ("planted", {"propagationPolicy": "Background"}),
+        ("planted", {"orphanDependents": False}),
+        ("tried", FOREGROUND),
+        ("plain", FOREGROUND),
+    ):
+        await _delete(client, name, **options)
+    query = {"dryRun": "All", "propagationPolicy": "Foreground"}
+    with pytest.raises(ApiError, match="Delete it in the background"):
+        await client._call("deletecollection", CLUSTERS, "DELETE", CLUSTERS.path(namespace=ROOM), query=query)
+
+    refused = await until_refused(partial(_delete_namespace, client, ROOM))
+    assert refused.code == 403
+    assert "-n fleet" in str(refused)
+    assert "Delete the Cluster first" in str(refused)
+    await _delete_namespace(client, "empty")
+    for one in (gate["metadata"]["name"], "web-planted"):
+        found = await client.get(CLUSTER_SUMMARIES, one, namespace=ROOM)
+        await client.delete(CLUSTER_SUMMARIES, one, uid=found["metadata"]["uid"], namespace=ROOM)
+    await until_allowed(partial(_delete_namespace, client, ROOM))
+    await until_allowed(partial(_delete, client, "gated", **FOREGROUND))
+
+    # Where the field is not served, the annotation says what it said.
+    kept = {"annotations": {DELETION_BEHAVIOR_ANNOTATION: "EnforceRemovePolicies"}}
+    await _summary(client, "plain", None, metadata=kept)
+    found = await client.get(CLUSTER_SUMMARIES, "web-plain", namespace=ROOM)
+    if "clusterDeletionBehavior" not in found["spec"]["clusterProfileSpec"]:
+        await until_refused(partial(_delete, client, "plain", **FOREGROUND))
+
+
+async def test_a_cluster_that_was_created_with_ok_to_delete_is_reported_and_cleaned(
+    plane: Plane, fresh_member: Cluster
+) -> None:
+    client = fresh_member.client
+    await serve(plane, client)
+    assert (await command(fresh_member, "install")).code == 0
+    marked = await create_cluster(client, "moved", annotations={OK_TO_DELETE_ANNOTATION: "", "kept": "yes"})
+    # One that is being deleted carries it by right, where nothing holds it; where something does, that is reported.
+    leaving = [
+        await create_cluster(client, name, finalizers=[HOLD], annotations={OK_TO_DELETE_ANNOTATION: ""})
+        for name in ("leaving", "held")
+    ]
+    for one in leaving:
+        await client.delete(CLUSTERS, one["metadata"]["name"], uid=one["metadata"]["uid"], namespace="default")
+    teardown = await create_teardown(client, leaving[1], "Enforce")
+    kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
+    async with running(fresh_member, HOME, kubeconfig=kubeconfig) as manager:
+        await manager.until_listening("metrics")
+
+        def clean(it: Object | None) -> bool:
+            assert it
+            assert it["metadata"]["uid"] == marked["metadata"]["uid"]
+            return bool(it["metadata"]["annotations"] == {"kept": "yes"})
+
+        await until(client, CLUSTERS, "moved", clean, "without the mark", namespace="default")
+        async with asyncio.timeout(30):
+            while not [
+                one
+                for one in await client.list(EVENTS, namespace="default")
+                if one["reason"] == "GateNotArmed" and one["regarding"]["name"] == "moved"
+            ]:
+                await asyncio.sleep(0.05)
+
+        def reported(it: Object | None) -> bool:
+            return profiles.condition(it or {}, "GateNotArmed").get("reason") == "MarkedOkToDelete"
+
+        await until(client, TEARDOWNS, teardown, reported, "reported")
+        for one in leaving:
+            found = await client.get(CLUSTERS, one["metadata"]["name"], namespace="default")
+            assert OK_TO_DELETE_ANNOTATION in found["metadata"]["annotations"]
+        assert await manager.stop() == 0
+    asked = list(fresh_member.audit.entries(user=MANAGER))
+    assert [entry for entry in asked if entry.code == 403] == []
