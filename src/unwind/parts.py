@@ -15,6 +15,7 @@ import msgspec
 from unwind.api.resources import Resource
 from unwind.protecting.modes import Protection
 from unwind.routes import Route
+from unwind.segments import Segments
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -93,6 +94,7 @@ class Surroundings:
         best_effort: float,
         keep_teardowns: timedelta,
         protection: Protection = Protection(),  # noqa: B008 - frozen
+        segments: Segments | None = None,
     ) -> None:
         self.client = client
         """The management cluster."""
@@ -113,6 +115,8 @@ class Surroundings:
         """How long the record of a teardown stays after its end."""
         self.protection = protection
         """Who decides about deletions, and what may be read for it. Whether it is on stands among the features."""
+        self.segments = segments or Segments()
+        """The secret segments of the paths by which this process is called."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,7 +66,7 @@ async def test_what_a_vanished_summary_left_is_held_until_a_person_decides(scene
     assert scene.deleted() == []
     notes = [entry.ledger for chunk in await scene.inventories(lost.uid) for entry in chunk.spec.entries.values()]
     assert [(note.reason, note.message, note.by) for note in notes if note] == [
-        ("Forced", "it is only a test", "jane")
+        ("Forced", "it is only a test", "unknown, see the audit log (field manager jane)")
     ] * 2
 
 

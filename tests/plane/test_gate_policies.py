@@ -14,16 +14,24 @@ from tests.plane.registering import HOME, create_cluster, create_teardown, say, 
 from tests.plane.test_install import command
 from tests.plane.test_run import running
 from unwind.api.capi import CLUSTERS
-from unwind.api.names import DELETION_BEHAVIOR_ANNOTATION, OK_TO_DELETE_ANNOTATION
-from unwind.api.resources import NAMESPACES
+from unwind.api.names import (
+    DELETION_BEHAVIOR_ANNOTATION,
+    DELETION_REQUESTED_BY_ANNOTATION,
+    FORCE_RELEASE_ANNOTATION,
+    FORCE_RELEASE_BY_ANNOTATION,
+    OK_TO_DELETE_ANNOTATION,
+    REMOVE_STRATEGY_BY_ANNOTATION,
+)
+from unwind.api.resources import NAMESPACES, ROLE_BINDINGS, ROLES
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS
+from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS
 from unwind.local.waiting import until
 
 if TYPE_CHECKING:
-    from unwind.kube.client import Client, Object
+    from unwind.kube.client import Object
     from unwind.local.cluster import Cluster
     from unwind.local.plane import Plane
 
@@ -198,3 +206,39 @@ async def test_a_cluster_that_was_created_with_ok_to_delete_is_reported_and_clea
         assert await manager.stop() == 0
     asked = list(fresh_member.audit.entries(user=MANAGER))
     assert [entry for entry in asked if entry.code == 403] == []
+
+
+async def test_nobody_writes_down_that_another_user_deletes_or_releases_a_cluster(
+    plane: Plane, fresh_member: Cluster
+) -> None:
+    client = fresh_member.client
+    await serve(plane, client)
+    assert (await command(fresh_member, "install")).code == 0
+    await create_cluster(client, "prod-7")
+    rule = {"apiGroups": [CLUSTERS.group], "resources": ["clusters"], "verbs": ["get", "patch"]}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "tenants", "namespace": "default"}}
+    await client.create(ROLES, role | {"kind": "Role", "rules": [rule]})
+    subject = {"kind": "User", "name": "tenant", "apiGroup": "rbac.authorization.k8s.io"}
+    ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenants"}
+    await client.create(ROLE_BINDINGS, role | {"kind": "RoleBinding", "roleRef": ref, "subjects": [subject]})
+    async with Client(fresh_member.connection("tenant", groups=())) as tenant:
+
+        async def annotate(annotations: dict[str, str | None]) -> None:
+            patch = {"metadata": {"annotations": annotations}}
+            await tenant.patch(CLUSTERS, "prod-7", patch, namespace="default")
+
+        async def forge(name: str, value: str) -> None:
+            """Write it, and take it back: it is refused only where it is new."""
+            await annotate({name: value})
+            await annotate({name: None})
+
+        for name, value in (
+            (DELETION_REQUESTED_BY_ANNOTATION, "alice"),
+            (DELETION_REQUESTED_BY_ANNOTATION, "tenant"),
+            (FORCE_RELEASE_BY_ANNOTATION, "alice"),
+            (REMOVE_STRATEGY_BY_ANNOTATION, "Needless by alice"),
+        ):
+            refused = await until_refused(partial(forge, name, value))
+            assert (refused.code, name in str(refused)) == (403, True)
+        await annotate({FORCE_RELEASE_ANNOTATION: "now", FORCE_RELEASE_BY_ANNOTATION: "tenant"})
+        await annotate({FORCE_RELEASE_ANNOTATION: None, FORCE_RELEASE_BY_ANNOTATION: None})

@@ -17,6 +17,7 @@ import pytest_asyncio
 from tests.plane import profiles
 from tests.plane.test_run import running
 from tests.unit.gating.asked import V1BETA1, V1BETA2, body, cluster, teardown
+from unwind import segments
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import CLUSTER_UID_ANNOTATION, MEMBER_LABEL, OWNER_LABEL
@@ -28,6 +29,7 @@ from unwind.controllers.gating.asking import Asking
 from unwind.gating import protocol
 from unwind.gating.protocol import switched_on
 from unwind.gating.registry import Registry
+from unwind.installing.path_keys import NAME as PATHS
 from unwind.kube.client import Client
 from unwind.local.waiting import until_absent
 from unwind.serving import addresses
@@ -190,7 +192,8 @@ async def test_cluster_api_discovers_over_tls_what_is_switched_on_and_is_answere
         found = await client.get(SECRETS, NAME, namespace=home)
         trust = ssl.create_default_context(cadata=base64.b64decode(found["data"]["ca.crt"]).decode())
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
-            caller = Caller(f"https://{manager.addresses['https']}", session)
+            key = base64.b64decode((await client.get(SECRETS, PATHS, namespace=home))["data"]["key"])
+            caller = Caller(f"https://{manager.addresses['https']}{segments.prefix(key, segments.HOOKS)}", session)
             discovery = json.dumps({"apiVersion": API_VERSION, "kind": "DiscoveryRequest"}).encode()
             status, told = await caller.post(protocol.DISCOVERY_PATH, discovery)
             assert (status, told["status"]) == (200, "Success")

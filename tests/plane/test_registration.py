@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from tests.plane.registering import (
 )
 from tests.plane.test_install import absent, command
 from tests.plane.test_run import running
+from unwind import segments
 from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, EXTENSION_CONFIGS, EXTENSION_CONFIGS_V1ALPHA1
 from unwind.api.conditions import with_condition
 from unwind.api.hooks import Hook
@@ -46,6 +48,7 @@ from unwind.api.resources import (
 from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import TEARDOWNS
 from unwind.installing.gatekeeping import guard_name
+from unwind.installing.path_keys import NAME as PATHS
 from unwind.installing.registration import REGISTRATION, cluster_rules
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
@@ -73,7 +76,10 @@ async def test_install_registers_us_for_all_namespaces_and_uninstall_takes_it_ba
     assert (await command(fresh_member, "install")).counts.keys() == {"created"}
     made = await client.get(EXTENSION_CONFIGS, OURS)
     assert made["spec"]["namespaceSelector"] == {}
-    assert made["spec"]["clientConfig"] == {"service": {"namespace": HOME, "name": "unwind", "port": 443}}
+    key = base64.b64decode((await client.get(SECRETS, PATHS, namespace=HOME))["data"]["key"])
+    prefix = segments.prefix(key, segments.HOOKS)
+    service = {"namespace": HOME, "name": "unwind", "path": prefix, "port": 443}
+    assert made["spec"]["clientConfig"] == {"service": service}
     assert (await command(fresh_member, "install")).counts.keys() == {"unchanged"}
 
     # What install does not write is not its business, and stays.
@@ -81,7 +87,7 @@ async def test_install_registers_us_for_all_namespaces_and_uninstall_takes_it_ba
     options = ("--url", "https://10.0.0.1:9443", "--namespace-selector", "hold=yes,team=a", "--inject-ca-from-secret")
     assert (await command(fresh_member, "install", *options)).code == 0
     made = await client.get(EXTENSION_CONFIGS, OURS)
-    assert made["spec"]["clientConfig"] == {"url": "https://10.0.0.1:9443", "caBundle": "Y2E="}
+    assert made["spec"]["clientConfig"] == {"url": f"https://10.0.0.1:9443{prefix}", "caBundle": "Y2E="}
     assert made["spec"]["namespaceSelector"] == {"matchLabels": {"hold": "yes", "team": "a"}}
     assert made["metadata"]["annotations"] == {INJECT_CA_ANNOTATION: f"{HOME}/{NAME}"}
     refusal = (await command(fresh_member, "install", "--namespace-selector", "hold")).refusal

@@ -45,6 +45,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     inject_ca: bool = False
     """Whether Cluster API takes the authority to trust from our Secret; if not, the manager writes it where it is
     read."""
+    path_key: bytes = b""
+    """The key of the secret segments in our paths; a placeholder stands for them where there is none."""
     authorized_groups: tuple[str, ...] | None = None
     """The API groups whose objects the manager may read to count what there is of a CRD; all if None."""
 

@@ -59,6 +59,13 @@ async def install(
     adopt_crds: Annotated[
         bool, Parameter(negative="", help="Add the fields that are missing to CRDs that something else installed.")
     ] = False,
+    rotate_path: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Replace the secret segments of the webhook and hook paths; the old ones are accepted for 10 minutes.",
+        ),
+    ] = False,
     dry_run: Annotated[bool, Parameter(negative="", help="Print what would be applied; no cluster is asked.")] = False,
     output: Annotated[documents.Format | None, Parameter(name=["--output", "-o"], help="How to print it.")] = None,
 ) -> None:
@@ -78,7 +85,9 @@ async def install(
         documents.show(manifests(setting), output or "yaml")
         return
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-install") as client:
-        done = await installing.install(client, setting, adopt_crds=adopt_crds, announce=_announce, warn=_warn)
+        done = await installing.install(
+            client, setting, adopt_crds=adopt_crds, rotate_path=rotate_path, announce=_announce, warn=_warn
+        )
     if output:
         documents.show([msgspec.to_builtins(one) for one in done], output)
         return

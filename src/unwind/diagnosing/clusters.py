@@ -22,6 +22,7 @@ from unwind.api.unwind import Cause, Phase
 from unwind.diagnosing.answers import Effect, Finding, Remedy
 from unwind.diagnosing.holding import RUN, SHOWN, teardown_ref
 from unwind.diagnosing.looks import cut
+from unwind.segments import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +55,7 @@ def extension(config: ExtensionConfig) -> Extension | None:
     if not any(one.request_hook.hook == _HOOK for one in config.status.handlers):
         return None
     way = config.spec.client_config
-    behind = f"Service {way.service.namespace}/{way.service.name}" if way.service else way.url
+    behind = f"Service {way.service.namespace}/{way.service.name}" if way.service else redacted(way.url)
     ours = config.metadata.labels.get(MANAGED_BY_LABEL) == MANAGED_BY_UNWIND
     return Extension(name=config.metadata.name, behind=behind, ours=ours)
 
@@ -70,7 +71,8 @@ def cluster(look: Look, it: Cluster, kubectl: Kubectl, extensions: Iterable[Exte
     found: list[Finding] = []
     told = conditions.find(it.status.conditions, _TOPOLOGY)
     deleting = conditions.find(it.status.conditions, _DELETING)
-    message = told.message if told and told.status == "False" else ""
+    # With the URL in it where Cluster API could not call an extension.
+    message = redacted(told.message) if told and told.status == "False" else ""
     began = deleting or told
     since = began.last_transition_time if began else None
     standing = [one for one in look.teardowns if not one.finished]

@@ -17,6 +17,7 @@ from unwind.diagnosing.answers import Effect, Finding, Remedy, Thing
 from unwind.diagnosing.facts import Workload
 from unwind.diagnosing.holding import started
 from unwind.diagnosing.looks import cut
+from unwind.segments import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,7 +72,11 @@ def webhooks(thing: Thing, configuration: dict[str, Any]) -> list[Webhook]:
             continue
         way = one.get("clientConfig") or {}
         service = way.get("service")
-        behind = f"Service {service.get('namespace')}/{service.get('name')}" if service else str(way.get("url", ""))
+        behind = (
+            f"Service {service.get('namespace')}/{service.get('name')}"
+            if service
+            else redacted(str(way.get("url", "")))
+        )
         found.append(
             Webhook(
                 configuration=thing,
@@ -97,7 +102,7 @@ def unknowable(refusal: Refusal) -> bool:
 
 def refused(look: Look, refusal: Refusal, kubectl: Kubectl, known: Iterable[Webhook] = ()) -> Finding:
     """Who refuses, why, and what can be done about it. `known`: the webhooks of the cluster."""
-    text = refusal.message
+    text = redacted(refusal.message)
     if _PROTECTION in text or DELETE_PROTECTION_LABEL in text:
         return _protected(look, text, kubectl)
     if said := _SILENT.search(text):

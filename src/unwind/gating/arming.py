@@ -13,6 +13,7 @@ from unwind.api.capi import FailurePolicy
 from unwind.api.conditions import find
 from unwind.api.hooks import Hook
 from unwind.api.names import Reason
+from unwind.segments import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -66,7 +67,8 @@ def fault(config: ExtensionConfig | None, *, name: str, handlers: Collection[str
         return Fault(Reason.NOT_REGISTERED, f"ExtensionConfig {name} is being deleted, so Cluster API has dropped it")
     discovered = find(config.status.conditions, DISCOVERED)
     if discovered is None or discovered.status != "True":
-        said = discovered.message if discovered else "it has said nothing of it yet"
+        # With the URL in it where Cluster API could not call us.
+        said = redacted(discovered.message) if discovered else "it has said nothing of it yet"
         return Fault(Reason.NOT_DISCOVERED, f"Cluster API has not discovered ExtensionConfig {name}: {said}")
     # As Cluster API calls them: a handler, and the ExtensionConfig it belongs to.
     ours = {f"{one}.{config.metadata.name}" for one in handlers}

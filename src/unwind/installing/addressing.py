@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from unwind import segments
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, SERVICE_ACCOUNTS
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ PORT = 443
 
 def webhook(setting: Setting, path: str) -> dict[str, Any]:
     """How the API server calls the manager at a path."""
+    path = segments.prefix(setting.path_key, path) + path
     if setting.url:
         return {"url": setting.url.rstrip("/") + path}
     return {"service": {"namespace": setting.namespace, "name": SERVICE, "path": path, "port": PORT}}

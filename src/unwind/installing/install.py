@@ -12,9 +12,9 @@ import msgspec
 
 from unwind.api import names
 from unwind.api.definitions import DEFINITIONS
-from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
+from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
 from unwind.errors import UnwindError
-from unwind.installing import adopting, rivals
+from unwind.installing import adopting, path_keys, rivals
 from unwind.installing.looking import Found, look
 from unwind.installing.manifests import manifests
 
@@ -57,10 +57,14 @@ async def install(
     setting: Setting,
     *,
     adopt_crds: bool = False,
+    rotate_path: bool = False,
     announce: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> list[Done]:
-    """Put everything there that is missing, and bring up to date what is ours. Nothing is touched if it refuses."""
+    """Put everything there that is missing, and bring up to date what is ours. Nothing is touched if it refuses.
+
+    `rotate_path`: replace the secret segments of our paths; the old ones are accepted for a while longer.
+    """
     await _refuse_rivals(client, warn)
     found = [await _look(client, manifest) for manifest in manifests(setting)]
     elsewhere = await _served_elsewhere(client)
@@ -68,16 +72,30 @@ async def install(
 
     done: list[Done] = []
     after = max(place for place, one in enumerate(found) if one.resource == CUSTOM_RESOURCE_DEFINITIONS)
-    for place, one in enumerate(found):
+    for place in range(len(found)):
+        one = found[place]
         result = await _put(client, one, elsewhere)
         done.append(result)
         note = f" ({result.note})" if result.note else ""
         announce(f"{result.kind} {result.name} {result.result}{note}")
+        if one.resource == NAMESPACES:
+            # The first of them: the Secret is in it.
+            before = await path_keys.exists(client, setting.namespace)
+            keys = await path_keys.obtain(client, setting.namespace, now=datetime.now(UTC), rotate=rotate_path)
+            changed = Result.CHANGED if rotate_path else Result.UNCHANGED
+            done.append(Done(SECRETS.kind, path_keys.NAME, changed if before else Result.CREATED))
+            setting = msgspec.structs.replace(setting, path_key=keys.current)
+            found = [_with(one, manifest) for one, manifest in zip(found, manifests(setting), strict=True)]
         if place == after:
             # Before what goes by our kinds: a policy over Teardowns refuses everything while there are none to be had.
             crds = [one.name for one in done if one.kind == CUSTOM_RESOURCE_DEFINITIONS.kind]
             await _until_established(client, crds, elsewhere)
     return done
+
+
+def _with(one: Found, manifest: Object) -> Found:
+    """The same with another manifest, in the version that is served."""
+    return msgspec.structs.replace(one, manifest=manifest | {"apiVersion": one.manifest["apiVersion"]})
 
 
 async def _put(client: Client, one: Found, elsewhere: dict[str, str]) -> Done:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from unwind import segments
 from unwind.api import names
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
@@ -57,13 +58,20 @@ def configuration(namespace: str, calling: Callable[[str], Object], *, everythin
     return _object(VALIDATING_WEBHOOK_CONFIGURATIONS, protection_rules(namespace), webhooks=asking)
 
 
-def called_at(extension: Object) -> Callable[[str], Object] | None:
-    """How the manager is called at a path, by what was installed (the ExtensionConfig that install remembers)."""
+def called_at(extension: Object, key: bytes = b"") -> Callable[[str], Object] | None:
+    """How the manager is called at a path, by what was installed (the ExtensionConfig that install remembers).
+
+    `key`: of the secret segments in our paths; empty for paths without any.
+    """
     config = (extension.get("spec") or {}).get("clientConfig") or {}
+
+    def guarded(path: str) -> str:
+        return segments.prefix(key, path) + path if key else path
+
     if url := config.get("url"):
-        return lambda path: {"url": url + path}
+        return lambda path: {"url": url + guarded(path)}
     if service := config.get("service"):
-        return lambda path: {"service": service | {"path": path}}
+        return lambda path: {"service": service | {"path": guarded(path)}}
     return None
 
 

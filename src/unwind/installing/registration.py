@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from unwind import segments
 from unwind.api import capi, karmada, names
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
     CONFIG_MAPS,
     MUTATING_WEBHOOK_CONFIGURATIONS,
+    SECRETS,
     VALIDATING_ADMISSION_POLICIES,
     VALIDATING_ADMISSION_POLICY_BINDINGS,
 )
 from unwind.api.rights import READ, Contribution, Right
+from unwind.installing import path_keys
 from unwind.installing.addressing import CERTIFICATE, MANAGER, PORT, SERVICE, granted, webhook
 from unwind.installing.gatekeeping import annotation, extension_name, gate_policies, guard
 
@@ -48,6 +51,7 @@ def remembered(config_map: dict[str, Any], version: str) -> dict[str, Any] | Non
 
 
 def _extension(setting: Setting) -> dict[str, Any]:
+    """The ExtensionConfig without the secret segment in its path: so it is remembered."""
     service = {"namespace": setting.namespace, "name": SERVICE, "port": PORT}
     # Without a selector it is for no namespace, unless Cluster API's own webhook makes it one for all: so it is said.
     selector = {"matchLabels": setting.namespace_selector} if setting.namespace_selector else {}
@@ -148,14 +152,27 @@ def _manifests(setting: Setting) -> list[dict[str, Any]]:
         Right(kind.group, (kind.plural,), (*READ, "patch"), (cluster_rules(setting.namespace),)),
     ]
     # Uninstalled in the reverse order: the ExtensionConfig goes while what guards it is still there.
+    # In front of the path of every hook.
+    segment = segments.prefix(setting.path_key, segments.HOOKS)
     return [
         *granted(setting, f"{MANAGER}-gate", rules=[right.rule() for right in rules]),
         _remembering(setting, extension),
         *_asking(setting),
         *gate_policies(setting.namespace),
         *guard(setting.namespace),
-        extension,
+        with_prefix(extension, segment),
     ]
+
+
+def with_prefix(extension: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """An ExtensionConfig that is called with this before each path."""
+    spec = extension["spec"]
+    config = spec["clientConfig"]
+    if url := config.get("url"):
+        config = config | {"url": url + prefix}
+    else:
+        config = config | {"service": config["service"] | {"path": prefix}}
+    return extension | {"spec": spec | {"clientConfig": config}}
 
 
 def _object(resource: Resource, name: str, *, namespace: str = "", **metadata: dict[str, str]) -> dict[str, Any]:
@@ -179,6 +196,7 @@ GATING = Contribution(
         CLUSTER_ROLES,
         CLUSTER_ROLE_BINDINGS,
         CONFIG_MAPS,
+        SECRETS,
         MUTATING_WEBHOOK_CONFIGURATIONS,
         VALIDATING_ADMISSION_POLICIES,
         VALIDATING_ADMISSION_POLICY_BINDINGS,
@@ -190,4 +208,5 @@ GATING = Contribution(
         VALIDATING_ADMISSION_POLICY_BINDINGS: "this API server is too old for it",
     },
     manifests=_manifests,
+    later=lambda setting: [path_keys.manifest(setting.namespace)],
 )

@@ -1,4 +1,4 @@
-"""The CA bundles by which callers verify us, kept current in the objects that have them call us."""
+"""What callers verify us by, and the paths they call us at, kept current in the objects that register us."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unwind import logs
 from unwind.errors import UnwindError
+from unwind.segments import Segments, corrected, redacted
 from unwind.serving.following import backoff, follow
 
 if TYPE_CHECKING:
@@ -21,20 +22,25 @@ log = logs.get(__name__)
 
 
 class Bundles:
-    """Writes the bundle into every object that is registered, whenever either changes."""
+    """Writes CA bundle and path segments into every object that registers us, whenever one of them changes."""
 
     name = "ca-bundles"
     ready = True
 
-    def __init__(self, client: Client, trusting: Sequence[Trusting]) -> None:
+    def __init__(self, client: Client, trusting: Sequence[Trusting], segments: Segments | None = None) -> None:
         self._client = client
         self._trusting = trusting
+        self._segments = segments or Segments()
         self._bundle = b""
         self._changed = [asyncio.Event() for _ in trusting]
+        self._segments.subscribe(self._look_at_all)
 
     def use(self, bundle: bytes) -> None:
         """From now on, this is what callers shall verify us by."""
         self._bundle = bundle
+        self._look_at_all()
+
+    def _look_at_all(self) -> None:
         for changed in self._changed:
             changed.set()
 
@@ -58,7 +64,8 @@ class Bundles:
             while True:
                 await changed.wait()
                 changed.clear()
-                patch = patch_of(found, self._bundle, kind=trusting.resource.kind) if found and self._bundle else []
+                kind = trusting.resource.kind
+                patch = patch_of(found, self._bundle, kind=kind, key=self._segments.key) if found else []
                 if not patch:
                     continue
                 about = f"{trusting.resource.kind}/{trusting.name}"
@@ -67,27 +74,35 @@ class Bundles:
                 except UnwindError as error:
                     # Somebody else wrote in between, or the server is away: what is there then is looked at again.
                     failures += 1
-                    log.info("its CA bundle cannot be written for now", object=about, why=str(error))
+                    log.info("registration not updated, will retry", object=about, why=redacted(str(error)))
                     await backoff(failures)
                     changed.set()
                 else:
                     failures = 0
                     uid = found_now["metadata"]["uid"]
-                    log.info("its CA bundle is current", object=about, uid=uid)
+                    log.info("registration updated", object=about, uid=uid)
 
         async with asyncio.TaskGroup() as group:
             group.create_task(watch())
             group.create_task(write())
 
 
-def patch_of(found: Object, bundle: bytes, *, kind: str) -> list[Object]:
-    """The JSON patch that puts the bundle wherever the object says who is called; empty if it is there already."""
+def patch_of(found: Object, bundle: bytes, *, kind: str, key: bytes = b"") -> list[Object]:
+    """The JSON patch that puts the bundle, and the segments of the key, wherever the object says who is called.
+
+    Empty if they are there already. Without a bundle or a key, what is there stays.
+    """
     wanted = base64.b64encode(bundle).decode()
-    changes = [
-        {"op": "add", "path": f"{path}/caBundle", "value": wanted}
-        for path, config in _configs(found, kind)
-        if config.get("caBundle") != wanted
-    ]
+    changes: list[Object] = []
+    for path, config in _configs(found, kind):
+        if bundle and config.get("caBundle") != wanted:
+            changes.append({"op": "add", "path": f"{path}/caBundle", "value": wanted})
+        if key and found.get("webhooks"):
+            better = corrected(config, key)
+            if "url" in better:
+                changes.append({"op": "add", "path": f"{path}/url", "value": better["url"]})
+            elif better:
+                changes.append({"op": "add", "path": f"{path}/service/path", "value": better["service"]["path"]})
     if not changes:
         return []
     # Places in a list are only good for the version that was looked at.

@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
             return
         headers = self._headers.copy()
         path, _, query = self._url.partition(b"?")
-        route = self._listener.routes.get(path)
+        route = self._listener.route_at(path)
         until = self.began + seconds_for(query, route.timeout if route else 0.0, self._limits.longest)
         self._reading = Exchange(
             began=self.began,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import time
 from collections import deque
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
+from unwind.segments import segment
 from unwind.serving.connection import Connection, State
 from unwind.serving.limits import Limits
 from unwind.serving.requests import Requests
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unwind.routes import Route
+    from unwind.segments import Segments
     from unwind.serving.tls import Tls
 
 _LOOK_AROUND = 0.1
@@ -34,13 +37,17 @@ class Listener:
         tls: Tls | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         requests: Requests | None = None,
+        segments: Segments | None = None,
     ) -> None:
+        """`segments`: where it is given, every path has to begin with the secret segment of its route."""
         self.name = name
         self.limits = limits
         self.requests = requests or Requests()
         self.routes: dict[bytes, Route] = {}
         self.date = b""
         self._tls = tls
+        self._segments = segments
+        self._accepted: dict[str, list[bytes]] = {}
         self._server: asyncio.Server | None = None
         self._connections: set[Connection] = set()
         self._queue: deque[Connection] = deque()
@@ -50,6 +57,9 @@ class Listener:
         self._looking: asyncio.TimerHandle | None = None
         for route in routes:
             self.add(route)
+        if segments:
+            segments.subscribe(self._derive)
+            self._derive()
 
     def add(self, route: Route) -> None:
         """Answer at one more path."""
@@ -57,6 +67,27 @@ class Listener:
         if path in self.routes:
             raise ValueError(f"two routes for {route.path}")
         self.routes[path] = route
+        if self._segments:
+            self._derive()
+
+    def _derive(self) -> None:
+        assert self._segments  # noqa: S101 - called only where there are any
+        keys = self._segments.keys
+        paths = [route.path for route in self.routes.values()]
+        self._accepted = {path: [segment(key, path).encode() for key in keys] for path in paths}
+
+    def route_at(self, path: bytes) -> Route | None:
+        """What answers at a path, if its segment is one of those that are accepted."""
+        if self._segments is None:
+            return self.routes.get(path)
+        given, slash, rest = path[1:].partition(b"/")
+        route = self.routes.get(slash + rest)
+        if route is None:
+            return None
+        found = False
+        for one in self._accepted[route.path]:
+            found |= hmac.compare_digest(one, given)
+        return route if found else None
 
     async def open(self, listening: socket.socket) -> None:
         """Start to answer on this socket."""

@@ -42,10 +42,12 @@ from unwind.metrics import new_registry
 from unwind.parts import Role, Surroundings
 from unwind.plugins import described
 from unwind.protecting.modes import Protection
+from unwind.segments import Segments
 from unwind.serving import addresses, files, health
 from unwind.serving.addresses import Address
 from unwind.serving.bundles import Bundles
 from unwind.serving.files import Files, Watched
+from unwind.serving.guarding import SharedPathKeys
 from unwind.serving.limits import Limits
 from unwind.serving.listener import Listener
 from unwind.serving.requests import Requests
@@ -153,6 +155,7 @@ class _Process:
         self._watchdog = Watchdog()
         self._parts: list[Part] = [self._watchdog]
         self._https: Listener | None = None
+        self._segments = Segments()
 
     async def start(self, contributors: Sequence[Contributor]) -> None:
         """Listen. Nothing is logged before all that a person could have got wrong was found to be right."""
@@ -195,9 +198,13 @@ class _Process:
             best_effort=options.best_effort,
             keep_teardowns=options.keep_teardowns,
             protection=options.protection,
+            segments=self._segments,
         )
+        # Before anything is registered by them, and before anything is answered.
+        path_keys = SharedPathKeys(client, self._segments, namespace=options.namespace)
+        await path_keys.obtain()
         shares = [contribute(surroundings) for contribute in contributors]
-        parts: list[Part] = [recorder]
+        parts: list[Part] = [recorder, path_keys]
         parts += [shards, *(part for share in shares for part in share.controllers)] if controls else []
         parts += [part for share in shares for part in share.servants] if serves else []
         self._parts += dict.fromkeys(parts)  # a cache may serve both, and runs once
@@ -209,7 +216,7 @@ class _Process:
         await self._open(Listener("metrics", probes, limits=_METRICS_LIMITS, requests=self._requests), probed)
         if called is not None:
             routes = [route for share in shares for route in share.routes]
-            self._https = Listener("https", routes, tls=tls, requests=self._requests)
+            self._https = Listener("https", routes, tls=tls, requests=self._requests, segments=self._segments)
             await self._open(self._https, called)
         self._readiness.started = True
 
@@ -229,6 +236,8 @@ class _Process:
     async def _secure(self, client: Client, trusting: Sequence[Trusting]) -> Tls:
         """Find the certificate to show, and see to it that it stays fresh."""
         callers, watched = None, []
+        bundles = Bundles(client, trusting, self._segments)
+        self._parts.append(bundles)
         if path := self._options.client_ca:
             [callers] = await asyncio.to_thread(files.read, [path], option="--client-ca")
             try:
@@ -241,7 +250,6 @@ class _Process:
             pair = KeyPair(*await asyncio.to_thread(files.read, paths, option="--tls-cert and --tls-key"))
             watched.append(Watched("--tls-cert and --tls-key", paths, lambda contents: tls.show(KeyPair(*contents))))
         else:
-            bundles = Bundles(client, trusting)
             shared = SharedCertificate(client, namespace=self._options.namespace, hosts=_hosts(self._options))
             pair, bundle = await shared.obtain()
             bundles.use(bundle)
@@ -251,7 +259,7 @@ class _Process:
                 await tls.show(pair)
 
             shared.then(use)
-            self._parts += [shared, bundles]
+            self._parts.append(shared)
         try:
             tls = await asyncio.to_thread(Tls, pair, callers=callers)
         except ValueError as error:

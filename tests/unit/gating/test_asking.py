@@ -81,6 +81,18 @@ async def test_a_paused_cluster_is_held_whatever_its_teardown_says(phase: str) -
     assert (await standin.ask())["retryAfterSeconds"] == 0
 
 
+@pytest.mark.parametrize("hook", Hook)
+async def test_hooks_only_read(hook: Hook) -> None:
+    for known in (None, teardown(("db", "Enforce", "Removed"), phase="Complete"), teardown(("db", "Enforce", ""))):
+        standin = Standin()
+        if known:
+            standin.knows(known)
+            standin.has(known)
+        standin.knows(summary("web", "EnforceRemovePolicies"))
+        await standin.ask(hook)
+        assert [one for one in standin.objects.requests if not one.startswith("GET ")] == []
+
+
 async def test_a_teardown_that_is_gone_leaves_nothing_behind() -> None:
     standin = Standin()
     standin.knows(teardown(("db", "Enforce", "Removing")))

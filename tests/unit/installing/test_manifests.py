@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from unwind import segments
 from unwind.api import names
 from unwind.api.rights import READ, Contribution, Right, Setting
 from unwind.errors import UnwindError
@@ -80,9 +82,25 @@ def test_the_api_server_asks_about_profiles_where_the_manager_is() -> None:
     [inside] = of_kind("ValidatingWebhookConfiguration", Setting(namespace="elsewhere"))
     [outside] = of_kind("ValidatingWebhookConfiguration", Setting(namespace="elsewhere", url="https://10.0.0.1:9443/"))
     assert inside["webhooks"][0]["clientConfig"] == {
-        "service": {"namespace": "elsewhere", "name": "unwind", "path": "/admit/profiles", "port": 443}
+        "service": {
+            "namespace": "elsewhere",
+            "name": "unwind",
+            "path": "/generated-segment/admit/profiles",
+            "port": 443,
+        }
     }
-    assert outside["webhooks"][0]["clientConfig"] == {"url": "https://10.0.0.1:9443/admit/profiles"}
+    assert outside["webhooks"][0]["clientConfig"] == {"url": "https://10.0.0.1:9443/generated-segment/admit/profiles"}
+
+
+def test_each_registration_has_a_segment_of_its_own_which_is_remembered_nowhere() -> None:
+    setting = Setting(url="https://10.0.0.1:9443", path_key=b"key")
+    text = str([one for one in manifests(setting) if one["kind"] != "ConfigMap"])
+    found = re.findall(r"https://10.0.0.1:9443/([0-9a-f]{64})(/admit/[a-z]+)?", text)
+    assert {path: one for one, path in found} == {
+        path: segments.segment(b"key", path) for path in ("", "/admit/profiles", "/admit/clusters")
+    }
+    assert len({one for one, _ in found}) == 3
+    assert not re.search(r"[0-9a-f]{64}", str(of_kind("ConfigMap", setting)))
 
 
 def test_the_manager_may_change_its_own_webhook_configuration_and_no_other() -> None:

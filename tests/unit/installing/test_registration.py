@@ -12,7 +12,7 @@ from unwind.api.rights import Setting
 from unwind.cli.install import pairs
 from unwind.errors import UnwindError
 from unwind.installing.manifests import manifests
-from unwind.installing.registration import remembered
+from unwind.installing.registration import remembered, with_prefix
 
 
 def extension(**setting: Any) -> dict[str, Any]:
@@ -35,9 +35,11 @@ def test_it_is_for_all_namespaces_unless_told_otherwise_and_says_so() -> None:
 
 def test_it_is_called_by_its_service_or_where_it_is() -> None:
     inside = extension(namespace="elsewhere")["spec"]["clientConfig"]
-    assert inside == {"service": {"namespace": "elsewhere", "name": "unwind", "port": 443}}
+    assert inside == {
+        "service": {"namespace": "elsewhere", "name": "unwind", "path": "/generated-segment", "port": 443}
+    }
     outside = extension(url="https://10.0.0.1:9443/")["spec"]["clientConfig"]
-    assert outside == {"url": "https://10.0.0.1:9443"}
+    assert outside == {"url": "https://10.0.0.1:9443/generated-segment"}
 
 
 def test_cluster_api_reads_the_authority_only_where_it_is_told_to() -> None:
@@ -50,9 +52,13 @@ def test_what_is_remembered_is_what_is_installed_in_the_version_that_is_served()
     setting = Setting(namespace="elsewhere", url="https://10.0.0.1:9443", namespace_selector={"team": "a"})
     [kept] = of_kind("ConfigMap", setting)
     [installed] = of_kind("ExtensionConfig", setting)
-    assert remembered(kept, installed["apiVersion"]) == installed
+    # The segment of the path is secret, and not among what is remembered.
+    found = remembered(kept, installed["apiVersion"])
+    assert found
+    assert found["spec"]["clientConfig"] == {"url": "https://10.0.0.1:9443"}
+    assert with_prefix(found, "/generated-segment") == installed
     older = EXTENSION_CONFIGS_V1ALPHA1.api_version
-    assert remembered(kept, older) == installed | {"apiVersion": older}
+    assert remembered(kept, older) == found | {"apiVersion": older}
 
 
 @pytest.mark.parametrize("data", [None, {}, {"extensionconfig.json": "{"}, {"extensionconfig.json": "[]"}])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from unwind import features
@@ -13,6 +14,7 @@ from unwind.api.rights import Setting
 from unwind.installing import protection
 from unwind.installing.addressing import webhook
 from unwind.installing.manifests import everything, is_ours, manifests
+from unwind.installing.registration import remembered
 from unwind.protecting import policies, webhooks
 from unwind.protecting.kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, Controlled, of_any
 from unwind.protecting.modes import FEATURE
@@ -116,8 +118,9 @@ def test_labels_are_asked_about_only_where_no_policy_looks_at_them() -> None:
 
 @pytest.mark.parametrize("setting", [Setting(), Setting(namespace="elsewhere", url="https://10.0.0.1:9443")])
 def test_the_manager_is_called_as_install_has_it_called_otherwise(setting: Setting) -> None:
-    [extension] = [one for one in manifests(setting) if one["kind"] == "ExtensionConfig"]
-    calling = protection.called_at(extension)
+    setting = msgspec.structs.replace(setting, path_key=b"key")
+    [kept] = [one for one in manifests(setting) if one["kind"] == "ConfigMap"]
+    calling = protection.called_at(remembered(kept, "") or {}, b"key")
     assert calling
     assert calling(PROTECTION_PATH) == webhook(setting, PROTECTION_PATH)
     assert protection.called_at({"spec": {}}) is None
@@ -129,6 +132,7 @@ def test_what_a_manager_makes_is_not_installed_and_is_taken_back() -> None:
     assert {one["metadata"]["name"] for one in later} == {
         protection.protection_rules("unwind-system"),
         *(protection.policy_name(policy.name, "unwind-system") for policy in ALL),
+        "unwind-paths",
     }
     assert all(is_ours(one) for one in later)
 

@@ -33,7 +33,13 @@ def contribute(surroundings: Surroundings) -> Share:
     hooks = protocol.switched_on(surroundings.features)
     owner, namespace = surroundings.shards, surroundings.namespace
     registration = Registration(
-        client, caches, namespace=namespace, hooks=hooks, owner=owner, metrics=surroundings.metrics
+        client,
+        caches,
+        namespace=namespace,
+        hooks=hooks,
+        owner=owner,
+        metrics=surroundings.metrics,
+        segments=surroundings.segments,
     )
     unarmed = Unarmed(
         client,

@@ -20,12 +20,13 @@ from unwind.controllers.gating.extensions import Extensions
 from unwind.gating import arming, protocol
 from unwind.installing.addressing import CERTIFICATE
 from unwind.installing.gatekeeping import extension_name
-from unwind.installing.registration import REGISTRATION, remembered
+from unwind.installing.registration import REGISTRATION, remembered, with_prefix
 from unwind.kube import views
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.informers import Informer
 from unwind.kube.queue import Backoff, Queue
 from unwind.kube.views import Key
+from unwind.segments import HOOKS, Segments, corrected, prefix, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -62,14 +63,16 @@ class Registration:
         hooks: Iterable[Hook],
         owner: Owner,
         metrics: Metrics,
+        segments: Segments | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own. `hooks`: those that we answer."""
+        """`namespace`: Unwind's own. `hooks`: those that we answer. `segments`: the secret segments of our paths."""
         self._client = client
         self._home = namespace
         self._extension = extension_name(namespace)
         self._hooks = {protocol.handler(hook): hook for hook in hooks}
         self._owner = owner
+        self._segments = segments or Segments()
         self._clock = clock
         self._told: list[Callable[[], None]] = []
         self._extensions = Extensions(client, self._extension, clock=clock, changed=self._extension_changed)
@@ -89,6 +92,7 @@ class Registration:
                 lambda change, key=key: self._look() if change.key == key else None  # type: ignore[misc]
             )
         owner.subscribe(self._look)
+        self._segments.subscribe(self._look)
 
     # What others want to know
 
@@ -158,7 +162,7 @@ class Registration:
         if ours is None:
             await self._make(resource)
         elif not ours.metadata.terminating and _is_ours(ours):
-            if patch := await self._authority(ours):
+            if patch := self._address(ours) or await self._authority(ours):
                 await self._patch(resource, ours, patch)
                 return None  # what was written comes back as a change
             return await self._have_discovered(resource, ours)
@@ -181,6 +185,8 @@ class Registration:
             pass
         else:
             return
+        if self._segments.key:
+            wanted = with_prefix(wanted, prefix(self._segments.key, HOOKS))
         # As install would: who installs again finds its own fields.
         made = await self._client.apply(resource, wanted, field_manager=names.INSTALL_FIELD_MANAGER)
         log.warning(
@@ -189,6 +195,15 @@ class Registration:
             uid=made["metadata"]["uid"],
         )
         self._extensions.take(msgspec.convert(made, ExtensionConfig))
+
+    def _address(self, ours: ExtensionConfig) -> Object | None:
+        """The patch that has Cluster API call us by the current segment; None if it does."""
+        if not self._segments.key:
+            return None
+        way = ours.spec.client_config
+        config: Object = {"url": way.url} if way.url else {"service": {"path": way.service.path if way.service else ""}}
+        patch = corrected(config, self._segments.key)
+        return {"spec": {"clientConfig": patch}} if patch else None
 
     async def _authority(self, ours: ExtensionConfig) -> Object | None:
         """The patch that has Cluster API trust the certificate that we show; None if it does."""
@@ -240,4 +255,4 @@ def _tell_blind(error: Exception) -> None:
 
 
 def _tell_failed(_: str, error: Exception) -> None:
-    log.warning("our registration with Cluster API could not be looked after", why=str(error))
+    log.warning("our registration with Cluster API could not be looked after", why=redacted(str(error)))

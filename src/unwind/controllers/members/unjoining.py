@@ -34,7 +34,7 @@ from unwind.controllers.teardowns import releasing
 from unwind.controllers.teardowns.along import with_what_goes_along
 from unwind.controllers.teardowns.drafting import lost, misunderstood
 from unwind.controllers.teardowns.executing import ended_without_target
-from unwind.controllers.teardowns.managers import who_set, who_wrote
+from unwind.controllers.teardowns.managers import not_seen, who_set, who_wrote
 from unwind.controllers.teardowns.recording import KEEP, TeardownRecords, target_of
 from unwind.controllers.teardowns.releasing import LetGo
 from unwind.controllers.teardowns.steps import BEST_EFFORT, Means, Wording
@@ -389,8 +389,8 @@ def who_changed(cluster: Object, to: RemoveStrategy) -> str:
     if told == to and user:
         return user
     if cluster["spec"].get("removeStrategy") is not None:
-        return who_wrote(cluster, "spec", "removeStrategy")
-    return who_set(cluster, REMOVE_STRATEGY_ANNOTATION)
+        return not_seen(who_wrote(cluster, "spec", "removeStrategy"))
+    return not_seen(who_set(cluster, REMOVE_STRATEGY_ANNOTATION))
 
 
 def _way_to(cluster: Cluster) -> object:

@@ -30,6 +30,7 @@ from unwind.kube.queue import Backoff, Queue
 from unwind.kube.views import Key
 from unwind.protecting.keeping import mended, with_authorities
 from unwind.protecting.modes import Mode
+from unwind.segments import Segments, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,10 +63,11 @@ class Keeper:
         owner: Owner,
         metrics: Metrics,
         restored: Callable[[Resource, Object, str], None] = lambda *_: None,
+        segments: Segments | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """`namespace`: Unwind's own. `on`: the feature gate. `restored` is told of each policy that was not as it
-        was installed, and what was wrong with it."""
+        was installed, and what was wrong with it. `segments`: the secret segments of our paths."""
         self._client = client
         self._home = namespace
         self._on = on
@@ -73,6 +75,7 @@ class Keeper:
         self._owner = owner
         self._restored = restored
         self._policies_installed = policies(Setting(namespace=namespace))
+        self._segments = segments or Segments()
         self._key = protection.protection_rules(namespace)
         self._unserved = asyncio.Event()
         self._policies = self._follow(VALIDATING_ADMISSION_POLICIES, clock)
@@ -84,6 +87,7 @@ class Keeper:
         )
         metrics.queue(self.name, self._queue)
         owner.subscribe(self._look)
+        self._segments.subscribe(self._look)
 
     @property
     def ready(self) -> bool:
@@ -176,7 +180,7 @@ class Keeper:
             if kept is None:
                 return None  # nobody has installed us, or somebody uninstalls us
             extension = registration.remembered(kept.decode(), "")
-            calling = protection.called_at(extension) if extension else None
+            calling = protection.called_at(extension, self._segments.key) if extension else None
             if calling is None:
                 where = f"ConfigMap/{self._home}/{registration.REGISTRATION}"
                 log.warning("it cannot be read how the API server calls us", object=where)
@@ -241,4 +245,4 @@ class Keeper:
 
 
 def _tell_failed(_: str, error: Exception) -> None:
-    log.warning("what protects could not be looked after", why=str(error))
+    log.warning("what protects could not be looked after", why=redacted(str(error)))

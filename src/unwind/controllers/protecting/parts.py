@@ -87,6 +87,7 @@ def contribute(surroundings: Surroundings) -> Share:
         owner=surroundings.shards,
         metrics=surroundings.metrics,
         restored=Restored(registry=surroundings.registry, recorder=surroundings.recorder).report,
+        segments=surroundings.segments,
     )
     if not on:
         return Share(controllers=(keeper,))

@@ -15,6 +15,7 @@ from unwind.api.names import (
     DELETION_REQUESTED_BY_ANNOTATION,
     FORCE_RELEASE_ANNOTATION,
     ON_DEADLINE_ANNOTATION,
+    UNKNOWN_USER,
     ConditionType,
     Reason,
 )
@@ -178,7 +179,7 @@ def teardown(target: Anchor, made: Plan | None, *, cause: Cause = Cause.CLUSTER_
             target=ref,
             cause=cause.value,
             requested_at=target.deleted_at,
-            requested_by=annotations.get(DELETION_REQUESTED_BY_ANNOTATION, ""),
+            requested_by=annotations.get(DELETION_REQUESTED_BY_ANNOTATION) or UNKNOWN_USER,
             # What is not understood does not release anything: it waits for ever, and a condition says so.
             deadline="" if isinstance(durations.parse(deadline), Unknown) else deadline,
             on_deadline=OnDeadline.HOLD.value if isinstance(on_deadline, Unknown) else on_deadline.value,

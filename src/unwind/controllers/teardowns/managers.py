@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unwind.api.names import UNKNOWN_USER
+
 if TYPE_CHECKING:
     from unwind.kube.client import Object
 
@@ -11,6 +13,11 @@ if TYPE_CHECKING:
 def who_set(obj: Object, annotation: str) -> str:
     """The field manager that set an annotation last: a program, where the user was not seen."""
     return who_wrote(obj, "metadata", "annotations", annotation)
+
+
+def not_seen(field_manager: str) -> str:
+    """What stands for a user who was not seen, with the program that wrote it as a hint."""
+    return f"{UNKNOWN_USER} (field manager {field_manager})"
 
 
 def who_wrote(obj: Object, *path: str) -> str:

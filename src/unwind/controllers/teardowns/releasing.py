@@ -14,7 +14,7 @@ from unwind.api.names import (
     Reason,
 )
 from unwind.api.policies import OnDeadline
-from unwind.controllers.teardowns.managers import who_set
+from unwind.controllers.teardowns.managers import not_seen, who_set
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -45,8 +45,9 @@ async def forced(client: Client, resource: Resource, target: Anchor) -> LetGo | 
     said = annotations.get(FORCE_RELEASE_ANNOTATION)
     if said is None:
         return None
-    # Who it was is noted when it is written. Where nobody was there to note it, the API server knows only the program.
-    by = annotations.get(FORCE_RELEASE_BY_ANNOTATION) or who_set(obj, FORCE_RELEASE_ANNOTATION)
+    # Who it was is noted when it is written. Where no manager ran, it is not known: a field manager's name is chosen
+    # by the client.
+    by = annotations.get(FORCE_RELEASE_BY_ANNOTATION) or not_seen(who_set(obj, FORCE_RELEASE_ANNOTATION))
     return LetGo(Reason.FORCED, said or "no reason was given", by)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unwind.api.karmada import RemoveStrategy
-from unwind.api.names import REMOVE_STRATEGY_ANNOTATION, REMOVE_STRATEGY_BY_ANNOTATION
+from unwind.api.names import REMOVE_STRATEGY_ANNOTATION, REMOVE_STRATEGY_BY_ANNOTATION, UNKNOWN_USER
 from unwind.controllers.members.unjoining import who_changed
 
 FIELD: dict[str, Any] = {"f:spec": {"f:removeStrategy": {}}}
@@ -20,13 +20,13 @@ ANNOTATION: dict[str, Any] = {"f:metadata": {"f:annotations": {f"f:{REMOVE_STRAT
         ("Needless by jane", "Needless", "jane"),
         ("Needless by jane by night", "Needless", "jane by night"),
         # Of an earlier change: nobody was there to note the last one.
-        ("Required by joe", "Needless", "kubectl"),
-        ("", "Needless", "kubectl"),
-        ("Needless by ", "Needless", "kubectl"),
-        ("", None, "script"),
+        ("Required by joe", "Needless", f"{UNKNOWN_USER} (field manager kubectl)"),
+        ("", "Needless", f"{UNKNOWN_USER} (field manager kubectl)"),
+        ("Needless by ", "Needless", f"{UNKNOWN_USER} (field manager kubectl)"),
+        ("", None, f"{UNKNOWN_USER} (field manager script)"),
     ],
 )
-def test_the_user_is_named_or_else_the_program(noted: str, field: str | None, who: str) -> None:
+def test_the_user_is_named_or_else_it_is_not_known(noted: str, field: str | None, who: str) -> None:
     cluster: dict[str, Any] = {
         "metadata": {
             "annotations": {REMOVE_STRATEGY_BY_ANNOTATION: noted},

@@ -1,0 +1,141 @@
+"""The Secret with the key that the segments of our paths are derived from."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api import names
+from unwind.api.resources import SECRETS
+from unwind.errors import UnwindError
+from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from unwind.segments import new_key
+
+if TYPE_CHECKING:
+    from unwind.kube.client import Client
+
+Object = dict[str, Any]
+
+NAME = "unwind-paths"
+OVERLAP = dt.timedelta(minutes=10)
+"""How long the key before the current one is accepted."""
+
+
+class PathKeys(msgspec.Struct, frozen=True):
+    """The current key, and the one before it."""
+
+    current: bytes
+    previous: bytes = b""
+    rotated: dt.datetime | None = None
+
+    def __repr__(self) -> str:
+        return "PathKeys(…)"
+
+    def rotate(self, now: dt.datetime) -> PathKeys:
+        return PathKeys(new_key(), self.current, now.replace(microsecond=0))
+
+    def overlap(self, now: dt.datetime) -> float:
+        """For how many seconds the previous key is still accepted."""
+        if not self.previous or self.rotated is None:
+            return 0.0
+        return max(0.0, (self.rotated + OVERLAP - now).total_seconds())
+
+    def accepted(self, now: dt.datetime) -> tuple[bytes, ...]:
+        return (self.current, self.previous) if self.overlap(now) else (self.current,)
+
+
+def read(secret: Object | None) -> PathKeys | None:
+    """The keys in a Secret; None if there are none in it."""
+    current = _field(secret, "key")
+    if not current:
+        return None
+    try:
+        rotated = dt.datetime.fromisoformat(_field(secret, "rotated").decode())
+    except ValueError:
+        rotated = None
+    return PathKeys(current, _field(secret, "previous"), rotated)
+
+
+def manifest(namespace: str, keys: PathKeys | None = None) -> Object:
+    """The Secret with these keys; without them, for those who only want to know its name."""
+    labels = {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND}
+    metadata = {"name": NAME, "namespace": namespace, "labels": labels}
+    written = {"apiVersion": SECRETS.api_version, "kind": SECRETS.kind, "metadata": metadata}
+    return written | ({"data": _data(keys)} if keys else {})
+
+
+async def obtain(
+    client: Client, namespace: str, *, now: dt.datetime, known: PathKeys | None = None, rotate: bool = False
+) -> PathKeys:
+    """The keys in the Secret, which is created if it does not exist.
+
+    `known`: the keys that were in it before; they are accepted for a while where it was deleted. `rotate`: replace the
+    current key, which is accepted for a while longer.
+    """
+    while True:
+        found = await _get(client, namespace)
+        if found is not None and not _is_ours(found):
+            raise UnwindError(
+                f"Secret {namespace}/{NAME} exists and was not created by Unwind",
+                remedy=f"delete it, or label it {names.MANAGED_BY_LABEL}={names.MANAGED_BY_UNWIND}",
+            )
+        keys = read(found)
+        if keys and not rotate:
+            return keys
+        keys = keys or known
+        wanted = keys.rotate(now) if keys else PathKeys(new_key())
+        try:
+            await _write(client, namespace, found, wanted)
+        except (AlreadyExistsError, ConflictError):
+            continue  # another replica was faster
+        return wanted
+
+
+async def exists(client: Client, namespace: str) -> bool:
+    return await _get(client, namespace) is not None
+
+
+async def _get(client: Client, namespace: str) -> Object | None:
+    try:
+        return await client.get(SECRETS, NAME, namespace=namespace)
+    except NotFoundError:
+        return None
+
+
+async def _write(client: Client, namespace: str, found: Object | None, keys: PathKeys) -> None:
+    if found is not None:
+        await client.revise(SECRETS, found, {"data": _data(keys)})
+        return
+    try:
+        await client.create(SECRETS, manifest(namespace, keys))
+    except AlreadyExistsError:
+        raise
+    except ApiError as error:
+        if error.code not in (403, 404):
+            raise
+        raise UnwindError(
+            f"cannot create Secret {namespace}/{NAME}: {error.status.message}",
+            remedy="run `unwind install` for this namespace, or choose another one with --namespace",
+        ) from error
+
+
+def _is_ours(secret: Object) -> bool:
+    labels = secret["metadata"].get("labels") or {}
+    return bool(labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY_UNWIND)
+
+
+def _data(keys: PathKeys) -> Object:
+    rotated = keys.rotated.isoformat() if keys.rotated else ""
+    fields = {"key": keys.current, "previous": keys.previous, "rotated": rotated.encode()}
+    return {name: base64.b64encode(value).decode() for name, value in fields.items()}
+
+
+def _field(secret: Object | None, name: str) -> bytes:
+    try:
+        return base64.b64decode(((secret or {}).get("data") or {}).get(name) or "", validate=True)
+    except binascii.Error:
+        return b""
