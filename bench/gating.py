@@ -42,6 +42,7 @@ from unwind.controllers.addons import summarizing
 from unwind.controllers.addons.caches import Caches
 from unwind.controllers.addons.matching import ProfileKey
 from unwind.controllers.gating.asking import Asking
+from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.fleet import targets
 from unwind.gating import protocol
 from unwind.gating.protocol import ALWAYS
@@ -233,8 +234,10 @@ async def asking(management: Cluster, found: list[Object]) -> None:
                 plan=Plan(steps=steps, waves=1, objects=200),
             ),
         )
-        await management.client.create(TEARDOWNS, manifest(TEARDOWNS, record))
+        await management.client.create(TEARDOWNS, manifest(TEARDOWNS, keys.signed(record)))
 
+    keys = RecordKeys(management.client, namespace=HOME)
+    await keys.load()
     await side_by_side((torn_down(one) for one in found), limit=AT_ONCE)
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -108,7 +108,7 @@ async def answering(
         charts = Charts(helm)
         builtin = ruling.builtin(caches, charts=charts, namespace="default")
         registry = Registry([*builtin, *more])
-        asking = Asking(own, caches, namespace="default", registry=registry, hooks=Hook)
+        asking = Asking(own, caches, namespace=home, registry=registry, hooks=Hook)
         parts: list[Any] = [caches, registry, charts]
         if controllers:
             parts += _controllers(own, caches, clock, controllers)

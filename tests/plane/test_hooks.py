@@ -26,6 +26,7 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, Inventory, InventorySpec, MemberRef
 from unwind.controllers.addons.caches import Caches
 from unwind.controllers.gating.asking import Asking
+from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.gating import protocol
 from unwind.gating.protocol import switched_on
 from unwind.gating.registry import Registry
@@ -83,10 +84,13 @@ class Asked:
         await self.client.delete(CLUSTER_SUMMARIES, meta["name"], uid=meta["uid"], namespace=self.namespace)
         await until_absent(self.client, CLUSTER_SUMMARIES, meta["name"], namespace=self.namespace)
 
-    async def torn_down(self, *steps: tuple[str, str, str], phase: str = "Removing") -> None:
-        """The record of its teardown, with these steps."""
-        record = teardown(*steps, uid=self.uid, phase=phase)
-        wanted = manifest(TEARDOWNS, msgspec.structs.replace(record, metadata=ObjectMeta(name=self.uid)))
+    async def torn_down(self, *steps: tuple[str, str, str], phase: str = "Removing", signed: bool = True) -> None:
+        """The record of its teardown, with these steps; `signed` by the manager of the same namespace."""
+        keys = RecordKeys(self.client, namespace=self.namespace)
+        await keys.load()
+        made = teardown(*steps, uid=self.uid, phase=phase)
+        record = msgspec.structs.replace(made, metadata=ObjectMeta(name=self.uid))
+        wanted = manifest(TEARDOWNS, keys.signed(record) if signed else record)
         status = wanted.pop("status")
         await self.client.create(TEARDOWNS, wanted)
         await self.tell(**status)
@@ -112,9 +116,10 @@ class Asked:
 class Caller:
     """Calls as Cluster API does."""
 
-    def __init__(self, address: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, address: str, session: aiohttp.ClientSession, caches: Caches | None = None) -> None:
         self._address = address
         self._session = session
+        self.caches = caches
 
     async def post(self, path: str, sent: bytes, *, waits: str = "10s") -> tuple[int, Any]:
         # Cluster API sends no Content-Type.
@@ -164,7 +169,7 @@ async def gate(
             if run:
                 await asyncio.gather(caches.summaries.until_synced(), caches.teardowns.until_synced())
             try:
-                yield Caller(f"http://{addresses.of(listening)}", session)
+                yield Caller(f"http://{addresses.of(listening)}", session, caches)
             finally:
                 if task:
                     task.cancel()
@@ -265,6 +270,33 @@ async def test_a_teardown_keeps_its_cluster_until_the_last_enforced_step_is_seen
         told = await caller.until(asked, lambda it: "db" not in it["message"])
         assert told["message"] == f"{CLOSED}log"
         await asked.tell(steps=[{"name": "db", "state": "Removed"}, {"name": "log", "state": "Removed"}])
+        await caller.until(asked, lets_go)
+
+
+async def test_a_teardown_that_the_manager_did_not_write_neither_opens_the_gate_nor_holds_it(asked: Asked) -> None:
+    async with gate(asked.client, asked.client, asked.namespace) as caller:
+        enforced = await asked.add_on("enforced", "EnforceRemovePolicies")
+        await asked.torn_down(phase="Complete", signed=False)
+        closed = f"{CLOSED}ClusterSummary/{enforced['metadata']['name']}"
+        await caller.until(asked, lambda it: it["message"] == closed)
+        # The caches know of the record by now, too: the answer stays what it was.
+        async with asyncio.timeout(60):
+            while caller.caches and not caller.caches.teardowns.cache.by("uid", asked.uid):
+                await asyncio.sleep(0.02)
+        assert (await caller.ask(asked))["message"] == closed
+        await asked.tell(phase="Held")
+        await asked.without(enforced)
+        await caller.until(asked, lets_go)
+
+
+async def test_without_a_key_to_verify_records_by_every_cluster_is_kept(asked: Asked) -> None:
+    metadata = {"name": "unwind-record-key", "namespace": asked.namespace}
+    made = await asked.client.create(SECRETS, {"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+    async with gate(asked.client, asked.client, asked.namespace) as caller:
+        told = await caller.ask(asked)
+        assert told["retryAfterSeconds"] == 1
+        assert "could not be asked what is left" in told["message"]
+        await asked.client.delete(SECRETS, "unwind-record-key", uid=made["metadata"]["uid"], namespace=asked.namespace)
         await caller.until(asked, lets_go)
 
 

@@ -233,3 +233,29 @@ async def test_only_the_manager_changes_a_request_and_only_its_requester_takes_i
             await SYSTEM.sleep(0.05)
     await tenant.client.delete(TEARDOWNS, name, uid=uid)
     await waiting.until_absent(room.client, TEARDOWNS, name)
+
+
+async def test_a_user_who_may_create_teardowns_cannot_plant_a_record(room: Room, tenant: User) -> None:
+    await room.config_map("mine")
+    ref = ref_to(room, CONFIG_MAPS, "mine", namespace=room.name)
+    uid = room.uids["mine"]
+    for cause in ("ClusterDeleted", "Unjoined", "Withdrawn"):
+        for name in (uid, f"request-{uid}"):
+            with pytest.raises(ApiError, match=f"only the manager creates Teardowns with cause {cause}"):
+                await tenant.client.create(TEARDOWNS, body(tenant, ref, "configmaps", name=name, cause=cause))
+    with pytest.raises(ApiError, match="names that begin with request- are for cause Requested"):
+        await tenant.client.create(TEARDOWNS, body(tenant, ref, "configmaps", name=uid))
+    with pytest.raises(ApiError, match=r"only the manager writes spec\.plan"):
+        await tenant.client.create(TEARDOWNS, body(tenant, ref, "configmaps", plan={}))
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "mine", "uid": uid}
+    odd: list[dict[str, Any]] = [
+        {"annotations": {RESOURCE_ANNOTATION: "configmaps", "unwind.dev/signature": "home:00"}},
+        {"labels": {"unwind.dev/set-aside": "true"}},
+        {"ownerReferences": [owner]},
+    ]
+    for metadata in odd:
+        wanted = body(tenant, ref, "configmaps")
+        with pytest.raises(ApiError, match="a request has no ownerReferences"):
+            await tenant.client.create(TEARDOWNS, wanted | {"metadata": wanted["metadata"] | metadata})
+    with pytest.raises(ApiError, match="403"):
+        await tenant.client.patch(TEARDOWNS, "any", {"status": {"phase": "Complete"}}, subresource="status")

@@ -80,6 +80,16 @@ RESOURCE_ANNOTATION = "unwind.dev/resource"
 REQUEST_PREFIX = "request-"
 """The names of Teardowns that a user requests begin with it. No record that the manager makes by itself does."""
 
+RECORD_KEY_SECRET = "unwind-record-key"  # noqa: S105 - the name of a Secret
+"""A Secret in the manager's namespace: the keys by which the manager recognises the Teardowns that it wrote."""
+SIGNATURE_ANNOTATION = "unwind.dev/signature"
+"""On a Teardown: the namespace of the manager that wrote it, and an HMAC over its name and spec."""
+SET_ASIDE_LABEL = "unwind.dev/set-aside"
+"""On a Teardown, "true": it has the place of a record of the manager, and the manager did not write it. It is
+ignored."""
+SET_ASIDE_ANNOTATION = "unwind.dev/set-aside-reason"
+"""On the same: why, for people."""
+
 # What Unwind remembers on objects.
 DELETION_BEHAVIOR_ANNOTATION = "unwind.dev/cluster-deletion-behavior"
 """On a ClusterSummary: the behaviour its profile had, in case the field disappears from the served schema."""
@@ -384,6 +394,8 @@ class Reason(StrEnum):
     """Whoever has to be asked about its deletion does not answer."""
     INVALID_TARGET = "InvalidTarget"
     """Of Refused: the target of a request does not agree with what the API server serves; the message says how."""
+    NOT_GENUINE = "NotGenuine"
+    """Of Refused: a request whose plan the manager did not write."""
     NO_RIGHT = "NoRight"
     """Whoever asks has no right to it."""
     GATE = "Gate"
@@ -411,5 +423,7 @@ class EventReason(StrEnum):
     """The deletion of what the object stands for has begun."""
     GONE = "Gone"
     """What the object stands for was seen to be absent."""
+    RECORD_SET_ASIDE = "RecordSetAside"
+    """A Teardown that the manager did not write has the name of a record: it is ignored."""
     KEPT = "Kept"
     """What the object stands for was deliberately not deleted; it is in the ledger."""

@@ -146,7 +146,7 @@ async def _carried_out(
         name = asked.metadata.name
         if not wait:
             return _outcome(seen, asked)
-        ended = await Following(client, name, title=seen.title, quiet=quiet).until_finished()
+        ended = await Following(client, name=name, title=seen.title, quiet=quiet).until_finished()
         return _outcome(seen, ended, left=await _left(client, home, ended))
     uid = seen.target.uid
 
@@ -161,7 +161,7 @@ async def _carried_out(
     if not wait:
         await ask()
         return _outcome(seen, None)
-    following = Following(client, uid, title=seen.title, quiet=quiet)
+    following = Following(client, target=uid, title=seen.title, quiet=quiet)
     try:
         async with asyncio.TaskGroup() as group:
             withdrawing = group.create_task(_tell_withdrawn(client, seen, quiet=quiet))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from rich.live import Live
 from rich.text import Text
 
-from unwind.api.unwind import TEARDOWNS, Teardown
+from unwind.api.unwind import TEARDOWNS, Cause, Teardown
 from unwind.cli import console
+from unwind.cli.records import is_set_aside
 from unwind.concurrency import to_tell
 from unwind.errors import UnwindError
 from unwind.fleet.fleet import Fleet
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
 
 
 class Following:
-    """Follows one Teardown, by its name, and shows what becomes of it."""
+    """Follows one Teardown, and shows what becomes of it."""
 
-    def __init__(self, client: Client, name: str, *, title: str, quiet: bool = False) -> None:
-        """`quiet`: nothing is shown, because what is printed is for a program."""
+    def __init__(self, client: Client, *, name: str = "", target: str = "", title: str, quiet: bool = False) -> None:
+        """`name`: of the Teardown. `target`: or the uid of the target that the manager writes a record of. `quiet`:
+        nothing is shown, because what is printed is for a program."""
         self._client = client
-        self._key = Key("", name)
+        self._name = name
+        self._target = target
         self._title = title
         self._quiet = quiet
         self._changed = asyncio.Event()
@@ -51,7 +54,9 @@ class Following:
     @property
     def teardown(self) -> Teardown | None:
         """As it was last seen."""
-        return self._informer.cache.get(self._key)
+        if self._name:
+            return self._informer.cache.get(Key("", self._name))
+        return next((one for one in self._informer.cache if self._is_followed(one)), None)
 
     async def until_finished(self) -> Teardown:
         """Return when it is finished. Raises UnwindError if somebody takes it back."""
@@ -143,8 +148,15 @@ class Following:
             sys.stdout.flush()
         self._lines.clear()
 
+    def _is_followed(self, one: Teardown) -> bool:
+        if self._name:
+            return one.metadata.name == self._name
+        record = one.spec.cause != Cause.REQUESTED and not is_set_aside(one)
+        return record and one.spec.target.uid == self._target
+
     def _note(self, change: Change[Teardown]) -> None:
-        if change.key != self._key:
+        it = change.new or change.old
+        if it is None or not self._is_followed(it):
             return
         self._seen = True
         if change.new:

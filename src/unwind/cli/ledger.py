@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unwind.api.meta import ObjectRef
+from unwind.api.names import SET_ASIDE_ANNOTATION
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Release, Teardown
 from unwind.cli import console, documents, records
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
@@ -57,11 +58,20 @@ class Released(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     release: Release
 
 
+class SetAside(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A Teardown that has the place of a record, and that the manager did not write."""
+
+    teardown: str
+    target: ObjectRef
+    message: str = ""
+
+
 class Ledger(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All that is written down."""
 
     released: tuple[Released, ...] = ()
     left: tuple[Left, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
 
 
 async def ledger(
@@ -93,7 +103,7 @@ async def ledger(
         console.show_json(msgspec.to_builtins(whole))
     elif output == "yaml":
         documents.show([msgspec.to_builtins(whole)], "yaml")
-    elif whole.left or whole.released:
+    elif whole.left or whole.released or whole.set_aside:
         console.show(table(whole))
     else:
         console.announce(f"Nothing was left behind{records.described(cluster, namespace)}.")
@@ -102,7 +112,8 @@ async def ledger(
 async def read(client: Client, cluster: str | None, namespace: str | None) -> Ledger:
     """What is written down of a cluster, or of all; the latest first."""
     found = await records.listed(client, TEARDOWNS)
-    teardowns = records.readable(records.picked(found, cluster, namespace))
+    every_one = records.readable(found)
+    teardowns = records.chosen(every_one, cluster, namespace)
     # A cluster that went may be asked for by the name of its Teardown, too: that is its uid.
     uids = {one.spec.target.uid for one in teardowns}
     left: list[Left] = []
@@ -114,6 +125,15 @@ async def read(client: Client, cluster: str | None, namespace: str | None) -> Le
     return Ledger(
         released=tuple(sorted(map(_released, filter(_was_released, teardowns)), key=_when_released, reverse=True)),
         left=tuple(sorted(left, key=_when_left, reverse=True)),
+        set_aside=tuple(
+            SetAside(
+                teardown=one.metadata.name,
+                target=one.spec.target,
+                message=one.metadata.annotations.get(SET_ASIDE_ANNOTATION, ""),
+            )
+            for one in every_one
+            if records.is_set_aside(one) and records.meant(one.spec.target, cluster, namespace)
+        ),
     )
 
 
@@ -168,6 +188,7 @@ def table(whole: Ledger) -> RenderableType:
         if one.left:
             said.append(f"; {counted(one.left, 'object')} left behind", style="yellow")
         parts.append(said)
+    parts += [Text(f"{one.target}: {one.message}") for one in whole.set_aside]
     if parts and whole.left:
         parts.append(Text())
     if whole.left:

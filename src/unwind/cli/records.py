@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api.meta import ObjectRef
-from unwind.api.unwind import TEARDOWNS, Teardown
+from unwind.api.names import SET_ASIDE_LABEL
+from unwind.api.unwind import TEARDOWNS, Cause, Teardown
 from unwind.cli import console
 from unwind.errors import UnwindError
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
-from unwind.kube.errors import ApiError
+from unwind.kube.errors import ApiError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -65,18 +66,43 @@ def meant(ref: ObjectRef, wanted: str | None, namespace: str | None) -> bool:
 
 
 def chosen(all_: Iterable[Teardown], wanted: str | None, namespace: str | None) -> list[Teardown]:
-    """Those of what a person means."""
-    return [one for one in all_ if meant(one.spec.target, wanted, namespace) or one.metadata.name == wanted]
+    """Those of what a person means. One that the manager did not write is meant by its own name only."""
+    return [
+        one
+        for one in all_
+        if one.metadata.name == wanted or (meant(one.spec.target, wanted, namespace) and not is_set_aside(one))
+    ]
 
 
 def picked(found: Iterable[Object], wanted: str | None, namespace: str | None) -> list[Object]:
-    """Those of what a person means, as the server told of them."""
+    """The same, as the server told of them."""
     return [
         one
         for one in found
         if one["metadata"]["name"] == wanted
-        or meant(msgspec.convert(one["spec"]["target"], ObjectRef), wanted, namespace)
+        or (
+            meant(msgspec.convert(one["spec"]["target"], ObjectRef), wanted, namespace)
+            and SET_ASIDE_LABEL not in (one["metadata"].get("labels") or {})
+        )
     ]
+
+
+def is_set_aside(teardown: Teardown) -> bool:
+    """Whether the manager ignores it, because the manager did not write it."""
+    return SET_ASIDE_LABEL in teardown.metadata.labels
+
+
+async def of_target(client: Client, uid: str) -> Teardown | None:
+    """The manager's record of the target with this uid: named by it, unless that name was taken."""
+    try:
+        found = await client.get(TEARDOWNS, uid, type=Teardown)
+    except NotFoundError:
+        found = None
+    if found and not is_set_aside(found):
+        return found
+    every = msgspec.convert(await client.list(TEARDOWNS, labels=f"!{SET_ASIDE_LABEL}"), list[Teardown])
+    records = (one for one in every if one.spec.target.uid == uid and one.spec.cause != Cause.REQUESTED)
+    return next(records, None)
 
 
 def described(wanted: str | None, namespace: str | None) -> str:

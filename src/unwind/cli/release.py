@@ -101,7 +101,7 @@ async def release(
         if not yes:
             console.ask(f"Type its name to let it go: {found.metadata.name} ? ", expected=found.metadata.name)
         await _let_go(client, found, reason.strip())
-        ended = await _ended(client, found, within)
+        ended = await _ended(client, found, teardown.metadata.name, within)
         whole = await ledgers.read(client, found.metadata.uid, None)
     if output == "json":
         console.show_json(msgspec.to_builtins(whole))
@@ -157,13 +157,12 @@ def _deletion(one: Found) -> str:
 
 async def _held(client: Client, found: Found) -> Teardown:
     """The Teardown that holds it."""
-    try:
-        teardown = await client.get(TEARDOWNS, found.metadata.uid, type=Teardown)
-    except NotFoundError:
+    teardown = await records.of_target(client, found.metadata.uid)
+    if teardown is None:
         raise UnwindError(
             f"{found} is being deleted, and there is no Teardown of it",
             remedy="either Unwind does not hold it, or no manager runs: see `kubectl describe` of it",
-        ) from None
+        )
     if teardown.finished:
         raise UnwindError(
             f"the teardown of {found} is finished ({teardown.phase}): Unwind does not hold it",
@@ -223,15 +222,15 @@ async def _let_go(client: Client, found: Found, reason: str) -> None:
             return
 
 
-async def _ended(client: Client, found: Found, within: float) -> Teardown:
-    """The Teardown at its end; told by watch."""
+async def _ended(client: Client, found: Found, name: str, within: float) -> Teardown:
+    """The Teardown of this name at its end; told by watch."""
 
     def over(obj: Object | None) -> bool:
         return obj is not None and msgspec.convert(obj, Teardown).finished
 
     try:
         async with asyncio.timeout(within):
-            ended = await until(client, TEARDOWNS, found.metadata.uid, over, Phase.RELEASED, within=within + 60)
+            ended = await until(client, TEARDOWNS, name, over, Phase.RELEASED, within=within + 60)
     except TimeoutError:
         raise TimedOutError(
             f"{found} was told that it may go, and no manager has let it go in {within:.0f} s",

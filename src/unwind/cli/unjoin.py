@@ -14,7 +14,6 @@ from unwind.api.karmada import CLUSTERS, Cluster
 from unwind.api.meta import ref_of
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, KARMADA_CLUSTER_NAMESPACE, ConditionType
 from unwind.api.rights import HOME
-from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.cli import console, foreseen, ledger, records
 from unwind.cli.following import Following
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
@@ -34,6 +33,7 @@ from unwind.picturing.text import counted
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
 
+    from unwind.api.unwind import Teardown
     from unwind.cli.ledger import Left
 
 FORCED = "unwind unjoin --force"
@@ -158,15 +158,12 @@ async def _recognise(member: Client, cluster: Cluster) -> None:
 async def _carried_out(client: Client, cluster: Cluster, *, force: bool, within: float, quiet: bool) -> Teardown | None:
     """Have it deleted, and stay until it is gone; the record of it."""
     ref = ref_of(CLUSTERS, cluster.metadata)
-    following = Following(client, ref.uid, title=str(ref), quiet=quiet)
+    following = Following(client, target=ref.uid, title=str(ref), quiet=quiet)
     try:
         await following.until_absent(CLUSTERS, ref, ask=lambda: _ask_for(client, cluster, force=force), within=within)
     except TimeoutError:
         raise await _unfinished(client, cluster, within, quiet=quiet) from None
-    try:
-        return await client.get(TEARDOWNS, ref.uid, type=Teardown)
-    except NotFoundError:
-        return following.teardown
+    return await records.of_target(client, ref.uid) or following.teardown
 
 
 async def _ask_for(client: Client, cluster: Cluster, *, force: bool) -> None:
@@ -198,7 +195,7 @@ async def _unfinished(client: Client, cluster: Cluster, within: float, *, quiet:
     name = cluster.metadata.name
     try:
         now = await client.get(CLUSTERS, name, type=Cluster)
-        teardown = await client.get(TEARDOWNS, cluster.metadata.uid, type=Teardown)
+        teardown = await records.of_target(client, cluster.metadata.uid)
     except NotFoundError:
         now, teardown = cluster, None
     failed = find(now.status.conditions, ConditionType.UNJOIN_FAILED)

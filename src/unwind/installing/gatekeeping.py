@@ -19,6 +19,10 @@ Object = dict[str, Any]
 
 # Every object of the kind; where there is none, nothing is held.
 _ALL: Object = {"selector": {}, "parameterNotFoundAction": "Allow"}
+# Every Teardown that the manager wrote.
+_RECORDS: Object = _ALL | {
+    "selector": {"matchExpressions": [{"key": names.SET_ASIDE_LABEL, "operator": "DoesNotExist"}]}
+}
 
 
 def extension_name(namespace: str) -> str:
@@ -126,7 +130,7 @@ def guard(namespace: str) -> list[Object]:
         "variables": _TEARDOWN,
         "validations": [{"expression": f"!({_HOLDS})", "messageExpression": _GUARDED, "reason": "Forbidden"}],
     }
-    return policy_and_binding(guard_name(namespace), policy, paramRef=_ALL)
+    return policy_and_binding(guard_name(namespace), policy, paramRef=_RECORDS)
 
 
 _MARKED = (
@@ -186,7 +190,7 @@ def _unmarked_while_held(namespace: str) -> list[Object]:
             }
         ],
     }
-    return policy_and_binding(held_marks_name(namespace), policy, paramRef=_ALL)
+    return policy_and_binding(held_marks_name(namespace), policy, paramRef=_RECORDS)
 
 
 # CEL over one ClusterSummary (params): what unwind.controllers.teardowns.drafting.behaviour says. A word that is not

@@ -142,7 +142,7 @@ async def _refuse_running_teardowns(client: Client, crds: list[Object]) -> None:
     if not any(crd["metadata"]["name"] == name for crd in crds):
         return
     teardowns = [msgspec.convert(obj, Teardown) for obj in await client.list(TEARDOWNS)]
-    running = [teardown for teardown in teardowns if not teardown.finished]
+    running = [one for one in teardowns if not one.finished and names.SET_ASIDE_LABEL not in one.metadata.labels]
     if running:
         listed = ", ".join(
             f"{teardown.metadata.name} ({teardown.spec.title}, {teardown.status.phase or 'Pending'})"

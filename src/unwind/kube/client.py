@@ -23,6 +23,7 @@ from unwind.kube.errors import (
     UnreadableError,
     error_of,
 )
+from unwind.kube.server_time import ServerTime
 from unwind.kube.transport import Answer, HttpTransport, Pinning
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class Client:
         self._transport = transport
         self._deadline = deadline
         self._observe = observe
+        self.time = ServerTime()
+        """The server's time of day, as far as its answers tell it."""
         self.aside = asyncio.Semaphore(_ASIDE)
         """To be held for a request that nobody waits for: there are few of them at once, and the others come first."""
 
@@ -399,6 +402,7 @@ class Client:
                 remaining = max(0.001, ends - time.monotonic())
                 answer = await self._transport.request(method, target, body=body, headers=headers, within=remaining)
                 status = answer.status
+                self.time.observe(answer.date)
                 if status < 300:
                     return answer.body
                 patience = _patience(answer)

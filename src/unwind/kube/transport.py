@@ -56,6 +56,8 @@ class Answer(msgspec.Struct, frozen=True):
     status: int
     body: bytes
     retry_after: float | None = None
+    date: bytes = b""
+    """The Date header: the server's time of day."""
 
 
 class _Metadata(msgspec.Struct):
@@ -349,7 +351,9 @@ async def _lines(pieces: AsyncIterator[bytes], silence: float) -> AsyncIterator[
 
 
 def _answer(reply: Reply) -> Answer:
-    return Answer(reply.status, reply.body, _retry_after(reply.headers) if reply.status >= 400 else None)
+    headers = reply.headers
+    retry_after = _retry_after(headers) if reply.status >= 400 else None
+    return Answer(reply.status, reply.body, retry_after, headers.get(b"date", b""))
 
 
 def _proxy(connection: Connection) -> str | None:

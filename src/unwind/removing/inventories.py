@@ -50,7 +50,9 @@ class Inventories:
     async def of(self, owner: str) -> list[Inventory]:
         """The chunks of an owner, by its uid, read from the server."""
         found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{OWNER_LABEL}={owner}")
-        return sorted(msgspec.convert(found, list[Inventory]), key=lambda one: one.spec.chunk)
+        # A label is only a way to find them: whose they are is frozen in the spec.
+        chunks = [one for one in msgspec.convert(found, list[Inventory]) if one.spec.owner.uid == owner]
+        return sorted(chunks, key=lambda one: one.spec.chunk)
 
     async def at_hand(self, owner: str) -> list[Inventory]:
         """The chunks of an owner as far as they are counted without a gap, read from the server one by one.

@@ -13,11 +13,12 @@ from tests.unit.gating.asked import UID, body
 from unwind.api.hooks import Hook
 from unwind.api.meta import ObjectMeta, manifest
 from unwind.api.names import CLUSTER_UID_ANNOTATION
-from unwind.api.resources import NAMESPACES
+from unwind.api.resources import NAMESPACES, SECRETS
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterSummarySpec, ProfileSpec
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
 from unwind.controllers.addons.caches import Caches
 from unwind.controllers.gating.asking import Asking
+from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.gating import protocol
 from unwind.gating.registry import Registry
 from unwind.routes import Request, Response
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from unwind.kube.informers import Informer
 
 DELETE = Hook.BEFORE_CLUSTER_DELETE
-SERVED = (NAMESPACES, TEARDOWNS, CLUSTER_SUMMARIES, INVENTORIES)
+SERVED = (NAMESPACES, SECRETS, TEARDOWNS, CLUSTER_SUMMARIES, INVENTORIES)
 
 
 class Standin:
@@ -53,7 +54,11 @@ class Standin:
         self.caches = Caches(client)
         registry = Registry(rules, plugins=plugins)
         registry.load()
-        self.asking = Asking(client, self.caches, namespace="unwind-system", registry=registry, hooks=hooks)
+        self.keys = RecordKeys(client, namespace="unwind-system")
+        self.keys._keys = {"key-1": b"k" * 32}
+        self.asking = Asking(
+            client, self.caches, namespace="unwind-system", registry=registry, hooks=hooks, keys=self.keys
+        )
         self.routes = {route.path: route for route in self.asking.routes()}
         informers: list[Informer[Any]] = [*self.caches._informers()]
         for informer in informers:
@@ -61,15 +66,18 @@ class Standin:
         self.caches.clusters._looked = True
 
     def knows(self, *found: Teardown | ClusterSummary) -> None:
-        """Have it in the caches."""
-        for one in found:
+        """Have it in the caches; Teardowns as the manager writes them."""
+        for one in map(self._signed, found):
             informer: Informer[Any] = self.caches.teardowns if isinstance(one, Teardown) else self.caches.summaries
             informer._tell(informer.cache.put(one))
 
     def has(self, *found: Teardown | ClusterSummary) -> None:
-        """Have it in the API."""
-        for one in found:
+        """Have it in the API; Teardowns as the manager writes them."""
+        for one in map(self._signed, found):
             self.objects.put(manifest(TEARDOWNS if isinstance(one, Teardown) else CLUSTER_SUMMARIES, one))
+
+    def _signed(self, one: Teardown | ClusterSummary) -> Teardown | ClusterSummary:
+        return self.keys.signed(one) if isinstance(one, Teardown) else one
 
     async def post(self, path: str, sent: bytes, *, within: float = 9.0) -> Response:
         request = Request(method="POST", path=path, query="", headers={}, peer="", ends=time.monotonic() + within)

@@ -205,7 +205,10 @@ class Caches(Followed):
         self.teardowns: Informer[Teardown] = Informer(
             client,
             views.typed(TEARDOWNS, Teardown),
-            indexes={"target": lambda it: (Key(it.spec.target.namespace, it.spec.target.name),)},
+            indexes={
+                "target": lambda it: (Key(it.spec.target.namespace, it.spec.target.name),),
+                "uid": lambda it: (it.spec.target.uid,),
+            },
             clock=clock,
             troubled=self._troubled(TEARDOWNS),
             listed=self._listed,

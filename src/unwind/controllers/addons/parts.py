@@ -19,17 +19,21 @@ from unwind.controllers.teardowns.requested import Requested
 from unwind.deleting.builtin import BUILTIN
 from unwind.deleting.registry import installed
 from unwind.installing.contributions import profile_rules
+from unwind.kube.server_time import ServerClock
 from unwind.parts import Share, Trusting
 
 if TYPE_CHECKING:
     from unwind.controllers.addons.caches import Caches
+    from unwind.controllers.teardowns.signing import RecordKeys
     from unwind.gating.arming import Gate
     from unwind.parts import Surroundings
 
 
-def contribute(surroundings: Surroundings, caches: Caches, gate: Gate) -> Share:
-    """What `unwind run` starts."""
+def contribute(surroundings: Surroundings, caches: Caches, gate: Gate, keys: RecordKeys) -> Share:
+    """What `unwind run` starts. `keys`: by which our Teardowns are recognised."""
     client, metrics, owner = surroundings.client, surroundings.metrics, surroundings.shards
+    # Deadlines count from times that the API server wrote.
+    clock = ServerClock(client.time)
     namespace = surroundings.namespace
     program = shutil.which("helm")
     helm = Helm(Path(program)) if program else None
@@ -60,6 +64,9 @@ def contribute(surroundings: Surroundings, caches: Caches, gate: Gate) -> Share:
                 releases=HelmReleases(helm),
                 best_effort=surroundings.best_effort,
                 keep=surroundings.keep_teardowns,
+                keys=keys,
+                clock=clock,
+                recorder=surroundings.recorder,
             ),
             Requested(
                 client,
@@ -70,6 +77,8 @@ def contribute(surroundings: Surroundings, caches: Caches, gate: Gate) -> Share:
                 deleters=BUILTIN,
                 plugins=plugins,
                 keep=surroundings.keep_teardowns,
+                keys=keys,
+                clock=clock,
             ),
             Configurations(client, caches, namespace=namespace, owner=owner, metrics=metrics),
         ),

@@ -25,6 +25,7 @@ from unwind.controllers.addons.matching import ClusterKey
 from unwind.controllers.addons.preparing import Preparations, matters
 from unwind.controllers.addons.withdrawing import Manner, Withdrawal, Withdrawals
 from unwind.controllers.addons.wording import Words, key_of
+from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.errors import UnwindError
 from unwind.fleet import credentials
 from unwind.fleet.fleet import Fleet
@@ -86,6 +87,7 @@ class Summaries:
         self._helm = helm
         self._clock = clock
         self._inventories = Inventories(client, namespace=namespace)
+        self._record_keys = RecordKeys(client, namespace=namespace)
         self._words = Words(client, caches, clock=clock)
         self._keys: dict[str, Key] = {}
         """Summaries that are being withdrawn, by their uid."""
@@ -394,7 +396,8 @@ class Summaries:
         """Let the summary go only when all that it put on the cluster is accounted for."""
         self._forget(key_of(summary))  # two that remove the same would do no harm, but only one of them tells the truth
         uid = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION, "")
-        teardown = self._caches.teardowns.cache.get(Key("", uid))
+        await self._record_keys.load()
+        teardown = self._record_keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid)
         if target is not None or teardown is None or not teardown.finished:
             chunks = await self._inventories.of(summary.metadata.uid)
             if not all(item.done for item in items(chunks)):

@@ -17,18 +17,17 @@ from unwind import logs
 from unwind.api.fields import Model
 from unwind.api.hooks import Hook
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
-from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey
 from unwind.controllers.addons.summarizing import profile_of
 from unwind.controllers.teardowns import drafting
 from unwind.controllers.teardowns.gathering import is_of
+from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.errors import UnwindError
 from unwind.fleet import targets
 from unwind.gating import deciding, gate, protocol
 from unwind.gating.gate import Closed, Open, Standing, Verdict
 from unwind.hooks import LONGEST, Wait
-from unwind.kube.errors import ApiError, NotFoundError
-from unwind.kube.views import Key
+from unwind.kube.errors import ApiError
 from unwind.removing.inventories import Inventories
 from unwind.routes import Response, Route, refusal
 
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
     from unwind.api.capi import Cluster
     from unwind.api.hooks import HookRequest
+    from unwind.api.unwind import Teardown
     from unwind.controllers.addons.caches import Caches
     from unwind.fleet.targets import Target
     from unwind.gating.registry import Registry
@@ -61,12 +61,21 @@ class Asking:
     """Answers Discovery and all hooks."""
 
     def __init__(
-        self, client: Client, caches: Caches, *, namespace: str, registry: Registry, hooks: Iterable[Hook]
+        self,
+        client: Client,
+        caches: Caches,
+        *,
+        namespace: str,
+        registry: Registry,
+        hooks: Iterable[Hook],
+        keys: RecordKeys | None = None,
     ) -> None:
-        """`namespace`: Unwind's own, where the inventories are. `hooks`: those that Cluster API is told of."""
+        """`namespace`: Unwind's own, where the inventories and the keys of records are. `hooks`: those that Cluster API
+        is told of."""
         self._client = client
         self._caches = caches
         self._inventories = Inventories(client, namespace=namespace)
+        self._keys = keys or RecordKeys(client, namespace=namespace)
         self._registry = registry
         self._hooks = tuple(hooks)
         self._go_on = {hook: protocol.go_on(hook) for hook in Hook}
@@ -116,8 +125,10 @@ class Asking:
             return self._filling[_DELETE]
         if asked.cluster.paused:
             return self._paused
+        if not self._keys.known:
+            return self._confirmed(asked, request)  # which reads them
         uid = asked.cluster.metadata.uid
-        teardown = self._caches.teardowns.cache.get(Key("", uid))
+        teardown = self._keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid)
         if teardown is None:
             answer = _answer(gate.of_summaries(uid, _standing(self._known_summaries(asked.cluster))))
         else:
@@ -131,7 +142,9 @@ class Asking:
         return self._caches.teardowns.synced and self._caches.summaries.synced
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
-        self._answers.pop(change.key.name, None)
+        for one in (change.old, change.new):
+            if one:
+                self._answers.pop(one.spec.target.uid, None)
 
     async def _confirmed(self, asked: HookRequest, request: Request) -> Response:
         """The answer where the caches know of nothing that keeps the cluster."""
@@ -156,16 +169,8 @@ class Asking:
     async def _read(self, target: Target) -> Verdict:
         """The verdict by what the API server says now."""
         uid = target.ref.uid
-        try:
-            return gate.of_teardown(uid, await self._client.get(TEARDOWNS, uid, type=Teardown))
-        except NotFoundError as error:
-            details = error.status.details
-            if details is None or (details.name, details.kind, details.group) != (
-                uid,
-                TEARDOWNS.plural,
-                TEARDOWNS.group,
-            ):
-                raise  # this says nothing about the Teardown
+        if teardown := await self._keys.read(uid):
+            return gate.of_teardown(uid, teardown)
         here = await self._read_summaries(target)
         chunks = await self._inventories.on(uid)
         return gate.of_summaries(uid, _standing(here), [one.step for one in drafting.lost(here, chunks)])

@@ -17,6 +17,7 @@ from unwind.controllers.gating.marking import Marks
 from unwind.controllers.gating.registering import Registration
 from unwind.controllers.gating.unarmed import Unarmed
 from unwind.controllers.members import parts as members
+from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.gating import protocol
 from unwind.gating.registry import Registry, installed
 from unwind.installing.registration import cluster_rules
@@ -51,12 +52,13 @@ def contribute(surroundings: Surroundings) -> Share:
         registry=surroundings.registry,
     )
     marks = Marks(client, caches, owner=owner, recorder=surroundings.recorder, metrics=surroundings.metrics)
-    rooms = addons.contribute(surroundings, caches, registration)
-    joined = members.contribute(surroundings, caches)
+    keys = RecordKeys(client, namespace=namespace)
+    rooms = addons.contribute(surroundings, caches, registration, keys)
+    joined = members.contribute(surroundings, caches, keys)
     charts = Charts(_helm())
     builtin = ruling.builtin(caches, charts=charts, namespace=surroundings.namespace)
     registry = Registry(builtin, plugins=installed())
-    asking = Asking(client, caches, namespace=surroundings.namespace, registry=registry, hooks=hooks)
+    asking = Asking(client, caches, namespace=surroundings.namespace, registry=registry, hooks=hooks, keys=keys)
     return Share(
         controllers=(*rooms.controllers, *joined.controllers, registration, unarmed, marks),
         servants=(*rooms.servants, *joined.servants, caches, registry, charts),

@@ -11,11 +11,12 @@ from unwind import logs
 from unwind.api.capi import CLUSTERS
 from unwind.api.conditions import find, with_condition
 from unwind.api.fields import Unknown
-from unwind.api.names import GATE_FIELD_MANAGER, OK_TO_DELETE_ANNOTATION, ConditionType, Reason
+from unwind.api.names import GATE_FIELD_MANAGER, OK_TO_DELETE_ANNOTATION, SET_ASIDE_LABEL, ConditionType, Reason
 from unwind.api.sveltos import ClusterDeletionBehavior, ClusterType
 from unwind.api.unwind import TEARDOWNS, Effort, Teardown
 from unwind.clock import SYSTEM
 from unwind.controllers.addons.matching import ClusterKey
+from unwind.controllers.teardowns.telling import guarded
 from unwind.gating import gate
 from unwind.gating.arming import Fault
 from unwind.kube.errors import ConflictError, NotFoundError
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from unwind.parts import Owner
 
 log = logs.get(__name__)
+
+_SOON = 0.5
 
 
 class Unarmed:
@@ -119,15 +122,16 @@ class Unarmed:
     async def _reconcile(self, key: Key) -> float | None:
         teardown = self._caches.teardowns.cache.get(key)
         # What is over stays as it was: it tells how the cluster went.
-        if teardown is None or teardown.finished or not self._gate.known or not self._caches.clusters.settled:
+        if teardown is None or SET_ASIDE_LABEL in teardown.metadata.labels:
+            return None
+        if teardown.finished or not self._gate.known or not self._caches.clusters.settled:
             return None
         target = teardown.spec.target
         if not self._owner.owns(str(Key(target.namespace, target.name))):
             return None
         cluster = self._caches.clusters.get(Key(target.namespace, target.name))
         held = _held(teardown) and cluster is not None and _is_of(cluster, teardown)
-        await self._tell(teardown, self._why_not(teardown, cluster) if held and cluster else None)
-        return None
+        return await self._tell(teardown, self._why_not(teardown, cluster) if held and cluster else None)
 
     def _why_not(self, teardown: Teardown, cluster: Cluster) -> Fault | None:
         marked = OK_TO_DELETE_ANNOTATION in cluster.metadata.annotations
@@ -135,7 +139,8 @@ class Unarmed:
             return Fault(Reason.MARKED_OK_TO_DELETE, f"the Cluster carries the annotation {OK_TO_DELETE_ANNOTATION}")
         return self._gate.why_not(teardown.spec.target.namespace)
 
-    async def _tell(self, teardown: Teardown, fault: Fault | None) -> None:
+    async def _tell(self, teardown: Teardown, fault: Fault | None) -> float | None:
+        """Say it; in how many seconds to try again, if the record has changed meanwhile."""
         before = find(teardown.status.conditions, ConditionType.GATE_NOT_ARMED)
         kept: tuple[Condition, ...] = (before,) if before else ()
         wanted: tuple[Condition, ...] = ()
@@ -150,29 +155,28 @@ class Unarmed:
                 now=self._clock.now(),
             )
         if wanted == kept:
-            return
+            return None
         meta = teardown.metadata
         body: Object = {
             "apiVersion": TEARDOWNS.api_version,
             "kind": TEARDOWNS.kind,
-            "metadata": {"name": meta.name, "uid": meta.uid},
+            "metadata": guarded(teardown),
             # Applied by a field manager of its own: an empty list takes back what it said, and nothing else.
             "status": {"conditions": msgspec.to_builtins(wanted)},
         }
         try:
             written = await self._client.apply(TEARDOWNS, body, subresource="status", field_manager=GATE_FIELD_MANAGER)
         except NotFoundError:
-            return  # the record is gone
+            return None  # the record is gone
         except ConflictError:
-            # Its name is another's by now; or two writes have met, and it is tried again.
-            if not (await self._client.sighting(TEARDOWNS, meta.name, uid=meta.uid)).absent:
-                raise
-            return
+            # Its name is another's by now, or it has changed: of which the cache is told.
+            return _SOON
         self._caches.teardowns.take(msgspec.convert(written, Teardown))
         if fault and before is None:
             it = Regarding(TEARDOWNS.api_version, TEARDOWNS.kind, meta.name, meta.uid)
             self._recorder.report(it, ConditionType.GATE_NOT_ARMED, wanted[0].message, action="Hold", type="Warning")
             log.warning("Cluster API does not ask about a cluster", teardown=meta.name, why=str(fault))
+        return None
 
 
 def enforcing(behaviour: ClusterDeletionBehavior | Unknown) -> bool:

@@ -35,9 +35,10 @@ class Leaving:
         stepped: Callable[[Step, StepState], None] = lambda *_: None,
         written: Callable[[Teardown], None] = lambda _: None,
         changed: Callable[[], None] = lambda: None,
+        owns: Callable[[], bool] = lambda: True,
     ) -> None:
         """`namespace`: the execution namespace. `written` is told of the record when its end is written down,
-        `changed` of another thing that is waited for after that."""
+        `changed` of another thing that is waited for after that. `owns`: whether this replica may still act for it."""
         self.target = target
         self._teardown = teardown
         self._means = means
@@ -59,6 +60,7 @@ class Leaving:
                 take_along=take_along,
                 stepped=stepped,
                 wording=wording,
+                owns=owns,
             )
         )
 

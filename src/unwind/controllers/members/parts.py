@@ -11,16 +11,21 @@ from unwind.controllers.members.unjoining import Unjoining
 from unwind.controllers.members.works import Works
 from unwind.deleting.builtin import BUILTIN
 from unwind.deleting.registry import installed
+from unwind.kube.server_time import ServerClock
 from unwind.parts import Share
 
 if TYPE_CHECKING:
     from unwind.controllers.addons.caches import Caches
+    from unwind.controllers.teardowns.signing import RecordKeys
     from unwind.parts import Surroundings
 
 
-def contribute(surroundings: Surroundings, caches: Caches) -> Share:
-    """What `unwind run` starts. `caches`: of add-ons, which have the Teardowns and the Secrets."""
+def contribute(surroundings: Surroundings, caches: Caches, keys: RecordKeys) -> Share:
+    """What `unwind run` starts. `caches`: of add-ons, which have the Teardowns and the Secrets. `keys`: by which our
+    Teardowns are recognised."""
     client, metrics, owner = surroundings.client, surroundings.metrics, surroundings.shards
+    # Deadlines count from times that the API server wrote.
+    clock = ServerClock(client.time)
     members = MemberCaches(client, metrics=metrics)
     return Share(
         controllers=(
@@ -55,6 +60,9 @@ def contribute(surroundings: Surroundings, caches: Caches) -> Share:
                 plugins=installed(),
                 best_effort=surroundings.best_effort,
                 keep=surroundings.keep_teardowns,
+                keys=keys,
+                clock=clock,
+                recorder=surroundings.recorder,
             ),
         ),
     )

@@ -37,6 +37,7 @@ from unwind.controllers.teardowns.executing import ended_without_target
 from unwind.controllers.teardowns.managers import not_seen, who_set, who_wrote
 from unwind.controllers.teardowns.recording import KEEP, TeardownRecords, target_of
 from unwind.controllers.teardowns.releasing import LetGo
+from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.controllers.teardowns.steps import BEST_EFFORT, Means, Wording
 from unwind.controllers.teardowns.undertaking import UnderWay
 from unwind.errors import UnwindError
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from unwind.deleting.registry import Plugin
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
+    from unwind.kube.events import Recorder
     from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
     from unwind.kube.views import Metadata
@@ -92,10 +94,13 @@ class Unjoining:
         plugins: Iterable[Plugin] = (),
         best_effort: float = BEST_EFFORT,
         keep: timedelta = KEEP,
+        keys: RecordKeys | None = None,
+        recorder: Recorder | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own, where the inventories are. `secrets`: where the ways to members are kept.
-        `best_effort`: how many seconds our marks may take to come off what stays. `keep`: how long the record stays."""
+        """`namespace`: Unwind's own, where the inventories and the keys of records are. `secrets`: where the ways to
+        members are kept. `best_effort`: how many seconds our marks may take to come off what stays. `keep`: how long
+        the record stays."""
         self._client = client
         self._members = members
         self._secrets = secrets
@@ -111,10 +116,13 @@ class Unjoining:
         )
         self._owner = owner
         self._clock = clock
+        self._keys = keys or RecordKeys(client, namespace=namespace)
         self._records = TeardownRecords(
             client,
             teardowns,
             self._means.inventories,
+            keys=self._keys,
+            recorder=recorder,
             group=CLUSTERS.group,
             cause=Cause.UNJOINED,
             keep=keep,
@@ -142,6 +150,7 @@ class Unjoining:
         async with self._fleet, asyncio.TaskGroup() as group:
             self._under_way.belong_to(group)
             group.create_task(self._farewells.run())
+            await self._keys.until_known()
             await self._teardowns.until_synced()
             self._look_at_all()
             await self._queue.run()
@@ -235,6 +244,7 @@ class Unjoining:
             stepped=self._stepped,
             written=self._teardowns.take,
             changed=lambda: self._queue.add(key),
+            owns=lambda: self._owner.owns(str(key)),
         )
         if let_go:  # before the first step: there shall be none
             leaving.release(let_go)

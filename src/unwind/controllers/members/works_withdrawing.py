@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from unwind.api.karmada import CLUSTERS, Cluster
 from unwind.api.names import Finalizer, Reason
-from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.concurrency import Together
 from unwind.controllers.addons.summarizing import dependents
 from unwind.controllers.addons.withdrawing import Manner
 from unwind.controllers.members.caches import executes_for
 from unwind.controllers.members.works_putting import takes_along
+from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.fleet.targets import of_karmada
 from unwind.kube.errors import NotFoundError
 from unwind.removing.inventories import items
@@ -45,6 +45,7 @@ class Withdrawing:
         self._words = words
         self._withdrawals = withdrawals
         self._reading: Together[Cluster | None] = Together()
+        self._keys = RecordKeys(client, namespace=inventories.namespace)
 
     async def withdraw(self, work: Work) -> float | None:
         """See to one that is being deleted, as far as it goes now; after how many seconds it wants to be looked at
@@ -146,7 +147,5 @@ class Withdrawing:
 
     async def _torn_down(self, member: str) -> bool:
         """Whether a teardown of it is under way, which has the say then."""
-        try:
-            return not (await self._client.get(TEARDOWNS, member, type=Teardown)).finished
-        except NotFoundError:
-            return False
+        teardown = await self._keys.read(member)
+        return teardown is not None and not teardown.finished

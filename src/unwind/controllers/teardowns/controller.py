@@ -20,6 +20,7 @@ from unwind.controllers.teardowns.along import with_what_goes_along
 from unwind.controllers.teardowns.cleaning import clean
 from unwind.controllers.teardowns.executing import Execution, ended_without_target
 from unwind.controllers.teardowns.recording import KEEP, TeardownRecords, target_of
+from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.controllers.teardowns.steps import BEST_EFFORT, Means
 from unwind.controllers.teardowns.undertaking import UnderWay
 from unwind.fleet import targets
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from unwind.fleet.targets import Target
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
+    from unwind.kube.events import Recorder
     from unwind.kube.metrics import Metrics
     from unwind.kube.views import Metadata
     from unwind.parts import Owner
@@ -73,10 +75,12 @@ class Teardowns:
         releases: Releases | None = None,
         best_effort: float = BEST_EFFORT,
         keep: timedelta = KEEP,
+        keys: RecordKeys | None = None,
+        recorder: Recorder | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own, where the inventories are. `best_effort`: how many seconds a removal may take that
-        the cluster does not wait for. `keep`: how long the record stays."""
+        """`namespace`: Unwind's own, where the inventories and the keys of records are. `best_effort`: how many
+        seconds a removal may take that the cluster does not wait for. `keep`: how long the record stays."""
         self._client = client
         self._fleet = Fleet(client, clock=clock, troubled=_tell_troubled)
         self._means = Means(
@@ -92,10 +96,14 @@ class Teardowns:
         self._owner = owner
         self._clock = clock
         self._teardowns = caches.teardowns
+        self._keys = keys or RecordKeys(client, namespace=namespace)
+        self._keys.follow(caches.sources[SECRETS.kind])
         self._records = TeardownRecords(
             client,
             caches.teardowns,
             self._means.inventories,
+            keys=self._keys,
+            recorder=recorder,
             group=capi.CLUSTERS.group,
             cause=Cause.CLUSTER_DELETED,
             keep=keep,
@@ -123,6 +131,8 @@ class Teardowns:
         async with self._fleet, asyncio.TaskGroup() as group:
             self._under_way.belong_to(group)
             group.create_task(self._projections.run())
+            group.create_task(self._keys.run())
+            await self._keys.until_known()
             await self._teardowns.until_synced()
             await self._queue.run()
 
@@ -220,6 +230,7 @@ class Teardowns:
             take_along=self._takes_along,
             stepped=self._stepped,
             paused=target.paused,
+            owns=lambda: self._owner.owns(str(key)),
         )
         if let_go:  # before the first step: there shall be none
             execution.release(*let_go)

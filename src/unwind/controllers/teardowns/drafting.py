@@ -166,14 +166,14 @@ def drafted(
     return Drafted(plan=None if unknown and not decided else plan(drafts), said=tuple(said))
 
 
-def teardown(target: Anchor, made: Plan | None, *, cause: Cause = Cause.CLUSTER_DELETED) -> Teardown:
-    """The record of a cluster's deletion, as it is first written."""
+def teardown(target: Anchor, made: Plan | None, *, name: str = "", cause: Cause = Cause.CLUSTER_DELETED) -> Teardown:
+    """The record of a cluster's deletion, as it is first written. `name`: the uid of the target, unless given."""
     annotations = target.annotations
     deadline = annotations.get(DEADLINE_ANNOTATION, "")
     on_deadline = OnDeadline.read(annotations.get(ON_DEADLINE_ANNOTATION, OnDeadline.HOLD.value))
     ref = target.ref
     return Teardown(
-        metadata=ObjectMeta(name=ref.uid),
+        metadata=ObjectMeta(name=name or ref.uid),
         spec=TeardownSpec(
             title=str(ref),
             target=ref,

@@ -44,6 +44,8 @@ _SLOWEST = 5.0
 _MANY = 8
 # How long seals wait, by the clock of the wall, before they look whether every deletion waits for something.
 _CALM = 1.0
+# A timer may fire this many seconds before a deadline.
+_EARLY = 0.5
 
 
 class Execution:
@@ -61,10 +63,12 @@ class Execution:
         stepped: Callable[[Step, StepState], None] = lambda *_: None,
         wording: Wording = ADDONS,
         paused: bool = False,
+        owns: Callable[[], bool] = lambda: True,
     ) -> None:
         """`stepped` is told whenever a step begins or ends. `wording`: how the ledger says why something stayed.
 
-        `paused`: start no step and no deadline; only a release or the end of the target ends it.
+        `paused`: start no step and no deadline; only a release or the end of the target ends it. `owns`: whether this
+        replica may still act for the target.
         """
         assert teardown.spec.plan is not None  # noqa: S101 - nothing is carried out without a plan
         self.teardown = teardown
@@ -75,6 +79,7 @@ class Execution:
         self._said = said
         self._stepped = stepped
         self.paused = paused
+        self._owns = owns
         self._phase = Phase.REMOVING
         self._release: Release | None = None
         self._overdue = False
@@ -82,6 +87,7 @@ class Execution:
         self._dirty = asyncio.Event()
         self._counts_due = False
         self._timer: Timer | None = None
+        self._due: Timer | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._open: set[str] = set()
         """Steps that have begun, and whose end is not reported."""
@@ -145,7 +151,7 @@ class Execution:
 
     async def run(self) -> None:
         """Carry it out, and return when its end is written down."""
-        deadline = self._deadline()
+        self._due = self._deadline()
         try:
             async with asyncio.TaskGroup() as group:
                 writer = group.create_task(self._write())
@@ -157,7 +163,7 @@ class Execution:
                 await self._close_the_books()
                 writer.cancel()
         finally:
-            for timer in (deadline, self._timer):
+            for timer in (self._due, self._timer):
                 if timer:
                     timer.cancel()
         await self._put_down(self._phase)
@@ -290,6 +296,10 @@ class Execution:
         return None if left is None else self._means.clock.call_later(left, self._pass_deadline)
 
     def _pass_deadline(self) -> None:
+        left = releasing.remaining(self.teardown, now=self._means.clock.now())
+        if left and left > _EARLY:  # timers go by another clock than deadlines
+            self._due = self._means.clock.call_later(left, self._pass_deadline)
+            return
         self._overdue = True
         if let_go := releasing.expired(self.teardown.spec):
             self.release(*let_go)
@@ -384,25 +394,38 @@ class Execution:
         return telling.status(self.teardown, view, now=self._means.clock.now())
 
     async def _put(self, status: TeardownStatus) -> None:
-        meta = self.teardown.metadata
-        body = {
-            "apiVersion": TEARDOWNS.api_version,
-            "kind": TEARDOWNS.kind,
-            "metadata": {"name": meta.name, "uid": meta.uid},
-            "status": msgspec.to_builtins(status),
-        }
         # Applied, so that what is not said any more disappears. With the uid: a record that somebody deleted is not
         # made again, and the removal goes on without it.
+        while True:
+            meta = self.teardown.metadata
+            body = {
+                "apiVersion": TEARDOWNS.api_version,
+                "kind": TEARDOWNS.kind,
+                "metadata": telling.guarded(self.teardown),
+                "status": msgspec.to_builtins(status),
+            }
+            try:
+                written = await self._client.apply(TEARDOWNS, body, subresource="status")
+                meta = msgspec.convert(written, Teardown).metadata
+            except NotFoundError:
+                pass
+            except ConflictError:
+                if now := await self._read_again():
+                    if not self._owns():
+                        raise UnwindError(f"Teardown {meta.name} belongs to another replica by now") from None
+                    self.teardown = msgspec.structs.replace(self.teardown, metadata=now.metadata)
+                    continue
+            self.teardown = msgspec.structs.replace(self.teardown, metadata=meta, status=status)
+            return
+
+    async def _read_again(self) -> Teardown | None:
+        """The record as it is now; None if it is gone."""
+        meta = self.teardown.metadata
         try:
-            written = await self._client.apply(TEARDOWNS, body, subresource="status")
-            meta = msgspec.convert(written, Teardown).metadata
+            now = await self._client.get(TEARDOWNS, meta.name, type=Teardown)
         except NotFoundError:
-            pass
-        except ConflictError:
-            # The name belongs to another record now; or two writes have met, and it is tried again.
-            if not (await self._client.sighting(TEARDOWNS, meta.name, uid=meta.uid)).absent:
-                raise
-        self.teardown = msgspec.structs.replace(self.teardown, metadata=meta, status=status)
+            return None
+        return now if now.metadata.uid == meta.uid else None
 
 
 async def ended_without_target(

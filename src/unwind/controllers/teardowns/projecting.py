@@ -82,7 +82,7 @@ async def hold(
     body = {
         "apiVersion": TEARDOWNS.api_version,
         "kind": TEARDOWNS.kind,
-        "metadata": {"name": teardown.metadata.name, "uid": teardown.metadata.uid},
+        "metadata": telling.guarded(teardown),
         "status": msgspec.to_builtins(status),
     }
     await client.apply(TEARDOWNS, body, subresource="status")

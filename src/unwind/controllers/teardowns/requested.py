@@ -22,8 +22,9 @@ from unwind.controllers.teardowns import entitling, telling
 from unwind.controllers.teardowns.drafting import Said
 from unwind.controllers.teardowns.executing import Execution
 from unwind.controllers.teardowns.recording import KEEP, forget, left_of
+from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.controllers.teardowns.steps import Means
-from unwind.controllers.teardowns.telling import View
+from unwind.controllers.teardowns.telling import View, guarded
 from unwind.controllers.teardowns.undertaking import UnderWay
 from unwind.errors import UnwindError
 from unwind.fleet.fleet import Fleet
@@ -84,9 +85,11 @@ class Requested:
         deleters: Iterable[Registration | External],
         plugins: Iterable[Plugin] = (),
         keep: timedelta = KEEP,
+        keys: RecordKeys | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own, where the inventories are. `keep`: how long the record stays."""
+        """`namespace`: Unwind's own, where the inventories and the keys of records are. `keep`: how long a record
+        stays."""
         self._client = client
         self._namespace = namespace
         self._fleet = Fleet(client, clock=clock, troubled=_tell_troubled)
@@ -97,6 +100,7 @@ class Requested:
             plugins=tuple(plugins),
             clock=clock,
         )
+        self._keys = keys or RecordKeys(client, namespace=namespace)
         self._owner = owner
         self._keep = keep
         self._clock = clock
@@ -123,6 +127,7 @@ class Requested:
         """Look after all of them, until cancelled."""
         async with self._fleet, asyncio.TaskGroup() as group:
             self._under_way.belong_to(group)
+            await self._keys.until_known()
             await self._teardowns.until_synced()
             await self._queue.run()
 
@@ -155,7 +160,8 @@ class Requested:
             await self._clean(teardown)
             left = left_of(teardown, keep=self._keep, now=self._clock.now())
             if left == 0:
-                await forget(self._client, self._means.inventories, teardown)
+                # Whatever its plan says, nothing but its own inventory goes with it.
+                await forget(self._client, self._means.inventories, teardown, owners=(teardown.metadata.uid,))
             return left or None
         if teardown.spec.plan is None:
             prepared = await self._prepare(teardown)
@@ -164,9 +170,14 @@ class Requested:
             if prepared is None:
                 return None  # refused, which is told by an event
             teardown = prepared
+        elif not (is_own(teardown) and await self._keys.verified(teardown)):
+            message = "spec.plan was not written by this manager: delete this Teardown, and request it anew"
+            await self._refuse(teardown, Refusal(reason=Reason.NOT_GENUINE, message=message))
+            return None
         # Nobody else looks after the target, and it is where the manager is: there is no way to it but that.
         target = Anchor(ref=teardown.spec.target, secret="", has_class=True)
-        self._under_way.begin(key, Execution(teardown, target, self._means, self._client))
+        execution = Execution(teardown, target, self._means, self._client, owns=lambda: self._owner.owns(key.name))
+        self._under_way.begin(key, execution)
         return None
 
     async def _give_up(self, key: Key, uid: str) -> float | None:
@@ -175,7 +186,8 @@ class Requested:
             self._under_way.stop(key)
             return _SOON
         inventories = self._means.inventories
-        await inventories.discard_all(await inventories.of(uid))
+        # What was knowingly left behind by then stays written down.
+        await inventories.discard_all(chunk for chunk in await inventories.of(uid) if not ledgered(chunk))
         self._withdrawn.pop(key, None)
         self._cleaned.discard(uid)
         self._queue.add(key)  # another of that name may be there
@@ -251,11 +263,12 @@ class Requested:
         made = plan(owner, teardown.spec.title, objects=len(wanted))
         # Only as it was read: somebody who was faster has begun already, or taken it back.
         read = await self._client.get(TEARDOWNS, teardown.metadata.name)
-        if read["metadata"]["uid"] != teardown.metadata.uid or (read["spec"].get("plan")):
+        now = msgspec.convert(read, Teardown)
+        if now.metadata.uid != teardown.metadata.uid or now.spec != teardown.spec:
             raise UnwindError(
                 f"Teardown {teardown.metadata.name} was changed meanwhile", remedy="it is looked at again"
             )
-        written = await self._client.revise(TEARDOWNS, read, {"spec": {"plan": msgspec.to_builtins(made)}})
+        written = await self._client.revise(TEARDOWNS, read, self._keys.with_plan(now, made))
         planned = msgspec.convert(written, Teardown)
         self._teardowns.take(planned)
         return planned
@@ -293,7 +306,7 @@ class Requested:
             "apiVersion": TEARDOWNS.api_version,
             "kind": TEARDOWNS.kind,
             # With the uid: one that was taken back meanwhile is not made again.
-            "metadata": {"name": teardown.metadata.name, "uid": teardown.metadata.uid},
+            "metadata": guarded(teardown),
             "status": msgspec.to_builtins(status),
         }
         written = await self._client.apply(TEARDOWNS, body, subresource="status")
@@ -322,6 +335,12 @@ def invalid_target(ref: ObjectRef, resource: Resource, said: str) -> str:
     if ref.namespace and not resource.namespaced:
         return f"{ref.kind} is cluster-scoped, but spec.target.namespace is {ref.namespace!r}"
     return ""
+
+
+def is_own(teardown: Teardown) -> bool:
+    """Whether the plan of a request names the inventory of this very Teardown, and no other (pure)."""
+    steps = teardown.spec.plan.steps if teardown.spec.plan else ()
+    return [step.object for step in steps] == [ref_of(TEARDOWNS, teardown.metadata)]
 
 
 def plan(owner: ObjectRef, title: str, *, objects: int) -> Plan:

@@ -95,6 +95,16 @@ def status(teardown: Teardown, view: View, *, now: datetime) -> TeardownStatus:
     )
 
 
+def guarded(teardown: Teardown) -> dict[str, str]:
+    """The metadata that a status is applied with: to this record, as it was last read or written.
+
+    Otherwise a write that a former owner sent long ago would take back what its successor wrote since.
+    """
+    meta = teardown.metadata
+    version = {"resourceVersion": meta.resource_version} if meta.resource_version else {}
+    return {"name": meta.name, "uid": meta.uid} | version
+
+
 def same_but_for_counts(one: TeardownStatus, other: TeardownStatus) -> bool:
     """Whether there is nothing new but that more objects are gone."""
     return _uncounted(one) == _uncounted(other)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api import capi, sveltos
-from unwind.api.names import SVELTOS_CLUSTER_PROFILE_LABEL, SVELTOS_PROFILE_LABEL, Finalizer
+from unwind.api.names import SET_ASIDE_LABEL, SVELTOS_CLUSTER_PROFILE_LABEL, SVELTOS_PROFILE_LABEL, Finalizer
 from unwind.api.resources import (
     API_SERVICES,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -255,6 +255,7 @@ class _Gathering:
             one
             for one in found
             if not one.finished
+            and SET_ASIDE_LABEL not in one.metadata.labels
             and (
                 one.spec.target.uid == uid
                 or any(step.object.uid == uid for step in (one.spec.plan.steps if one.spec.plan else ()))

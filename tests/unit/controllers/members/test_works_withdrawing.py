@@ -33,7 +33,7 @@ class World:
         caches = SimpleNamespace(cluster_of=lambda _: self.cache, needing=lambda _: self.needing, needed=lambda _: [])
         withdrawals = SimpleNamespace(get=lambda _: None, begin=self.begin, give_up=lambda _: None)
         words = SimpleNamespace(set_finalizer=self.set_finalizer, wait_for=self.wait_for)
-        inventories = SimpleNamespace(of=self.chunks)
+        inventories = SimpleNamespace(of=self.chunks, namespace="unwind-system")
         self.withdrawing = Withdrawing(
             cast("Any", self),
             cast("Any", caches),

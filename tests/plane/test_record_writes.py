@@ -1,0 +1,171 @@
+"""What a manager writes into Teardowns: by the API server's clock, and only over what it has read."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tests.plane.tearing import HOLD, Everything, scene
+from unwind.api.resources import CONFIG_MAPS
+from unwind.api.rights import HOME
+from unwind.api.unwind import TEARDOWNS, Phase, Teardown
+from unwind.clock import SystemClock
+from unwind.controllers.addons.caches import Caches
+from unwind.controllers.teardowns.controller import Teardowns
+from unwind.deleting.builtin import BUILTIN
+from unwind.kube.client import Client
+from unwind.kube.metrics import Metrics
+from unwind.kube.server_time import ServerClock
+from unwind.kube.transport import HttpTransport
+from unwind.metrics import new_registry
+from unwind.testing.managers import manager_client, manager_connection
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from unwind.clock import Clock
+    from unwind.kube.transport import Answer
+    from unwind.local.plane import Plane
+    from unwind.parts import Owner
+
+
+class Skewed(SystemClock):
+    """The clock of a machine that is wrong by hours."""
+
+    def __init__(self, hours: float) -> None:
+        self._skew = dt.timedelta(hours=hours)
+
+    def now(self) -> dt.datetime:
+        return super().now() + self._skew
+
+
+class Shard(Everything):
+    """All clusters, until it is lost."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self._told: list[Callable[[], None]] = []
+
+    def owns(self, key: str) -> bool:
+        return not self.lost
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        self._told.append(changed)
+
+    def lose(self) -> None:
+        self.lost = True
+        for changed in self._told:
+            changed()
+
+
+class Slow:
+    """A transport that holds back what is written into the status of Teardowns, once it is told to."""
+
+    def __init__(self, inner: HttpTransport) -> None:
+        self._inner = inner
+        self.holding = False
+        self.held = asyncio.Event()
+        self.free = asyncio.Event()
+        self.sent: list[int] = []
+
+    async def request(
+        self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
+    ) -> Answer:
+        if not (self.holding and method == "PATCH" and "/teardowns/" in target and "/status" in target):
+            return await self._inner.request(method, target, body=body, headers=headers, within=within)
+        # On its way: it arrives even if the program that sent it does not wait for it any more.
+        return await asyncio.shield(asyncio.ensure_future(self._late(method, target, body, headers)))
+
+    async def _late(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+        self.held.set()
+        await self.free.wait()
+        answer = await self._inner.request(method, target, body=body, headers=headers, within=30)
+        self.sent.append(answer.status)
+        return answer
+
+    def stream(
+        self, target: str, *, headers: Mapping[str, str], silence: float
+    ) -> AbstractAsyncContextManager[Answer | AsyncIterator[list[bytes]]]:
+        return self._inner.stream(target, headers=headers, silence=silence)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+@asynccontextmanager
+async def running(client: Client, *, owner: Owner, clock: Clock) -> AsyncIterator[None]:
+    caches = Caches(client, clock=clock)
+    controller = Teardowns(
+        client,
+        caches,
+        namespace=HOME,
+        owner=owner,
+        metrics=Metrics(new_registry()),
+        deleters=BUILTIN,
+        clock=clock,
+    )
+    tasks = [asyncio.ensure_future(one.run()) for one in (caches, controller)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_deadline_counts_by_the_clock_of_the_api_server(plane: Plane, namespace: str) -> None:
+    it = await scene(plane, namespace)
+    await it.add_on("base", finalizers=(HOLD,))
+    it.annotations = {"unwind.dev/deadline": "30m", "unwind.dev/on-deadline": "Release"}
+    async with manager_client(it.client, HOME) as own:
+        clock = ServerClock(own.time, Skewed(hours=2))
+        async with running(own, owner=Everything(), clock=clock):
+            await it.delete()
+            # By the local clock the deadline has passed before the teardown began.
+            held = await it.teardown(lambda one: one.phase is Phase.HELD or one.finished, "held")
+            assert held.phase is Phase.HELD
+            assert "DeadlineExceeded" not in {one.type for one in held.status.conditions}
+            assert held.status.started_at
+            assert abs(held.status.started_at - dt.datetime.now(dt.UTC)) < dt.timedelta(minutes=10)
+            await it.unblock()
+            assert (await it.ended()).phase is Phase.COMPLETE
+    await it.let_go()
+
+
+async def test_a_delayed_write_of_a_former_owner_changes_nothing(plane: Plane, namespace: str) -> None:
+    it = await scene(plane, namespace)
+    await it.add_on("base", finalizers=(HOLD,))
+    clock = SystemClock()
+    connection = await manager_connection(it.client, HOME)
+    slow = Slow(HttpTransport(connection, user_agent="unwind-run"))
+    shard = Shard()
+    async with (
+        manager_client(it.client, HOME) as successor,
+        Client(connection, transport=slow) as former,
+        running(former, owner=shard, clock=clock),
+    ):
+        await it.delete()
+        await it.teardown(lambda one: one.phase is Phase.HELD, "held")
+        slow.holding = True
+        first = min(await it.objects())
+        await it.member.client.patch(CONFIG_MAPS, first, {"metadata": {"finalizers": None}}, namespace=it.on_member)
+        async with asyncio.timeout(60):
+            await slow.held.wait()
+        shard.lose()
+        async with running(successor, owner=Everything(), clock=clock):
+            await it.unblock()
+            ended = await it.ended()
+        slow.free.set()
+        async with asyncio.timeout(60):
+            while not slow.sent:
+                await asyncio.sleep(0.02)
+    assert slow.sent[0] == 409
+    now = await it.client.get(TEARDOWNS, it.uid, type=Teardown)
+    assert (now.phase, now.status) == (Phase.COMPLETE, ended.status)
+    assert msgspec.to_builtins(now.metadata) == msgspec.to_builtins(ended.metadata)
+    await it.let_go()

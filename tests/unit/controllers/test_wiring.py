@@ -1,0 +1,53 @@
+"""What the parts of a process are given."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, cast
+
+from unwind.api.policies import DeletePolicy
+from unwind.controllers.gating.parts import contribute
+from unwind.controllers.members.unjoining import Unjoining
+from unwind.controllers.teardowns.controller import Teardowns
+from unwind.controllers.teardowns.requested import Requested
+from unwind.kube.metrics import Metrics
+from unwind.kube.server_time import ServerClock
+from unwind.metrics import new_registry
+from unwind.parts import Role, Surroundings
+from unwind.testing.objects import Objects
+
+
+class Shards:
+    """An owner of everything."""
+
+    def owns(self, key: str) -> bool:
+        return True
+
+    def subscribe(self, changed: object) -> None:
+        pass
+
+
+def test_whoever_carries_teardowns_out_goes_by_the_api_servers_clock_and_by_the_same_keys() -> None:
+    registry = new_registry()
+    client = Objects(resources=()).client
+    share = contribute(
+        Surroundings(
+            client=client,
+            namespace="home",
+            roles=(Role.CONTROLLERS,),
+            features={},
+            registry=registry,
+            metrics=Metrics(registry),
+            shards=cast("Any", Shards()),
+            recorder=cast("Any", None),
+            policy=DeletePolicy.MANAGE,
+            best_effort=60.0,
+            keep_teardowns=timedelta(days=7),
+        )
+    )
+    carriers = [one for one in share.controllers if isinstance(one, Teardowns | Requested | Unjoining)]
+    assert len(carriers) == 3
+    for one in carriers:
+        assert isinstance(one._clock, ServerClock)
+        assert one._clock._time is client.time
+    assert len({id(one._keys) for one in carriers}) == 1
