@@ -179,7 +179,9 @@ class _Followed:
     def _changed(self, change: Change[Metadata]) -> None:
         if change.new is None and change.old is not None:
             for absence in self._absences.get(change.old.uid, ()):
-                absence.tell()
+                # By both: an object that shows the uid of another says nothing of that one.
+                if absence.key == change.key:
+                    absence.tell()
         if self._changes:
             namespace, name = change.key
             for choice in ((namespace, name), (namespace, None), (None, name), (None, None)):

@@ -235,6 +235,21 @@ async def test_one_watch_that_fails_ends_no_other(monkeypatch: pytest.MonkeyPatc
         absence.close()
 
 
+async def test_an_object_that_shows_the_uid_of_another_says_nothing_of_it() -> None:
+    async with member() as (it, client), Watches(client) as watches:
+        it.objects = [config_map("a")]
+        it.watched = [
+            sends(
+                event("ADDED", config_map("b", uid="uid-a", version="11")),
+                event("DELETED", config_map("b", uid="uid-a", version="12")),
+            )
+        ]
+        absence = await watches.absence(CONFIG_MAPS, name="a", uid="uid-a", namespace="n")
+        await asyncio.wait_for(it.follows.wait(), 10)
+        assert not absence.happened
+        absence.close()
+
+
 LISTS = {
     "html": b"<html>",
     "empty": b"",
