@@ -182,8 +182,9 @@ def says_absent(status: int, body: bytes) -> bool:
         return False
     if status == 200:
         meta = it.get("metadata")
-        named = isinstance(meta, dict) and (meta.get("name"), meta.get("namespace")) == ("a", "n")
-        return named and it.get("kind") == "ConfigMap" and bool(meta.get("uid")) and meta.get("uid") != "uid-a"
+        if not isinstance(meta, dict) or (meta.get("name"), meta.get("namespace")) != ("a", "n"):
+            return False
+        return it.get("kind") == "ConfigMap" and bool(meta.get("uid")) and meta.get("uid") != "uid-a"
     details = it.get("details")
     return (
         status == 404
@@ -245,7 +246,7 @@ def wrong(line: bytes) -> bool:
     try:
         it = msgspec.json.decode(line)
         meta = it["object"]["metadata"]
-        return meta["name"] == "a" and (it["type"] == "DELETED" or meta["uid"] != "uid-a")
+        return bool(meta["name"] == "a" and (it["type"] == "DELETED" or meta["uid"] != "uid-a"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
         return False
 

@@ -10,6 +10,7 @@ import base64
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -335,6 +336,10 @@ class _Work:
 async def _look(home: Client, member: Client, wish: Wish) -> _Found:
     """Who both of them are, and what is there. Raises UnwindError where the cluster cannot become a member."""
     wish.check()
+    if urlsplit(member.connection.server).scheme != "https":
+        raise UnwindError(
+            f"the cluster that is to be joined cannot be used: {member.connection.server} is not an https address"
+        )
     try:
         identity = await member.cluster_uid()
     except (ApiError, UnreachableError) as error:

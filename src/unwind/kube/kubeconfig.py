@@ -87,6 +87,9 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
         for field, value in (("server", self.server), ("proxy-url", self.proxy)):
             if value is not None and not _is_address(value):
                 raise UnwindError(f"cannot use the connection: {field} is not a valid address")
+        if "@" in urlsplit(self.server).netloc:
+            # It would be shown wherever the server is.
+            raise UnwindError("cannot use the connection: server contains a user name or a password")
 
     def ssl_context(self, *, certificate: bytes | None = None, key: bytes | None = None) -> ssl.SSLContext:
         """A context that verifies the server, and shows a client certificate (ours, or one a plugin gave)."""

@@ -166,6 +166,8 @@ class Removal:
             for item in adopted:
                 beside.create_task(self._release(item))
             await self._remove_ours(everything)
+        # And once more before a gate opens by it. A moment ago will do, and one question serves all who have it.
+        await self._persist(self._member.ref, lambda: self._member.verify(within=RECENT))
 
     async def _remove_ours(self, everything: list[Item]) -> None:
         done = [item for item in everything if item.done]

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from tests.plane.removals import CLUSTER, Scene, Told
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES
-from unwind.fleet.member import Member
+from unwind.fleet.member import RECENT, Member
 from unwind.local import waiting
 from unwind.removing.blocked import what_blocks
 from unwind.removing.inventories import items
-from unwind.testing.clock import START
+from unwind.testing.clock import START, StillClock
 
 if TYPE_CHECKING:
+    import pytest
+
     from unwind.api.unwind import Blocker
     from unwind.kube.client import Object
     from unwind.removing.removal import Removal
@@ -109,3 +111,27 @@ async def test_of_what_cannot_be_looked_at_the_removals_own_words_are_told(scene
         running.cancel()
     assert (blocker.object, blocker.reason, blocker.since) == (CLUSTER, "Unreachable", START)
     assert blocker.actor == "whoever runs the member"
+
+
+async def test_nothing_counts_as_removed_if_another_cluster_answers_in_the_end(
+    scene: Scene, room: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.cluster.create_namespace(room)
+    held = {"name": "held", "namespace": room, "finalizers": ["example.dev/hold"]}
+    ref = await scene.put(CONFIG_MAPS, {"metadata": held})
+    await scene.write()
+    told, clock = Told(), StillClock()
+    async with scene.removal(told=told, clock=clock) as removal, asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(removal.run())
+        await told.until("example.dev/hold")
+        clock.advance(2 * RECENT)  # what the member said of itself is too old by now
+        monkeypatch.setattr(scene.client, "cluster_uid", _another)
+        await scene.client.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=room)
+        await told.until("another cluster answers")
+        assert not removal.progress.over
+        assert not await scene.there(CONFIG_MAPS, ref)
+        running.cancel()
+
+
+async def _another() -> str:
+    return "another-cluster"
