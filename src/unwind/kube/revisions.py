@@ -14,5 +14,10 @@ def is_newer(version: str, than: str) -> bool:
     return (len(version), version) > (len(than), than)
 
 
+def may_be_newer(version: str, than: str) -> bool:
+    """Whether a resourceVersion is another one, and not known to be earlier."""
+    return version != than and not is_newer(than, than=version)
+
+
 def _is_number(version: str) -> bool:
     return version.isascii() and version.isdecimal() and not version.startswith("0")

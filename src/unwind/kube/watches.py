@@ -18,7 +18,7 @@ from unwind.kube.probing import Probe
 from unwind.kube.views import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
 
     from unwind.api.resources import Resource
@@ -109,8 +109,7 @@ class _Followed:
             views.metadata(resource),
             clock=watches.clock,
             troubled=self._failed,
-            # Who is pinned to the cluster has verified each connection that a list came by.
-            confirm=watches.confirm if watches.cluster and watches.client.cluster != watches.cluster else None,
+            confirm=watches.confirmation,
             listed=self._listed,
         )
         self._watches = watches
@@ -257,6 +256,12 @@ class Watches:
         changes = Changes(followed, namespace, name)
         await self._enter(followed, changes)
         return changes
+
+    @property
+    def confirmation(self) -> Callable[[], Awaitable[None]] | None:
+        """What to ask before a list is believed; None where nothing has to be asked. Who is pinned to the cluster has
+        verified each connection that a list came by."""
+        return self.confirm if self.cluster and self.client.cluster != self.cluster else None
 
     async def confirm(self) -> None:
         """Raise if the cluster that answers is another one."""

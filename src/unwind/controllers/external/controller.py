@@ -33,6 +33,7 @@ from unwind.kube import views
 from unwind.kube.errors import ApiError, UnreachableError
 from unwind.kube.informers import Informer
 from unwind.kube.queue import Backoff, Queue
+from unwind.kube.revisions import may_be_newer
 from unwind.kube.views import Key
 from unwind.kube.watches import Watches
 from unwind.parts import Share
@@ -90,7 +91,7 @@ class _Deletion:
         self.failures = 0
         self.noted = False
         """Whether it is in the ledger."""
-        self.attentive: int | None = None
+        self.attentive: str | None = None
         """If it waits for any change of the object, and not only for one that matters: one after this version."""
 
 
@@ -361,8 +362,8 @@ def _target(resource: Resource, metadata: ObjectMeta) -> Target:
     return Target(resource, Key(metadata.namespace, metadata.name))
 
 
-def _newer(metadata: ObjectMeta, version: int | None) -> bool:
-    return version is not None and int(metadata.resource_version) > version
+def _newer(metadata: ObjectMeta, version: str | None) -> bool:
+    return version is not None and may_be_newer(metadata.resource_version, than=version)
 
 
 def _close(result: Gone | Kept | Waiting | Failed) -> None:

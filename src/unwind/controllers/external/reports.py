@@ -61,7 +61,7 @@ class Reports:
             by = f", as said by {outcome.by}" if outcome.by else ""
             self._tell(ref, EventReason.KEPT, f"what it stands for is kept: {why}{by}")
 
-    async def unfinished(self, ref: ObjectRef, obj: Object, result: Waiting | Failed) -> int:
+    async def unfinished(self, ref: ObjectRef, obj: Object, result: Waiting | Failed) -> str:
         """Say why the object is still there; returns up to which version of it nobody else has changed anything."""
         said = conditions.said(result)
         if self._last.get(ref.uid) != said:
@@ -76,16 +76,16 @@ class Reports:
             told = f"what {ref} stands for is done with, and it waits for {', '.join(finalizers)}"
             await self.condition(obj, Said(Reason.DELETING, told, Severity.INFO))
 
-    async def condition(self, obj: Object, said: Said) -> int:
+    async def condition(self, obj: Object, said: Said) -> str:
         """Write it down, if the kind has conditions and it is not what stands there."""
-        version = int(obj["metadata"]["resourceVersion"])
+        version = str(obj["metadata"]["resourceVersion"])
         if self._silent:
             return version
         wanted: Object = {}
-        versions: list[int] = []
+        versions: list[str] = []
 
         def change(obj: Object) -> Object | None:
-            versions.append(int(obj["metadata"]["resourceVersion"]))
+            versions.append(str(obj["metadata"]["resourceVersion"]))
             before = conditions.listed(obj)
             if before is None:
                 return None
@@ -113,7 +113,7 @@ class Reports:
         else:
             self._unknown |= unknown
         # Written onto what was read, it is the only change; onto something newer, that newer thing was not looked at.
-        return int(written["metadata"]["resourceVersion"]) if versions == [version] else version
+        return str(written["metadata"]["resourceVersion"]) if versions == [version] else version
 
     def _fall_silent(self, why: str) -> None:
         self._silent = True

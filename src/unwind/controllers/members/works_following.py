@@ -181,7 +181,7 @@ class _Followed:
             labels=SELECTED,
             clock=self._clock,
             troubled=self._troubled,
-            confirm=member.watches.confirm,
+            confirm=member.watches.confirmation,
             listed=lambda: self._listed(resource, informer),
         )
         informer.subscribe(lambda change: self._tell(resource, change))
@@ -191,7 +191,7 @@ class _Followed:
         key = _key(resource, change.key)
         old, new = change.old, change.new
         if new:
-            self._noticed(_owner(new), key, Noticed(new.uid, int(new.resource_version)))
+            self._noticed(_owner(new), key, Noticed(new.uid, new.resource_version))
         if old and (new is None or _owner(new) != _owner(old)):
             self._noticed(_owner(old), key, Noticed(old.uid, None))
 

@@ -6,10 +6,11 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from unwind.kube.queue import Backoff
+from unwind.kube.revisions import is_newer, may_be_newer
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from unwind.api.karmada import ManifestStatus
     from unwind.api.resources import Resource
@@ -27,14 +28,14 @@ class Left(NamedTuple):
 
     resource: Resource
     uid: str
-    version: int
+    version: str
 
 
 class Noticed(NamedTuple):
     """What a watch said of an object. No version: it is gone, or does not say any more that it is ours."""
 
     uid: str
-    version: int | None
+    version: str | None
 
 
 class Standing:
@@ -81,7 +82,7 @@ class Standing:
         if self.wanted is not None and key not in self.wanted:
             return False  # it has dropped out, and goes
         left = self._left.get(key)
-        if left and not _newer(noticed, left):
+        if left and not _newer(noticed, left, may_be_newer):
             return False
         self._doubts[key] = noticed
         if noticed.version is None:
@@ -98,10 +99,10 @@ class Standing:
     def leave(self, key: str, resource: Resource, obj: Object) -> None:
         """An object was written, and is like this now."""
         metadata = obj["metadata"]
-        left = self._left[key] = Left(resource, metadata["uid"], int(metadata["resourceVersion"]))
+        left = self._left[key] = Left(resource, metadata["uid"], metadata["resourceVersion"])
         doubt = self._doubts.get(key)
         # It may have been deleted, or changed once more, before the answer to our write was here.
-        if doubt and not _newer(doubt, left):
+        if doubt and not _newer(doubt, left, is_newer):
             del self._doubts[key]
 
     def settle(self, wanted: frozenset[str] | None, trouble: str, *, now: float, chance: random.Random) -> None:
@@ -137,9 +138,10 @@ class Standing:
         return max(0.0, self._corrected[0] + _MINUTE - now)
 
 
-def _newer(noticed: Noticed, left: Left) -> bool:
-    """Whether it tells of something that happened after an object was left like this."""
+def _newer(noticed: Noticed, left: Left, later: Callable[[str, str], bool]) -> bool:
+    """Whether it tells of something that happened after an object was left like this. `later`: whether one version is
+    later than another; an aggregated API server may have versions that cannot be compared."""
     if noticed.version is None:
         return noticed.uid == left.uid
     # Another object of the same name came after ours, or ours after it: its version says which.
-    return noticed.version > left.version
+    return later(noticed.version, left.version)

@@ -27,14 +27,14 @@ def settle(standing: Standing, *wanted: str, trouble: str = "", now: float = 0.0
 
 def test_what_we_wrote_ourselves_is_nothing_new() -> None:
     standing = left(5)
-    assert not standing.notice("a", Noticed("u-1", 5))
-    assert not standing.notice("a", Noticed("u-1", 4))
+    assert not standing.notice("a", Noticed("u-1", "5"))
+    assert not standing.notice("a", Noticed("u-1", "4"))
     assert standing.sure == {"a"}
 
 
 def test_what_somebody_changed_afterwards_is_in_doubt_until_it_is_written_again() -> None:
     standing = left(5)
-    assert standing.notice("a", Noticed("u-1", 6))
+    assert standing.notice("a", Noticed("u-1", "6"))
     assert standing.doubts == {"a"}
     assert standing.sure == frozenset()
     standing.leave("a", CONFIG_MAPS, obj(7))
@@ -44,15 +44,25 @@ def test_what_somebody_changed_afterwards_is_in_doubt_until_it_is_written_again(
 
 def test_a_change_that_comes_while_it_is_written_stays_in_doubt() -> None:
     standing = left(5)
-    standing.notice("a", Noticed("u-1", 9))
+    standing.notice("a", Noticed("u-1", "9"))
     standing.leave("a", CONFIG_MAPS, obj(8))
     assert standing.doubts == {"a"}
 
 
 def test_our_own_write_that_the_watch_tells_before_its_answer_is_here_is_no_doubt_afterwards() -> None:
     standing = Standing()
-    standing.notice("a", Noticed("u-1", 5))
+    standing.notice("a", Noticed("u-1", "5"))
     standing.leave("a", CONFIG_MAPS, obj(5))
+    assert standing.doubts == frozenset()
+
+
+def test_versions_that_cannot_be_compared_are_looked_at_once() -> None:
+    standing = Standing()
+    made = {"metadata": {"uid": "u-1", "resourceVersion": "x-2"}}
+    standing.leave("a", CONFIG_MAPS, made)
+    assert not standing.notice("a", Noticed("u-1", "x-2"))
+    assert standing.notice("a", Noticed("u-1", "x-1"))
+    standing.leave("a", CONFIG_MAPS, made)
     assert standing.doubts == frozenset()
 
 
@@ -75,7 +85,7 @@ def test_what_is_missing_from_a_list_is_in_doubt_but_only_of_its_own_kind() -> N
 def test_what_has_dropped_out_concerns_nobody() -> None:
     standing = left(5, "a", "b")
     settle(standing, "a")
-    assert not standing.notice("b", Noticed("u-1", 9))
+    assert not standing.notice("b", Noticed("u-1", "9"))
     assert standing.doubts == frozenset()
     assert standing.sure == {"a"}
 
@@ -84,7 +94,7 @@ def test_while_it_is_not_known_what_is_wanted_nothing_is_forgotten() -> None:
     standing = left(5, "a", "b")
     standing.settle(None, "it is not YAML", now=0.0, chance=random.Random(1))
     assert standing.wanted is None
-    assert standing.notice("b", Noticed("u-1", 9))
+    assert standing.notice("b", Noticed("u-1", "9"))
 
 
 def test_what_is_not_there_is_tried_again_later_and_later_unless_what_was_in_the_way_is_gone() -> None:
