@@ -370,6 +370,8 @@ class Reason(StrEnum):
     """For others on the same cluster; the message names them."""
     NOT_READY = "NotReady"
     """The cluster cannot be deployed to yet."""
+    NO_PROFILE = "NoProfile"
+    """ClusterSummary: no profile exists that owns it and selects its cluster. Nothing is deployed for it."""
     PAUSED = "Paused"
     """The cluster is paused: nothing is done on it."""
     UNMANAGED = "Unmanaged"

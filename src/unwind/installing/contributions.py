@@ -22,6 +22,7 @@ from unwind.installing.policies import MANAGE
 from unwind.installing.protection import PROTECTING
 from unwind.installing.registration import GATING
 from unwind.installing.requesting import REQUESTS
+from unwind.installing.summary_policy import SUMMARIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,6 +190,7 @@ REGISTER: Sequence[Contribution] = (
     RECORDS,
     EXTERNAL,
     ADDONS,
+    SUMMARIES,
     MEMBERS,
     PROTECTING,
     REQUESTS,

@@ -7,6 +7,7 @@ admits everything; what depends on more is tested on a real one (`unwind.testing
 from __future__ import annotations
 
 import copy
+import re
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -201,15 +202,15 @@ class Objects:
         if where.name:
             return self._found(where)
         wanted = where.query.get("labelSelector", "")
-        if where.query.get("fieldSelector") or any(c in wanted for c in "!()"):
-            raise _Refusal(400, "BadRequest", "a stand-in selects by key=value only")
-        pairs = [tuple(pair.replace("==", "=").split("=", 1)) for pair in wanted.split(",") if pair]
+        selects = _selector(wanted)
+        if where.query.get("fieldSelector") or selects is None:
+            raise _Refusal(400, "BadRequest", "a stand-in selects by key=value only, or by one key in (values)")
         items = [
             obj
             for (resource, namespace, _), obj in self._objects.items()
             if resource == where.resource
             and where.namespace in ("", namespace)
-            and set(pairs) <= set((obj["metadata"].get("labels") or {}).items())
+            and selects(obj["metadata"].get("labels") or {})
         ]
         kind = f"{where.resource.kind}List"
         return {"kind": kind, "metadata": {"resourceVersion": str(next(self._versions))}, "items": items}
@@ -317,6 +318,17 @@ class Objects:
                 for group, versions in groups.items()
             ]
         }
+
+
+def _selector(wanted: str) -> Callable[[dict[str, str]], bool] | None:
+    """Whether labels are selected; None for a selector that a stand-in does not know."""
+    if found := re.fullmatch(r"(\S+) in \(([^()]*)\)", wanted):
+        key, values = found[1], set(found[2].split(","))
+        return lambda labels: labels.get(key) in values
+    if any(c in wanted for c in "!()"):
+        return None
+    pairs = {tuple(pair.replace("==", "=").split("=", 1)) for pair in wanted.split(",") if pair}
+    return lambda labels: pairs <= set(labels.items())
 
 
 def _key(resource: Resource, namespace: str | None, name: str) -> tuple[Resource, str, str]:

@@ -11,12 +11,13 @@ import msgspec
 
 from tests.unit.gating.asked import UID, body
 from unwind.api.hooks import Hook
-from unwind.api.meta import ObjectMeta, manifest
+from unwind.api.meta import LabelSelector, ObjectMeta, OwnerReference, manifest
 from unwind.api.names import CLUSTER_UID_ANNOTATION
 from unwind.api.resources import NAMESPACES, SECRETS
-from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterSummarySpec, ProfileSpec
+from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, ClusterSummary, ClusterSummarySpec, ProfileSpec
+from unwind.api.sveltos_status import ProfileStatus
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
-from unwind.controllers.addons.caches import Caches
+from unwind.controllers.addons.caches import Caches, SeenProfile
 from unwind.controllers.gating.asking import Asking
 from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.gating import protocol
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
 
 DELETE = Hook.BEFORE_CLUSTER_DELETE
 SERVED = (NAMESPACES, SECRETS, TEARDOWNS, CLUSTER_SUMMARIES, INVENTORIES)
+
+
+PROFILE = SeenProfile(
+    metadata=ObjectMeta(name="all", uid="uid-all", resource_version="1"),
+    spec=ProfileSpec(cluster_selector=LabelSelector(match_labels={"env": "prod"})),
+    status=ProfileStatus(),
+)
+"""The profile that owns the summaries."""
 
 
 class Standin:
@@ -64,6 +73,7 @@ class Standin:
         for informer in informers:
             informer._synced.set()
         self.caches.clusters._looked = True
+        self.caches.cluster_profiles.cache.put(PROFILE)
 
     def knows(self, *found: Teardown | ClusterSummary) -> None:
         """Have it in the caches; Teardowns as the manager writes them."""
@@ -93,14 +103,32 @@ class Standin:
 
 
 def summary(
-    name: str, behaviour: str | None, *, remembered: str | None = None, uid: str | None = UID, of: str = "prod-7"
+    name: str,
+    behaviour: str | None,
+    *,
+    remembered: str | None = None,
+    uid: str | None = UID,
+    of: str = "prod-7",
+    owned: bool = True,
 ) -> ClusterSummary:
+    """`owned`: whether a profile owns it that selects the cluster."""
+    owner = OwnerReference(
+        api_version=CLUSTER_PROFILES.api_version,
+        kind="ClusterProfile",
+        name=PROFILE.metadata.name,
+        uid=PROFILE.metadata.uid,
+    )
     annotations = {"unwind.dev/cluster-deletion-behavior": remembered} if remembered else {}
     if uid:
         annotations[CLUSTER_UID_ANNOTATION] = uid
     return ClusterSummary(
         metadata=ObjectMeta(
-            name=name, namespace="fleet", uid=f"uid-{name}", resource_version="1", annotations=annotations
+            name=name,
+            namespace="fleet",
+            uid=f"uid-{name}",
+            resource_version="1",
+            annotations=annotations,
+            owner_references=(owner,) if owned else (),
         ),
         spec=ClusterSummarySpec(
             cluster_namespace="fleet",

@@ -10,9 +10,10 @@ import pytest
 from tests.unit.gating.answering import DELETE, SERVED, Standin, later, summary
 from tests.unit.gating.asked import UID, body, cluster, teardown
 from unwind.api.hooks import Hook
-from unwind.api.names import CLUSTER_UID_ANNOTATION
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.names import CLUSTER_UID_ANNOTATION, OWNER_LABEL
 from unwind.api.sveltos import CLUSTER_SUMMARIES
-from unwind.api.unwind import TEARDOWNS, Blocker
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Blocker, Inventory, InventorySpec, MemberRef
 from unwind.features import FEATURES, parse
 from unwind.gating import protocol
 from unwind.gating.protocol import switched_on
@@ -141,6 +142,29 @@ async def test_summaries_of_other_clusters_keep_nobody(other: Any) -> None:
     standin.knows(other)
     standin.has(other)
     assert (await standin.ask())["retryAfterSeconds"] == 0
+
+
+async def test_a_summary_that_no_profile_owns_keeps_its_cluster_only_by_an_inventory() -> None:
+    planted = summary("one", "EnforceRemovePolicies", owned=False)
+    standin = Standin()
+    standin.knows(planted)
+    standin.has(planted)
+    assert (await standin.ask())["retryAfterSeconds"] == 0
+    owner = ObjectRef(kind="ClusterSummary", namespace="fleet", name="one", uid=planted.metadata.uid)
+    member = MemberRef(object=ObjectRef(kind="Namespace", name="kube-system", uid="here"), system_uid="here")
+    chunk = Inventory(
+        metadata=ObjectMeta(name=f"{owner.uid}-0", namespace="unwind-system", labels={OWNER_LABEL: owner.uid}),
+        spec=InventorySpec(owner=owner, member=member),
+    )
+    standin.objects.put(manifest(INVENTORIES, chunk))
+    assert (await standin.ask())["retryAfterSeconds"] == 1
+
+
+async def test_what_is_not_known_yet_of_profiles_keeps_a_cluster() -> None:
+    standin = Standin()
+    standin.has(summary("one", "EnforceRemovePolicies", owned=False))
+    standin.caches.profiles._synced.clear()
+    assert (await standin.ask())["retryAfterSeconds"] == 1
 
 
 async def test_a_summary_that_does_not_say_which_cluster_it_was_made_for_counts() -> None:

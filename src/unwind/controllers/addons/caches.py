@@ -28,7 +28,7 @@ from unwind.api.sveltos_status import ProfileStatus
 from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.clock import SYSTEM
 from unwind.concurrency import Together
-from unwind.controllers.addons import accepting, summarizing
+from unwind.controllers.addons import accepting, backing, summarizing
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey
 from unwind.controllers.addons.summarizing import Place
 from unwind.controllers.followed import Followed
@@ -41,7 +41,7 @@ from unwind.kube.informers import Informer
 from unwind.kube.views import Key, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from unwind.api.resources import Resource
     from unwind.clock import Clock
@@ -59,6 +59,13 @@ class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
     spec: ProfileSpec
     status: ProfileStatus
     unread: tuple[str, ...] = ()
+
+
+def _in_place(
+    index: Callable[[ClusterSummary], Iterable[Hashable]],
+) -> Callable[[ClusterSummary], Iterable[Hashable]]:
+    """An index without summaries that are in another namespace than their cluster: they count for no other object."""
+    return lambda it: () if summarizing.misplaced(it) else index(it)
 
 
 def _profile_view(resource: Resource) -> View[SeenProfile]:
@@ -181,14 +188,14 @@ class Caches(Followed):
             client,
             views.typed(CLUSTER_SUMMARIES, ClusterSummary),
             indexes={
-                "cluster": lambda it: (summarizing.cluster_of(it),),
-                "profile": lambda it: (summarizing.profile_of(it),),
-                "place": lambda it: (summarizing.place_of(it),),
-                "needs": summarizing.needed_places,
-                "secret": lambda it: (
-                    Key(it.metadata.namespace, it.metadata.annotations.get(CREDENTIALS_ANNOTATION, "")),
+                "cluster": _in_place(lambda it: (summarizing.cluster_of(it),)),
+                "profile": _in_place(lambda it: (summarizing.profile_of(it),)),
+                "place": _in_place(lambda it: (summarizing.place_of(it),)),
+                "needs": _in_place(summarizing.needed_places),
+                "secret": _in_place(
+                    lambda it: (Key(it.metadata.namespace, it.metadata.annotations.get(CREDENTIALS_ANNOTATION, "")),)
                 ),
-                "source": lambda it: summarizing.sources(it.spec),
+                "source": _in_place(lambda it: summarizing.sources(it.spec)),
             },
             clock=clock,
             troubled=self._troubled(CLUSTER_SUMMARIES),
@@ -277,6 +284,13 @@ class Caches(Followed):
                     found[one.metadata.name] = one
         return found
 
+    def unbacked(self, summary: ClusterSummary, target: Target | None = None) -> str:
+        """Why no profile backs a summary; empty if one does. `target`: its cluster, if it is at hand."""
+        key = summarizing.profile_of(summary)
+        return backing.unbacked(
+            summary, self.profile(key) if key else None, target or self.target(summarizing.cluster_of(summary))
+        )
+
     def summary(self, profile: ProfileKey, cluster: ClusterKey) -> ClusterSummary | None:
         return next(iter(self.summaries.cache.by("place", Place(cluster, profile))), None)
 
@@ -324,6 +338,13 @@ class Caches(Followed):
             capi = self.clusters.labelled(label)
             registered = iter(self.sveltos_clusters.cache.by("label", label))
         return chain(map(targets.of_capi, capi), map(targets.of_sveltos, registered))
+
+    def reached_by(self, gone: Target) -> bool:
+        """Whether another cluster is reached by the Secret of one that is gone. Its name stood on a summary."""
+        if gone.secret == SveltosCluster(metadata=ObjectMeta(name=gone.ref.name)).kubeconfig_secret:
+            return False
+        place = (gone.ref.namespace, gone.secret)
+        return any((one.ref.namespace, one.secret) == place for one in self.targets())
 
     def knows(self, cluster: ClusterKey) -> bool:
         """Whether it can be said of a cluster that it is not there."""

@@ -356,11 +356,12 @@ class Profiles:
         """Take our finalizer off a profile that is deleted, once there is no summary of it."""
         if not _claimed(profile):
             return
-        if self._caches.summaries.cache.count("profile", key):
+        if any(_holds(one) for one in self._caches.summaries.cache.by("profile", key)):
             self._mention(key, profile)
             return
         found = await self._client.list(CLUSTER_SUMMARIES, namespace=key.namespace or None)
-        if not any(summarizing.profile_of(one) == key for one in msgspec.convert(found, list[ClusterSummary])):
+        summaries = msgspec.convert(found, list[ClusterSummary])
+        if not any(summarizing.profile_of(one) == key and _holds(one) for one in summaries):
             await self._set_finalizers(key, profile, add=False)
 
     async def _set_finalizers(self, key: ProfileKey, profile: SeenProfile, *, add: bool) -> None:
@@ -425,6 +426,12 @@ class Profiles:
 
 def _claimed(profile: SeenProfile) -> bool:
     return Finalizer.PROFILE in profile.metadata.finalizers
+
+
+def _holds(summary: ClusterSummary) -> bool:
+    """Whether the profile of a summary has to wait for it. The manager keeps its finalizer on those that it acts for
+    until their objects are withdrawn; any other summary holds no profile."""
+    return Finalizer.SUMMARY in summary.metadata.finalizers and not summarizing.misplaced(summary)
 
 
 def _matters(target: Target) -> object:

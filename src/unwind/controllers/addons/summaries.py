@@ -19,9 +19,9 @@ from unwind.api.sveltos import ClusterSummary, ClusterType, SyncMode
 from unwind.api.sveltos_status import FeatureStatus
 from unwind.clock import SYSTEM
 from unwind.concurrency import to_tell
-from unwind.controllers.addons import statuses, summarizing
+from unwind.controllers.addons import backing, statuses, summarizing
 from unwind.controllers.addons.deploying import Deploying
-from unwind.controllers.addons.matching import ClusterKey
+from unwind.controllers.addons.matching import ClusterKey, ProfileKey
 from unwind.controllers.addons.preparing import Preparations, matters
 from unwind.controllers.addons.withdrawing import Manner, Withdrawal, Withdrawals
 from unwind.controllers.addons.wording import Words, key_of
@@ -98,6 +98,8 @@ class Summaries:
         """Those that are on their clusters, by uid, and whose status does not say so yet."""
         self._lacking: dict[ClusterKey, set[Key]] = {}
         """Those that want what another on their cluster has."""
+        self._idle: set[Key] = set()
+        """Those that deploy nothing because no profile backs them, or because they do not say what it says."""
         self._queue: Queue[Key] = Queue(
             metrics.timed(self.name, self._reconcile),
             group=self._group,
@@ -109,6 +111,9 @@ class Summaries:
         caches.summaries.subscribe(self._summary_changed)
         caches.follow_targets(self._target_changed)
         caches.teardowns.subscribe(self._teardown_changed)
+        for profiles in (caches.cluster_profiles, caches.profiles):
+            kind = profiles.view.resource.kind
+            profiles.subscribe(lambda change, kind=kind: self._profile_changed(kind, change))  # type: ignore[misc]
         for kind, informer in caches.sources.items():
             informer.subscribe(lambda change, kind=kind: self._source_changed(kind, change))  # type: ignore[misc]
         caches.subscribe(self._look_at_all)
@@ -185,7 +190,18 @@ class Summaries:
         if there := there | ({key_of(summary)} if lacking else set()):
             self._lacking[cluster] = there
 
+    def _profile_changed(self, kind: str, change: Change[SeenProfile]) -> None:
+        """A profile may back now what it did not back before. The others are changed, or deleted, by its controller."""
+        if self._idle:
+            for summary in self._caches.summaries.cache.by("profile", ProfileKey(kind, *change.key)):
+                if key_of(summary) in self._idle:
+                    self._queue.add(key_of(summary))
+
     def _target_changed(self, cluster: ClusterKey, old: Target | None, new: Target | None) -> None:
+        if self._idle and old and new and old.labels != new.labels:
+            for summary in self._caches.summaries.cache.by("cluster", cluster):
+                if key_of(summary) in self._idle:
+                    self._queue.add(key_of(summary))
         if old and new and _reached_by(old) == _reached_by(new):
             return
         for summary in self._caches.summaries.cache.by("cluster", cluster):
@@ -246,18 +262,48 @@ class Summaries:
             return None
         if not caches.settled:
             return None  # it is told when they are
+        self._idle.discard(key)
         if summary.metadata.terminating:
             await self._withdraw(summary)
+        elif why := caches.unbacked(summary):
+            await self._stay_idle(summary, why)
         elif Finalizer.SUMMARY not in summary.metadata.finalizers:
-            # One that was made by somebody else. Nothing is deployed for a summary that can vanish.
+            # Sveltos' own, from before Unwind. Nothing is deployed for a summary that can vanish.
             await self._words.set_finalizer(summary, wanted=True)
         else:
             await self._deploy(summary)
         return None
 
+    async def _stay_idle(self, summary: ClusterSummary, why: str) -> None:
+        """Deploy nothing for a summary that no profile backs, and say why.
+
+        The controller of profiles deletes a summary that names a profile, and whose objects are not wanted any more.
+        The others stay as they are; one that the manager never deployed anything for does not keep its finalizer.
+        """
+        self._idle.add(key_of(summary))
+        unowned = summarizing.misplaced(summary) or summarizing.profile_of(summary) is None
+        if not unowned and self._caches.target(summarizing.cluster_of(summary)) is None:
+            return  # the controller of profiles deletes it
+        self._words.wait(summary, Reason.NO_PROFILE, f"{why}: nothing is deployed for it")
+        if unowned and Finalizer.SUMMARY in summary.metadata.finalizers:
+            await self._dismiss(summary)
+
+    async def _dismiss(self, summary: ClusterSummary) -> bool:
+        """Take our finalizer off a summary that the manager never deployed anything for; whether it is one."""
+        if await self._inventories.of(summary.metadata.uid):
+            return False
+        await self._words.set_finalizer(summary, wanted=False)
+        return True
+
     async def _deploy(self, summary: ClusterSummary) -> None:
         target = self._target_of(summary)
         if target is None or target.terminating:
+            return
+        key, profile = summarizing.profile_of(summary), self._profile_of(summary)
+        if key and profile and not backing.in_step(summary, key, profile):
+            # The controller of profiles corrects it; this is then told by an event.
+            self._idle.add(key_of(summary))
+            self._words.wait(summary, Reason.WAITING, f"the ClusterSummary does not say what {key} says")
             return
         if target.paused or not target.ready:
             reason = Reason.PAUSED if target.paused else Reason.NOT_READY
@@ -334,6 +380,8 @@ class Summaries:
         self._prepared.forget(summary)
         if Finalizer.SUMMARY not in summary.metadata.finalizers:
             return  # others are waited for by others
+        if summarizing.misplaced(summary) and await self._dismiss(summary):
+            return
         cluster, target = summarizing.cluster_of(summary), self._target_of(summary)
         if target is None or target.terminating:
             if not self._caches.knows(cluster):
@@ -362,11 +410,12 @@ class Summaries:
                 await self._take_back(summary, target, Manner.REMOVE if withdraws else Manner.RELEASE)
 
     def _dependents(self, summary: ClusterSummary) -> list[ClusterSummary]:
-        """Those that need it and still stand."""
+        """Those that need it and still stand. One without our finalizer has nothing on the cluster."""
         return [
             one
             for one in summarizing.dependents(summary, self._caches.needing, self._caches.needed)
-            if not ((it := self._withdrawals.get(one.metadata.uid)) and it.absent)
+            if Finalizer.SUMMARY in one.metadata.finalizers
+            and not ((it := self._withdrawals.get(one.metadata.uid)) and it.absent)
         ]
 
     def _begin(self, summary: ClusterSummary, target: Target | None, manner: Manner, *, free: bool) -> Withdrawal:
@@ -409,7 +458,8 @@ class Summaries:
         """Let the summary go, and the way to its cluster with the last of them."""
         if not self._needs_credentials(summary):
             anchor = target or summarizing.cluster_gone(summary)
-            await credentials.let_go(self._client, anchor)
+            if target or not self._caches.reached_by(anchor):
+                await credentials.let_go(self._client, anchor)
             if target and self._needs_credentials(summary):
                 # A summary came meanwhile, and found the Secret still held.
                 await credentials.hold(self._client, anchor)
@@ -448,6 +498,7 @@ class Summaries:
             stop.set()
 
     def _forget(self, key: Key) -> None:
+        self._idle.discard(key)
         self._stop(key, unless=False)
         for uid in [uid for uid, one in self._keys.items() if one == key]:
             del self._keys[uid]

@@ -133,18 +133,30 @@ def cluster_gone(summary: ClusterSummary) -> Target:
     return Target(type=ClusterType.SVELTOS, ref=ref, secret=secret)
 
 
+def misplaced(summary: ClusterSummary) -> bool:
+    """Whether a summary is in another namespace than its cluster. The manager writes none like that."""
+    return summary.metadata.namespace != summary.spec.cluster_namespace
+
+
 def profile_of(summary: ClusterSummary) -> ProfileKey | None:
     """Whose it is, by its owner."""
-    for owner in summary.metadata.owner_references:
-        if owner.api_version.partition("/")[0] == CONFIG_GROUP and owner.kind in _RESOURCES:
-            namespace = summary.metadata.namespace if owner.kind == PROFILES.kind else ""
-            return ProfileKey(owner.kind, namespace, owner.name)
+    if owner := _owner(summary):
+        namespace = summary.metadata.namespace if owner.kind == PROFILES.kind else ""
+        return ProfileKey(owner.kind, namespace, owner.name)
     return None
 
 
 def owner_uid(summary: ClusterSummary) -> str:
-    owners = [one.uid for one in summary.metadata.owner_references if one.kind in _RESOURCES]
-    return owners[0] if owners else ""
+    """The uid of the profile that owns it; empty if no profile does."""
+    owner = _owner(summary)
+    return owner.uid if owner else ""
+
+
+def _owner(summary: ClusterSummary) -> OwnerReference | None:
+    for owner in summary.metadata.owner_references:
+        if owner.api_version.partition("/")[0] == CONFIG_GROUP and owner.kind in _RESOURCES:
+            return owner
+    return None
 
 
 def sources(spec: ClusterSummarySpec) -> Iterator[tuple[str, str, str]]:

@@ -17,6 +17,7 @@ from unwind import logs
 from unwind.api.fields import Model
 from unwind.api.hooks import Hook
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
+from unwind.controllers.addons.backing import that_hold
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey
 from unwind.controllers.addons.summarizing import profile_of
 from unwind.controllers.teardowns import drafting
@@ -130,7 +131,9 @@ class Asking:
         uid = asked.cluster.metadata.uid
         teardown = self._keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid)
         if teardown is None:
-            answer = _answer(gate.of_summaries(uid, _standing(self._known_summaries(asked.cluster))))
+            # One that no profile backs may have an Inventory, or may be planted: that is read below.
+            backed = [one for one in self._known_summaries(asked.cluster) if self._is_backed(one, asked.cluster)]
+            answer = _answer(gate.of_summaries(uid, _standing(backed)))
         else:
             answer = _answer(gate.of_teardown(uid, teardown))
             if answer:
@@ -151,7 +154,7 @@ class Asking:
         target = targets.of_capi(asked.cluster)
         try:
             async with asyncio.timeout(request.remaining - _MARGIN):
-                verdict = await self._read(target)
+                verdict = await self._read(target, asked.cluster)
         except TimeoutError:
             verdict = gate.closed("the API server did not answer in time")
         except (UnwindError, msgspec.DecodeError) as error:
@@ -166,13 +169,19 @@ class Asking:
             log.info("cluster may go", cluster=str(target), uid=target.ref.uid)
         return answer or self._go_on[_DELETE]
 
-    async def _read(self, target: Target) -> Verdict:
+    async def _read(self, target: Target, cluster: Cluster) -> Verdict:
         """The verdict by what the API server says now."""
         uid = target.ref.uid
         if teardown := await self._keys.read(uid):
             return gate.of_teardown(uid, teardown)
         here = await self._read_summaries(target)
         chunks = await self._inventories.on(uid)
+        accounted = {chunk.spec.owner.uid for chunk in chunks}
+        others = [one for one in here if one.metadata.uid not in accounted and not self._is_backed(one, cluster)]
+        if isinstance(gate.of_summaries(uid, _standing(others)), Closed):
+            # What was put on the management cluster is accounted for by Inventories that are not about this one.
+            accounted |= {one.spec.owner.uid for one in await self._inventories.owned(_uids(others))}
+            here = that_hold(here, accounted, lambda one: self._is_backed(one, cluster))
         return gate.of_summaries(uid, _standing(here), [one.step for one in drafting.lost(here, chunks)])
 
     async def _read_summaries(self, target: Target) -> list[ClusterSummary]:
@@ -189,6 +198,11 @@ class Asking:
         target = targets.of_capi(cluster)
         key = ClusterKey(ClusterType.CAPI.value, target.ref.namespace, target.ref.name)
         return [one for one in self._caches.summaries.cache.by("cluster", key) if is_of(one, target)]
+
+    def _is_backed(self, summary: ClusterSummary, cluster: Cluster) -> bool:
+        """Whether a profile backs a summary, as the caches say. What is not known yet holds."""
+        caches = self._caches
+        return not (caches.settled and caches.unbacked(summary) and caches.unbacked(summary, targets.of_capi(cluster)))
 
     # Rules
 
@@ -256,6 +270,10 @@ def _answer(verdict: Verdict) -> Response | None:
 
 def _ref(asked: HookRequest) -> object:
     return targets.of_capi(asked.cluster)
+
+
+def _uids(summaries: Iterable[ClusterSummary]) -> list[str]:
+    return [one.metadata.uid for one in summaries]
 
 
 def _standing(summaries: Iterable[ClusterSummary]) -> list[Standing]:

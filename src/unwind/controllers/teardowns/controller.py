@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unwind import logs
 from unwind.api import capi
 from unwind.api.capi import KUBECONFIG_SUFFIX
-from unwind.api.names import CLUSTER_UID_ANNOTATION, TAKE_ALONG_ANNOTATION
+from unwind.api.names import CLUSTER_UID_ANNOTATION, TAKE_ALONG_ANNOTATION, Finalizer
 from unwind.api.resources import SECRETS
 from unwind.api.sveltos import ClusterType
 from unwind.api.unwind import Cause, StepState, Teardown
@@ -212,7 +212,12 @@ class Teardowns:
 
     async def _drafted(self, target: Target, *, decided: bool) -> drafting.Drafted:
         """The plan, from what the server says now and not from a cache: it is made once."""
-        found = await gathering.gather(self._client, self._means.inventories, target)
+        found = await gathering.gather(
+            self._client,
+            self._means.inventories,
+            target,
+            backed=lambda summary: not self._caches.unbacked(summary, target),
+        )
         drafted = found.drafted(decided=decided)
         if decided:
             return drafted  # nothing goes
@@ -226,7 +231,7 @@ class Teardowns:
             target,
             self._means,
             self._client,
-            said=self._said(target),
+            said=self._said(target, teardown),
             take_along=self._takes_along,
             stepped=self._stepped,
             paused=target.paused,
@@ -239,7 +244,11 @@ class Teardowns:
     def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
         """The clusters of this name, by uid, that records or summaries tell of and that are not there any more."""
         summaries = self._caches.summaries.cache.by("cluster", ClusterKey(ClusterType.CAPI.value, *key))
-        told = {one.metadata.annotations.get(CLUSTER_UID_ANNOTATION, "") for one in summaries}
+        told = {
+            one.metadata.annotations.get(CLUSTER_UID_ANNOTATION, "")
+            for one in summaries
+            if Finalizer.SUMMARY in one.metadata.finalizers
+        }
         told |= {one.spec.target.uid for one in self._records.of(key)}
         return told - {"", cluster.metadata.uid if cluster else ""} - self._records.cleaned
 
@@ -250,8 +259,8 @@ class Teardowns:
         sighting = await self._client.sighting(
             self._caches.clusters.resource, ref.name, uid=ref.uid, namespace=ref.namespace
         )
-        if not sighting.absent:
-            return
+        if not sighting.absent or any(one.metadata.uid == uid for one in self._caches.clusters.all()):
+            return  # also where the cluster of this uid has another name: then the uid on the summary is forged
         execution = self._under_way.get(key)
         if execution and execution.target.ref.uid == ref.uid:
             execution.target_gone()
@@ -268,9 +277,10 @@ class Teardowns:
 
     # What it knows
 
-    def _said(self, target: Target) -> tuple[Said, ...]:
+    def _said(self, target: Target, teardown: Teardown) -> tuple[Said, ...]:
         cluster = ClusterKey(ClusterType.CAPI.value, target.ref.namespace, target.ref.name)
-        here = self._caches.summaries.cache.by("cluster", cluster)
+        planned = {step.object.uid for step in teardown.spec.plan.steps} if teardown.spec.plan else set()
+        here = [one for one in self._caches.summaries.cache.by("cluster", cluster) if one.metadata.uid in planned]
         return (*drafting.drafted(here, {}).said, *drafting.misunderstood(target))
 
     def _takes_along(self, step: Step) -> bool:

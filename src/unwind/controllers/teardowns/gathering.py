@@ -11,11 +11,14 @@ import msgspec
 from unwind.api.names import CLUSTER_UID_ANNOTATION
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import Inventory
+from unwind.controllers.addons.backing import that_hold
 from unwind.controllers.addons.matching import key_of
 from unwind.controllers.addons.summarizing import cluster_of
 from unwind.controllers.teardowns import drafting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unwind.fleet.targets import Target
     from unwind.kube.client import Client
     from unwind.removing.inventories import Inventories
@@ -37,11 +40,21 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
         return drafting.drafted(self.summaries, self.objects, self.lost, decided=decided)
 
 
-async def gather(client: Client, inventories: Inventories, target: Target) -> Gathered:
-    """All that is on this cluster."""
+async def gather(
+    client: Client,
+    inventories: Inventories,
+    target: Target,
+    *,
+    backed: Callable[[ClusterSummary], bool] = lambda _: False,
+) -> Gathered:
+    """All that is on this cluster. `backed`: whether a profile backs a summary.
+
+    A summary that has neither a profile nor an Inventory of its own is left out: the manager put nothing there for it.
+    """
     found = await client.list(CLUSTER_SUMMARIES, namespace=target.ref.namespace)
     here = [one for one in msgspec.convert(found, list[ClusterSummary]) if is_of(one, target)]
-    there = await inventories.on(target.ref.uid)
+    # A uid alone may be forged on a summary; the record of the member names the cluster, too.
+    there = [chunk for chunk in await inventories.on(target.ref.uid) if _is_about(chunk, target)]
     chunks = {chunk.metadata.name: chunk for chunk in there}
     accounted = {chunk.spec.owner.uid for chunk in there if chunk.spec.entries}
     for one in here:
@@ -49,12 +62,18 @@ async def gather(client: Client, inventories: Inventories, target: Target) -> Ga
         if drafting.is_local(one) or uid not in accounted:
             # What is Local is not on this cluster.
             chunks |= {chunk.metadata.name: chunk for chunk in await inventories.of(uid)}
+    here = that_hold(here, {chunk.spec.owner.uid for chunk in chunks.values()}, backed)
     return Gathered(
         summaries=tuple(here),
         chunks=chunks,
         objects=Counter(chunk.spec.owner.uid for chunk in chunks.values() for _ in chunk.spec.entries),
         lost=tuple(drafting.lost(here, there)),
     )
+
+
+def _is_about(chunk: Inventory, target: Target) -> bool:
+    there, ref = chunk.spec.member.object, target.ref
+    return (there.kind, there.namespace, there.name) == (ref.kind, ref.namespace, ref.name)
 
 
 def is_of(summary: ClusterSummary, target: Target) -> bool:

@@ -1,0 +1,93 @@
+"""The admission policy for ClusterSummaries: only the manager writes what makes it act.
+
+A ClusterSummary tells the manager what to deploy to which cluster, with the manager's credentials. Users write
+profiles; the manager derives summaries from them. So no other user creates a summary, deletes it, or changes its spec,
+its owners, our finalizer, or a label or annotation of Unwind. Kubernetes' garbage collector may remove owners and
+delete summaries without one, and a namespace that is deleted takes its summaries along.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unwind.api import names, sveltos
+from unwind.api.resources import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
+from unwind.api.rights import Contribution
+from unwind.installing.addressing import MANAGER
+from unwind.installing.policies import BY_MANAGER, policy_and_binding, resource_rule
+
+if TYPE_CHECKING:
+    from unwind.api.rights import Setting
+
+_ACCOUNT = "system:serviceaccount:kube-system:"
+_CONTROLLERS = "system:kube-controller-manager"
+"""The user of Kubernetes' controllers where they do not have accounts of their own."""
+_COLLECTOR = (f"{_ACCOUNT}generic-garbage-collector", _CONTROLLERS)
+_DELETERS = (*_COLLECTOR, f"{_ACCOUNT}namespace-controller")
+
+
+def summaries_name(namespace: str) -> str:
+    """The name of the policy, one for each manager."""
+    return f"{MANAGER}-summaries.{namespace}"
+
+
+def unchanged(field: str) -> str:
+    """CEL: whether all labels, or all annotations, of Unwind are as before."""
+    new, old = (f"{of}.metadata.?{field}.orValue({{}})" for of in ("object", "oldObject"))
+    return (
+        f"{new}.all(k, !k.startsWith('{names.PREFIX}') || (k in {old} && {old}[k] == {new}[k]))"
+        f" && {old}.all(k, !k.startsWith('{names.PREFIX}') || k in {new})"
+    )
+
+
+def _by(users: tuple[str, ...]) -> str:
+    return f"request.userInfo.username in [{', '.join(repr(user) for user in users)}]"
+
+
+def _refused(expression: str, message: str) -> dict[str, Any]:
+    return {"expression": expression, "message": message, "reason": "Forbidden"}
+
+
+def _manifests(setting: Setting) -> list[dict[str, Any]]:
+    new_owners, old_owners = (f"{of}.metadata.?ownerReferences.orValue([])" for of in ("object", "oldObject"))
+    ours = f"'{names.Finalizer.SUMMARY.value}' in {{}}.metadata.?finalizers.orValue([])"
+    updated = "request.operation != 'UPDATE'"
+    policy = {
+        "matchConstraints": {"resourceRules": [resource_rule(sveltos.CLUSTER_SUMMARIES, "CREATE", "UPDATE", "DELETE")]},
+        "matchConditions": [{"name": "not-the-manager", "expression": f"!{BY_MANAGER}"}],
+        "validations": [
+            _refused(
+                "request.operation != 'CREATE'",
+                "ClusterSummaries are created by Unwind only: write a ClusterProfile or a Profile",
+            ),
+            _refused(
+                f"request.operation != 'DELETE' || {_by(_DELETERS)}",
+                "ClusterSummaries are deleted by Unwind only: change or delete the profile, or the cluster's labels",
+            ),
+            _refused(
+                f"{updated} || object.spec == oldObject.spec",
+                "the spec of a ClusterSummary is written by Unwind only: change the profile",
+            ),
+            _refused(
+                f"{updated} || {new_owners} == {old_owners} || ({_by(_COLLECTOR)}"
+                f" && {new_owners}.all(one, {old_owners}.exists(before, before.uid == one.uid)))",
+                "the ownerReferences of a ClusterSummary are written by Unwind only",
+            ),
+            _refused(
+                f"{updated} || ({ours.format('object')}) == ({ours.format('oldObject')})",
+                f"the finalizer {names.Finalizer.SUMMARY.value} is written by Unwind only",
+            ),
+            _refused(
+                f"{updated} || ({unchanged('annotations')} && {unchanged('labels')})",
+                f"labels and annotations {names.PREFIX}... of a ClusterSummary are written by Unwind only",
+            ),
+        ],
+    }
+    return policy_and_binding(summaries_name(setting.namespace), policy)
+
+
+SUMMARIES = Contribution(
+    name="summaries",
+    kinds=(VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS),
+    manifests=_manifests,
+)
