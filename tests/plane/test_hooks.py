@@ -75,9 +75,20 @@ class Asked:
             "clusterProfileSpec": {"clusterDeletionBehavior": behaviour},
         }
         kind = CLUSTER_SUMMARIES
-        return await self.client.create(
+        made = await self.client.create(
             kind, {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
         )
+        # No profile backs it, so it counts by what the manager wrote down for it.
+        owner = made["metadata"]["uid"]
+        inventory = Inventory(
+            metadata=ObjectMeta(name=f"{owner}-0", namespace=self.namespace, labels={OWNER_LABEL: owner}),
+            spec=InventorySpec(
+                owner=ObjectRef(kind=kind.kind, namespace=self.namespace, name=made["metadata"]["name"], uid=owner),
+                member=MemberRef(object=ObjectRef(kind="Cluster", name=self.name, uid=self.uid), system_uid="x"),
+            ),
+        )
+        await self.client.create(INVENTORIES, manifest(INVENTORIES, inventory))
+        return made
 
     async def without(self, summary: Object) -> None:
         meta = summary["metadata"]

@@ -557,8 +557,7 @@ async def test_a_stop_matching_behaviour_that_is_not_known_holds(scene: Scene) -
         await scene.client.delete(
             CLUSTER_SUMMARIES, summary.metadata.name, uid=summary.metadata.uid, namespace=scene.namespace
         )
-        held = await scene.until_summary("web", lambda it: bool(it.status.dependencies), "held")
-        assert "'Withdraw' is not known" in (held.status.dependencies or "")
+        await scene.until_summary("web", lambda it: "'Withdraw' is not known" in (it.status.dependencies or ""), "held")
         assert set(await scene.on_member()) == {"a"}
         right = {"spec": {"clusterProfileSpec": {"stopMatchingBehavior": "WithdrawPolicies"}}}
         await scene.client.patch(CLUSTER_SUMMARIES, summary.metadata.name, right, namespace=scene.namespace)

@@ -471,11 +471,12 @@ async def by_token(asker: Asker, member: Cluster, name: str) -> None:
     authority = member.connection("any").authority
     assert authority
     data = {"token": token["status"]["token"], "caBundle": authority.decode()}
-    await asker.make(SECRETS, name, stringData=data)
     secret = {"namespace": "why", "name": name}
-    await asker.make(
+    cluster = await asker.make(
         KARMADA_CLUSTERS, name, spec={"syncMode": "Push", "apiEndpoint": member.server, "secretRef": secret}
     )
+    owned = owner(cluster) | {"apiVersion": KARMADA_CLUSTERS.api_version, "kind": KARMADA_CLUSTERS.kind}
+    await asker.make(SECRETS, name, stringData=data, metadata={"ownerReferences": [owned]})
 
 
 # As a person calls it

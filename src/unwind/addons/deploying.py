@@ -74,6 +74,7 @@ class _Deployment:
         told: Callable[[Placed, Object], None],
     ) -> None:
         self._member = member
+        self._inventories = inventories
         self._owner = owner
         self._sources = sources
         self._within = within
@@ -100,7 +101,9 @@ class _Deployment:
             return await self._deploy()
 
     async def _deploy(self) -> Report:
-        wanted = await looking.wanted(self._member, self._sources, self._records.entries, within=self._within)
+        wanted = await looking.wanted(
+            self._member, self._sources, self._records.entries, home=self._inventories.namespace, within=self._within
+        )
         charted = self._charted(wanted.objects)
         objects = {key: one for key, one in wanted.objects.items() if key not in charted}
         try:

@@ -43,9 +43,15 @@ class Wanted(msgspec.Struct, frozen=True):
     whole: bool
 
 
-async def wanted(member: Member, sources: list[Source], entries: Mapping[str, Entry], *, within: str = "") -> Wanted:
-    """The objects that the sources make on this member, with the namespaces that they need."""
-    placement = await _placement(member, sources, within)
+async def wanted(
+    member: Member, sources: list[Source], entries: Mapping[str, Entry], *, home: str, within: str = ""
+) -> Wanted:
+    """The objects that the sources make on this member, with the namespaces that they need.
+
+    `home`: Unwind's own namespace. On the management cluster, profiles put nothing into it.
+    """
+    reserved = home if member.ref.kind == NAMESPACES.kind else ""
+    placement = await _placement(member, sources, within, reserved)
     needed = {one.ref.namespace for one in placement.objects.values()} - {""}
     foreign: set[str] = set()
 
@@ -114,15 +120,15 @@ class _Partial(msgspec.Struct):
     metadata: dict[str, Any]
 
 
-async def _placement(member: Member, sources: list[Source], within: str) -> Placement:
-    placement = await _placed(member, sources, within, anew=False)
+async def _placement(member: Member, sources: list[Source], within: str, reserved: str) -> Placement:
+    placement = await _placed(member, sources, within, reserved, anew=False)
     if any(one.unserved for one in placement.misplaced):
         # What is served may have changed since it was last asked.
-        placement = await _placed(member, sources, within, anew=True)
+        placement = await _placed(member, sources, within, reserved, anew=True)
     return placement
 
 
-async def _placed(member: Member, sources: list[Source], within: str, *, anew: bool) -> Placement:
+async def _placed(member: Member, sources: list[Source], within: str, reserved: str, *, anew: bool) -> Placement:
     # What can only be asked, such as a SubjectAccessReview, is never there afterwards.
     served = [one.resource for one in await member.discovery.kinds(anew=anew) if one.verbs >= _LASTING]
-    return placing.place(sources, served, within=within)
+    return placing.place(sources, served, within=within, reserved=reserved)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.addons.sources import Source
+from unwind.api import karmada, sveltos, unwind
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
 from unwind.api.unwind import Entry, EntryState
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
 
     from unwind.addons.manifests import Manifest
 
+# The kinds of these groups make the manager act. What it writes itself, it believes; so does admission.
+_ACTED_BY = frozenset(
+    {
+        unwind.GROUP,
+        sveltos.CONFIG_GROUP,
+        sveltos.LIB_GROUP,
+        karmada.CLUSTERS.group,
+        karmada.WORKS.group,
+        "admissionregistration.k8s.io",
+        "rbac.authorization.k8s.io",
+    }
+)
 # Where kubectl puts a namespaced object that names no namespace, and Sveltos does, too.
 DEFAULT_NAMESPACE = "default"
 
@@ -74,11 +87,12 @@ def key_of(group: str, kind: str, namespace: str, name: str) -> str:
     return hashlib.sha256("/".join((group, kind, namespace, name)).encode()).hexdigest()[:24]
 
 
-def place(sources: Iterable[Source], served: Iterable[Resource], *, within: str = "") -> Placement:
+def place(sources: Iterable[Source], served: Iterable[Resource], *, within: str = "", reserved: str = "") -> Placement:
     """The objects of sources that go to the same cluster.
 
     `served`: what the cluster knows; kinds that the sources themselves define are known as well. `within`: the only
-    namespace that they may be in, if there is one.
+    namespace that they may be in, if there is one. `reserved`: Unwind's own namespace, where the cluster is the
+    management cluster: nothing is put there, and no object of a kind that the manager acts by.
     """
     sources = list(sources)
     known = {(one.group, one.version, one.kind): one for one in (*_defined(sources), *served)}
@@ -86,7 +100,7 @@ def place(sources: Iterable[Source], served: Iterable[Resource], *, within: str 
     misplaced: list[Misplaced] = []
     for source in sorted(sources, key=lambda one: one.order):
         for manifest in source.manifests:
-            found = _placed(manifest, source, known, within)
+            found = _placed(manifest, source, known, within, reserved)
             if isinstance(found, Misplaced):
                 misplaced.append(found)
                 continue
@@ -139,7 +153,7 @@ def is_definition(placed: Placed) -> bool:
 
 
 def _placed(
-    manifest: Manifest, source: Source, known: Mapping[tuple[str, str, str], Resource], within: str
+    manifest: Manifest, source: Source, known: Mapping[tuple[str, str, str], Resource], within: str, reserved: str
 ) -> Placed | Misplaced:
     resource = known.get((manifest.group, manifest.version, manifest.kind))
     if resource is None:
@@ -148,7 +162,14 @@ def _placed(
     found = _object(resource, manifest.body, source, manifest.place)
     if within and found.ref.namespace != within:
         return Misplaced(found.ref, source, f"a Profile of {within} may put nothing elsewhere on this cluster")
+    if reserved and (found.ref.group in _ACTED_BY or reserved in (found.ref.namespace, _namespace(found.ref))):
+        # The manager would write it with its own rights, and then take it for its own word.
+        return Misplaced(found.ref, source, "a profile may not put objects of Unwind on the management cluster")
     return found
+
+
+def _namespace(ref: ObjectRef) -> str:
+    return ref.name if (ref.group, ref.kind) == (NAMESPACES.group, NAMESPACES.kind) else ""
 
 
 def _object(resource: Resource, body: dict[str, Any], source: Source, place: str) -> Placed:

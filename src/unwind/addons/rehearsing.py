@@ -33,7 +33,7 @@ async def rehearse(
     records = Records(inventories, owner.object, member)
     await records.load()
     entries = records.entries
-    wanted = await looking.wanted(member, list(sources), entries, within=within)
+    wanted = await looking.wanted(member, list(sources), entries, home=inventories.namespace, within=within)
     results: dict[str, Result] = {}
 
     async def one(placed: Placed) -> None:

@@ -95,6 +95,21 @@ def api_version(resource: Resource) -> str:
     return f"{year}-{month}-{day}" + ("-preview" if preview else "")
 
 
+def is_of_type(resource: Resource, arm_type: str) -> bool:
+    """Whether a kind of Azure Service Operator stands for resources of an ARM type.
+
+    A user may write any id into the annotation, and the manager deletes with its own rights at Azure. The group of a
+    kind is the provider (cache.azure.com: Microsoft.Cache), and a kind ends in its type (RedisFirewallRule:
+    redis/firewallRules). Records of DNS zones are the exception (DnsZonesARecord: dnsZones/A).
+    """
+    provider, *types = arm_type.lower().split("/")
+    if provider.rpartition(".")[2] != resource.group.lower().partition(".")[0] or not types:
+        return False
+    kind, last = resource.kind.lower(), types[-1]
+    singular = {last, last.removesuffix("s"), last.removesuffix("es"), last.removesuffix("ies") + "y"}
+    return kind.endswith(tuple(singular)) or ("zone" in kind and kind.endswith(f"{last}record"))
+
+
 def target(obj: Object, resource: Resource) -> Target | NeverCreated:
     """What an object stands for. Raises PermanentError where that is not known, which is not the same as nothing."""
     metadata: dict[str, Any] = obj["metadata"]
@@ -110,6 +125,13 @@ def target(obj: Object, resource: Resource) -> Target | NeverCreated:
         )
     if noted or told:
         id_ = ArmId.parse(noted or told)
+        if not is_of_type(resource, id_.type):
+            raise PermanentError(
+                f"{metadata['name']} is a {resource.kind} of {resource.group}, and its ARM id is that of a {id_.type}",
+                reason=Reason.HELD,
+                remedy=f"correct the annotation {AZURE_RESOURCE_ID_ANNOTATION}, or set the delete policy to "
+                "detach-on-delete",
+            )
         return Target(id_.text, api_version(resource))
     # Azure Service Operator writes the id and its finalizer in one go, before it asks Azure for anything. So without
     # either, and with nothing that came from Azure, nothing was asked for. With its finalizer and without an id,

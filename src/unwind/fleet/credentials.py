@@ -7,6 +7,7 @@ import binascii
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from unwind.api import names
 from unwind.api.karmada import CA_BUNDLE_KEY, TOKEN_KEY
 from unwind.api.names import Finalizer
 from unwind.api.resources import SECRETS
@@ -20,17 +21,44 @@ if TYPE_CHECKING:
     from unwind.kube.kubeconfig import Connection
 
 
+# The type of a Secret with the token of a ServiceAccount of the cluster that it is in.
+_ACCOUNT_TOKEN = "kubernetes.io/service-account-token"  # noqa: S105 - a type
+
+
 async def secret(client: Client, target: Anchor) -> Object:
     """The Secret as it is now. Raises UnreachableError if there is none."""
     if not target.secret:
         # Without a name, the server would show all of them.
         raise UnreachableError(f"{target} cannot be reached: it names no Secret with the way to it")
     try:
-        return await client.get(SECRETS, target.secret, namespace=target.home)
+        found = await client.get(SECRETS, target.secret, namespace=target.home)
     except NotFoundError:
         raise UnreachableError(
             f"{target} cannot be reached: there is no Secret {target.home}/{target.secret} with the way to it"
         ) from None
+    if not belongs(target, found):
+        raise UnreachableError(
+            f"{target} cannot be reached: Secret {target.home}/{target.secret} is not its own; the Secret must have an "
+            f"ownerReference to it, or be {names.KARMADA_CLUSTER_NAMESPACE}/{target.ref.name}"
+        )
+    return found
+
+
+def belongs(target: Anchor, found: Object) -> bool:
+    """Whether a Secret may be used for a member (pure).
+
+    A Cluster of Karmada names a Secret in any namespace, and the server that its token is sent to. A user who may
+    write Clusters, and no Secrets, must not get another's token sent to a server of theirs. So the Secret has to say
+    itself that it is this Cluster's, or stand where `join` puts the Secret of a Cluster of this name. The token of a
+    ServiceAccount of the management cluster never does.
+    """
+    if target.endpoint is None:
+        return True  # it is in the namespace of the cluster, and names the server itself
+    if found.get("type") == _ACCOUNT_TOKEN:
+        return False
+    owners = {owner.get("uid") for owner in found["metadata"].get("ownerReferences") or ()}
+    place = (target.home, target.secret)
+    return target.ref.uid in owners or place == (names.KARMADA_CLUSTER_NAMESPACE, target.ref.name)
 
 
 def connection(target: Anchor, found: Object) -> Connection:
@@ -107,6 +135,8 @@ async def let_go(client: Client, target: Anchor) -> None:
         try:
             found = await client.get(SECRETS, target.secret, namespace=target.home)
         except NotFoundError:
+            return
+        if not belongs(target, found):
             return
         finalizers = _finalizers(found)
         left = [one for one in finalizers if one != Finalizer.CREDENTIALS]

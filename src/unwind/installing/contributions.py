@@ -23,6 +23,7 @@ from unwind.installing.protection import PROTECTING
 from unwind.installing.registration import GATING
 from unwind.installing.requesting import REQUESTS
 from unwind.installing.summary_policy import SUMMARIES
+from unwind.installing.tenant_policies import TENANTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -191,6 +192,7 @@ REGISTER: Sequence[Contribution] = (
     EXTERNAL,
     ADDONS,
     SUMMARIES,
+    TENANTS,
     MEMBERS,
     PROTECTING,
     REQUESTS,

@@ -8,7 +8,8 @@ from unwind.addons.manifests import Manifest
 from unwind.addons.placing import implied, key_of, place, stages
 from unwind.addons.sources import Source
 from unwind.api.resources import CLUSTER_ROLES, CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
-from unwind.api.unwind import EntryState
+from unwind.api.sveltos import CLUSTER_SUMMARIES
+from unwind.api.unwind import TEARDOWNS, EntryState
 
 SERVED = [CONFIG_MAPS, NAMESPACES, CLUSTER_ROLES, CUSTOM_RESOURCE_DEFINITIONS]
 
@@ -108,3 +109,27 @@ def test_an_entry_says_where_an_object_came_from() -> None:
     [one] = place([source(manifest("a"), order=3)], SERVED).objects.values()
     entry = one.entry(EntryState.CONFIRMED, uid="u")
     assert (entry.object.uid, entry.source, entry.order, entry.resource) == ("u", "ConfigMap fleet/s3", 3, "configmaps")
+
+
+def test_nothing_of_unwind_is_put_on_the_management_cluster() -> None:
+    found = place(
+        [
+            source(
+                manifest("ours", namespace="unwind-system"),
+                manifest("unwind-system", resource=NAMESPACES),
+                manifest("role", resource=CLUSTER_ROLES),
+                manifest("forged", resource=TEARDOWNS),
+                manifest("summary", namespace="fleet", resource=CLUSTER_SUMMARIES),
+                manifest("theirs", namespace="fleet"),
+            )
+        ],
+        [*SERVED, TEARDOWNS, CLUSTER_SUMMARIES],
+        reserved="unwind-system",
+    )
+    assert [one.ref.name for one in found.objects.values()] == ["theirs"]
+    assert {one.why for one in found.misplaced} == {"a profile may not put objects of Unwind on the management cluster"}
+
+
+def test_on_a_member_all_of_them_are_ordinary_objects() -> None:
+    sources = [source(manifest("role", resource=CLUSTER_ROLES), manifest("ours", namespace="unwind-system"))]
+    assert len(place(sources, SERVED).objects) == 2

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.azure.scenes import CACHE, CACHES, GROUP, SUBSCRIPTION, made
 from unwind.api.names import AZURE_FINALIZER, AZURE_RESOURCE_ID_ANNOTATION
 from unwind.api.resources import Resource
-from unwind.azure.identity import ArmId, NeverCreated, Target, api_version, target
+from unwind.azure.identity import ArmId, NeverCreated, Target, api_version, is_of_type, target
 from unwind.deleting.outcomes import PermanentError
 
 
@@ -140,3 +140,52 @@ def test_what_was_never_claimed_was_never_created(obj: dict[str, Any]) -> None:
 def test_what_has_left_a_trace_but_no_id_is_held(obj: dict[str, Any], trace: str) -> None:
     with pytest.raises(PermanentError, match=f"as is seen from its {trace}"):
         target(obj, CACHES)
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "arm_type"),
+    [
+        ("cache", "Redis", "Microsoft.Cache/redis"),
+        ("cache", "RedisFirewallRule", "Microsoft.Cache/redis/firewallRules"),
+        ("cache", "RedisEnterpriseDatabase", "Microsoft.Cache/redisEnterprise/databases"),
+        ("keyvault", "Vault", "Microsoft.KeyVault/vaults"),
+        ("resources", "ResourceGroup", "Microsoft.Resources/resourceGroups"),
+        ("containerservice", "ManagedClustersAgentPool", "Microsoft.ContainerService/managedClusters/agentPools"),
+        ("containerregistry", "Registry", "Microsoft.ContainerRegistry/registries"),
+        ("managedidentity", "UserAssignedIdentity", "Microsoft.ManagedIdentity/userAssignedIdentities"),
+        ("network", "PublicIPAddress", "Microsoft.Network/publicIPAddresses"),
+        ("network", "VirtualNetworksSubnet", "Microsoft.Network/virtualNetworks/subnets"),
+        ("network", "DnsZonesARecord", "Microsoft.Network/dnsZones/A"),
+        ("network", "PrivateDnsZonesCNAMERecord", "Microsoft.Network/privateDnsZones/CNAME"),
+        ("network.frontdoor", "WebApplicationFirewallPolicy", "Microsoft.Network/webApplicationFirewallPolicies"),
+        ("storage", "StorageAccountsBlobService", "Microsoft.Storage/storageAccounts/blobServices"),
+        ("authorization", "RoleAssignment", "Microsoft.Authorization/roleAssignments"),
+        ("subscription", "Alias", "Microsoft.Subscription/aliases"),
+        ("dbforpostgresql", "FlexibleServersDatabase", "Microsoft.DBforPostgreSQL/flexibleServers/databases"),
+    ],
+)
+def test_a_kind_stands_for_its_own_type(group: str, kind: str, arm_type: str) -> None:
+    assert is_of_type(Resource(f"{group}.azure.com", "v1api20230401", "x", kind), arm_type)
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "arm_type"),
+    [
+        ("cache", "Redis", "Microsoft.KeyVault/vaults"),
+        ("cache", "Redis", "Microsoft.Cache/redisEnterprise"),
+        ("cache", "RedisFirewallRule", "Microsoft.Cache/redis"),
+        ("resources", "ResourceGroup", "Microsoft.Cache/redis"),
+        ("cache", "Redis", "Microsoft.Resources/resourceGroups"),
+        ("sql", "ServersDatabase", "Microsoft.Sql/servers"),
+        ("network", "DnsZone", "Microsoft.Network/dnsZones/A"),
+        ("cache", "Redis", "Microsoft.Cache"),
+    ],
+)
+def test_a_kind_does_not_stand_for_another_type(group: str, kind: str, arm_type: str) -> None:
+    assert not is_of_type(Resource(f"{group}.azure.com", "v1api20230401", "x", kind), arm_type)
+
+
+def test_an_id_of_another_type_is_held() -> None:
+    vault = f"{GROUP}/providers/Microsoft.KeyVault/vaults/one"
+    with pytest.raises(PermanentError, match="its ARM id is that of a Microsoft"):
+        target(made(CACHES, vault), CACHES)

@@ -10,7 +10,7 @@ import pytest
 from unwind.api.meta import ObjectRef
 from unwind.api.sveltos import ClusterType
 from unwind.fleet import credentials
-from unwind.fleet.targets import Target
+from unwind.fleet.targets import Anchor, Endpoint, Target
 from unwind.kube.errors import UnreachableError
 from unwind.kube.kubeconfig import Token
 
@@ -57,3 +57,35 @@ def test_what_is_wrong_says_nothing_of_what_is_in_the_secret() -> None:
     with pytest.raises(UnreachableError) as raised:
         credentials.connection(target(), secret(a="token: sesame: ["))
     assert "sesame" not in str(raised.value)
+
+
+def member(**more: Any) -> Anchor:
+    """A Cluster of Karmada, which names a Secret and a server."""
+    given = {"secret": "edge", "secret_namespace": "karmada-cluster"} | more
+    ref = ObjectRef(group="cluster.karmada.io", kind="Cluster", name="edge", uid="u-1")
+    return Anchor(ref=ref, endpoint=Endpoint(server="https://edge"), **given)
+
+
+def found(*owners: str, **more: Any) -> dict[str, Any]:
+    return {"metadata": {"ownerReferences": [{"uid": uid} for uid in owners]}, **more}
+
+
+def test_a_member_is_reached_by_a_secret_that_says_that_it_is_its_own() -> None:
+    elsewhere = member(secret="token", secret_namespace="fleet")  # noqa: S106 - names
+    assert credentials.belongs(elsewhere, found("u-1"))
+    assert not credentials.belongs(elsewhere, found("u-2"))
+    assert not credentials.belongs(elsewhere, found())
+
+
+def test_or_by_the_secret_of_its_name_where_join_puts_it() -> None:
+    assert credentials.belongs(member(), found())
+    assert not credentials.belongs(member(secret="other"), found())  # noqa: S106 - a name
+
+
+def test_a_token_of_a_service_account_of_the_management_cluster_is_never_sent_to_a_member() -> None:
+    account = {"type": "kubernetes.io/service-account-token"}
+    assert not credentials.belongs(member(), found("u-1", **account))
+
+
+def test_a_kubeconfig_names_its_server_itself() -> None:
+    assert credentials.belongs(target(), found())

@@ -79,8 +79,10 @@ async def test_lists_go_by_namespace_and_labels() -> None:
     assert [one["metadata"]["name"] for one in listed] == ["a", "b"]
     listed = await objects.client.list(CONFIG_MAPS, labels="app=x")
     assert [one["metadata"]["name"] for one in listed] == ["a"]
+    listed = await objects.client.list(CONFIG_MAPS, labels="app in (w,x)")
+    assert [one["metadata"]["name"] for one in listed] == ["a"]
     with pytest.raises(ApiError, match="key=value only"):
-        await objects.client.list(CONFIG_MAPS, labels="app in (x)")
+        await objects.client.list(CONFIG_MAPS, labels="!app")
 
 
 async def test_what_is_there_already_is_not_created_and_what_is_not_served_says_nothing_of_objects() -> None:

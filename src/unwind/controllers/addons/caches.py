@@ -291,6 +291,11 @@ class Caches(Followed):
             summary, self.profile(key) if key else None, target or self.target(summarizing.cluster_of(summary))
         )
 
+    async def read_backed(self, summary: ClusterSummary, target: Target) -> bool:
+        """Whether a profile backs a summary on this cluster, as the server says now."""
+        key = summarizing.profile_of(summary)
+        return key is not None and not backing.unbacked(summary, await self.read_profile(key), target)
+
     def summary(self, profile: ProfileKey, cluster: ClusterKey) -> ClusterSummary | None:
         return next(iter(self.summaries.cache.by("place", Place(cluster, profile))), None)
 

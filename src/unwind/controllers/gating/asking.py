@@ -181,6 +181,7 @@ class Asking:
         if isinstance(gate.of_summaries(uid, _standing(others)), Closed):
             # What was put on the management cluster is accounted for by Inventories that are not about this one.
             accounted |= {one.spec.owner.uid for one in await self._inventories.owned(_uids(others))}
+            accounted |= {one.metadata.uid for one in others if await self._caches.read_backed(one, target)}
             here = that_hold(here, accounted, lambda one: self._is_backed(one, cluster))
         return gate.of_summaries(uid, _standing(here), [one.step for one in drafting.lost(here, chunks)])
 

@@ -1,0 +1,441 @@
+"""The table of threats: kind, the rights of a tenant, what must not happen. docs/threat-model.md explains each row.
+
+`test_threat_model.py` carries each row out as a ServiceAccount with exactly the rights of the row, against a running
+manager. A unit test fails if a resource that the manager's roles let it watch has no row here. Add rows for a new kind
+to the group that it belongs to; a row without `attempt` needs a reason.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+import yaml
+
+from tests.plane.profiles import Scene, config_map
+from unwind.api import capi, karmada, sveltos, unwind
+from unwind.api.names import (
+    CLUSTER_UID_ANNOTATION,
+    DELETION_REQUESTED_BY_ANNOTATION,
+    FORCE_RELEASE_ANNOTATION,
+    FORCE_RELEASE_BY_ANNOTATION,
+    MEMBER_LABEL,
+    OWNER_LABEL,
+    RESOURCE_ANNOTATION,
+    Finalizer,
+)
+from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS, Resource
+from unwind.api.rights import READ, Right
+from unwind.kube.errors import ApiError
+from unwind.local import waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from unwind.kube.client import Client, Object
+
+WRITE = (*READ, "create", "update", "patch", "delete")
+
+
+class Stage(NamedTuple):
+    """What a row is carried out on."""
+
+    victim: Scene
+    """Another team's namespace, with a SveltosCluster `edge`; the administrator's client."""
+    tenant: Client
+    """The tenant's client, with the rights of the row and no others."""
+    user: str
+    namespace: str
+    """The tenant's namespace."""
+
+
+class Threat(NamedTuple):
+    """One row."""
+
+    resource: str
+    """As RBAC names it: `clustersummaries.config.projectsveltos.io`."""
+    must_not: str
+    rights: tuple[Right, ...] = ()
+    """In the tenant's namespace."""
+    everywhere: tuple[Right, ...] = ()
+    """In the whole cluster."""
+    attempt: Callable[[Stage], Awaitable[None]] | None = None
+    reason: str = ""
+    """Why nothing is tried."""
+
+
+def named(resource: Resource) -> str:
+    """How RBAC names a resource."""
+    return f"{resource.plural}.{resource.group}".rstrip(".")
+
+
+@contextmanager
+def refused(*parts: str) -> Iterator[None]:
+    """The API server refuses it by one of Unwind's policies, and not because RBAC does."""
+    with pytest.raises(ApiError) as caught:
+        yield
+    message = str(caught.value)
+    assert "ValidatingAdmissionPolicy 'unwind" in message, message
+    assert all(part in message for part in parts), message
+
+
+def body(resource: Resource, name: str, namespace: str = "", **more: Any) -> Object:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {}) | more.pop("metadata", {})
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **more}
+
+
+# ClusterSummaries
+
+
+async def summaries_are_not_written(it: Stage) -> None:
+    kind = sveltos.CLUSTER_SUMMARIES
+    for cluster in (it.victim.namespace, it.namespace):
+        spec = {
+            "clusterType": "Sveltos",
+            "clusterNamespace": cluster,
+            "clusterName": "edge",
+            "clusterProfileSpec": {"policyRefs": [{"kind": "ConfigMap", "namespace": it.namespace, "name": "evil"}]},
+        }
+        with refused("created by Unwind only"):
+            await it.tenant.create(kind, body(kind, "planted", it.namespace, spec=spec))
+
+
+async def summaries_are_not_changed(it: Stage) -> None:
+    """One of the tenant's own namespace, which the manager made."""
+    kind, victim = sveltos.CLUSTER_SUMMARIES, it.victim
+    await victim.source("web", config_map(victim.namespace, "a"))
+    await victim.profile("web", "web")
+    await victim.until_provisioned("web")
+    name, namespace = victim.summary_name("web"), victim.namespace
+    changes: list[tuple[Object, str]] = [
+        ({"spec": {"clusterProfileSpec": {"policyRefs": []}}}, "the spec of a ClusterSummary"),
+        ({"metadata": {"ownerReferences": None}}, "the ownerReferences"),
+        ({"metadata": {"finalizers": None}}, f"the finalizer {Finalizer.SUMMARY.value}"),
+        ({"metadata": {"annotations": {CLUSTER_UID_ANNOTATION: "another"}}}, "labels and annotations"),
+        ({"metadata": {"annotations": {CLUSTER_UID_ANNOTATION: None}}}, "labels and annotations"),
+    ]
+    for patch, why in changes:
+        with refused(why):
+            await it.tenant.patch(kind, name, patch, namespace=namespace)
+    meta = (await victim.summary("web")).metadata
+    with refused("deleted by Unwind only"):
+        await it.tenant.delete(kind, name, uid=meta.uid, namespace=namespace)
+    # What is not Unwind's is the tenant's to write.
+    note = {"metadata": {"annotations": {"example.dev/note": "seen"}}}
+    await it.tenant.patch(kind, name, note, namespace=namespace)
+    assert set(await victim.on_member()) == {"a"}
+
+
+# Profiles
+
+
+def _profile(kind: Resource, namespace: str, *refs: Object, **spec: Any) -> Object:
+    wanted = {"clusterSelector": {"matchLabels": {"no": "cluster"}}, "policyRefs": list(refs), **spec}
+    return body(kind, f"evil-{namespace}", namespace if kind.namespaced else "", spec=wanted)
+
+
+def _ref(kind: str, namespace: str, **more: str) -> Object:
+    return {"kind": kind, "namespace": namespace, "name": "any", **more}
+
+
+def _chart(*values: Object) -> Object:
+    return {
+        "repositoryURL": "https://charts.example",
+        "releaseName": "app",
+        "releaseNamespace": "app",
+        "valuesFrom": list(values),
+    }
+
+
+async def a_profile_reads_no_secret_that_its_author_may_not(it: Stage) -> None:
+    kind = sveltos.PROFILES
+    for bad in (
+        _profile(kind, it.namespace, _ref("Secret", it.namespace)),
+        _profile(kind, it.namespace, helmCharts=[_chart(_ref("Secret", it.namespace))]),
+    ):
+        with refused("may not get the secrets", f"in namespace {it.namespace}"):
+            await it.tenant.create(kind, bad)
+    with refused("deploymentType Local needs the verb deploy-local"):
+        await it.tenant.create(kind, _profile(kind, it.namespace, _ref("ConfigMap", "", deploymentType="Local")))
+    await it.tenant.create(kind, _profile(kind, it.namespace, _ref("ConfigMap", it.namespace)))
+    edit = {"spec": {"policyRefs": [_ref("Secret", it.namespace)]}}
+    with refused("may not get the secrets"):
+        await it.tenant.patch(kind, f"evil-{it.namespace}", edit, namespace=it.namespace)
+
+
+async def a_profile_of_a_namespace_reaches_no_cluster_of_another(it: Stage) -> None:
+    """The manager derives no summary from it, and reads nothing outside of its namespace."""
+    kind, victim = sveltos.PROFILES, it.victim
+    await it.victim.client.create(
+        CONFIG_MAPS,
+        config_map(it.namespace, "evil", **{"all.yaml": yaml.dump(config_map(victim.namespace, "evil"))}),
+    )
+    reference = {
+        "apiVersion": sveltos.SVELTOS_CLUSTERS.api_version,
+        "kind": "SveltosCluster",
+        "namespace": victim.namespace,
+        "name": "edge",
+    }
+    wanted = {
+        "clusterSelector": {"matchLabels": victim.label},
+        "clusterRefs": [reference],
+        "policyRefs": [{"kind": "ConfigMap", "name": "evil", "namespace": it.namespace}],
+    }
+    await it.tenant.create(kind, body(kind, "evil", it.namespace, spec=wanted))
+    found = await waiting.until(
+        victim.client,
+        kind,
+        "evil",
+        lambda one: bool(one and (one.get("status") or {}).get("conditions")),
+        "looked at",
+        namespace=it.namespace,
+        within=30,
+    )
+    assert found
+    assert not found["status"].get("matchingClusters")
+    assert await victim.client.list(sveltos.CLUSTER_SUMMARIES, namespace=it.namespace) == []
+    assert await victim.on_member() == {}
+
+
+async def a_cluster_profile_reads_nothing_that_its_author_may_not(it: Stage) -> None:
+    kind = sveltos.CLUSTER_PROFILES
+    for refs, charts, why in (
+        ([_ref("Secret", it.victim.namespace)], [], "may not get the secrets"),
+        ([_ref("ConfigMap", it.victim.namespace)], [], "may not get the configmaps"),
+        ([], [_chart(_ref("Secret", "kube-system"))], "may not get the secrets"),
+        # The right is for one namespace: a reference to a second one, or to that of each cluster, needs it in all.
+        ([_ref("ConfigMap", it.namespace), _ref("ConfigMap", "kube-system")], [], "need the right in all namespaces"),
+        ([_ref("ConfigMap", "")], [], "need the right in all namespaces"),
+        ([_ref("ConfigMap", it.namespace, deploymentType="Local")], [], "may not deploy to the management cluster"),
+    ):
+        with refused(why):
+            await it.tenant.create(kind, _profile(kind, it.namespace, *refs, helmCharts=charts))
+    many = [_ref("ConfigMap", it.namespace) | {"name": f"c-{number}"} for number in range(50)]
+    await it.tenant.create(kind, _profile(kind, it.namespace, *many, helmCharts=[_chart(*many)]))
+
+
+# Clusters
+
+
+async def a_karmada_cluster_sends_no_token_that_its_author_may_not_read(it: Stage) -> None:
+    kind = karmada.CLUSTERS
+    secret = {"namespace": it.victim.namespace, "name": "edge-sveltos-kubeconfig"}
+    spec = {
+        "syncMode": "Push",
+        "apiEndpoint": "https://evil.example",
+        "insecureSkipTLSVerification": True,
+        "secretRef": secret,
+    }
+    name = f"evil-{it.namespace}"
+    with refused(f"may not get Secret {it.victim.namespace}/edge-sveltos-kubeconfig"):
+        await it.tenant.create(kind, body(kind, name, spec=spec))
+    made = await it.tenant.create(kind, body(kind, name, spec={"syncMode": "Push"}))
+    for change in (spec, {"secretRef": secret}):
+        with refused("may not get Secret"):
+            await it.tenant.patch(kind, name, {"spec": change})
+    await it.tenant.delete(kind, name, uid=made["metadata"]["uid"])
+
+
+async def a_sveltos_cluster_uses_no_secret_that_its_author_may_not_read(it: Stage) -> None:
+    kind = sveltos.SVELTOS_CLUSTERS
+    for spec in ({}, {"kubeconfigName": "another"}):
+        with refused(f"may not get Secret {it.namespace}/"):
+            await it.tenant.create(kind, body(kind, "evil", it.namespace, spec=spec))
+
+
+async def a_cluster_names_no_other_user_as_the_one_who_decided(it: Stage) -> None:
+    kind = capi.CLUSTERS
+    spec = {"paused": True, "controlPlaneEndpoint": {"host": "evil.example", "port": 6443}}
+    for annotation in (FORCE_RELEASE_BY_ANNOTATION, DELETION_REQUESTED_BY_ANNOTATION):
+        forged = {FORCE_RELEASE_ANNOTATION: "let it go", annotation: "kubernetes-admin"}
+        with refused(f"the annotation {annotation}", it.user):
+            await it.tenant.create(kind, body(kind, "evil", it.namespace, spec=spec, metadata={"annotations": forged}))
+    await it.tenant.create(kind, body(kind, "evil", it.namespace, spec=spec))
+    for annotation in (FORCE_RELEASE_BY_ANNOTATION, DELETION_REQUESTED_BY_ANNOTATION):
+        patch = {"metadata": {"annotations": {annotation: "kubernetes-admin"}}}
+        with refused(f"the annotation {annotation}"):
+            await it.tenant.patch(kind, "evil", patch, namespace=it.namespace)
+    own = {"metadata": {"annotations": {FORCE_RELEASE_ANNOTATION: "mine", FORCE_RELEASE_BY_ANNOTATION: it.user}}}
+    await it.tenant.patch(kind, "evil", own, namespace=it.namespace)
+
+
+# Records
+
+
+async def an_inventory_outside_of_unwinds_namespace_means_nothing(it: Stage) -> None:
+    """It names an object of another team as if the manager had deployed it for a summary."""
+    victim, kind = it.victim, unwind.INVENTORIES
+    await victim.source("web", config_map(victim.namespace, "a"))
+    await victim.profile("web", "web")
+    await victim.until_provisioned("web")
+    kept = await victim.member.client.create(CONFIG_MAPS, config_map(victim.namespace, "kept"))
+    summary = await victim.summary("web")
+    [real] = await victim.client.list(kind, labels=f"{OWNER_LABEL}={summary.metadata.uid}")
+    entry = {
+        "object": {
+            "version": "v1",
+            "kind": "ConfigMap",
+            "namespace": victim.namespace,
+            "name": "kept",
+            "uid": kept["metadata"]["uid"],
+        },
+        "resource": "configmaps",
+        "state": "Confirmed",
+    }
+    labels = {OWNER_LABEL: summary.metadata.uid, MEMBER_LABEL: real["metadata"]["labels"][MEMBER_LABEL]}
+    forged = real["spec"] | {"entries": {"kept": entry}}
+    name = real["metadata"]["name"]
+    await it.tenant.create(kind, body(kind, name, it.namespace, spec=forged, metadata={"labels": labels}))
+    await victim.delete_profile("web")
+    await victim.until_profile_gone("web")
+    assert set(await victim.on_member()) == {"kept"}
+
+
+async def a_teardown_deletes_nothing_that_its_author_may_not(it: Stage) -> None:
+    kind = unwind.TEARDOWNS
+    found = await it.victim.client.get(NAMESPACES, it.victim.namespace)
+    uid = found["metadata"]["uid"]
+    for place in ({}, {"namespace": it.namespace}):
+        target = {"version": "v1", "kind": "Namespace", "name": it.victim.namespace, "uid": uid, **place}
+        spec = {"title": "x", "target": target, "cause": "Requested", "requestedBy": it.user}
+        metadata = {"annotations": {RESOURCE_ANNOTATION: "namespaces"}}
+        with refused():
+            await it.tenant.create(kind, body(kind, f"request-{it.namespace}", spec=spec, metadata=metadata))
+    assert not (await it.victim.client.get(NAMESPACES, it.victim.namespace))["metadata"].get("deletionTimestamp")
+
+
+# The table
+
+
+def _all(resource: Resource, *verbs: str) -> Right:
+    return Right(resource.group, (resource.plural,), verbs or WRITE)
+
+
+_CREATE_ONLY = ("create", "get", "patch", "delete")
+
+ADDONS = (
+    Threat(
+        named(sveltos.CLUSTER_SUMMARIES),
+        "the manager deploys to another namespace's cluster, or to the management cluster",
+        rights=(_all(sveltos.CLUSTER_SUMMARIES),),
+        attempt=summaries_are_not_written,
+    ),
+    Threat(
+        named(sveltos.CLUSTER_SUMMARIES),
+        "a summary of the manager says something else, or goes, because a tenant says so",
+        everywhere=(_all(sveltos.CLUSTER_SUMMARIES),),
+        attempt=summaries_are_not_changed,
+    ),
+    Threat(
+        named(sveltos.PROFILES),
+        "the manager deploys a Secret that the author may not read, or to the management cluster",
+        rights=(_all(sveltos.PROFILES), _all(CONFIG_MAPS)),
+        attempt=a_profile_reads_no_secret_that_its_author_may_not,
+    ),
+    Threat(
+        named(sveltos.PROFILES),
+        "a Profile reaches a cluster of another namespace",
+        rights=(_all(sveltos.PROFILES), _all(CONFIG_MAPS)),
+        attempt=a_profile_of_a_namespace_reaches_no_cluster_of_another,
+    ),
+    Threat(
+        named(sveltos.CLUSTER_PROFILES),
+        "the manager deploys what the author may not read, or to the management cluster",
+        rights=(_all(CONFIG_MAPS),),
+        everywhere=(_all(sveltos.CLUSTER_PROFILES),),
+        attempt=a_cluster_profile_reads_nothing_that_its_author_may_not,
+    ),
+    Threat(
+        named(sveltos.SVELTOS_CLUSTERS),
+        "the manager uses a kubeconfig that the author may not read",
+        rights=(_all(sveltos.SVELTOS_CLUSTERS),),
+        attempt=a_sveltos_cluster_uses_no_secret_that_its_author_may_not_read,
+    ),
+    Threat(named(CONFIG_MAPS), "", reason="read only where a profile names it: see profiles and clusterprofiles"),
+    Threat(named(SECRETS), "", reason="read only where a profile or a cluster names it: see there"),
+)
+CLUSTERS = (
+    Threat(
+        named(capi.CLUSTERS),
+        "the ledger names a user who decided nothing",
+        rights=(_all(capi.CLUSTERS),),
+        attempt=a_cluster_names_no_other_user_as_the_one_who_decided,
+    ),
+    Threat(
+        named(karmada.CLUSTERS),
+        "the manager sends a token that the author may not read to a server of the author's",
+        everywhere=(_all(karmada.CLUSTERS),),
+        attempt=a_karmada_cluster_sends_no_token_that_its_author_may_not_read,
+    ),
+    Threat(
+        named(karmada.WORKS),
+        "",
+        reason="acted on in the execution namespace of a member only, where writing Works is the right to that member:"
+        " the last test of test_threat_model.py",
+    ),
+    Threat(
+        named(capi.EXTENSION_CONFIGS),
+        "",
+        reason="the manager reads whether its own is as it wrote it; a policy guards that: test_registration.py",
+    ),
+)
+RECORDS = (
+    Threat(
+        named(unwind.TEARDOWNS),
+        "the manager deletes what the author may not",
+        everywhere=(Right(unwind.GROUP, ("teardowns",), _CREATE_ONLY),),
+        attempt=a_teardown_deletes_nothing_that_its_author_may_not,
+    ),
+    Threat(
+        named(unwind.INVENTORIES),
+        "the manager removes what it did not deploy",
+        rights=(_all(unwind.INVENTORIES),),
+        attempt=an_inventory_outside_of_unwinds_namespace_means_nothing,
+    ),
+)
+_COUNTED = "protection counts these and reads their label; nothing is written or deleted because of what they say"
+PROTECTION = tuple(
+    Threat(resource, "", reason=_COUNTED)
+    for resource in (
+        "namespaces",
+        "pods",
+        "services",
+        "persistentvolumes",
+        "persistentvolumeclaims",
+        "deployments.apps",
+        "statefulsets.apps",
+        "daemonsets.apps",
+        "replicasets.apps",
+        "jobs.batch",
+        "cronjobs.batch",
+        "ingresses.networking.k8s.io",
+        "clonesets.apps.kruise.io",
+        "statefulsets.apps.kruise.io",
+        "uniteddeployments.apps.kruise.io",
+        "*.*",
+    )
+)
+_OWN = "the manager restores its own, by name, to what it renders; it takes no word from another"
+OWN_OBJECTS = (
+    *(
+        Threat(f"{plural}.admissionregistration.k8s.io", "", reason=_OWN)
+        for plural in (
+            "validatingwebhookconfigurations",
+            "mutatingwebhookconfigurations",
+            "validatingadmissionpolicies",
+            "validatingadmissionpolicybindings",
+        )
+    ),
+    Threat(
+        "customresourcedefinitions.apiextensions.k8s.io",
+        "",
+        reason="the manager waits for its kinds to be served; writing CRDs is an administrator's right",
+    ),
+    Threat(
+        "leases.coordination.k8s.io",
+        "",
+        reason="read in Unwind's own namespace only; writing there is an administrator's right",
+    ),
+)
+THREATS: tuple[Threat, ...] = (*ADDONS, *CLUSTERS, *RECORDS, *PROTECTION, *OWN_OBJECTS)
