@@ -12,6 +12,7 @@ import msgspec
 from unwind.api.definitions import DEFINITIONS
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import OWNER_LABEL, Finalizer
+from unwind.api.policies import VolumePolicy
 from unwind.api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -34,6 +35,7 @@ from unwind.testing.clock import StillClock
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection
 
+    from unwind.api.fields import Unknown
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
     from unwind.local.auditing import Entry as Audited
@@ -221,6 +223,7 @@ class Scene:
         told: Told | None = None,
         going: Callable[[], Collection[str]] = frozenset,
         take_along: bool = False,
+        volumes: VolumePolicy | Callable[[], VolumePolicy | Unknown] = VolumePolicy.RETAIN,
     ) -> AsyncIterator[Removal]:
         """A removal by what the server has of the inventory, and by a clock that stands still."""
         clock = clock or StillClock()
@@ -234,6 +237,7 @@ class Scene:
                 deleters=BUILTIN,
                 teardown="t-1",
                 take_along=take_along,
+                volumes=volumes if callable(volumes) else lambda: volumes,
                 going=going,
                 changed=told.changed,
                 clock=clock,

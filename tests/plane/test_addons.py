@@ -22,6 +22,7 @@ from unwind.addons.rehearsing import rehearse
 from unwind.addons.reports import Outcome
 from unwind.api.meta import ObjectRef
 from unwind.api.names import ADOPTED_ANNOTATION, OWNER_LABEL, SVELTOS_HASH_ANNOTATION, SVELTOS_REASON_LABEL
+from unwind.api.policies import VolumePolicy
 from unwind.api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -583,7 +584,10 @@ async def test_a_namespace_with_something_foreign_in_it_stays_until_that_is_gone
     assert await site.entries(owner) == {}
 
 
-async def test_the_claims_of_a_set_that_drops_out_go_with_it(site: Site) -> None:
+@pytest.mark.parametrize("policy", [VolumePolicy.RETAIN, VolumePolicy.DELETE])
+async def test_the_claims_of_a_set_that_drops_out_stay_unless_their_deletion_is_asked_for(
+    site: Site, policy: VolumePolicy
+) -> None:
     owner = site.owner()
     labels = {"app": "db"}
     claim = {
@@ -613,9 +617,17 @@ async def test_the_claims_of_a_set_that_drops_out_go_with_it(site: Site) -> None
         namespace=site.namespace,
     )
     report = await site.deploy(owner, await site.source("s", *others))
-    assert "db Removed" in await site.prune(owner, report)
-    assert await site.there.list(PERSISTENT_VOLUME_CLAIMS, namespace=site.namespace) == []
-    assert len(await site.entries(owner)) == 499
+    for _ in range(2):  # what is kept is kept the second time as well
+        await prune(site.member, site.inventories, owner, report, deleters=BUILTIN, volumes=lambda: policy)
+        left = await site.there.list(PERSISTENT_VOLUME_CLAIMS, namespace=site.namespace)
+        entries = await site.entries(owner)
+        if policy is VolumePolicy.DELETE:
+            assert left == []
+            assert len(entries) == 499
+        else:
+            assert [one["metadata"]["name"] for one in left] == ["data-db-0"]
+            assert len(entries) == 500
+            assert entries["data-db-0"].ledger
 
 
 async def test_an_object_that_is_being_deleted_is_made_anew_when_it_is_gone(site: Site) -> None:

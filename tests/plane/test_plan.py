@@ -155,13 +155,15 @@ async def test_an_object_shows_what_needs_it_and_a_definition_what_it_takes_alon
         await command.plan("thing/x")
 
 
-async def test_a_stateful_set_takes_its_claims_along(plane: Plane, home: str, command: Command) -> None:
+async def test_a_stateful_set_takes_its_claims_along_where_that_is_asked_for(
+    plane: Plane, home: str, command: Command
+) -> None:
     room = Room(plane.management, home)
     await room.open()
     body = stateful_set(room.name, "db", replicas=1)
     await room.put(STATEFUL_SETS, "db", spec=body["spec"])
     await until_claimed(room.client, room.name, "data-db-0")
-    seen = await command.foreseen("sts/db", namespace=room.name)
+    seen = await command.foreseen("sts/db", namespace=room.name, volumes="Delete")
     assert named(seen["objects"]["volume claims"]) == {"PersistentVolumeClaim/data-db-0"}
     assert "Pod/db-0" in named(seen["along"])
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from unwind.addons.records import MANIFEST_SOURCES, Change, Records
 from unwind.addons.reports import Outcome, Result
 from unwind.api.names import Reason
+from unwind.api.policies import retained
 from unwind.api.resources import STATEFUL_SETS
 from unwind.api.unwind import EntryState
 from unwind.clock import SYSTEM
+from unwind.removing import claims
 from unwind.removing.removal import Removal
 
 if TYPE_CHECKING:
@@ -17,14 +19,14 @@ if TYPE_CHECKING:
 
     from unwind.addons.marks import Owner
     from unwind.addons.reports import Report
+    from unwind.api.fields import Unknown
+    from unwind.api.policies import VolumePolicy
     from unwind.api.unwind import Entry
     from unwind.clock import Clock
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.member import Member
     from unwind.removing.inventories import Inventories
-
-_CLAIMS_OF = f"{STATEFUL_SETS.kind} "
 
 
 def dropped(entries: Mapping[str, Entry], wanted: Collection[str]) -> dict[str, Entry]:
@@ -34,9 +36,9 @@ def dropped(entries: Mapping[str, Entry], wanted: Collection[str]) -> dict[str, 
     }
 
     def concerns(key: str, entry: Entry) -> bool:
-        if entry.source.startswith(_CLAIMS_OF):
-            # The claims of a StatefulSet that went, over whose removal we died.
-            return entry.source.removeprefix(_CLAIMS_OF) not in sets
+        if entry.source.startswith(claims.SOURCE):
+            # The claims of a StatefulSet that went, over whose removal we died. Those that are kept stay in the ledger.
+            return not entry.kept and entry.source.removeprefix(claims.SOURCE) not in sets
         return entry.source.startswith(MANIFEST_SOURCES) and key not in wanted
 
     return {key: entry for key, entry in entries.items() if concerns(key, entry)}
@@ -51,6 +53,7 @@ async def prune(
     deleters: Iterable[Registration | External],
     plugins: Iterable[Plugin] = (),
     take_along: bool = False,
+    volumes: Callable[[], VolumePolicy | Unknown] = retained,
     going: Callable[[], Collection[str]] = frozenset,
     started: Callable[[Removal], None] = lambda _: None,
     changed: Callable[[], None] = lambda: None,
@@ -60,7 +63,8 @@ async def prune(
     """Remove what the deployment that `report` is of no longer wants; return when it is seen absent, or knowingly left.
 
     Nothing goes while it is not known what is wanted, because a source is missing or broken. `started` is given the
-    removal, whose progress says what is waited for. Raises SealedError if the owner is being removed.
+    removal, whose progress says what is waited for. Raises SealedError if the owner is being removed, TransientError if
+    `volumes` is unknown.
     """
     if not report.whole or report.dry_run:
         return []
@@ -69,6 +73,7 @@ async def prune(
     doomed = dropped(records.entries, report.wanted)
     if not doomed:
         return []
+    policy = claims.known(volumes())  # raised here, and not waited for: the caller reads it again when it retries
     removal = Removal(
         member,
         inventories,
@@ -77,6 +82,7 @@ async def prune(
         plugins=plugins,
         only=frozenset(doomed),
         take_along=take_along,
+        volumes=lambda: policy,
         going=going,
         changed=changed,
         troubled=troubled,

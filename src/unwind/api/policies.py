@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from unwind.api.fields import Word
+from typing import TYPE_CHECKING
+
+from unwind.api.fields import Unknown, Word
+from unwind.api.names import VOLUMES_ANNOTATION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class OnDeadline(Word):
@@ -30,3 +36,21 @@ class DeletePolicy(Word):
     """Neither changed nor deleted."""
     DETACH_ON_DELETE = "detach-on-delete"
     """Changed, but not deleted."""
+
+
+class VolumePolicy(Word):
+    """What becomes of the claims of a StatefulSet that is removed."""
+
+    RETAIN = "Retain"
+    """They stay, unless the StatefulSet owns them (`persistentVolumeClaimRetentionPolicy.whenDeleted: Delete`)."""
+    DELETE = "Delete"
+
+
+def volume_policy(annotations: Mapping[str, str] | None) -> VolumePolicy | Unknown:
+    """What the annotations of a profile, a Work or a request say."""
+    return VolumePolicy.read((annotations or {}).get(VOLUMES_ANNOTATION, VolumePolicy.RETAIN.value))
+
+
+def retained() -> VolumePolicy | Unknown:
+    """What holds where nothing is said."""
+    return VolumePolicy.RETAIN

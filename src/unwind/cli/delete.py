@@ -10,6 +10,7 @@ import msgspec
 from cyclopts import Parameter, validators
 
 from unwind.api.meta import ObjectRef
+from unwind.api.policies import VolumePolicy
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import Phase
@@ -18,7 +19,7 @@ from unwind.cli.following import Following
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.cli.ledger import Left, of_inventory
 from unwind.cli.status import span
-from unwind.cli.targets import Home, Place, Target, meant
+from unwind.cli.targets import Home, Place, Target, Volumes, check_volumes, meant
 from unwind.concurrency import to_tell
 from unwind.controllers.foreseeing import foresee
 from unwind.controllers.teardowns import requesting
@@ -67,6 +68,7 @@ async def delete(
         int | None,
         Parameter(validator=validators.Number(gte=0), help="Refuse if more objects than this would go."),
     ] = None,
+    volumes: Volumes = "Retain",
     wait: Annotated[bool, Parameter(help="Stay until it is gone.")] = True,
     timeout: Annotated[  # noqa: ASYNC109 - what a person types
         str | None, Parameter(help="How long to stay (90s, 10m); it goes on afterwards. Exits with 3.")
@@ -88,12 +90,13 @@ async def delete(
     async with Client(connection, user_agent="unwind-delete") as client:
         named = await meant(client, Discovery(client), target, namespace=namespace, otherwise=connection.namespace)
         try:
-            seen = await foresee(client, named, home=unwind_namespace)
+            seen = await foresee(client, named, home=unwind_namespace, volumes=VolumePolicy(volumes))
         except NotFoundError as error:
             raise UnwindError(f"there is no {named}", remedy=str(error)) from error
         if output == "table":
             console.show(foreseen.table(seen))
         refuse(seen, max_objects)
+        check_volumes(seen, volumes)
         if not await managers.alive(client, unwind_namespace):
             raise UnwindError(
                 f"no manager is running in {unwind_namespace}, so nobody would carry it out",
@@ -109,6 +112,7 @@ async def delete(
                     seen,
                     wait=wait,
                     max_objects=max_objects,
+                    volumes=VolumePolicy(volumes),
                     home=unwind_namespace,
                     quiet=output == "json",
                 )
@@ -137,11 +141,24 @@ def refuse(seen: Foreseen, max_objects: int | None) -> None:
 
 
 async def _carried_out(
-    client: Client, named: Named, seen: Foreseen, *, wait: bool, max_objects: int | None, home: str, quiet: bool
+    client: Client,
+    named: Named,
+    seen: Foreseen,
+    *,
+    wait: bool,
+    max_objects: int | None,
+    volumes: VolumePolicy,
+    home: str,
+    quiet: bool,
 ) -> Outcome:
     if seen.requested:
         asked = await requesting.request(
-            client, seen.target, plural=named.resource.plural, now=datetime.now(UTC), max_objects=max_objects
+            client,
+            seen.target,
+            plural=named.resource.plural,
+            now=datetime.now(UTC),
+            max_objects=max_objects,
+            volumes=volumes,
         )
         name = asked.metadata.name
         if not wait:

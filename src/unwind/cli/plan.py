@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from unwind.api.policies import VolumePolicy
 from unwind.api.rights import HOME
 from unwind.cli import console, documents, foreseen
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
-from unwind.cli.targets import Home, Place, Target, meant
+from unwind.cli.targets import Home, Place, Target, Volumes, check_volumes, meant
 from unwind.controllers.foreseeing import foresee
 from unwind.errors import UnwindError, UsageError
 from unwind.kube import kubeconfig as kubeconfigs
@@ -33,6 +34,7 @@ async def plan(
     /,
     *,
     namespace: Place = None,
+    volumes: Volumes = "Retain",
     output: Annotated[Form, Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -51,9 +53,10 @@ async def plan(
     async with Client(connection, user_agent="unwind-plan") as client:
         named = await meant(client, Discovery(client), target, namespace=namespace, otherwise=connection.namespace)
         try:
-            seen = await foresee(client, named, home=unwind_namespace)
+            seen = await foresee(client, named, home=unwind_namespace, volumes=VolumePolicy(volumes))
         except NotFoundError as error:
             raise UnwindError(f"there is no {named}", remedy=str(error)) from error
+    check_volumes(seen, volumes)
     show(seen, output)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from unwind.api import capi, karmada, sveltos
+from unwind.api.names import VOLUMES_ANNOTATION
+from unwind.api.policies import VolumePolicy
 from unwind.api.resources import NAMESPACES
 from unwind.cli import records
 from unwind.errors import UnwindError, UsageError
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from unwind.kube.client import Client
     from unwind.kube.discovery import Discovery
+    from unwind.removing.foreseeing import Foreseen
 
 _CLUSTERS = ("cluster", "clusters")
 
@@ -53,6 +56,24 @@ Home = Annotated[
     str,
     Parameter(name="--unwind-namespace", env_var="UNWIND_NAMESPACE", help="The namespace of Unwind itself."),
 ]
+
+
+Volumes = Annotated[
+    Literal["Delete", "Retain"],
+    Parameter(
+        help="What becomes of the volume claims of StatefulSets that go: Retain keeps those that the StatefulSet does"
+        " not delete itself. Not for clusters and profiles: annotate the profile, or the Work, with unwind.dev/volumes."
+    ),
+]
+
+
+def check_volumes(seen: Foreseen, volumes: Literal["Delete", "Retain"]) -> None:
+    """Raise UsageError if what becomes of volumes is not for this request to say."""
+    if volumes != VolumePolicy.RETAIN.value and not seen.requested:
+        raise UsageError(
+            f"--volumes does not apply to {seen.title}",
+            remedy=f"annotate its profiles or Works with {VOLUMES_ANNOTATION}: {volumes}",
+        )
 
 
 async def meant(

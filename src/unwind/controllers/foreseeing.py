@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,13 +12,13 @@ import msgspec
 from unwind.api import capi, karmada, sveltos
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef, ref_of
-from unwind.api.names import TAKE_ALONG_ANNOTATION, ConditionType
+from unwind.api.names import TAKE_ALONG_ANNOTATION, VOLUMES_ANNOTATION, ConditionType
+from unwind.api.policies import VolumePolicy, volume_policy
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.api.unwind import Effort, Entry, Plan
 from unwind.controllers.addons import summarizing
 from unwind.controllers.addons.matching import ProfileKey
 from unwind.controllers.members import drafting as members
-from unwind.controllers.members.works_putting import takes_along
 from unwind.controllers.teardowns import drafting, gathering
 from unwind.controllers.teardowns.along import with_what_goes_along
 from unwind.errors import UnwindError
@@ -31,7 +32,7 @@ from unwind.kube.views import Metadata
 from unwind.planning.paths import critical_path
 from unwind.planning.plans import Draft, plan
 from unwind.planning.radius import blast_radius
-from unwind.removing import foreseeing, shielded
+from unwind.removing import claims, foreseeing, shielded
 from unwind.removing.blast import Told, ref_to
 from unwind.removing.foreseeing import Foreseen
 from unwind.removing.inventories import Inventories, items
@@ -63,8 +64,9 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     inventories: Inventories
 
 
-async def foresee(client: Client, named: Named, *, home: str) -> Foreseen:
-    """What deleting this would come to, whatever it is. `home`: Unwind's own namespace."""
+async def foresee(client: Client, named: Named, *, home: str, volumes: VolumePolicy = VolumePolicy.RETAIN) -> Foreseen:
+    """What deleting this would come to, whatever it is. `home`: Unwind's own namespace. `volumes`: what becomes of the
+    claims of StatefulSets, where no profile or Work says it."""
     kind = (named.resource.group, named.resource.kind)
     inventories = Inventories(client, namespace=home)
     async with Fleet(client) as fleet, fleet.management() as here:
@@ -83,7 +85,7 @@ async def foresee(client: Client, named: Named, *, home: str) -> Foreseen:
         if kind in ((one.group, one.kind) for one in shielded.PROFILES):
             profile = await client.get(named.resource, named.name, namespace=named.where, type=sveltos.ClusterProfile)
             return await _of_profile(places, named.resource, profile)
-        return await foreseeing.of_object(here, named, home=home)
+        return await foreseeing.of_object(here, named, home=home, volumes=volumes)
 
 
 async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
@@ -104,7 +106,7 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
         found.drafted(decided=True).plan or Plan(),
         found.chunks.values(),
         along=contents.descendants(around, [target.ref.uid]),
-        takers=await _takers(places, found.summaries),
+        said=await _said_by_profiles(places, found.summaries),
         warnings=warnings,
     )
 
@@ -131,8 +133,8 @@ async def _of_karmada(places: Places, cluster: karmada.Cluster) -> Foreseen:
     lost = drafting.lost(works, chunks)
     drafted = members.drafted(cluster, works, counts, lost)
     decided = members.drafted(cluster, works, counts, lost, decided=True).plan or Plan()
-    takers = frozenset(one.metadata.uid for one in works if takes_along(one))
-    return await _of_cluster(places, target, cluster.metadata, drafted, decided, chunks, takers=takers)
+    said = {one.metadata.uid: one.metadata.annotations for one in works}
+    return await _of_cluster(places, target, cluster.metadata, drafted, decided, chunks, said=said)
 
 
 async def _of_cluster(
@@ -144,12 +146,14 @@ async def _of_cluster(
     chunks: Iterable[Inventory],
     *,
     along: Sequence[Content] = (),
-    takers: frozenset[str] = frozenset(),
+    said: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     warnings: tuple[str, ...] = (),
 ) -> Foreseen:
-    """`made`: the plan as it would be; where something in it is not known, none is made, and that is said. `takers`:
-    the owners, by uid, with whose Namespaces and CRDs goes what is foreign in them."""
+    """`made`: the plan as it would be; where something in it is not known, none is made, and that is said. `said`: the
+    annotations of profiles and Works, by the uid of the owner of their objects."""
     chunks = list(chunks)
+    takers = {uid for uid, its in said.items() if its.get(TAKE_ALONG_ANNOTATION) == "true"}
+    policies = {uid: volume_policy(its) for uid, its in said.items()}
     told = await with_what_goes_along(
         places.fleet,
         target,
@@ -160,11 +164,19 @@ async def _of_cluster(
     made = told.plan or made
     entries = _by_step(made, chunks)
     going = [one for step in made.steps if step.effort != Effort.LEAVE for one in entries[step.name]]
-    seen = await look_at(places.fleet, target, going)
+    emptied = [
+        one for step in made.steps if policies.get(step.object.uid) is VolumePolicy.DELETE for one in entries[step.name]
+    ]
+    seen = await look_at(places.fleet, target, going, emptied=emptied)
     for some in entries.values():
         some.extend(seen.claims_of(some))
     # A word that is not known holds the whole plan.
-    held = [Told(target.ref, said.message) for said in drafted.said if said.type is ConditionType.UNKNOWN_VALUE]
+    held = [Told(target.ref, one.message) for one in drafted.said if one.type is ConditionType.UNKNOWN_VALUE]
+    held += [
+        Told(step.object, _unknown_volumes(policy))
+        for step in made.steps
+        if isinstance(policy := policies.get(step.object.uid), Unknown) and step.effort != Effort.LEAVE
+    ]
     return _foreseen(
         target.ref,
         made,
@@ -172,14 +184,18 @@ async def _of_cluster(
         [seen],
         along=along,
         refusals=[*await _by_label(places.here, target.ref, metadata), *held],
-        warnings=(*warnings, *(said.message for said in drafted.said if said.type is not ConditionType.UNKNOWN_VALUE)),
+        warnings=(*warnings, *(one.message for one in drafted.said if one.type is not ConditionType.UNKNOWN_VALUE)),
     )
 
 
-async def _takers(places: Places, summaries: Iterable[ClusterSummary]) -> frozenset[str]:
-    """The summaries, by uid, whose profiles say that what is foreign goes along."""
+def _unknown_volumes(policy: Unknown) -> str:
+    return f"{VOLUMES_ANNOTATION} is {policy}, so nothing is deleted"
+
+
+async def _said_by_profiles(places: Places, summaries: Iterable[ClusterSummary]) -> dict[str, Mapping[str, str]]:
+    """The annotations of the profiles of summaries, by the summary's uid."""
     resources = {one.kind: one for one in shielded.PROFILES}
-    found: set[str] = set()
+    found: dict[str, Mapping[str, str]] = {}
     for summary in summaries:
         key = summarizing.profile_of(summary)
         if key and key.kind in resources:
@@ -187,9 +203,8 @@ async def _takers(places: Places, summaries: Iterable[ClusterSummary]) -> frozen
                 read = await places.client.get(
                     resources[key.kind], key.name, namespace=key.namespace or None, type=sveltos.ClusterProfile
                 )
-                if read.metadata.annotations.get(TAKE_ALONG_ANNOTATION) == "true":
-                    found.add(summary.metadata.uid)
-    return frozenset(found)
+                found[summary.metadata.uid] = read.metadata.annotations
+    return found
 
 
 async def _of_profile(places: Places, resource: Resource, profile: sveltos.ClusterProfile) -> Foreseen:
@@ -204,6 +219,9 @@ async def _of_profile(places: Places, resource: Resource, profile: sveltos.Clust
     refusals = await _by_label(places.here, ref, meta)
     if isinstance(withdraws, Unknown):
         refusals.append(Told(ref, f"stopMatchingBehavior: {withdraws}, so nothing is withdrawn"))
+    volumes = volume_policy(meta.annotations)
+    if isinstance(volumes, Unknown) and withdraws is True:
+        refusals.append(Told(ref, _unknown_volumes(volumes)))
     effort = Effort.ENFORCE if withdraws is True else Effort.LEAVE
     chunks = await places.inventories.owned(one.metadata.uid for one in its) if its else []
     counts = _counted(chunks)
@@ -222,7 +240,7 @@ async def _of_profile(places: Places, resource: Resource, profile: sveltos.Clust
     seen = []
     if effort is not Effort.LEAVE:
         for one in its[:LOOKED_AT]:
-            there = await _seen_on(places, one, entries[_place(one)])
+            there = await _seen_on(places, one, entries[_place(one)], emptied=volumes is VolumePolicy.DELETE)
             entries[_place(one)] += there.claims
             seen.append(there)
     unseen = len(its) - LOOKED_AT
@@ -242,15 +260,16 @@ def _counted(chunks: Iterable[Inventory]) -> Counter[str]:
     return Counter(chunk.spec.owner.uid for chunk in chunks for _ in chunk.spec.entries)
 
 
-async def _seen_on(places: Places, summary: ClusterSummary, entries: list[Entry]) -> Seen:
+async def _seen_on(places: Places, summary: ClusterSummary, entries: list[Entry], *, emptied: bool) -> Seen:
     type_, namespace, name = summarizing.cluster_of(summary)
+    wiped = entries if emptied else ()
     resource = capi.CLUSTERS if type_ == ClusterType.CAPI else sveltos.SVELTOS_CLUSTERS
     try:
         if type_ == ClusterType.CAPI:
             cluster = await places.client.get(resource, name, namespace=namespace, type=capi.Cluster)
-            return await look_at(places.fleet, targets.of_capi(cluster), entries)
+            return await look_at(places.fleet, targets.of_capi(cluster), entries, emptied=wiped)
         registered = await places.client.get(resource, name, namespace=namespace, type=sveltos.SveltosCluster)
-        return await look_at(places.fleet, targets.of_sveltos(registered), entries)
+        return await look_at(places.fleet, targets.of_sveltos(registered), entries, emptied=wiped)
     except NotFoundError as error:
         return Seen(unseen=str(error))
 
@@ -330,7 +349,7 @@ def _foreseen(
         volumes=tuple(volume for one in seen for volume in one.cloud.volumes),
         refusals=(*refusals, *protected),
         staying=tuple(
-            Told(entry.object, f"{name} is left as it is" if name in left else "it was there before, or is to be kept")
+            Told(entry.object, f"{name} is left as it is" if name in left else _why_staying(entry))
             for name, some in entries.items()
             for entry in some
             if name in left or entry.adopted or entry.kept
@@ -338,3 +357,7 @@ def _foreseen(
         warnings=warned,
         critical_path=critical_path(made),
     )
+
+
+def _why_staying(entry: Entry) -> str:
+    return claims.why_retained(entry) if claims.retained(entry) else "it was there before, or is to be kept"

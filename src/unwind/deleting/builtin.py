@@ -60,6 +60,9 @@ async def scale_to_zero(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object
         )
     if said == "false":
         return await next(ctx, obj)
+    if _loses_claims(obj):
+        ctx.log.info("not scaled to zero: its claims would be deleted, and are to be retained")
+        return await next(ctx, obj)
     changes = await ctx.changes(ctx.resource, namespace=ctx.ref.namespace, name=ctx.ref.name)
     # Also where it is scaled already, which changes nothing and tells how it stands: the object that we were given was
     # read before anybody listened, and its last Pod may have gone in between.
@@ -74,6 +77,12 @@ async def scale_to_zero(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object
         raise Again(f"{ctx.ref} is scaled to zero, and {running} of its Pods are still there", until=changes)
     # As it was given: the deleters before this one have decided by it, and if it has changed, they are asked again.
     return await next(ctx, obj)
+
+
+def _loses_claims(obj: Object) -> bool:
+    """Whether a StatefulSet would lose volume claims by being scaled down that it retains when it is deleted."""
+    retention = (obj.get("spec") or {}).get("persistentVolumeClaimRetentionPolicy") or {}
+    return retention.get("whenScaled") == "Delete" and retention.get("whenDeleted") != "Delete"
 
 
 class WaitForDependents:

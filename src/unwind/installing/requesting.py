@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unwind.api import capi, karmada, names, sveltos, unwind
-from unwind.api.resources import NAMESPACES, VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
+from unwind.api.policies import VolumePolicy
+from unwind.api.resources import (
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+)
 from unwind.api.rights import Contribution
 from unwind.api.unwind import Cause, Phase
 from unwind.installing.addressing import MANAGER
@@ -42,6 +48,9 @@ _ENTITLED = (
     f"authorizer.group({_GROUP}).resource(variables.resource).namespace({_WHERE})"
     f".name({_TARGET}.name).check('delete').allowed()"
 )
+_MAY_DELETE_CLAIMS = (
+    f"authorizer.group('').resource('{PERSISTENT_VOLUME_CLAIMS.plural}').namespace({_WHERE}).check('delete').allowed()"
+)
 _FINISHED = [phase.value for phase in Phase if phase.finished]
 _VARIABLES = {
     "new": "request.operation == 'CREATE'",
@@ -50,8 +59,11 @@ _VARIABLES = {
     "requested": f"variables.it.spec.?cause.orValue('') == '{Cause.REQUESTED.value}'",
     "manager": BY_MANAGER,
     "resource": f"{_ANNOTATIONS.format('variables.it')}[?'{names.RESOURCE_ANNOTATION}'].orValue('')",
+    "volumes": f"{_ANNOTATIONS.format('variables.it')}[?'{names.VOLUMES_ANNOTATION}'].orValue('')",
     "asks": "variables.new && variables.requested",
 }
+
+_OF_REQUESTS = (names.RESOURCE_ANNOTATION, names.MAX_OBJECTS_ANNOTATION, names.VOLUMES_ANNOTATION)
 
 
 def _same(field: str) -> str:
@@ -101,11 +113,18 @@ _RULES = [
         f" + ' (annotation {names.RESOURCE_ANNOTATION}: ' + variables.resource + ')'",
     ),
     _rule(
+        f"!variables.asks || variables.volumes in ['', '{VolumePolicy.RETAIN}']"
+        f" || (variables.volumes == '{VolumePolicy.DELETE}' && {_MAY_DELETE_CLAIMS})",
+        f"request.userInfo.username + ' may not set {names.VOLUMES_ANNOTATION}: ' + variables.volumes"
+        f" + ' (known: {VolumePolicy.DELETE}, {VolumePolicy.RETAIN}; {VolumePolicy.DELETE} requires the right to delete"
+        f" {PERSISTENT_VOLUME_CLAIMS.plural} there)'",
+    ),
+    _rule(
         "!variables.new || variables.manager"
         f" || (!has(object.metadata.ownerReferences) && {_only(_LABELS)}"
-        f" && {_only(_ANNOTATIONS, names.RESOURCE_ANNOTATION, names.MAX_OBJECTS_ANNOTATION)})",
+        f" && {_only(_ANNOTATIONS, *_OF_REQUESTS)})",
         f"'a request has no ownerReferences, and of the labels and annotations {names.PREFIX}* only"
-        f" {names.RESOURCE_ANNOTATION} and {names.MAX_OBJECTS_ANNOTATION}'",
+        f" {', '.join(_OF_REQUESTS)}'",
     ),
     _rule(
         "request.operation != 'UPDATE' || variables.manager || (object.spec == oldObject.spec"

@@ -9,7 +9,7 @@ import msgspec
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef
 from unwind.api.names import OWNER_LABEL, SVELTOS_OWNER_ANNOTATION
-from unwind.api.policies import DeletePolicy
+from unwind.api.policies import DeletePolicy, VolumePolicy
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, STATEFUL_SETS, Resource
 from unwind.api.unwind import Entry, EntryState
 from unwind.deleting import policies
@@ -50,6 +50,8 @@ class Blast(msgspec.Struct, frozen=True, kw_only=True):
     """What goes with these: it belongs to them, so that the garbage collector takes it, or another controller does."""
     staying: tuple[Told, ...] = ()
     """What is in it or belongs to it, and is not deleted."""
+    retained: tuple[Entry, ...] = ()
+    """Claims of StatefulSets that stay, as an inventory has them; they are among what is staying, too."""
     held: tuple[Told, ...] = ()
     """What is not to go, as its annotations or its mark say: the target; or what says a word that is not known."""
 
@@ -83,8 +85,18 @@ def entry_of(content: Content) -> Entry:
     return Entry(object=ref_to(content), resource=content.resource.plural, state=EntryState.CONFIRMED.value)
 
 
-async def look(member: Member, resource: Resource, name: str, *, namespace: str = "", uid: str = "") -> Blast:
+async def look(
+    member: Member,
+    resource: Resource,
+    name: str,
+    *,
+    namespace: str = "",
+    uid: str = "",
+    volumes: VolumePolicy = VolumePolicy.RETAIN,
+) -> Blast:
     """What goes if this object is deleted. Raises NotFoundError if it is not there, AnotherError if it has another uid.
+
+    `volumes`: what becomes of the claims of StatefulSets that go.
 
     All of it is read from the server, and what does not answer is an error: half of what goes is no answer.
     """
@@ -102,21 +114,32 @@ async def look(member: Member, resource: Resource, name: str, *, namespace: str 
         said = await _said_by_namespace(member, namespace)
     divided = divide(target, first, around, namespace=said)
     sets = [one for one in divided.everything if is_a(one, STATEFUL_SETS)]
+    of_sets = await _claims(member, sets, volumes)
+    retained = [entry for entry in of_sets if entry.kept and entry.object.uid != target.metadata.uid]
     known = {one.metadata.uid for one in divided.everything}
-    if more := [one for one in await _claims(member, sets, around) if one.metadata.uid not in known]:
-        divided = divide(target, [*first, *more], around, namespace=said)
+    wanted = {entry.object.uid for entry in of_sets if not entry.kept} - known
+    more = [one for one in around if one.metadata.uid in wanted]
+    if more or retained:
+        divided = divide(target, [*first, *more], around, namespace=said, retained=retained)
     return divided
 
 
 def divide(
-    target: Content, first: Sequence[Content], around: Iterable[Content], *, namespace: Mapping[str, str] | None = None
+    target: Content,
+    first: Sequence[Content],
+    around: Iterable[Content],
+    *,
+    namespace: Mapping[str, str] | None = None,
+    retained: Sequence[Entry] = (),
 ) -> Blast:
     """Tell apart what becomes of what (pure).
 
     `first`: what the target holds, such as all that is in a namespace. `around`: everything that may belong to these.
-    `namespace`: the annotations of the namespace that they are in.
+    `namespace`: the annotations of the namespace that they are in. `retained`: claims of StatefulSets that stay.
     """
-    staying: dict[str, str] = {}
+    around = list(around)
+    there = {one.metadata.uid for one in (*around, *first)}
+    staying = {one.object.uid: claims.why_retained(one) for one in retained if one.object.uid in there}
     held: dict[str, str] = {}
     for one in (*first, target):
         ruling = policies.ruling(one.metadata.annotations or {}, namespace=namespace)
@@ -160,6 +183,7 @@ def divide(
             [Told(ref_to(everything[uid]), why) for uid, why in staying.items()]
             + [Told(ref_to(one), _torn(one, gone)) for one in torn.values()]
         ),
+        retained=tuple(one for one in retained if one.object.uid in staying),
         held=tuple(Told(ref_to(everything[uid]), why) for uid, why in held.items()),
     )
 
@@ -237,13 +261,13 @@ async def _said_by_namespace(member: Member, namespace: str) -> dict[str, str]:
     return annotations or {}
 
 
-async def _claims(member: Member, sets: Iterable[Content], around: Iterable[Content]) -> list[Content]:
-    """The claims of StatefulSets: they go with these (DESIGN, rule 1), and belong to nobody."""
-    found: set[str] = set()
+async def _claims(member: Member, sets: Iterable[Content], policy: VolumePolicy) -> list[Entry]:
+    """The claims of StatefulSets; those that stay are `kept`."""
+    found: list[Entry] = []
     for one in sets:
         try:
             it = await member.client.get(STATEFUL_SETS, one.metadata.name, namespace=one.metadata.namespace)
         except NotFoundError:
             continue  # it went while it was looked at
-        found |= {entry.object.uid for entry in await claims.of_set(member, it, order=0)}
-    return [one for one in around if one.metadata.uid in found]
+        found += await claims.of_set(member, it, order=0, policy=policy)
+    return found

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef
-from unwind.api.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from unwind.api.names import VOLUMES_ANNOTATION, Reason
+from unwind.api.policies import VolumePolicy
+from unwind.api.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STATEFUL_SETS
 from unwind.api.unwind import Entry, EntryState
 from unwind.deleting.outcomes import Again, TransientError
 from unwind.kube.absence import Presence
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
 
 
+SOURCE = f"{STATEFUL_SETS.kind} "
+"""What the source of a claim's entry begins with; the name of the StatefulSet follows."""
 REMEMBERED = f"{OWN}volume"
 """What a claim's entry remembers: when the claim is gone, nobody can tell any more which volume it had."""
 
@@ -41,8 +46,11 @@ class Volume(msgspec.Struct, frozen=True):
         return cls(name, uid)
 
 
-async def of_set(member: Member, stateful_set: Object, *, order: int) -> list[Entry]:
-    """The claims that a StatefulSet made, as entries for the inventory: nothing goes that is not in it."""
+async def of_set(
+    member: Member, stateful_set: Object, *, order: int, policy: VolumePolicy = VolumePolicy.RETAIN
+) -> list[Entry]:
+    """The claims of a StatefulSet, as entries for the inventory: nothing goes that is not in it. Those that stay are
+    `kept`."""
     metadata, spec = stateful_set["metadata"], stateful_set["spec"]
     templates = [one["metadata"]["name"] for one in spec.get("volumeClaimTemplates") or ()]
     if not templates:
@@ -59,24 +67,66 @@ async def of_set(member: Member, stateful_set: Object, *, order: int) -> list[En
             ),
             resource=PERSISTENT_VOLUME_CLAIMS.plural,
             state=EntryState.CONFIRMED.value,
-            source=f"StatefulSet {metadata['name']}",
+            source=f"{SOURCE}{metadata['name']}",
             order=order,
+            kept=not goes(one, stateful_set, policy),
         )
         for one in made
-        if _made_by(one, templates, metadata["name"], spec["selector"])
+        if _named_after(one, templates, metadata["name"])
     ]
 
 
-def _made_by(claim: Object, templates: Iterable[str], name: str, selector: Any) -> bool:
-    """Whether a claim is of a StatefulSet's making: by its name, and by the labels that it gives to its own."""
-    labels = claim["metadata"].get("labels") or {}
-    wanted = selector.get("matchLabels") or {}
-    if any(labels.get(key) != value for key, value in wanted.items()):
-        return False
+def known(policy: VolumePolicy | Unknown) -> VolumePolicy:
+    """The policy. Raises TransientError if it is unknown: then nothing is deleted."""
+    if isinstance(policy, Unknown):
+        raise TransientError(
+            f"{VOLUMES_ANNOTATION} is {policy}, so nothing is deleted",
+            reason=Reason.UNKNOWN_VALUE,
+            remedy=f"use {VolumePolicy.DELETE} or {VolumePolicy.RETAIN}",
+        )
+    return policy
+
+
+def goes(claim: Object, stateful_set: Object, policy: VolumePolicy) -> bool:
+    """Whether a claim of a StatefulSet is deleted after it (pure).
+
+    The API server sets `whenDeleted: Retain` where nothing is said, so only `Delete` is somebody's word. It is about
+    the claims that the StatefulSet owns then: the garbage collector takes these. One for a replica that never existed
+    has the name of a claim of the StatefulSet, and is not owned by it.
+    """
+    if policy is VolumePolicy.DELETE and _labelled(claim, stateful_set["spec"]["selector"]):
+        return True
+    retention = stateful_set["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
+    owners = [one.get("uid") for one in claim["metadata"].get("ownerReferences") or ()]
+    return retention.get("whenDeleted") == "Delete" and stateful_set["metadata"]["uid"] in owners
+
+
+def retained(entry: Entry) -> bool:
+    """Whether an entry is of a claim that stays after its StatefulSet (pure)."""
+    return entry.kept and entry.source.startswith(SOURCE)
+
+
+def why_retained(entry: Entry) -> str:
+    """Why such a claim stays, for people (pure)."""
+    return (
+        f"a claim of {entry.source} goes only with {VOLUMES_ANNOTATION}: Delete, if it has the labels of the"
+        " StatefulSet, or if the StatefulSet owns it (persistentVolumeClaimRetentionPolicy.whenDeleted: Delete)"
+    )
+
+
+def _named_after(claim: Object, templates: Iterable[str], name: str) -> bool:
+    """Whether a StatefulSet of this name would use a claim: it goes by nothing but the name."""
     return any(
         re.fullmatch(rf"{re.escape(template)}-{re.escape(name)}-[0-9]+", claim["metadata"]["name"])
         for template in templates
     )
+
+
+def _labelled(claim: Object, selector: Any) -> bool:
+    """Whether a claim has the labels that a StatefulSet gives to its own."""
+    labels = claim["metadata"].get("labels") or {}
+    wanted = selector.get("matchLabels") or {}
+    return all(labels.get(key) == value for key, value in wanted.items())
 
 
 async def volume_of(member: Member, claim: ObjectRef) -> Volume | None:

@@ -9,7 +9,7 @@ import msgspec
 
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef
-from unwind.api.policies import DeletePolicy
+from unwind.api.policies import DeletePolicy, VolumePolicy
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
 from unwind.api.unwind import Effort, Plan, Step
 from unwind.deleting import policies
@@ -61,9 +61,11 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     critical_path: tuple[str, ...] = ()
 
 
-async def of_object(member: Member, named: Named, *, home: str) -> Foreseen:
+async def of_object(
+    member: Member, named: Named, *, home: str, volumes: VolumePolicy = VolumePolicy.RETAIN
+) -> Foreseen:
     """What the deletion of one object, with all that it holds and owns, would come to. Only reads."""
-    seen = await blast.look(member, named.resource, named.name, namespace=named.namespace)
+    seen = await blast.look(member, named.resource, named.name, namespace=named.namespace, volumes=volumes)
     refs = [ref_to(one) for one in seen.everything]
     cloud = await clouded.look(member, refs)
     refusals = await shielded.refusals(member, seen, home=home)

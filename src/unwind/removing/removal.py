@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from unwind.api.meta import ObjectRef, ref_of
-from unwind.api.names import MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL, Reason
+from unwind.api.names import MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL, TAKE_ALONG_ANNOTATION, Reason
+from unwind.api.policies import retained
+from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import INVENTORIES, EntryState, LedgerNote
 from unwind.chance import CHANCE
 from unwind.clock import SYSTEM
@@ -32,6 +34,8 @@ from unwind.removing.taken import keep_taken
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable
 
+    from unwind.api.fields import Unknown
+    from unwind.api.policies import VolumePolicy
     from unwind.api.resources import Resource
     from unwind.api.unwind import Inventory
     from unwind.clock import Clock
@@ -78,6 +82,7 @@ class Removal:
         only: Collection[str] | None = None,
         teardown: str = "",
         take_along: bool = False,
+        volumes: Callable[[], VolumePolicy | Unknown] = retained,
         discarded: bool = False,
         releases: Releases | None = None,
         going: Callable[[], Collection[str]] = frozenset,
@@ -89,13 +94,16 @@ class Removal:
         need not be sealed. `discarded`: whether the caller discards the inventory if nothing was left; then what is
         gone need not be written into it. `going`: the owners that are removed beside it; none that waits for this,
         because it waits for their objects. `changed` is told whenever `progress` is another. `releases`: who uninstalls
-        what was deployed as one, such as Helm's releases."""
+        what was deployed as one, such as Helm's releases. `volumes`: what becomes of the claims of StatefulSets; while
+        that is unknown, nothing is deleted."""
         self.progress = Progress()
         self._member = member
         self._inventories = inventories
         self._chunks = {chunk.metadata.name: chunk for chunk in chunks}
         self._owner = next((one.spec.owner.uid for one in self._chunks.values()), "")
         self._only = only
+        self._take_along = take_along
+        self._volumes = volumes
         self._discarded = discarded
         self._changed = changed
         self._troubled = troubled
@@ -160,22 +168,30 @@ class Removal:
         for item in everything:
             if item.done:
                 self._done(item, left=item.entry.ledger is not None)
+        policy = await self._persist(self._owned_by(), self._volume_policy)
         adopted = [item for item in everything if item.entry.adopted and not item.done]
         # One that cannot be released, because an admission webhook refuses it, must not hold the others up.
         async with asyncio.TaskGroup() as beside:
             for item in adopted:
                 beside.create_task(self._release(item))
-            await self._remove_ours(everything)
+            await self._remove_ours(everything, policy)
         # And once more before a gate opens by it. A moment ago will do, and one question serves all who have it.
         await self._persist(self._member.ref, lambda: self._member.verify(within=RECENT))
 
-    async def _remove_ours(self, everything: list[Item]) -> None:
+    async def _volume_policy(self) -> VolumePolicy:
+        return claims.known(self._volumes())
+
+    def _owned_by(self) -> ObjectRef:
+        return next((one.spec.owner for one in self._chunks.values()), self._member.ref)
+
+    async def _remove_ours(self, everything: list[Item], policy: VolumePolicy) -> None:
         done = [item for item in everything if item.done]
         left = [item for item in everything if not item.done and not item.entry.adopted]
         left = await self._without_taken(left)
         later = [item for item in left if self._releases and self._releases.afterwards(item.entry)]
         todo = await self._settle([item for item in left if item not in later])
-        todo += self._add(await self._persist(self._member.ref, lambda: self._survey.claims(todo)))
+        found = self._add(await self._persist(self._member.ref, lambda: self._survey.claims(todo, policy)))
+        todo += self._without_kept(found, todo)
         facts = await self._persist(self._member.ref, lambda: self._survey.facts(todo, everything))
         for now in Stage:
             if now is Stage.CALLERS:
@@ -185,7 +201,8 @@ class Removal:
                 for together in order([item for item in found if stage(item, facts) < now], facts):
                     await self._remove_together(together, note=True)
             if now is Stage.CLAIMS:
-                todo += self._add(await self._persist(self._member.ref, self._survey.more_claims))
+                more = self._add(await self._persist(self._member.ref, self._survey.more_claims))
+                todo += self._without_kept(more, todo)
             of_stage = [item for item in todo if stage(item, facts) is now]
             for together in order(of_stage, facts):
                 await self._remove_together(together, note=now not in _OWNING)
@@ -307,9 +324,7 @@ class Removal:
 
     async def _settle(self, todo: list[Item]) -> list[Item]:
         """The objects that are to be deleted."""
-        for item in todo:
-            if item.entry.kept:
-                self._leave(item, Reason.KEPT_BY_POLICY, "it is marked to be kept", "unwind", kept=True)
+        self._without_kept(todo, todo)
         intended = [item for item in todo if not item.entry.kept and item.entry.state == EntryState.INTENDED]
         ours = await self._persist(self._member.ref, lambda: self._survey.confirm(intended))
         found = {(item.chunk, item.key) for item in ours}
@@ -317,6 +332,18 @@ class Removal:
             if (item.chunk, item.key) not in found:
                 self._nothing(item)
         return [item for item in todo if not item.entry.kept and item.entry.state != EntryState.INTENDED] + ours
+
+    def _without_kept(self, found: list[Item], todo: list[Item]) -> list[Item]:
+        """Those of these objects that are not to be kept; the others go into the ledger."""
+        namespaces = {item.entry.object.name for item in todo if item.entry.object.kind == NAMESPACES.kind}
+        for item in [item for item in found if item.entry.kept]:
+            why = "it is marked to be kept"
+            if claims.retained(item.entry):
+                why = claims.why_retained(item.entry)
+                if self._take_along and item.entry.object.namespace in namespaces:
+                    why = f"it goes along with Namespace {item.entry.object.namespace} ({TAKE_ALONG_ANNOTATION})"
+            self._leave(item, Reason.KEPT_BY_POLICY, why, "unwind", kept=True)
+        return [item for item in found if not item.entry.kept]
 
     async def _release(self, item: Item) -> None:
         await self._persist(item.entry.object, lambda: release(self._member, item, owner=self._owner))

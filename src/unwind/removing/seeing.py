@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.names import DELETE_PROTECTION_LABEL
+from unwind.api.policies import VolumePolicy
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, STATEFUL_SETS, Resource
 from unwind.api.unwind import Entry
 from unwind.errors import UnwindError
@@ -20,7 +21,7 @@ from unwind.removing.blast import Told
 from unwind.removing.clouded import Cloud
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from unwind.fleet.fleet import Fleet
     from unwind.fleet.member import Member
@@ -49,18 +50,19 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return [one for one in self.claims if (one.object.namespace, one.source) in sets]
 
 
-async def look_at(fleet: Fleet, target: Anchor, entries: Sequence[Entry]) -> Seen:
-    """What a member tells of these. One that cannot be reached is no reason not to tell the rest."""
+async def look_at(fleet: Fleet, target: Anchor, entries: Sequence[Entry], *, emptied: Iterable[Entry] = ()) -> Seen:
+    """What a member tells of these. One that cannot be reached is no reason not to tell the rest. `emptied`: those of
+    whose StatefulSets all claims go."""
     if not entries:
         return Seen()
     try:
         async with fleet.member(target) as member:
-            return await _seen(member, entries)
+            return await _seen(member, entries, {entry.object.uid for entry in emptied})
     except UnwindError as error:
         return Seen(unseen=str(error))
 
 
-async def _seen(member: Member, entries: Sequence[Entry]) -> Seen:
+async def _seen(member: Member, entries: Sequence[Entry], emptied: Collection[str]) -> Seen:
     refs = [entry.object for entry in entries]
     known = {ref.uid for ref in refs}
     resources = {}
@@ -73,10 +75,12 @@ async def _seen(member: Member, entries: Sequence[Entry]) -> Seen:
                     resources[ref.name] = len(await contents.of_kind(member.client, resource))
             elif (ref.group, ref.kind) == (STATEFUL_SETS.group, STATEFUL_SETS.kind):
                 found = await member.client.get(STATEFUL_SETS, ref.name, namespace=ref.namespace)
-                made += [one for one in await claims.of_set(member, found, order=0) if one.object.uid not in known]
+                policy = VolumePolicy.DELETE if ref.uid in emptied else VolumePolicy.RETAIN
+                of_set = await claims.of_set(member, found, order=0, policy=policy)
+                made += [one for one in of_set if one.object.uid not in known]
         except NotFoundError:
             continue  # it is gone already
-    cloud = await clouded.look(member, [*refs, *(one.object for one in made)])
+    cloud = await clouded.look(member, [*refs, *(one.object for one in made if not one.kept)])
     protected = await shielded.protected(member, await _labelled(member, entries))
     return Seen(resources=resources, cloud=cloud, claims=tuple(made), protected=tuple(protected))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api.names import OWNER_LABEL
+from unwind.api.policies import VolumePolicy
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SERVICES, STATEFUL_SETS
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, EntryState
 from unwind.concurrency import side_by_side
@@ -48,6 +49,7 @@ class Survey:
         self._releases = releases
         self._entries = {name: len(chunk.spec.entries) for name, chunk in chunks.items()}
         self._known = {entry.object.uid for chunk in chunks.values() for entry in chunk.spec.entries.values()}
+        self._policy = VolumePolicy.RETAIN
         self._sets: dict[str, tuple[Item, Object]] = {}
         """The StatefulSets that were seen, by uid."""
 
@@ -68,8 +70,10 @@ class Survey:
         await self._write(ours, lambda it: {"state": it.state, "object": {"uid": it.object.uid}})
         return ours
 
-    async def claims(self, todo: Sequence[Item]) -> list[Item]:
-        """The claims of StatefulSets that are not in the inventory yet, written into it before the sets go."""
+    async def claims(self, todo: Sequence[Item], policy: VolumePolicy) -> list[Item]:
+        """The claims of StatefulSets that are not in the inventory yet, written into it before the sets go. Those that
+        stay are in it, too, as `kept`."""
+        self._policy = policy
         sets = [item for item in todo if _is(item, STATEFUL_SETS) and item.entry.object.uid not in self._sets]
         for item in sets:
             if found := await self._find(item):
@@ -80,7 +84,7 @@ class Survey:
         """The claims of the StatefulSets that were seen and that nobody knew of: one may be scaled up until it goes."""
         made: list[Entry] = []
         for item, found in self._sets.values():
-            made += await claims.of_set(self._member, found, order=item.entry.order)
+            made += await claims.of_set(self._member, found, order=item.entry.order, policy=self._policy)
         unknown = [one for one in made if one.object.uid not in self._known]
         new = [Item(await self._room(), f"pvc-{one.object.uid}", one) for one in unknown]
         await self._write(new, msgspec.to_builtins)

@@ -20,6 +20,7 @@ from tests.plane.removals import (
     until_claimed,
 )
 from unwind.api.names import OWNER_LABEL
+from unwind.api.policies import VolumePolicy
 from unwind.api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -91,7 +92,7 @@ async def test_killed_after_each_write_nothing_is_lost_and_nothing_is_done_twice
                 its = scene.another()
                 its.owner = scene.owner
                 its.inventories = Inventories(management, namespace=scene.inventories.namespace)
-                removal = await stack.enter_async_context(its.removal(client=client))
+                removal = await stack.enter_async_context(its.removal(client=client, volumes=VolumePolicy.DELETE))
                 async with asyncio.TaskGroup() as process:
                     running = process.create_task(removal.run())
                     death = process.create_task(life.died.wait())
@@ -114,11 +115,11 @@ async def test_cancelled_at_random_moments_it_comes_to_the_same_end(scene: Scene
     async with asyncio.TaskGroup() as tasks:
         operator = tasks.create_task(serve_finalizers(scene.client, resource, FINALIZER))
         for _ in range(15):
-            async with scene.removal() as removal, asyncio.TaskGroup() as process:
+            async with scene.removal(volumes=VolumePolicy.DELETE) as removal, asyncio.TaskGroup() as process:
                 running = process.create_task(removal.run())
                 await asyncio.wait([running], timeout=chance.uniform(0.0, 0.6))
                 running.cancel()
-        await scene.remove()
+        await scene.remove(volumes=VolumePolicy.DELETE)
         operator.cancel()
     await nothing_lost(scene, room)
 
@@ -204,7 +205,7 @@ async def test_a_claim_made_while_its_set_goes_is_found(scene: Scene, room: str)
     await scene.put(gadgets, {"metadata": {"name": "one", "namespace": room, "finalizers": [FINALIZER]}})
     await scene.write()
     told = Told()
-    async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
+    async with scene.removal(told=told, volumes=VolumePolicy.DELETE) as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
         await told.until("waits for", FINALIZER)
         await scene.client.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 2}}, namespace=room)

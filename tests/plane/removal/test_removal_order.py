@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.plane.removals import Scene, Told, serve_finalizers, stateful_set, until_claimed
+from unwind.api.policies import VolumePolicy
 from unwind.api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -177,14 +178,15 @@ async def test_the_claims_of_a_stateful_set_are_written_down_and_go_after_it(sce
     made = [await until_claimed(scene.client, room, f"data-db-{number}") for number in range(2)]
     body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data-db-9", "namespace": room}}
     theirs = await scene.client.create(PERSISTENT_VOLUME_CLAIMS, body | {"spec": made[0]["spec"]})
-    removal = await scene.remove()
+    removal = await scene.remove(volumes=VolumePolicy.DELETE)
     uids = {one["metadata"]["uid"] for one in made}
-    assert removal.progress.total == 4
-    assert (removal.progress.removed, removal.progress.left) == (3, 1)
+    assert removal.progress.total == 5
+    assert (removal.progress.removed, removal.progress.left) == (3, 2)
     assert uids < removal.removed
     account = await scene.account()
     assert {account[f"pvc-{uid}"].state for uid in uids} == {"Removed"}
-    # It has the name of one of the set's and is not: nobody deletes it.
+    # It has the name of one of the set's and not its labels: nobody deletes it.
+    assert account[f"pvc-{theirs['metadata']['uid']}"].ledger
     left = await scene.client.get(PERSISTENT_VOLUME_CLAIMS, "data-db-9", namespace=room)
     assert left["metadata"]["uid"] == theirs["metadata"]["uid"]
     sent = [one.object_ref.resource for one in scene.cluster.audit.deletions(namespace=room) if one.uid]
@@ -200,7 +202,7 @@ async def test_a_claim_that_no_chunk_has_room_for_gets_a_chunk_of_its_own(scene:
     for number in range(499):
         metadata = {"name": f"gone-{number}", "namespace": room, "uid": f"u-{number}"}
         scene.enter(CONFIG_MAPS, {"metadata": metadata}, state="Removed")
-    removal = await scene.remove()
+    removal = await scene.remove(volumes=VolumePolicy.DELETE)
     assert removal.progress.removed == 501
     first, second = await scene.read()
     assert len(first.spec.entries) == 500

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from unwind.addons.pruning import dropped
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Entry, EntryState, LedgerNote
@@ -34,3 +36,7 @@ def test_the_claims_of_a_set_go_when_the_set_did_and_not_before() -> None:
     assert list(dropped({"set": db, "pvc": claim}, {"set"})) == []
     assert list(dropped({"set": db, "pvc": claim}, set())) == ["set", "pvc"]
     assert list(dropped({"pvc": claim}, set())) == ["pvc"]
+    # One that is kept stays in the ledger.
+    kept = msgspec.structs.replace(claim, kept=True)
+    assert list(dropped({"set": db, "pvc": kept}, set())) == ["set"]
+    assert list(dropped({"pvc": kept}, set())) == []

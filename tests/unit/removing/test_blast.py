@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from tests.unit.removing.making import content
+from unwind.api.meta import ObjectRef
 from unwind.api.names import DELETE_POLICY_ANNOTATION, OWNER_LABEL, SVELTOS_OWNER_ANNOTATION
+from unwind.api.unwind import Entry
 from unwind.fleet.contents import Content
 from unwind.removing.blast import Blast, divide
 from unwind.removing.clouded import Cloud, Volume
@@ -131,3 +133,15 @@ def test_what_is_foreseen_counts_all_and_warns_of_what_stays() -> None:
     assert [told.object.name for told in seen.staying] == ["kept", "pv-2"]
     assert any("Namespace room stays, too" in line for line in seen.warnings)
     assert seen.critical_path == ("the rest", "namespaces")
+
+
+def test_claims_that_are_retained_stay_and_are_named_wherever_they_are() -> None:
+    claim, stateful_set = content("PersistentVolumeClaim", "data-db-0"), content("StatefulSet", "db", group="apps")
+    ref = ObjectRef(version="v1", kind="PersistentVolumeClaim", name="data-db-0", uid=claim.metadata.uid)
+    kept = [Entry(object=ref, source="StatefulSet db", kept=True)]
+    alone = divide(stateful_set, [], [claim, stateful_set], retained=kept)
+    in_namespace = divide(namespace(), [claim, stateful_set], [claim, stateful_set], retained=kept)
+    for blast, going in ((alone, ["db"]), (in_namespace, ["db", "room"])):
+        assert names(blast.going) == going
+        assert "unwind.dev/volumes" in staying(blast)["data-db-0"]
+        assert list(blast.retained) == kept

@@ -17,6 +17,7 @@ from unwind.addons.records import Records
 from unwind.addons.reports import Outcome
 from unwind.api import names
 from unwind.api.meta import ObjectRef, ref_of
+from unwind.api.policies import volume_policy
 from unwind.api.sveltos import CLUSTER_SUMMARIES, CONFIG_GROUP, HelmChartAction, SyncMode
 from unwind.api.sveltos_status import DeployedKinds, FeatureID, FeatureStatus, HelmReleaseSummary
 from unwind.api.unwind import EntryState
@@ -25,6 +26,7 @@ from unwind.controllers.addons.books import ReleaseBook, is_of
 from unwind.controllers.addons.statuses import Result
 from unwind.deleting.entering import Waiting
 from unwind.errors import UnwindError
+from unwind.removing import claims
 from unwind.removing.removal import Removal
 
 if TYPE_CHECKING:
@@ -186,6 +188,7 @@ class Work:
         # What was never deployed has nothing that could have dropped out of it.
         self._first = not summary.status.feature_summaries
         self._take_along = annotations.get(names.TAKE_ALONG_ANNOTATION) == "true"
+        self._volumes = volume_policy(annotations)
         self.dry_run = summary.spec.cluster_profile_spec.sync_mode == SyncMode.DRY_RUN
         self._removals: list[Removal] = []
         self._landed: Callable[[], None] = lambda: None
@@ -261,6 +264,7 @@ class Work:
             deleters=shared.deleters,
             plugins=shared.plugins,
             take_along=self._take_along,
+            volumes=lambda: self._volumes,
             started=self._removals.append,
             changed=self._news,
             clock=shared.clock,
@@ -346,6 +350,7 @@ class Work:
             )
             for chunk in records.chunks
         ]
+        policy = claims.known(self._volumes)
         removal = Removal(
             member,
             shared.inventories,
@@ -353,6 +358,7 @@ class Work:
             deleters=shared.deleters,
             plugins=shared.plugins,
             take_along=self._take_along,
+            volumes=lambda: policy,
             releases=releases,
             changed=self._news,
             clock=shared.clock,

@@ -14,6 +14,7 @@ from unwind.addons.helm_removing import HelmReleases
 from unwind.api import names
 from unwind.api.fields import Unknown
 from unwind.api.names import Finalizer, Reason
+from unwind.api.policies import volume_policy
 from unwind.api.resources import SECRETS
 from unwind.api.sveltos import ClusterSummary, ClusterType, SyncMode
 from unwind.api.sveltos_status import FeatureStatus
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
     from unwind.addons.helm import Helm
+    from unwind.api.policies import VolumePolicy
     from unwind.api.unwind import Teardown
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches, SeenProfile
@@ -422,7 +424,12 @@ class Summaries:
         uid, cluster, profile = summary.metadata.uid, summarizing.cluster_of(summary), self._profile_of(summary)
         self._keys[uid] = key_of(summary)
         along = bool(profile and profile.metadata.annotations.get(names.TAKE_ALONG_ANNOTATION) == "true")
-        return self._withdrawals.begin(uid, cluster, target, manner, free=free, take_along=along)
+
+        def volumes() -> VolumePolicy | Unknown:
+            now = self._profile_of(summary)
+            return volume_policy(now.metadata.annotations if now else None)
+
+        return self._withdrawals.begin(uid, cluster, target, manner, free=free, take_along=along, volumes=volumes)
 
     async def _take_back(self, summary: ClusterSummary, target: Target | None, manner: Manner) -> None:
         uid = summary.metadata.uid

@@ -15,6 +15,7 @@ import msgspec
 
 from unwind.addons import helm_removing
 from unwind.api.names import Reason
+from unwind.api.policies import retained
 from unwind.api.unwind import LedgerNote
 from unwind.concurrency import side_by_side, to_tell
 from unwind.controllers.addons.places import by_place, member_of
@@ -27,6 +28,8 @@ from unwind.removing.removal import Removal, release
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
+    from unwind.api.fields import Unknown
+    from unwind.api.policies import VolumePolicy
     from unwind.api.unwind import Inventory
     from unwind.clock import Clock
     from unwind.deleting.registering import External, Registration
@@ -62,8 +65,17 @@ _WHY = {
 class Withdrawal:
     """The withdrawal of one summary, or one Work."""
 
-    def __init__(self, uid: str, cluster: Hashable, manner: Manner, *, why: tuple[Reason, str] | None = None) -> None:
+    def __init__(
+        self,
+        uid: str,
+        cluster: Hashable,
+        manner: Manner,
+        *,
+        why: tuple[Reason, str] | None = None,
+        volumes: Callable[[], VolumePolicy | Unknown] = retained,
+    ) -> None:
         self.uid = uid
+        self.volumes = volumes
         self.cluster = cluster
         self.manner = manner
         self.why = why or _WHY.get(manner)
@@ -141,13 +153,14 @@ class Withdrawals:
         *,
         free: bool = True,
         take_along: bool = False,
+        volumes: Callable[[], VolumePolicy | Unknown] = retained,
         why: tuple[Reason, str] | None = None,
     ) -> Withdrawal:
         """The withdrawal of an owner; it is begun if it is not under way. Nothing is removed before it is `free`."""
         there = self._under_way.get(uid)
         if there is None or there.manner is not manner:
             self.give_up(uid)
-            there = self._under_way[uid] = Withdrawal(uid, cluster, manner, why=why)
+            there = self._under_way[uid] = Withdrawal(uid, cluster, manner, why=why, volumes=volumes)
             there.task = self._tasks.create_task(self._run(there, target, take_along=take_along))
         if free and not there.free.is_set():
             there.free.set()
@@ -262,6 +275,7 @@ class Withdrawals:
                 plugins=self._plugins,
                 releases=self._releases,
                 take_along=take_along,
+                volumes=it.volumes,
                 discarded=True,
                 going=lambda: self._going(it.cluster),
                 changed=lambda: self._further(it, members),

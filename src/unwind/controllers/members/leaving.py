@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unwind.api.policies import VolumePolicy
 from unwind.controllers.members.closing import Closing
 from unwind.controllers.teardowns.executing import Execution
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from unwind.api.fields import Unknown
     from unwind.api.unwind import Blocker, Step, StepState, Teardown
     from unwind.controllers.teardowns.drafting import Said
     from unwind.controllers.teardowns.releasing import LetGo
@@ -32,6 +34,7 @@ class Leaving:
         wording: Wording,
         said: tuple[Said, ...] = (),
         take_along: Callable[[Step], bool] = lambda _: False,
+        volumes: Callable[[Step], VolumePolicy | Unknown] = lambda _: VolumePolicy.RETAIN,
         stepped: Callable[[Step, StepState], None] = lambda *_: None,
         written: Callable[[Teardown], None] = lambda _: None,
         changed: Callable[[], None] = lambda: None,
@@ -58,6 +61,7 @@ class Leaving:
                 client,
                 said=said,
                 take_along=take_along,
+                volumes=volumes,
                 stepped=stepped,
                 wording=wording,
                 owns=owns,

@@ -22,6 +22,7 @@ from unwind.api.names import (
     Finalizer,
     Reason,
 )
+from unwind.api.policies import volume_policy
 from unwind.api.unwind import Cause, StepState, Teardown
 from unwind.clock import SYSTEM
 from unwind.controllers.members import drafting, wording
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import timedelta
 
+    from unwind.api.fields import Unknown
+    from unwind.api.policies import VolumePolicy
     from unwind.api.unwind import Step
     from unwind.clock import Clock
     from unwind.controllers.members.caches import MemberCaches
@@ -241,6 +244,7 @@ class Unjoining:
             wording=self._wording(cluster, target),
             said=misunderstood(target),
             take_along=self._takes_along(cluster),
+            volumes=self._volumes,
             stepped=self._stepped,
             written=self._teardowns.take,
             changed=lambda: self._queue.add(key),
@@ -378,6 +382,12 @@ class Unjoining:
         """The steps whose Works say that foreign things go along."""
         takers = {one.metadata.uid for one in self._members.works_of(cluster) if takes_along(one)}
         return lambda step: step.object.uid in takers
+
+    def _volumes(self, step: Step) -> VolumePolicy | Unknown:
+        """What the Work of a step says about the claims of its StatefulSets."""
+        work = self._members.works.cache.get(Key(step.object.namespace, step.object.name))
+        ours = work and work.metadata.uid == step.object.uid
+        return volume_policy(work.metadata.annotations if work and ours else None)
 
     def _stepped(self, step: Step, state: StepState) -> None:
         if state in _OVER and step.object.kind == WORKS.kind:

@@ -11,6 +11,7 @@ from unwind.addons.sources import Source
 from unwind.api import names
 from unwind.api.karmada import WORKS
 from unwind.api.meta import ref_of
+from unwind.api.policies import volume_policy
 from unwind.chance import CHANCE
 from unwind.concurrency import Together
 from unwind.controllers.members import works_telling as telling
@@ -40,7 +41,10 @@ _SHOWN = 20
 def matters(work: Work, cluster: Cluster) -> object:
     """What decides what has to be on the member; neither status does."""
     meta = work.metadata
-    said = tuple(meta.annotations.get(one) for one in (names.ADOPT_ANNOTATION, names.TAKE_ALONG_ANNOTATION))
+    said = tuple(
+        meta.annotations.get(one)
+        for one in (names.ADOPT_ANNOTATION, names.TAKE_ALONG_ANNOTATION, names.VOLUMES_ANNOTATION)
+    )
     return meta.uid, meta.generation, said, cluster.metadata.uid, cluster.spec.id
 
 
@@ -141,6 +145,7 @@ class Putting:
                 deleters=self._deleters,
                 plugins=self._plugins,
                 take_along=takes_along(work),
+                volumes=lambda: volume_policy(work.metadata.annotations),
                 started=started,
                 changed=changed,
                 clock=self._clock,

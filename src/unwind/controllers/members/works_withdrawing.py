@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from unwind.api.karmada import CLUSTERS, Cluster
 from unwind.api.names import Finalizer, Reason
+from unwind.api.policies import volume_policy
 from unwind.concurrency import Together
 from unwind.controllers.addons.summarizing import dependents
 from unwind.controllers.addons.withdrawing import Manner
@@ -14,10 +15,13 @@ from unwind.controllers.members.works_putting import takes_along
 from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.fleet.targets import of_karmada
 from unwind.kube.errors import NotFoundError
+from unwind.kube.views import Key
 from unwind.removing.inventories import items
 
 if TYPE_CHECKING:
+    from unwind.api.fields import Unknown
     from unwind.api.karmada import Work
+    from unwind.api.policies import VolumePolicy
     from unwind.controllers.addons.withdrawing import Withdrawals
     from unwind.controllers.members.caches import MemberCaches
     from unwind.controllers.members.works_writing import WorkWords
@@ -99,6 +103,11 @@ class Withdrawing:
             if not ((it := self._withdrawals.get(one.metadata.uid)) and it.absent)
         ]
 
+    def _volumes(self, work: Work) -> VolumePolicy | Unknown:
+        """What the Work says now about the claims of its StatefulSets."""
+        now = self._caches.works.cache.get(Key(work.metadata.namespace, work.metadata.name))
+        return volume_policy((now or work).metadata.annotations)
+
     async def _take_back(self, work: Work, cluster: Cluster, manner: Manner) -> None:
         uid, target = work.metadata.uid, of_karmada(cluster)
         it = self._withdrawals.begin(
@@ -107,6 +116,7 @@ class Withdrawing:
             target,
             manner,
             take_along=takes_along(work),
+            volumes=lambda: self._volumes(work),
             why=(Reason.KEPT_BY_POLICY, "spec.preserveResourcesOnDeletion") if manner is Manner.RELEASE else None,
         )
         if it.done:

@@ -9,6 +9,7 @@ from unwind import logs
 from unwind.api import capi
 from unwind.api.capi import KUBECONFIG_SUFFIX
 from unwind.api.names import CLUSTER_UID_ANNOTATION, TAKE_ALONG_ANNOTATION, Finalizer
+from unwind.api.policies import volume_policy
 from unwind.api.resources import SECRETS
 from unwind.api.sveltos import ClusterType
 from unwind.api.unwind import Cause, StepState, Teardown
@@ -30,10 +31,12 @@ from unwind.kube.views import Key
 from unwind.removing.inventories import Inventories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from datetime import timedelta
 
     from unwind.api.capi import Cluster
+    from unwind.api.fields import Unknown
+    from unwind.api.policies import VolumePolicy
     from unwind.api.sveltos import ClusterSummary
     from unwind.api.unwind import Step
     from unwind.clock import Clock
@@ -233,6 +236,7 @@ class Teardowns:
             self._client,
             said=self._said(target, teardown),
             take_along=self._takes_along,
+            volumes=self._volumes,
             stepped=self._stepped,
             paused=target.paused,
             owns=lambda: self._owner.owns(str(key)),
@@ -285,10 +289,18 @@ class Teardowns:
 
     def _takes_along(self, step: Step) -> bool:
         """Whether the profile of a step says that foreign things go along."""
+        return self._annotations(step).get(TAKE_ALONG_ANNOTATION) == "true"
+
+    def _volumes(self, step: Step) -> VolumePolicy | Unknown:
+        """What the profile of a step says about the claims of its StatefulSets."""
+        return volume_policy(self._annotations(step))
+
+    def _annotations(self, step: Step) -> Mapping[str, str]:
+        """Those of the profile of a step."""
         summary = self._caches.summaries.cache.get(Key(step.object.namespace, step.object.name))
         key = profile_of(summary) if summary else None
         profile = self._caches.profile(key) if key else None
-        return bool(profile and profile.metadata.annotations.get(TAKE_ALONG_ANNOTATION) == "true")
+        return profile.metadata.annotations if profile else {}
 
     def _stepped(self, step: Step, state: StepState) -> None:
         self._projections.tell(step.object, state)

@@ -11,6 +11,7 @@ import msgspec
 
 from unwind import logs
 from unwind.api.names import Reason
+from unwind.api.policies import VolumePolicy
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Plan, Release, StepState, Teardown
 from unwind.chance import CHANCE
 from unwind.controllers.addons.wording import WORTH_TELLING
@@ -25,6 +26,7 @@ from unwind.planning.progress import Progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from unwind.api.fields import Unknown
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Blocker, Inventory, Step, TeardownStatus
     from unwind.clock import Timer
@@ -60,6 +62,7 @@ class Execution:
         *,
         said: tuple[Said, ...] = (),
         take_along: Callable[[Step], bool] = lambda _: False,
+        volumes: Callable[[Step], VolumePolicy | Unknown] = lambda _: VolumePolicy.RETAIN,
         stepped: Callable[[Step, StepState], None] = lambda *_: None,
         wording: Wording = ADDONS,
         paused: bool = False,
@@ -110,6 +113,7 @@ class Execution:
                 means,
                 teardown=teardown.metadata.name,
                 take_along=take_along(step),
+                volumes=lambda step=step: volumes(step),  # type: ignore[misc]
                 wording=wording,
                 going=lambda step=step: self._going(step),  # type: ignore[misc]
                 changed=self._dirty.set,

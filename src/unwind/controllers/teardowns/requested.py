@@ -14,8 +14,17 @@ import msgspec
 from unwind import logs
 from unwind.addons.records import Records
 from unwind.api.conditions import without_condition
+from unwind.api.fields import Unknown
 from unwind.api.meta import ref_of
-from unwind.api.names import MAX_OBJECTS_ANNOTATION, REQUEST_PREFIX, RESOURCE_ANNOTATION, ConditionType, Reason
+from unwind.api.names import (
+    MAX_OBJECTS_ANNOTATION,
+    REQUEST_PREFIX,
+    RESOURCE_ANNOTATION,
+    VOLUMES_ANNOTATION,
+    ConditionType,
+    Reason,
+)
+from unwind.api.policies import volume_policy
 from unwind.api.unwind import BLOCKERS_SHOWN, TEARDOWNS, Blocker, Cause, Effort, Phase, Plan, Step, Teardown
 from unwind.clock import SYSTEM
 from unwind.controllers.teardowns import entitling, telling
@@ -176,6 +185,7 @@ class Requested:
             return None
         # Nobody else looks after the target, and it is where the manager is: there is no way to it but that.
         target = Anchor(ref=teardown.spec.target, secret="", has_class=True)
+        # Claims that go are in the inventory. One that appears later stays: the annotation was authorised before it did.
         execution = Execution(teardown, target, self._means, self._client, owns=lambda: self._owner.owns(key.name))
         self._under_way.begin(key, execution)
         return None
@@ -237,8 +247,11 @@ class Requested:
         said = teardown.metadata.annotations.get(RESOURCE_ANNOTATION, "")
         if invalid := invalid_target(ref, resource, said):
             return Refusal(reason=Reason.INVALID_TARGET, message=invalid)
+        volumes = volume_policy(teardown.metadata.annotations)
+        if isinstance(volumes, Unknown):
+            return Refusal(reason=Reason.UNKNOWN_VALUE, message=f"{VOLUMES_ANNOTATION} is {volumes}")
         try:
-            seen = await blast.look(member, resource, ref.name, namespace=ref.namespace, uid=ref.uid)
+            seen = await blast.look(member, resource, ref.name, namespace=ref.namespace, uid=ref.uid, volumes=volumes)
         except (NotFoundError, blast.AnotherError) as error:
             return Refusal(reason=Reason.TARGET_GONE, message=str(error))
         if refusing := await shielded.refusals(member, seen, home=self._namespace):
@@ -254,13 +267,14 @@ class Requested:
         owner = ref_of(TEARDOWNS, teardown.metadata)
         records = Records(self._means.inventories, owner, member)
         await records.load(exactly=True)
-        wanted = {entry.object.uid: entry for entry in seen.entries}
+        # With the claims that stay: they belong into the ledger.
+        wanted = {entry.object.uid: entry for entry in (*seen.entries, *seen.retained)}
         # An earlier try may have died over this, and something may have gone or come since.
         await records.change({key: None for key in records.entries if key not in wanted})
         await records.put({key: entry for key, entry in wanted.items() if key not in records.entries})
         if records.entries.keys() != wanted.keys():
             raise UnwindError("the inventory is not as it was written", remedy="it is looked at again")
-        made = plan(owner, teardown.spec.title, objects=len(wanted))
+        made = plan(owner, teardown.spec.title, objects=len(seen.entries))
         # Only as it was read: somebody who was faster has begun already, or taken it back.
         read = await self._client.get(TEARDOWNS, teardown.metadata.name)
         now = msgspec.convert(read, Teardown)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.meta import ObjectMeta, manifest
-from unwind.api.names import MAX_OBJECTS_ANNOTATION, REQUEST_PREFIX, RESOURCE_ANNOTATION
+from unwind.api.names import MAX_OBJECTS_ANNOTATION, REQUEST_PREFIX, RESOURCE_ANNOTATION, VOLUMES_ANNOTATION
+from unwind.api.policies import VolumePolicy
 from unwind.api.resources import Resource
 from unwind.api.unwind import TEARDOWNS, Cause, Teardown, TeardownSpec
 from unwind.kube.errors import AlreadyExistsError
@@ -23,7 +24,13 @@ REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSub
 
 
 async def request(
-    client: Client, target: ObjectRef, *, plural: str, now: datetime, max_objects: int | None = None
+    client: Client,
+    target: ObjectRef,
+    *,
+    plural: str,
+    now: datetime,
+    max_objects: int | None = None,
+    volumes: VolumePolicy = VolumePolicy.RETAIN,
 ) -> Teardown:
     """The Teardown that has the target deleted: a new one, or one that somebody has asked for and is not finished.
 
@@ -36,7 +43,13 @@ async def request(
         if under_way := next((one for one in asked if not one.finished), None):
             return under_way
         wanted = written(
-            target, name=free_name(target.uid, asked), by=by, plural=plural, now=now, max_objects=max_objects
+            target,
+            name=free_name(target.uid, asked),
+            by=by,
+            plural=plural,
+            now=now,
+            max_objects=max_objects,
+            volumes=volumes,
         )
         try:
             return msgspec.convert(await client.create(TEARDOWNS, manifest(TEARDOWNS, wanted)), Teardown)
@@ -45,12 +58,21 @@ async def request(
 
 
 def written(
-    target: ObjectRef, *, name: str, by: str, plural: str, now: datetime, max_objects: int | None = None
+    target: ObjectRef,
+    *,
+    name: str,
+    by: str,
+    plural: str,
+    now: datetime,
+    max_objects: int | None = None,
+    volumes: VolumePolicy = VolumePolicy.RETAIN,
 ) -> Teardown:
     """The Teardown as it is written (pure)."""
-    limit = {} if max_objects is None else {MAX_OBJECTS_ANNOTATION: str(max_objects)}
+    said = {} if max_objects is None else {MAX_OBJECTS_ANNOTATION: str(max_objects)}
+    if volumes is not VolumePolicy.RETAIN:
+        said[VOLUMES_ANNOTATION] = volumes.value
     return Teardown(
-        metadata=ObjectMeta(name=name, annotations={RESOURCE_ANNOTATION: plural} | limit),
+        metadata=ObjectMeta(name=name, annotations={RESOURCE_ANNOTATION: plural} | said),
         spec=TeardownSpec(
             title=str(target),
             target=target,

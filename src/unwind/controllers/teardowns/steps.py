@@ -10,6 +10,7 @@ import msgspec
 
 from unwind.addons import helm_removing
 from unwind.api.names import Reason
+from unwind.api.policies import retained
 from unwind.api.unwind import Effort, EntryState, LedgerNote, Step, StepState
 from unwind.chance import CHANCE
 from unwind.clock import SYSTEM, Clock
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Iterable, Sequence
     from datetime import datetime
 
+    from unwind.api.fields import Unknown
     from unwind.api.meta import ObjectRef
+    from unwind.api.policies import VolumePolicy
     from unwind.api.unwind import Blocker, Inventory
     from unwind.clock import Timer
     from unwind.deleting.entering import Waiting
@@ -84,6 +87,7 @@ class Carrying:
         *,
         teardown: str,
         take_along: bool = False,
+        volumes: Callable[[], VolumePolicy | Unknown] = retained,
         going: Callable[[], Collection[str]] = frozenset,
         changed: Callable[[], None] = lambda: None,
         known: Callable[[], Sequence[Inventory] | None] = lambda: None,
@@ -100,6 +104,7 @@ class Carrying:
         self._means = means
         self._teardown = teardown
         self._take_along = take_along
+        self._volumes = volumes
         self._going = going
         self._changed = changed
         self._known = known
@@ -283,6 +288,7 @@ class Carrying:
                 plugins=means.plugins,
                 teardown=self._teardown,
                 take_along=self._take_along,
+                volumes=self._volumes,
                 # All of them go when the teardown has ended.
                 discarded=True,
                 going=self._going,
