@@ -33,12 +33,18 @@ def test_the_demonstration_tells_the_whole_story(tmp_path: Path) -> None:
     assert "ClusterProfile/audit stays, as its profile says" in text
 
     # The finalizer held things up, and Cluster API was told to wait.
-    assert "nobody serves backup.example.dev/last-backup" in text
+    unserved = "the finalizer backup.example.dev/last-backup, and nothing here is known to serve it"
+    assert unserved in text
+    assert "The orders are backed up in 5 s" in text
     assert "Cluster API is told: waiting for add-on cleanup" in text
-    assert text.index("nobody serves backup.example.dev/last-backup") < text.index("ClusterProfile/databases is gone")
+    assert text.index(unserved) < text.index("ClusterProfile/databases is gone")
 
     assert re.search(r"20 of 21 objects removed and seen to be absent in \d+ s, 1 left on purpose", text)
     assert "left: ConfigMap kube-system/audit-policy" in text
     assert "load balancers that still cost money: 0" in text
     assert "Cluster shops/prod is gone" in text
+    assert re.search(r"Cluster API deleted its infrastructure \d+\.\d s after the last add-on", text)
+    assert "$ kubectl delete clusters.cluster.x-k8s.io prod -n shops --wait=false" in text
+    # What needs a person is told, and not the operator that does its work.
+    assert "(must act: the controller of backup.example.dev)" in text
     assert shell.nothing_left()

@@ -127,19 +127,20 @@ class Show:
         said = Table.grid(padding=(0, 2, 0, 0))
         said.add_column(justify="right", no_wrap=True)
         said.add_column(overflow="fold")
-        for blocker in status.blockers[:3]:
-            said.add_row(Text("  waits", style="bold red"), _told(blocker))
-        if told := self._hook or ("the cluster may go" if teardown.finished else ""):
+        # What blocks is in the picture already: here is only who must act on the first of it.
+        if status.blockers and status.blockers[0].actor:
+            said.add_row(Text("  must act", style="bold red"), status.blockers[0].actor)
+        if told := self._hook.partition(";")[0] or ("the cluster may go" if teardown.finished else ""):
             said.add_row(Text("  Cluster API is told", style="bold cyan"), told)
-        if self._ask:
-            said.add_row(Text("  →", style="bold yellow"), Text(self._ask, style="bold yellow"))
         parts.append(said)
+        if self._ask:
+            parts += [Text(), Text(f"  → {self._ask}", style="bold yellow")]
         return Group(*parts)
 
 
 def _told(blocker: Blocker) -> str:
     told = blocker.message or str(blocker.object)
-    return f"{told}; {blocker.actor}" if blocker.actor else told
+    return f"{told} (must act: {blocker.actor})" if blocker.actor else told
 
 
 def summary(teardown: Teardown, ended: dict[str, float]) -> Table:

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
-from unwind.api.resources import CONFIG_MAPS, NAMESPACES
+from unwind.api.resources import CONFIG_MAPS, NAMESPACES, Resource
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, Inventory
@@ -22,17 +23,18 @@ from unwind.demo.operator import operate
 from unwind.errors import UnwindError
 from unwind.installing.gatekeeping import extension_name
 from unwind.installing.install import install
-from unwind.kube.errors import ApiError
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.local import building, tools, waiting
 from unwind.local import plane as planes
-from unwind.local import tools, waiting
 from unwind.local.capi import create_cluster
 from unwind.local.home import Shape
 from unwind.local.ports import Port
+from unwind.local.stubs import STUB_CLUSTERS, STUB_CONTROL_PLANES
 from unwind.local.toolbox import equip
 from unwind.testing.charts import ChartRepository
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Collection
     from pathlib import Path
 
     from unwind.kube.client import Client, Object
@@ -50,8 +52,9 @@ _LOOK_AGAIN = 0.1
 class Stage:
     """Everything that is up."""
 
-    def __init__(self, plane: Plane, log: Path) -> None:
+    def __init__(self, plane: Plane, log: Path, kubectl: Path) -> None:
         self.plane = plane
+        self._kubectl = kubectl
         self.client = plane.management.client
         self.member = plane.members[_MEMBER]
         self.log = log
@@ -99,23 +102,57 @@ class Stage:
         found = await self.client.list(INVENTORIES, namespace=HOME)
         return msgspec.convert(found, list[Inventory])
 
-    async def refusal(self) -> str:
-        """What somebody reads who deletes the protected namespace."""
+    async def until_protected(self) -> None:
+        """Return when the API server refuses to delete the protected namespace: it learns of policies after a while."""
         uid = (await self.client.get(NAMESPACES, scenery.PROTECTED))["metadata"]["uid"]
         async with asyncio.timeout(_LONG):
-            # Not meant until it is refused: the API server may not know of the protection yet.
-            while not await self._refused(uid, dry_run=True):  # noqa: ASYNC110 - nobody tells when it does
+            while True:
+                try:
+                    await self.client.delete(NAMESPACES, scenery.PROTECTED, uid=uid, dry_run=True)
+                except ApiError as error:
+                    if error.code != 403:
+                        raise
+                    return
                 await asyncio.sleep(_LOOK_AGAIN)
-        return await self._refused(uid, dry_run=False)
 
-    async def _refused(self, uid: str, *, dry_run: bool) -> str:
-        try:
-            await self.client.delete(NAMESPACES, scenery.PROTECTED, uid=uid, dry_run=dry_run)
-        except ApiError as error:
-            if error.code != 403:
-                raise
-            return error.status.message
-        return ""
+    async def kubectl(self, command: str) -> tuple[int, str]:
+        """Run a kubectl command as it is printed; returns its exit code and what it says."""
+        process = await asyncio.create_subprocess_exec(
+            self._kubectl,
+            *command.split()[1:],
+            env=os.environ | {"KUBECONFIG": str(self.plane.management.kubeconfig)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        said, _ = await process.communicate()
+        return process.returncode or 0, said.decode().strip()
+
+    def infrastructure_after(self, uids: Collection[str]) -> float:
+        """By how many seconds the first deletion of the cluster's control plane or infrastructure came after the last
+        deletion of these objects on the member. Both API servers' audit logs say when. Raises if it came before."""
+        on_member = [one.stage_timestamp for one in self.member.audit.deletions() if one.uid in uids]
+        infrastructure = [
+            one.request_received_timestamp
+            for resource in (STUB_CONTROL_PLANES, STUB_CLUSTERS)
+            for one in self.plane.management.audit.deletions(resource=resource.plural, namespace=scenery.NAMESPACE)
+        ]
+        if not on_member or not infrastructure:
+            raise UnwindError("the audit logs do not say when the cluster's infrastructure was deleted")
+        last, first = (datetime.fromisoformat(one) for one in (max(on_member), min(infrastructure)))
+        if first < last:
+            raise UnwindError(f"the cluster's infrastructure was deleted at {first}, before its last add-on at {last}")
+        return (first - last).total_seconds()
+
+    async def clear_member(self) -> None:
+        """Delete what was left on purpose: the member is used again, and with a real cluster it would be gone."""
+        for chunk in await self.inventories():
+            for entry in chunk.spec.entries.values():
+                it = entry.object
+                if entry.ledger:
+                    resource = Resource(it.group, it.version, entry.resource, it.kind, namespaced=bool(it.namespace))
+                    with suppress(NotFoundError, ConflictError):
+                        await self.member_client.delete(resource, it.name, uid=it.uid, namespace=it.namespace or None)
 
     async def let_go(self) -> None:
         """Take the finalizer off that nobody serves: somebody has made the backup by hand."""
@@ -129,6 +166,7 @@ async def set_up(progress: Progress, announce: Callable[[str], None]) -> AsyncIt
     """The stage, up to where the cluster is made; all of it goes at the end."""
     shape = Shape(members=1, nodes=True, helm=True, capi=True, cloud=True, cloud_delay=_CLOUD_DELAY)
     toolbox = await equip(shape, progress)
+    kubectl = (await building.ensure([tools.KUBECTL], progress))[tools.KUBECTL.name].path
     async with planes.running(shape, announce=announce) as plane:
         port = Port()
         url = f"https://127.0.0.1:{port}"
@@ -140,7 +178,7 @@ async def set_up(progress: Progress, announce: Callable[[str], None]) -> AsyncIt
             ChartRepository() as charts,
             asyncio.TaskGroup() as group,
         ):
-            stage = Stage(plane, log)
+            stage = Stage(plane, log, kubectl)
             operating = group.create_task(operate(stage.member_client))
             charts.add(scenery.CHART, scenery.chart(), version=scenery.CHART_VERSION)
             await _furnish(stage, charts.url)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _LOOKED_AT = 5.0
 _RETRY = 0.2
 _LONG = 240.0
+# With its group: other systems have kinds called Cluster, too.
+_DELETE = f"kubectl delete {CLUSTERS.plural}.{CLUSTERS.group} {scenery.CLUSTER} -n {scenery.NAMESPACE} --wait=false"
 
 
 async def tell(console: Console, progress: Progress, *, ask: bool, keep: bool) -> None:
@@ -64,8 +66,8 @@ async def _tell(console: Console, progress: Progress, *, ask: bool, keep: bool) 
 
 async def _refusal(console: Console, stage: Stage) -> None:
     _heading(console, "What must not be deleted, cannot be")
-    _typed(console, f"kubectl delete namespace {scenery.PROTECTED}")
-    said = Text(await stage.refusal(), style="red")
+    await stage.until_protected()
+    said = Text(await _run(console, stage, f"kubectl delete namespace {scenery.PROTECTED}", refused=True), style="red")
     if console.is_terminal:
         console.print(Padding(said, (0, 0, 0, 2)), soft_wrap=False)
     else:
@@ -74,11 +76,11 @@ async def _refusal(console: Console, stage: Stage) -> None:
 
 async def _deletion(console: Console, stage: Stage, cluster: Object, *, ask: bool) -> None:
     _heading(console, "A cluster is deleted: what depends on something goes before it, and the cluster waits")
-    _typed(console, f"kubectl delete cluster {scenery.CLUSTER} -n {scenery.NAMESPACE}")
-    console.print()
     uid = cluster["metadata"]["uid"]
+    addons = {entry.object.uid for chunk in await stage.inventories() for entry in chunk.spec.entries.values()}
+    await _run(console, stage, _DELETE)
+    console.print()
     with Show(console, f"Cluster {_name()} is being deleted") as show:
-        await stage.client.delete(CLUSTERS, scenery.CLUSTER, uid=uid, namespace=scenery.NAMESPACE)
         record = await _watched(stage, show, uid, ask=ask)
         seconds = show.seconds
     console.print()
@@ -92,7 +94,18 @@ async def _deletion(console: Console, stage: Stage, cluster: Object, *, ask: boo
             if entry.ledger:
                 _said(console, f"left: {entry.object} ({entry.ledger.message}; decided by {entry.ledger.by})")
     _said(console, f"load balancers that still cost money: {stage.load_balancers}")
-    _said(console, f"Cluster {_name()} is gone, and only then were its machines")
+    later = stage.infrastructure_after(addons)
+    _said(console, f"Cluster API deleted its infrastructure {later:.1f} s after the last add-on, by the audit logs")
+    _said(console, f"Cluster {_name()} is gone")
+
+
+async def _run(console: Console, stage: Stage, command: str, *, refused: bool = False) -> str:
+    """Run a command as it is printed, and return what it says; raises if it does not end as it should."""
+    _typed(console, command)
+    code, said = await stage.kubectl(command)
+    if (code != 0) is not refused:
+        raise UnwindError(f"`{command}` ended with {code}", remedy=said)
+    return said
 
 
 async def _watched(stage: Stage, show: Show, uid: str, *, ask: bool) -> Teardown:
@@ -146,13 +159,13 @@ async def _follow(
 async def _release(stage: Stage, show: Show, held: asyncio.Event, *, ask: bool) -> None:
     """When the finalizer that nobody serves holds things up: take it off, as a person would."""
     await held.wait()
-    what = f"nobody serves {scenery.BACKUP}: the cluster waits, and does not lose the orders"
+    # Short: a terminal cuts off a line that is longer than it is wide.
     if ask:
-        show.ask(f"{what}. Press Enter when the backup is made.")
+        show.ask("Press Enter when the orders are backed up")
         async with _key_press() as pressed:
             await pressed
     else:
-        show.ask(f"{what}. In {_LOOKED_AT:.0f} s somebody will have made the backup.")
+        show.ask(f"The orders are backed up in {_LOOKED_AT:.0f} s")
         await asyncio.sleep(_LOOKED_AT)
     await stage.let_go()
     show.ask("")
@@ -178,12 +191,13 @@ async def _key_press() -> AsyncIterator[Awaitable[str]]:
 
 async def _stay(console: Console, stage: Stage) -> None:
     """Another cluster to play with, and the commands for it, until Ctrl-C."""
+    await stage.clear_member()
     await stage.cluster()
     _heading(console, "It stays up until Ctrl-C, with another cluster of the same name. In another terminal:")
     for line in (
         f"export KUBECONFIG={stage.plane.management.kubeconfig}",
         f"unwind plan cluster/{scenery.CLUSTER} -n {scenery.NAMESPACE}",
-        f"kubectl delete cluster {scenery.CLUSTER} -n {scenery.NAMESPACE} --wait=false",
+        _DELETE,
         "unwind status --watch",
         f"unwind why cluster/{scenery.CLUSTER} -n {scenery.NAMESPACE}",
         "unwind ledger",

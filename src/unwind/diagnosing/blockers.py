@@ -42,12 +42,35 @@ _IN_CONTENT = re.compile(r"([^\s,:]+) in \d+ resource instances?")
 _COUNTED = re.compile(r"([^\s,:]+?)\.? has \d+ resource instances?")
 
 
+# The actor of a finalizer that nothing on the cluster is known to serve begins with this.
+_UNSERVED = "the controller of "
+_FOR_A_PERSON = frozenset(
+    [
+        Reason.FINALIZER_NOT_SERVED,
+        Reason.API_NOT_SERVED,
+        Reason.UNREACHABLE,
+        Reason.UNAUTHENTICATED,
+        Reason.UNKNOWN_VALUE,
+        Reason.HELD,
+    ]
+)
+
+
 class Cause(msgspec.Struct, frozen=True):
     """One thing that holds an object."""
 
     reason: str
     message: str
     actor: str
+    short: str = ""
+    """What it is in a few words, where another cause is told first; the message if empty."""
+
+
+def urgency(reason: str, actor: str) -> int:
+    """Where a blocker stands among others: 0 if it needs a person, 2 if it is only on its way out, 1 otherwise."""
+    if reason in _FOR_A_PERSON or actor.startswith(_UNSERVED):
+        return 0
+    return 2 if reason == Reason.DELETING else 1
 
 
 def blockers(
@@ -59,8 +82,8 @@ def blockers(
     now: datetime,
     shown: int = BLOCKERS_SHOWN,
 ) -> tuple[Blocker, ...]:
-    """What is waited for, by namespace, kind and name; the first of them. `before`: what was said of it last, for since
-    when it is."""
+    """What is waited for: what needs a person first, then by namespace, kind and name; the first of them. `before`:
+    what was said of it last, for since when it is."""
     since = {(one.object, one.step): one.since for one in before}
     found = []
     for wait in waits:
@@ -77,7 +100,15 @@ def blockers(
                 since=began.replace(microsecond=0),
             )
         )
-    found.sort(key=lambda one: (one.object.namespace, one.object.kind, one.object.name, one.step))
+    found.sort(
+        key=lambda one: (
+            urgency(one.reason, one.actor),
+            one.object.namespace,
+            one.object.kind,
+            one.object.name,
+            one.step,
+        )
+    )
     return tuple(found[:shown])
 
 
@@ -92,9 +123,10 @@ def cause(wait: Wait, seen: Seen | None, workloads: Sequence[Workload] = ()) -> 
         return Cause(wait.reason, wait.message, "unwind")
     causes = [*_told_by_the_server(wait.object, seen, workloads), *_held(wait.object, seen.finalizers, workloads)]
     if causes:
-        first = min(causes, key=lambda one: _URGENCY.index(Reason(one.reason)))
-        others = [one.message for one in causes if one is not first]
-        return Cause(first.reason, "; ".join([first.message, *others]), first.actor)
+        first = min(causes, key=lambda one: (urgency(one.reason, one.actor), _URGENCY.index(Reason(one.reason))))
+        others = [one.short or one.message for one in causes if one is not first]
+        also = f" (also {'; '.join(others)})" if others else ""
+        return Cause(first.reason, f"{first.message}{also}", first.actor)
     if wait.object.kind == "Pod" and not wait.object.group:
         return Cause(Reason.DELETING, f"{wait.object} is being stopped", "the kubelet of its node")
     return Cause(Reason.DELETING, wait.message, "Kubernetes (the API server)")
@@ -105,18 +137,18 @@ def _held(ref: ObjectRef, finalizers: Iterable[str], workloads: Sequence[Workloa
 
 
 def _by_finalizer(holder: str, finalizer: str, workloads: Sequence[Workload]) -> Cause:
-    known = served(finalizer)
+    known, short = served(finalizer), f"the finalizer {finalizer}"
     if known:
-        return Cause(known.reason, f"{holder} has the finalizer {finalizer}: {known.waits_for}", known.actor)
+        return Cause(known.reason, f"{holder} has {short}: {known.waits_for}", known.actor, short)
     workload = serving(finalizer, workloads)
     if workload is None:
-        message = f"{holder} has the finalizer {finalizer}, and nothing here is known to serve it"
-        return Cause(Reason.FINALIZER, message, f"the controller of {domain(finalizer)}")
+        message = f"{holder} has {short}, and nothing here is known to serve it"
+        return Cause(Reason.FINALIZER, message, f"{_UNSERVED}{domain(finalizer)}", short)
     if workload.running:
-        message = f"{holder} has the finalizer {finalizer}, which {workload.object} seems to serve"
-        return Cause(Reason.FINALIZER, message, str(workload.object))
-    message = f"{holder} has the finalizer {finalizer}, and {workload.object}, which seems to serve it, does not run"
-    return Cause(Reason.FINALIZER_NOT_SERVED, message, f"whoever runs {workload.object}")
+        message = f"{holder} has {short}, which {workload.object} seems to serve"
+        return Cause(Reason.FINALIZER, message, str(workload.object), short)
+    message = f"{holder} has {short}, and {workload.object}, which seems to serve it, does not run"
+    return Cause(Reason.FINALIZER_NOT_SERVED, message, f"whoever runs {workload.object}", short)
 
 
 def _told_by_the_server(ref: ObjectRef, seen: Seen, workloads: Sequence[Workload]) -> list[Cause]:

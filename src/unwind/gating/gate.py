@@ -14,6 +14,7 @@ from unwind.api.fields import Unknown
 from unwind.api.names import ConditionType, Reason
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Effort, Phase, StepState
+from unwind.diagnosing.blockers import urgency
 from unwind.hooks import LONGEST
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _first_blocker(teardown: Teardown, steps: set[str]) -> Blocker | None:
     if teardown.phase is not Phase.HELD:
         # What is on its way out anyhow changes all the time while things go well.
         found = [one for one in found if one.reason != Reason.DELETING]
-    return min(found, key=lambda one: (one.reason == Reason.DELETING, one.step, str(one.object)), default=None)
+    return min(found, key=lambda one: (urgency(one.reason, one.actor), one.step, str(one.object)), default=None)
 
 
 def _told(blocker: Blocker) -> str:

@@ -46,7 +46,8 @@ async def what_blocks(
         else facts.Wait(object=ref, message=what.told, step=step)
         for ref, what in waits.items()
     ]
-    told.sort(key=lambda one: (one.object.namespace, one.object.kind, one.object.name))
+    # Failures first: of many waits, only some are looked at.
+    told.sort(key=lambda one: (not one.failed, one.object.namespace, one.object.kind, one.object.name))
     told = told[:BLOCKERS_SHOWN]
     seen: dict[ObjectRef, Seen] = {}
 

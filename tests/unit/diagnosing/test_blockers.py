@@ -184,8 +184,26 @@ def test_of_several_finalizers_the_one_that_a_person_must_know_comes_first() -> 
     assert found.reason == "FinalizerNotServed"
     assert found.message == (
         "Gadget room/one has the finalizer example.dev/hold, and Deployment room/example-operator, which seems to "
-        "serve it, does not run; Gadget room/one has the finalizer foregroundDeletion: what it owns goes first"
+        "serve it, does not run (also the finalizer foregroundDeletion)"
     )
+
+
+def test_a_finalizer_that_nothing_serves_comes_before_one_that_an_operator_works_on() -> None:
+    finalizers = ("example.dev/hold", "backup.other.dev/last-backup")
+    for order in (finalizers, tuple(reversed(finalizers))):
+        found = cause(told(), held(*order), [operator(running=True)])
+        assert found.actor == "the controller of backup.other.dev"
+        assert found.message == (
+            "Gadget room/one has the finalizer backup.other.dev/last-backup, and nothing here is known to serve it"
+            " (also the finalizer example.dev/hold)"
+        )
+
+
+def test_a_blocker_that_needs_a_person_comes_first() -> None:
+    refs = [ObjectRef(version="v1", kind="ConfigMap", namespace="a", name=name, uid=name) for name in ("1", "2", "3")]
+    seen = {refs[0]: held(), refs[1]: held("example.dev/hold"), refs[2]: held("backup.other.dev/last-backup")}
+    found = blockers([told(ref) for ref in refs], seen=seen, workloads=[operator(running=True)], now=NOW)
+    assert [one.object.name for one in found] == ["3", "2", "1"]
 
 
 @pytest.mark.parametrize(

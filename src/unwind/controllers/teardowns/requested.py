@@ -185,7 +185,7 @@ class Requested:
             return None
         # Nobody else looks after the target, and it is where the manager is: there is no way to it but that.
         target = Anchor(ref=teardown.spec.target, secret="", has_class=True)
-        # Claims that go are in the inventory. One that appears later stays: the annotation was authorised before it did.
+        # Claims that go are in the inventory. One that appears later stays.
         execution = Execution(teardown, target, self._means, self._client, owns=lambda: self._owner.owns(key.name))
         self._under_way.begin(key, execution)
         return None

@@ -24,6 +24,7 @@ from unwind.api.unwind import (
 )
 from unwind.controllers.teardowns.drafting import Said
 from unwind.deleting.entering import Failed, Waiting
+from unwind.diagnosing.blockers import urgency
 from unwind.planning.plans import circles
 
 if TYPE_CHECKING:
@@ -161,7 +162,18 @@ def _blockers(view: View, before: TeardownStatus, now: datetime) -> tuple[Blocke
                     since=since.get((ref, step.name, reason), now),
                 )
             )
-    return tuple(sorted(found, key=lambda one: (one.step, one.object.namespace, one.object.kind, one.object.name)))
+    return tuple(
+        sorted(
+            found,
+            key=lambda one: (
+                urgency(one.reason, one.actor),
+                one.step,
+                one.object.namespace,
+                one.object.kind,
+                one.object.name,
+            ),
+        )
+    )
 
 
 def _conditions(
