@@ -23,6 +23,7 @@ import uvloop
 
 from bench.ratios import RUNS, Ratio, alternate
 from bench.serving import server
+from unwind import logs
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import DEPLOYMENTS, NAMESPACES, PODS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from unwind.api.rights import HOME
@@ -300,6 +301,8 @@ def constant(body: bytes, request: Request) -> Response:
 
 
 if __name__ == "__main__":
+    # To standard error: what the processes print on standard output is read as numbers and addresses.
+    logs.setup("auto")
     with suppress(KeyboardInterrupt):
         match sys.argv[1:]:
             case ["serve", certificate, key, config]:
