@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from unwind.api.resources import Resource
+from unwind.kube.fencing import Owner as Owner  # noqa: PLC0414 - for who imports it from here
 from unwind.protecting.modes import Protection
 from unwind.routes import Route
 from unwind.segments import Segments
@@ -47,16 +48,6 @@ class Part(Protocol):
 
     async def run(self) -> None:
         """Do the work, until cancelled."""
-
-
-class Owner(Protocol):
-    """Who says which keys this process may act for: its shards."""
-
-    def owns(self, key: str) -> bool:
-        """Whether it may, now; to be asked again before every act."""
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        """Have it told when that changes."""
 
 
 class Role(StrEnum):

@@ -14,7 +14,7 @@ import msgspec
 
 from tests.plane.test_informers import through_proxy, until
 from unwind.api.resources import CONFIG_MAPS, LEASES
-from unwind.kube.client import Client
+from unwind.kube.client import DEADLINE, Client
 from unwind.kube.shards import SHARDS, Shards, Timing, shard_of
 from unwind.local.waiting import until_absent
 from unwind.testing.clock import StillClock
@@ -182,8 +182,8 @@ ACTING = """
 import asyncio, sys, pathlib
 from unwind.api.resources import CONFIG_MAPS, LEASES
 from unwind.kube import kubeconfig
-from unwind.kube.client import Client
-from unwind.kube.client import Client
+from unwind.kube.client import DEADLINE, Client
+from unwind.kube.client import DEADLINE, Client
 from unwind.kube.shards import Shards, Timing
 
 async def main(config, namespace, identity, key):
@@ -233,3 +233,20 @@ async def test_an_owner_that_was_stopped_and_wakes_up_late_does_not_act(plane: P
     finally:
         sleeper.kill()
         await sleeper.wait()
+
+
+async def test_the_next_owner_of_a_shard_knows_how_long_the_former_may_still_write(
+    plane: Plane, namespace: str
+) -> None:
+    client = plane.management.client
+    async with replica(client, namespace, "a") as a:
+        await until(lambda: len(a.owned) == 16)
+        assert a.unsettled("any-cluster") == 0, "nobody was there before"
+        async with replica(client, namespace, "b") as b:
+            await until(lambda: len(b.owned) == 8)
+            [key] = [key for key in map(str, range(100)) if b.owns(key)][:1]
+            # A lease and the deadline of a request, after the last that was heard of the former owner.
+            assert DEADLINE < b.unsettled(key) <= DEADLINE + QUICK.lasts
+            b.drained = True
+        await until(lambda: len(a.owned) == 16)
+        assert a.unsettled(key) == 0, "nothing was under way any more"

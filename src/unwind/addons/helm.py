@@ -19,12 +19,12 @@ import yaml
 
 from unwind.addons.helm_releases import rendered
 from unwind.addons.marks import DEFAULT_TIER
-from unwind.api.names import CHART_INPUTS_LABEL, CHART_TIER_LABEL, CHART_UNINSTALL_LABEL, OWNER_LABEL
+from unwind.api.names import CHART_INPUTS_LABEL, CHART_TIER_LABEL, CHART_UNINSTALL_LABEL, OWNER_LABEL, REPLICA_LABEL
 from unwind.children import die_with_parent, until_child_ended
 from unwind.clock import SYSTEM
 from unwind.deleting.outcomes import Pace, TransientError
 from unwind.errors import UnwindError
-from unwind.kube import kubeconfig
+from unwind.kube import fencing, kubeconfig
 from unwind.kube.credentials import Credentials
 from unwind.kube.kubeconfig import Token
 
@@ -68,9 +68,11 @@ class HelmError(TransientError):
 class Helm:
     """Runs Helm against members."""
 
-    def __init__(self, program: Path, *, charts: Path | None = None, clock: Clock = SYSTEM) -> None:
-        """`charts`: where charts that are named by a `file://` URL may be; without it, nowhere."""
+    def __init__(self, program: Path, *, charts: Path | None = None, replica: str = "", clock: Clock = SYSTEM) -> None:
+        """`charts`: where charts that are named by a `file://` URL may be; without it, nowhere. `replica`: what this
+        process is called; releases that it works on name it."""
         self.program = program
+        self.replica = replica
         self.clock = clock
         self.since = clock.now()
         """Whatever was begun before, nobody here is at it any more."""
@@ -103,6 +105,7 @@ class Helm:
             CHART_TIER_LABEL: str(tier),
             CHART_INPUTS_LABEL: chart.inputs,
             CHART_UNINSTALL_LABEL: options.uninstalling,
+            **({REPLICA_LABEL: self.replica} if self.replica else {}),
         }
         marks = ",".join(f"{key}={value}" for key, value in labels.items())
         # Its output has the values in it, and is not looked at.
@@ -114,9 +117,12 @@ class Helm:
             raise
         self._broken_off.discard((connection.server, chart.namespace, chart.release))
 
-    def at_work(self, connection: Connection, chart: Chart, began: datetime | None) -> bool:
+    def at_work(self, connection: Connection, chart: Chart, began: datetime | None, *, replica: str = "") -> bool:
         """Whether somebody may still be at a release that was begun then. Ours end with us, or are known to have ended;
-        somebody's own Helm ends when its time is over."""
+        somebody's own Helm ends when its time is over. `replica`: the one of ours that the release names. Another's
+        Helm ends when it loses the shard, which is ours now."""
+        if replica and replica != self.replica:
+            return fencing.unsettled() > 0
         if (
             began is None
             or began < self.since
@@ -179,9 +185,10 @@ class Helm:
         async with self._slots:
             # At once and not by asyncio's own means: cancelled while it starts, those end the program and not what it
             # has started meanwhile, and wait for ever for the end of its output (seen).
+            fencing.check()
             process = _spawn([str(self.program), *argv], place)
             try:
-                async with asyncio.timeout(within):
+                async with asyncio.timeout(within), fencing.scope():
                     await until_child_ended(process.pid)
             except TimeoutError:
                 raise HelmError(f"helm {command} of {names[0]} did not end within {within:.0f} s") from None

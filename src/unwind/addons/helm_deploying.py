@@ -274,10 +274,14 @@ class _Deployment:
         """Put a release right that Helm died over: it would refuse to go on with it."""
         if last is None or not (last.release.pending or last.release.status is Status.UNINSTALLING):
             return last
-        if self._helm.at_work(self._member.client.connection, self._chart, last.release.began):
-            raise TransientError(f"{last.release} is {last.release.info.status}: another Helm may be at it")
+        connection, began, replica = self._member.client.connection, last.release.began, last.replica
+        if self._helm.at_work(connection, self._chart, began, replica=replica):
+            who = f"replica {replica}" if replica and replica != self._helm.replica else "another Helm"
+            raise TransientError(f"{last.release} is {last.release.info.status}: {who} may be at it")
         why = f"it was {last.release.info.status}, and nobody was at it"
-        return await helm_releases.set_status(self._member.client, last, Status.FAILED, why=why)
+        return await helm_releases.set_status(
+            self._member.client, last, Status.FAILED, why=why, replica=self._helm.replica
+        )
 
     async def _render(self, *, upgrade: bool) -> list[Part]:
         """What the chart would bring."""

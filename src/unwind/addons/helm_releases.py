@@ -24,6 +24,7 @@ from unwind.api.names import (
     MANAGED_BY_HELM,
     MANAGED_BY_LABEL,
     OWNER_LABEL,
+    REPLICA_LABEL,
 )
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SECRETS, Resource
 from unwind.errors import UnwindError
@@ -146,6 +147,11 @@ class Revision(msgspec.Struct, frozen=True):
     def inputs(self) -> str:
         """What it was made of, as a hash."""
         return self._label(CHART_INPUTS_LABEL)
+
+    @property
+    def replica(self) -> str:
+        """Of ours, the one that worked on it last; empty if it does not say so."""
+        return self._label(REPLICA_LABEL)
 
     @property
     def tier(self) -> int | None:
@@ -333,8 +339,8 @@ def is_own_hook(obj: Object, uid: str | None) -> bool:
 # Putting right
 
 
-async def set_status(client: Client, revision: Revision, status: Status, *, why: str) -> Revision:
-    """Say how far Helm has come with a revision, in its own words.
+async def set_status(client: Client, revision: Revision, status: Status, *, why: str, replica: str = "") -> Revision:
+    """Say how far Helm has come with a revision, in its own words, and which `replica` works on it.
 
     Only as it was read: should Helm be at it after all, this fails.
     """
@@ -342,7 +348,8 @@ async def set_status(client: Client, revision: Revision, status: Status, *, why:
     def change(payload: dict[str, Any]) -> None:
         payload["info"] = (payload.get("info") or {}) | {"status": status.value, "description": why}
 
-    return await _rewrite(client, revision, change, labels={"status": status.value})
+    labels = {"status": status.value} | ({REPLICA_LABEL: replica} if replica else {})
+    return await _rewrite(client, revision, change, labels=labels)
 
 
 async def mark(client: Client, revision: Revision, *, owner: str, tier: int) -> Revision:
@@ -374,7 +381,9 @@ async def forget(client: Client, revision: Revision, gone: Iterable[Manifest]) -
 async def disown(client: Client, revisions: Iterable[Revision]) -> None:
     """Take our marks off a release that is left where it is."""
     for one in revisions:
-        patch = {"metadata": {"labels": dict.fromkeys((OWNER_LABEL, CHART_INPUTS_LABEL, CHART_TIER_LABEL))}}
+        patch = {
+            "metadata": {"labels": dict.fromkeys((OWNER_LABEL, CHART_INPUTS_LABEL, CHART_TIER_LABEL, REPLICA_LABEL))}
+        }
         await client.revise(SECRETS, one.secret, patch)
 
 

@@ -63,7 +63,13 @@ class HelmReleases:
         if self._helm and last.release.status is not Status.UNINSTALLING:
             try:
                 # As Helm itself will say it. Who takes a release over changes the same Secret: only one succeeds.
-                await helm_releases.set_status(member.client, last, Status.UNINSTALLING, why="it is removed by unwind")
+                await helm_releases.set_status(
+                    member.client,
+                    last,
+                    Status.UNINSTALLING,
+                    why="it is removed by unwind",
+                    replica=self._helm.replica,
+                )
             except (ConflictError, NotFoundError):
                 raise Again(f"{release} changed while it was looked at", after=0) from None
         return ""

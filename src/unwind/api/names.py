@@ -190,6 +190,8 @@ CHART_INPUTS_LABEL = "unwind.dev/chart-inputs"
 """On a release's Secret: chart, values and options that it was made of, as a hash."""
 CHART_UNINSTALL_LABEL = "unwind.dev/chart-uninstall"
 """On a release's Secret: how it is to be uninstalled, when its profile may be gone."""
+REPLICA_LABEL = "unwind.dev/replica"
+"""On the Secret of a Helm release: the replica of the manager that works on it, or did last."""
 CHART_TIER_LABEL = "unwind.dev/chart-tier"
 """On a release's Secret: the tier of the profile that it belongs to."""
 

@@ -24,6 +24,7 @@ from unwind.api.names import Reason
 from unwind.azure.answers import Reply, shown
 from unwind.deleting.outcomes import PermanentError, TransientError
 from unwind.errors import UnwindError
+from unwind.kube import fencing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -108,6 +109,8 @@ class ArmClient:
         return f"{self.endpoint}{quote(path, safe=_PLAIN)}?{asked}"
 
     async def _send(self, method: str, url: str, headers: Mapping[str, str] | None = None) -> Reply:
+        if method != "GET":
+            fencing.check()
         request = HttpRequest(method, url, headers={"Accept": "application/json", **(headers or {})})
         what = f"{method} {urlsplit(url).path}"
         try:

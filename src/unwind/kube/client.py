@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from unwind.api.resources import NAMESPACES
-from unwind.kube import absence
+from unwind.kube import absence, fencing
 from unwind.kube.answers import Event, Page, object_of, read
 from unwind.kube.errors import (
     AnotherClusterError,
@@ -399,6 +399,8 @@ class Client:
         status = 0
         try:
             while True:
+                if method != "GET":
+                    fencing.check()
                 remaining = max(0.001, ends - time.monotonic())
                 answer = await self._transport.request(method, target, body=body, headers=headers, within=remaining)
                 status = answer.status

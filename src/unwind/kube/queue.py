@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 from unwind.chance import CHANCE
 from unwind.clock import SYSTEM
+from unwind.kube.fencing import FencedError
 
 if TYPE_CHECKING:
     import random
@@ -40,6 +42,9 @@ class Queue(Generic[K]):
     A key is worked on once at a time; one that is added meanwhile is worked on once more afterwards. Each group (a
     cluster) has a bound of its own and none is shared: a group whose workers all hang delays nobody else. A worker is
     a task, and a task that waits costs next to nothing.
+
+    A worker runs in the context of the last `add` of its key, so that it carries the fence of what added it. A key that
+    was refused by its fence is not tried again: its owner has it added when the shard is ours again.
     """
 
     def __init__(
@@ -68,10 +73,15 @@ class Queue(Generic[K]):
         self._busy: dict[Hashable, int] = {}
         self._failures: dict[K, int] = {}
         self._timers: dict[K, tuple[float, Timer]] = {}
+        self._contexts: dict[K, Context] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     def add(self, key: K) -> None:
         """Have it reconciled as soon as its group has room."""
+        self._contexts[key] = copy_context()
+        self._add(key)
+
+    def _add(self, key: K) -> None:
         self._cancel_timer(key)
         if key in self._working:
             self._working[key] = True
@@ -86,6 +96,7 @@ class Queue(Generic[K]):
         if seconds <= 0:
             self.add(key)
             return
+        self._contexts[key] = copy_context()
         due = self._clock.monotonic() + seconds
         if key in self._timers:
             if self._timers[key][0] <= due:
@@ -120,7 +131,7 @@ class Queue(Generic[K]):
 
     def _due(self, key: K) -> None:
         del self._timers[key]
-        self.add(key)
+        self._add(key)
 
     def _cancel_timer(self, key: K) -> None:
         if timer := self._timers.pop(key, None):
@@ -134,7 +145,7 @@ class Queue(Generic[K]):
             self._queued.discard(key)
             self._working[key] = False
             self._busy[group] = self._busy.get(group, 0) + 1
-            self._tasks.create_task(self._work(key, group))
+            self._tasks.create_task(self._work(key, group), context=self._contexts.pop(key, None))
         if waiting is not None and not waiting:
             del self._waiting[group]
 
@@ -142,6 +153,8 @@ class Queue(Generic[K]):
         again: float | None = None
         try:
             again = await self._reconcile(key)
+            self._failures.pop(key, None)
+        except FencedError:
             self._failures.pop(key, None)
         except Exception as error:  # noqa: BLE001 - one key that fails must not take the others down
             self._failures[key] = self._failures.get(key, 0) + 1
@@ -153,7 +166,7 @@ class Queue(Generic[K]):
             if not self._busy[group]:
                 del self._busy[group]
         if added:
-            self.add(key)
+            self._add(key)
         elif again is not None:
             self.add_after(key, again)
         self._dispatch(group)

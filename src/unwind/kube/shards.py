@@ -20,6 +20,7 @@ from unwind.api.resources import LEASES
 from unwind.clock import SYSTEM
 from unwind.concurrency import side_by_side
 from unwind.kube import views
+from unwind.kube.client import DEADLINE
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.informers import Informer
 from unwind.kube.views import Key
@@ -101,6 +102,10 @@ class Shards:
         self._troubled = troubled
         self._held: dict[int, float] = {}
         """The shards that are ours, and when the last renewal that succeeded was sent."""
+        self._settling: dict[int, float] = {}
+        """When the last write that a shard's former owner can have sent is over, by our own clock."""
+        self.drained = False
+        """Whether nothing is under way any more for our shards: others may be told so when they are let go."""
         self._refused: set[int] = set()
         """The shards that somebody was told not to act for. They have to be told when they may."""
         self._leases = Informer(client, views.typed(LEASES, Lease), namespace=namespace, clock=clock)
@@ -126,6 +131,11 @@ class Shards:
     def owns(self, key: str) -> bool:
         """Whether this replica may act for a key, now; to be asked again before every act."""
         return self._permits(shard_of(key, shards=self.shards))
+
+    def unsettled(self, key: str) -> float:
+        """For how many seconds a write of the former owner of a key's shard may still arrive."""
+        settled = self._settling.get(shard_of(key, shards=self.shards))
+        return 0.0 if settled is None else max(0.0, settled - self._clock.monotonic())
 
     @property
     def leads(self) -> bool:
@@ -229,17 +239,33 @@ class Shards:
 
     async def _hold(self, shard: int, lease: Lease | None) -> None:
         sent = self._clock.monotonic()
+        settled = self._settled(lease)
         if await self._write(_name(shard), lease):
             self._held[shard] = sent
+            if settled is not None:
+                self._settling[shard] = settled
         else:
             self._held.pop(shard, None)
 
-    async def _write(self, name: str, lease: Lease | None, *, holder: str | None = None) -> bool:
+    def _settled(self, lease: Lease | None) -> float | None:
+        """When the last write that the former holder of a Lease can have sent is over; None if there was none, or it
+        said that it was drained. It stops sending before its Lease runs out, and no request outlives its deadline."""
+        if lease is None or lease.spec.holder_identity == self.identity or not lease.spec.renew_time:
+            return None
+        _, renewed = self._observed.get(lease.metadata.name, ("", self._clock.monotonic()))
+        return renewed + self._timing.lasts + DEADLINE
+
+    async def _write(self, name: str, lease: Lease | None, *, holder: str | None = None, drained: bool = False) -> bool:
         """Write a Lease as it should be now; False if somebody else was faster."""
         sent = self._clock.monotonic()
         holder = self.identity if holder is None else holder
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec: Object = {"holderIdentity": holder, "renewTime": now, "leaseDurationSeconds": round(self._timing.lasts)}
+        renewed = None if drained else now
+        spec: Object = {
+            "holderIdentity": holder,
+            "renewTime": renewed,
+            "leaseDurationSeconds": round(self._timing.lasts),
+        }
         try:
             if lease is None:
                 body = {"apiVersion": LEASES.api_version, "kind": LEASES.kind}
@@ -258,7 +284,7 @@ class Shards:
             return False
         # Known at once, not only when the watch tells it: the next write needs its version.
         self._leases.take(msgspec.convert(written, Lease))
-        self._observed[name] = (now, sent)
+        self._observed[name] = (renewed or "", sent)
         return True
 
     async def _leave(self) -> None:
@@ -270,7 +296,7 @@ class Shards:
                 if lease.spec.holder_identity != self.identity:
                     continue
                 if name.startswith(_SHARD):
-                    await self._write(name, lease, holder="")
+                    await self._write(name, lease, holder="", drained=self.drained)
                 elif name == _REPLICA + self.identity:
                     await self._client.delete(LEASES, name, uid=metadata.uid, namespace=self._namespace)
         except (ApiError, UnreachableError) as error:

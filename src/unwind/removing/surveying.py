@@ -11,6 +11,8 @@ from unwind.api.policies import VolumePolicy
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, SERVICES, STATEFUL_SETS
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, EntryState
 from unwind.concurrency import side_by_side
+from unwind.deleting.outcomes import Again
+from unwind.kube import fencing
 from unwind.kube.errors import NotFoundError
 from unwind.removing import claims
 from unwind.removing.order import Facts, Item, served_by
@@ -55,7 +57,10 @@ class Survey:
 
     async def confirm(self, intended: Sequence[Item]) -> list[Item]:
         """Of the objects that we died over while they were created, those that are there: ours if they carry our mark
-        with their owner's uid. All others were never created, or are somebody else's."""
+        with their owner's uid. All others were never created, or are somebody else's.
+
+        Raises Again while a process that owned this shard before may still create one of them.
+        """
         ours: list[Item] = []
 
         async def look(item: Item) -> None:
@@ -68,6 +73,8 @@ class Survey:
         await side_by_side((look(item) for item in intended), limit=_AT_ONCE)
         # Before they are deleted: nothing goes whose uid is not in the inventory.
         await self._write(ours, lambda it: {"state": it.state, "object": {"uid": it.object.uid}})
+        if len(ours) < len(intended) and (seconds := fencing.unsettled()):
+            raise Again("the replica that owned this shard before may still create objects", after=seconds)
         return ours
 
     async def claims(self, todo: Sequence[Item], policy: VolumePolicy) -> list[Item]:

@@ -230,7 +230,15 @@ class _Process:
             log.info("stopping", grace=grace)
             if self._https and not await unless(stopping.now, self._https.close(grace=grace)):
                 self._https.abort()
-            for task in tasks:
+            # Shards last: whoever takes them over may then rely on it that nothing is under way here any more.
+            leases = [task for task, part in zip(tasks, self._parts, strict=True) if isinstance(part, Shards)]
+            for task in set(tasks) - set(leases):
+                task.cancel()
+            await asyncio.gather(*set(tasks) - set(leases), return_exceptions=True)
+            for part in self._parts:
+                if isinstance(part, Shards):
+                    part.drained = True
+            for task in leases:
                 task.cancel()
 
     async def _secure(self, client: Client, trusting: Sequence[Trusting]) -> Tls:

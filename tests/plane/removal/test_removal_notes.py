@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tests.plane.removals import Told
+from unwind.api.names import OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.unwind import INVENTORIES, EntryState
+from unwind.kube.fencing import Fences
+from unwind.local.waiting import until_absent
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.plane.removals import Scene
     from unwind.api.unwind import Entry
 
@@ -85,3 +90,47 @@ async def test_an_intended_entry_that_was_confirmed_meanwhile_is_not_noted_as_re
         await scene.client.patch(CONFIG_MAPS, held.name, {"metadata": {"finalizers": None}}, namespace=room)
         async with asyncio.timeout(30):
             await running
+
+
+class Unsettled:
+    """An owner that has just taken over from a process that may still write."""
+
+    def __init__(self, clock: StillClock, seconds: float) -> None:
+        self._clock = clock
+        self._until = clock.monotonic() + seconds
+
+    def owns(self, key: str) -> bool:
+        return True
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        pass
+
+    def unsettled(self, key: str) -> float:
+        return max(0.0, self._until - self._clock.monotonic())
+
+
+async def test_an_intended_object_is_looked_for_again_after_the_former_owners_last_possible_write(
+    scene: Scene, room: str
+) -> None:
+    await scene.cluster.create_namespace(room)
+    absent = {"metadata": {"name": "late", "namespace": room}}
+    scene.enter(CONFIG_MAPS, absent, key="late", state=EntryState.INTENDED.value)
+    await scene.write()
+    clock, told = StillClock(), Told()
+    async with scene.removal(clock=clock, told=told) as removal:
+
+        async def remove(_: str) -> float | None:
+            await removal.run()
+            return None
+
+        running = asyncio.ensure_future(Fences(Unsettled(clock, 40)).around(remove, str)("shard"))
+        await told.until("may still create objects")
+        # The request that the former owner had sent arrives.
+        metadata = {"name": "late", "namespace": room, "labels": {OWNER_LABEL: scene.owner.uid}}
+        await scene.client.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+        assert not running.done()
+        clock.advance(41)
+        async with asyncio.timeout(30):
+            await running
+    assert (await scene.account())["late"].state == EntryState.REMOVED
+    await until_absent(scene.client, CONFIG_MAPS, "late", namespace=room)

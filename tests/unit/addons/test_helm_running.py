@@ -7,13 +7,18 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from unwind.addons.charts import Chart
 from unwind.addons.helm import Helm, HelmError, complained
 from unwind.errors import UnwindError
+from unwind.kube.fencing import FencedError, Fences
 from unwind.kube.kubeconfig import Basic, Connection, Token
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 MEMBER = Connection(server="https://member.test", credential=Token("hush"))
 CHART = Chart(release="web", namespace="shop", chart="web", repository="https://charts.test", values=("a: 1", "b: 2"))
@@ -142,6 +147,49 @@ async def test_what_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not _runs(pid)
+
+
+class Losing:
+    """An owner that loses its shard, and tells nobody: the one that runs Helm has to look."""
+
+    def __init__(self) -> None:
+        self.mine = True
+
+    def owns(self, key: str) -> bool:
+        return self.mine
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        pass
+
+
+async def test_it_is_ended_when_the_shard_that_it_works_for_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unwind.addons.helm._GRACE", 0.1)
+    monkeypatch.setattr("unwind.kube.fencing._LOOK", 0.05)
+    pids, owner = tmp_path / "pids", Losing()
+    helm = Helm(program(tmp_path, f"trap '' TERM; echo $$ > {pids}; while :; do sleep 0.02; done"))
+
+    async def deploy(_: str) -> float | None:
+        await helm.upgrade(MEMBER, CHART, owner="me")
+        return None
+
+    running = asyncio.create_task(deploy_once(Fences(owner).around(deploy, str)))
+    pid = int(await until_there(pids))
+    owner.mine = False
+    async with asyncio.timeout(30):
+        with pytest.raises(FencedError):
+            await running
+    assert not _runs(pid)
+    # Nor is it started for a shard that is lost.
+    pids.unlink()
+    with pytest.raises(FencedError):
+        await deploy_once(Fences(owner).around(deploy, str))
+    assert not pids.exists()
+
+
+async def deploy_once(work: Callable[[str], Awaitable[float | None]]) -> None:
+    await work("shard")
 
 
 async def test_it_dies_with_who_started_it(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from unwind.clock import SYSTEM
 from unwind.controllers.addons import summarizing
 from unwind.errors import UnwindError
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue
 from unwind.removing.inventories import Inventories, items
 
@@ -125,7 +126,7 @@ class Configurations:
         """What summaries have on their clusters, by uid, and for which state of theirs."""
         self._written: dict[ClusterKey, ClusterConfigurationStatus] = {}
         self._queue: Queue[ClusterKey] = Queue(
-            metrics.timed(self.name, self._reconcile),
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, lambda cluster: cluster.shard)),
             group=lambda cluster: cluster,
             clock=clock,
             failed=self._failed,

@@ -36,7 +36,7 @@ def contribute(surroundings: Surroundings, caches: Caches, gate: Gate, keys: Rec
     clock = ServerClock(client.time)
     namespace = surroundings.namespace
     program = shutil.which("helm")
-    helm = Helm(Path(program)) if program else None
+    helm = Helm(Path(program), replica=owner.identity) if program else None
     plugins = tuple(installed())
     return Share(
         controllers=(

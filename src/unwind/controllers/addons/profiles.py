@@ -25,6 +25,7 @@ from unwind.controllers.addons.matching import ClusterKey, ProfileKey, Verdict, 
 from unwind.controllers.addons.wording import IN_TIME, WORTH_TELLING
 from unwind.controllers.revising import revise
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
+from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue
 from unwind.planning.cycles import shortest_cycle
 
@@ -86,10 +87,13 @@ class Profiles:
         self._withdrawing: dict[str, asyncio.Event] = {}
         """Summaries that are about to be deleted, by uid; each is told when it was."""
         self._profiles: Queue[ProfileKey] = Queue(
-            metrics.timed("profiles", self._reconcile), group=lambda key: key, clock=clock, failed=self._failed
+            metrics.timed("profiles", Fences(owner).around(self._reconcile, str)),
+            group=lambda key: key,
+            clock=clock,
+            failed=self._failed,
         )
         self._pairs: Queue[Pair] = Queue(
-            metrics.timed("matches", self._reconcile_pair),
+            metrics.timed("matches", Fences(owner).around(self._reconcile_pair, lambda pair: pair.cluster.shard)),
             group=lambda pair: pair.cluster,
             per_group=_SIDE_BY_SIDE,
             clock=clock,

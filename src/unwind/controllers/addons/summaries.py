@@ -30,6 +30,7 @@ from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.errors import UnwindError
 from unwind.fleet import credentials
 from unwind.fleet.fleet import Fleet
+from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
 from unwind.removing.inventories import Inventories, items
@@ -103,7 +104,7 @@ class Summaries:
         self._idle: set[Key] = set()
         """Those that deploy nothing because no profile backs them, or because they do not say what it says."""
         self._queue: Queue[Key] = Queue(
-            metrics.timed(self.name, self._reconcile),
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, self._shard)),
             group=self._group,
             per_group=_SIDE_BY_SIDE,
             clock=clock,
@@ -248,6 +249,10 @@ class Summaries:
     def _group(self, key: Key) -> ClusterKey | Key:
         summary = self._caches.summaries.cache.get(key)
         return summarizing.cluster_of(summary) if summary else key
+
+    def _shard(self, key: Key) -> str | None:
+        summary = self._caches.summaries.cache.get(key)
+        return summarizing.cluster_of(summary).shard if summary else None
 
     def _failed(self, key: Key, error: Exception) -> None:
         expected = isinstance(error, UnwindError)

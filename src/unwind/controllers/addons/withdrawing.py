@@ -21,6 +21,8 @@ from unwind.concurrency import side_by_side, to_tell
 from unwind.controllers.addons.places import by_place, member_of
 from unwind.deleting.entering import Waiting
 from unwind.errors import UnwindError
+from unwind.kube import fencing
+from unwind.kube.fencing import FencedError
 from unwind.removing.inventories import intended, items, ledgered
 from unwind.removing.releases import last_first
 from unwind.removing.removal import Removal, release
@@ -176,20 +178,26 @@ class Withdrawals:
 
     async def _run(self, it: Withdrawal, target: Anchor | None, *, take_along: bool) -> None:
         try:
-            if it.manner is Manner.FORGET:
-                chunks = await self._inventories.of(it.uid)
-                await self._note_all(it, chunks)
-            else:
-                await self._take_back(it, target, take_along=take_along)
-            self._went(it)
-            await self._until_calm(it.cluster)
-            if it.manner is Manner.REMOVE:
-                await self._close(it, target, take_along=take_along)
+            async with fencing.scope():
+                await self._withdraw(it, target, take_along=take_along)
             it.done = True
+        except FencedError as error:
+            it.error = UnwindError(str(error))  # if the shard is ours again, it is begun again
         except Exception as error:  # noqa: BLE001 - it is told on the owner, and tried again
             it.error = error
         self._changed(it.uid)
         self._calm_down(it.cluster)
+
+    async def _withdraw(self, it: Withdrawal, target: Anchor | None, *, take_along: bool) -> None:
+        if it.manner is Manner.FORGET:
+            chunks = await self._inventories.of(it.uid)
+            await self._note_all(it, chunks)
+        else:
+            await self._take_back(it, target, take_along=take_along)
+        self._went(it)
+        await self._until_calm(it.cluster)
+        if it.manner is Manner.REMOVE:
+            await self._close(it, target, take_along=take_along)
 
     def _went(self, it: Withdrawal) -> None:
         """All of it is seen to be absent, whether that is written down yet or not."""

@@ -31,6 +31,7 @@ from unwind.deleting.outcomes import Gone, Kept, Pace, Severity
 from unwind.deleting.registry import Registry, installed
 from unwind.kube import views
 from unwind.kube.errors import ApiError, UnreachableError
+from unwind.kube.fencing import Fences
 from unwind.kube.informers import Informer
 from unwind.kube.queue import Backoff, Queue
 from unwind.kube.revisions import may_be_newer
@@ -137,7 +138,7 @@ class ExternalResources:
         self._deletions: dict[Target, _Deletion] = {}
         self._counts: Counter[Resource] = Counter()
         self._queue: Queue[Target] = Queue(
-            metrics.timed(self.name, self._reconcile),
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, self._shard)),
             group=lambda target: target.resource,
             per_group=_SIDE_BY_SIDE,
             clock=clock,
@@ -225,6 +226,11 @@ class ExternalResources:
         log.warning("it is tried again", object=str(target), why=why, exc_info=None if expected else error)
 
     # What is done
+
+    def _shard(self, target: Target) -> str | None:
+        kind = self._following.kinds.get(target.resource)
+        seen = kind.informer.cache.get(target.key) if kind else None
+        return seen.metadata.uid if seen else None
 
     async def _reconcile(self, target: Target) -> float | None:
         kind = self._following.kinds.get(target.resource)

@@ -14,6 +14,7 @@ from unwind.api.names import OK_TO_DELETE_ANNOTATION, ConditionType
 from unwind.clock import SYSTEM
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.events import Regarding
+from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
 
@@ -53,7 +54,9 @@ class Marks:
         self._caches = caches
         self._owner = owner
         self._recorder = recorder
-        self._queue: Queue[Key] = Queue(metrics.timed(self.name, self._reconcile), clock=clock, failed=_tell_failed)
+        self._queue: Queue[Key] = Queue(
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, str)), clock=clock, failed=_tell_failed
+        )
         metrics.queue(self.name, self._queue)
         caches.clusters.subscribe(lambda change: self._look(change.new))
         owner.subscribe(self._look_at_all)

@@ -23,6 +23,7 @@ from unwind.installing.gatekeeping import extension_name
 from unwind.installing.registration import REGISTRATION, remembered, with_prefix
 from unwind.kube import views
 from unwind.kube.errors import ConflictError, NotFoundError
+from unwind.kube.fencing import Fences
 from unwind.kube.informers import Informer
 from unwind.kube.queue import Backoff, Queue
 from unwind.kube.views import Key
@@ -83,7 +84,10 @@ class Registration:
         self._seen: object = None
         self._asked = float("-inf")
         self._queue: Queue[str] = Queue(
-            metrics.timed(self.name, self._reconcile), backoff=_RETRY, clock=clock, failed=_tell_failed
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, lambda _: self._extension)),
+            backoff=_RETRY,
+            clock=clock,
+            failed=_tell_failed,
         )
         metrics.queue(self.name, self._queue)
         for kind, name in ((CONFIG_MAPS, REGISTRATION), (SECRETS, CERTIFICATE)):

@@ -21,6 +21,7 @@ from unwind.gating import gate
 from unwind.gating.arming import Fault
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.events import Regarding
+from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
 
@@ -67,7 +68,10 @@ class Unarmed:
         self._recorder = recorder
         self._clock = clock
         self._queue: Queue[Key] = Queue(
-            metrics.timed(self.name, self._reconcile), group=lambda key: key, clock=clock, failed=_tell_failed
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, self._shard)),
+            group=lambda key: key,
+            clock=clock,
+            failed=_tell_failed,
         )
         metrics.queue(self.name, self._queue)
         Gauge(
@@ -118,6 +122,10 @@ class Unarmed:
     def _teardown_changed(self, change: Change[Teardown]) -> None:
         if change.new and not change.new.finished:
             self._queue.add(change.key)
+
+    def _shard(self, key: Key) -> str | None:
+        teardown = self._caches.teardowns.cache.get(key)
+        return str(Key(teardown.spec.target.namespace, teardown.spec.target.name)) if teardown else None
 
     async def _reconcile(self, key: Key) -> float | None:
         teardown = self._caches.teardowns.cache.get(key)

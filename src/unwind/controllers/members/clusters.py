@@ -28,6 +28,7 @@ from unwind.fleet.fleet import Fleet
 from unwind.fleet.targets import Anchor
 from unwind.kube.errors import AlreadyExistsError, ApiError, NotFoundError, UnreachableError
 from unwind.kube.events import Regarding
+from unwind.kube.fencing import Fences
 from unwind.kube.queue import Backoff, Queue
 from unwind.kube.views import Key
 
@@ -87,7 +88,10 @@ class Clusters:
         self._renewing = Renewing(client, secrets, recorder=recorder, clock=clock)
         self._fleet: Fleet | None = None
         self._queue: Queue[str] = Queue(
-            metrics.timed(self.name, self._reconcile), group=lambda name: name, clock=clock, failed=_tell_failed
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
+            group=lambda name: name,
+            clock=clock,
+            failed=_tell_failed,
         )
         metrics.queue(self.name, self._queue)
         caches.clusters.subscribe(self._cluster_changed)
@@ -165,8 +169,6 @@ class Clusters:
         if cluster := await self._held(cluster):
             await self._have_place(cluster)
             found = await self._look(cluster)
-            if not self._owner.owns(name):
-                return None  # it took its time, and somebody else says it now
             await self._tell(cluster, found)
             return self._next(name, found)
         return None

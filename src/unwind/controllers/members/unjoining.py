@@ -46,6 +46,7 @@ from unwind.fleet import targets
 from unwind.fleet.fleet import Fleet
 from unwind.fleet.targets import Anchor
 from unwind.kube.errors import NotFoundError
+from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
 from unwind.removing.inventories import Inventories
@@ -132,7 +133,10 @@ class Unjoining:
             clock=clock,
         )
         self._queue: Queue[Key] = Queue(
-            metrics.timed(self.name, self._reconcile), group=lambda key: key, clock=clock, failed=_tell_failed
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
+            group=lambda key: key,
+            clock=clock,
+            failed=_tell_failed,
         )
         self._under_way: UnderWay[Leaving] = UnderWay(teardowns, again=self._queue.add_after)
         self._farewells: Queue[ObjectRef] = Queue(self._farewell, clock=clock)

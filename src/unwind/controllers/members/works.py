@@ -30,6 +30,7 @@ from unwind.fleet.fleet import Fleet
 from unwind.fleet.member import RECENT
 from unwind.fleet.targets import of_karmada
 from unwind.kube.errors import UnreachableError
+from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue
 from unwind.removing.inventories import Inventories
 
@@ -89,7 +90,7 @@ class Works:
         self._stops: dict[Key, asyncio.Event] = {}
         """Those that are being put on their members, and how each is told to stop."""
         self._queue: Queue[Key] = Queue(
-            metrics.timed(self.name, self._reconcile),
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, _shard)),
             group=lambda key: key.namespace,
             per_group=_SIDE_BY_SIDE,
             clock=clock,

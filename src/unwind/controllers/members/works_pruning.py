@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unwind.errors import UnwindError
+from unwind.kube import fencing
+from unwind.kube.fencing import FencedError
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
@@ -58,15 +62,18 @@ class Prunings:
     ) -> None:
         uid = work.metadata.uid
         try:
-            await self._putting.prune(
-                work,
-                cluster,
-                wanted,
-                started=it.removals.append,
-                changed=lambda: self._changed(uid),
-            )
+            async with fencing.scope():
+                await self._putting.prune(
+                    work,
+                    cluster,
+                    wanted,
+                    started=it.removals.append,
+                    changed=lambda: self._changed(uid),
+                )
             done()
             self._under_way.pop(uid, None)
+        except FencedError as error:
+            it.error = UnwindError(str(error))  # if the shard is ours again, it is begun again
         except Exception as error:  # noqa: BLE001 - it is told on the Work, and tried again
             it.error = error
         self._changed(uid)

@@ -25,6 +25,7 @@ from unwind.installing.addressing import MANAGER
 from unwind.installing.manifests import is_ours, policies
 from unwind.kube import views
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.kube.fencing import Fences
 from unwind.kube.informers import Informer
 from unwind.kube.queue import Backoff, Queue
 from unwind.kube.views import Key
@@ -83,7 +84,10 @@ class Keeper:
         self._webhooks = self._follow(VALIDATING_WEBHOOK_CONFIGURATIONS, clock)
         self._installed = self._follow(CONFIG_MAPS, clock)
         self._queue: Queue[str] = Queue(
-            metrics.timed(self.name, self._reconcile), backoff=_RETRY, clock=clock, failed=_tell_failed
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, lambda _: self._key)),
+            backoff=_RETRY,
+            clock=clock,
+            failed=_tell_failed,
         )
         metrics.queue(self.name, self._queue)
         owner.subscribe(self._look)

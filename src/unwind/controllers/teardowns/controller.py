@@ -26,6 +26,7 @@ from unwind.controllers.teardowns.steps import BEST_EFFORT, Means
 from unwind.controllers.teardowns.undertaking import UnderWay
 from unwind.fleet import targets
 from unwind.fleet.fleet import Fleet
+from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
 from unwind.removing.inventories import Inventories
@@ -113,7 +114,10 @@ class Teardowns:
             clock=clock,
         )
         self._queue: Queue[Key] = Queue(
-            metrics.timed(self.name, self._reconcile), group=lambda key: key, clock=clock, failed=_tell_failed
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
+            group=lambda key: key,
+            clock=clock,
+            failed=_tell_failed,
         )
         self._under_way: UnderWay[Execution] = UnderWay(caches.teardowns, again=self._queue.add_after)
         self._projections = projecting.Projections(client, caches.summaries)

@@ -39,6 +39,7 @@ from unwind.errors import UnwindError
 from unwind.fleet.fleet import Fleet
 from unwind.fleet.targets import Anchor
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
 from unwind.removing import blast, shielded
@@ -120,7 +121,10 @@ class Requested:
         self._cleaned: set[str] = set()
         """Teardowns, by uid, after which nothing is left to be taken away."""
         self._queue: Queue[Key] = Queue(
-            metrics.timed("requested", self._reconcile), group=lambda key: key, clock=clock, failed=_tell_failed
+            metrics.timed("requested", Fences(owner).around(self._reconcile, lambda key: key.name)),
+            group=lambda key: key,
+            clock=clock,
+            failed=_tell_failed,
         )
         self._under_way: UnderWay[Execution] = UnderWay(caches.teardowns, again=self._queue.add_after)
         metrics.queue("requested", self._queue)

@@ -118,7 +118,7 @@ class Carrying:
         """Everything is gone or left, and only has to be written down."""
         self._removals: list[tuple[Member, Removal, list[Inventory]]] = []
         self._read: Sequence[Inventory] | None = None
-        """The inventory by which all was removed while it was open."""
+        """The inventory by which everything is removed while it is open."""
         self._sealed = False
         self._gone: set[str] = set()
         """The uids of what was seen to be absent by removals that are over."""
@@ -248,8 +248,8 @@ class Carrying:
         if read is None:
             owner, inventories = self.step.object.uid, self._means.inventories
             read = await self._persist(self._target.ref, lambda: inventories.at_hand(owner))
-        await self._remove(read)
         self._read = read
+        await self._remove(read)
 
     async def _remove_sealed(self) -> None:
         await self._remove(await self._seal())

@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from unwind import logs
+from unwind.kube import fencing
+from unwind.kube.fencing import FencedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,9 +88,12 @@ class UnderWay(Generic[C]):
         log.info("teardown begins", cluster=str(it.target.ref), teardown=it.teardown.metadata.name)
         again = 0.0
         try:
-            await it.run()
+            async with fencing.scope():
+                await it.run()
             # Whoever looks next has to see the end: it would be begun again, and told anew.
             self._teardowns.take(it.teardown)
+        except FencedError:
+            log.info("teardown stopped, its shard was lost", cluster=str(key))
         except Exception:
             # A mistake of ours in one teardown must not end the others; what it did is seen again.
             log.exception("a teardown broke off", cluster=str(key))

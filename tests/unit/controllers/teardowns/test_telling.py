@@ -13,7 +13,7 @@ from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.names import ConditionType, Reason
 from unwind.api.unwind import Blocker, Effort, Phase, Plan, Release, Step, StepState, Teardown, TeardownSpec
 from unwind.controllers.teardowns.drafting import Said
-from unwind.controllers.teardowns.telling import StepView, View, same_but_for_counts, status
+from unwind.controllers.teardowns.telling import UNSEALED, StepView, View, same_but_for_counts, status
 from unwind.deleting.entering import Failed, Waiting
 from unwind.deleting.outcomes import Pace, Severity
 
@@ -102,6 +102,13 @@ def test_it_is_held_only_when_nothing_goes_on_by_itself() -> None:
     told = status(TEARDOWN, view(BLOCKED, going), now=NOW)
     assert told.phase == "Removing"
     assert word(told, ConditionType.BLOCKED) == ("True", "Deleting")
+
+
+def test_a_step_whose_inventory_is_not_sealed_is_not_removed_and_keeps_nobody_from_saying_that_it_is_held() -> None:
+    unsealed = msgspec.structs.replace(TOP, removed=3, unsealed=True)
+    told = status(TEARDOWN, view(unsealed, msgspec.structs.replace(BLOCKED, name="base")), now=NOW)
+    assert (told.steps[0].state, told.steps[0].message) == ("Removing", UNSEALED)
+    assert told.phase == Phase.HELD
 
 
 def test_what_was_found_out_is_told_instead_of_what_was_only_seen() -> None:

@@ -1,0 +1,167 @@
+"""Fences: what is begun for a shard ends with it, and only that."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from unwind.kube import fencing
+from unwind.kube.fencing import FencedError, Fences
+from unwind.kube.queue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.mine = True
+        self._told: list[Callable[[], None]] = []
+
+    def owns(self, key: str) -> bool:
+        return self.mine
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        self._told.append(changed)
+
+    def tell(self, *, mine: bool) -> None:
+        self.mine = mine
+        for told in self._told:
+            told()
+
+    def unsettled(self, key: str) -> float:
+        return 3.0
+
+
+async def forever(_: str) -> float | None:
+    await asyncio.Event().wait()
+    return None
+
+
+async def test_work_is_cancelled_when_its_owner_tells_of_the_loss() -> None:
+    owner = Owner()
+    work = asyncio.ensure_future(Fences(owner).around(forever, str)("key"))
+    await asyncio.sleep(0)
+    owner.tell(mine=False)
+    with pytest.raises(FencedError, match="lost the shard of key"):
+        await work
+
+
+async def test_work_is_cancelled_also_when_nobody_tells_of_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fencing, "_LOOK", 0.01)
+    owner = Owner()
+    work = asyncio.ensure_future(Fences(owner).around(forever, str)("key"))
+    await asyncio.sleep(0)
+    owner.mine = False
+    async with asyncio.timeout(10):
+        with pytest.raises(FencedError):
+            await work
+
+
+async def test_a_fence_that_was_lost_stays_lost_and_another_is_made_for_what_comes_next() -> None:
+    owner = Owner()
+    results: list[str] = []
+    go = asyncio.Event()
+
+    async def late() -> None:
+        await go.wait()
+        try:
+            fencing.check()
+        except FencedError:
+            results.append("refused")
+
+    tasks: list[asyncio.Task[None]] = []
+
+    async def reconcile(key: str) -> float | None:
+        fencing.check()
+        if key == "first":
+            tasks.append(asyncio.create_task(late()))
+        results.append(key)
+        return None
+
+    fences = Fences(owner)
+    await fences.around(reconcile, lambda _: "shard")("first")
+    owner.tell(mine=False)
+    owner.tell(mine=True)
+    await fences.around(reconcile, lambda _: "shard")("second")
+    go.set()
+    await tasks[0]
+    assert results == ["first", "second", "refused"]
+
+
+async def test_what_is_not_ours_is_called_and_cannot_write() -> None:
+    owner = Owner()
+    owner.mine = False
+    called: list[str] = []
+
+    async def reconcile(key: str) -> float | None:
+        called.append(key)
+        with pytest.raises(FencedError):
+            fencing.check()
+        return None
+
+    await Fences(owner).around(reconcile, str)("key")
+    assert called == ["key"]
+
+
+async def test_a_timeout_inside_is_no_loss() -> None:
+    async def slow(_: str) -> float | None:
+        async with asyncio.timeout(0):
+            await asyncio.sleep(1)
+        return None
+
+    with pytest.raises(TimeoutError):
+        await Fences(Owner()).around(slow, str)("key")
+
+
+async def test_nothing_is_fenced_outside() -> None:
+    fencing.check()
+    assert fencing.unsettled() == 0
+    async with fencing.scope():
+        pass
+
+
+async def test_it_is_known_how_long_the_former_owner_may_write() -> None:
+    found: list[float] = []
+
+    async def reconcile(_: str) -> float | None:
+        found.append(fencing.unsettled())
+        return None
+
+    await Fences(Owner()).around(reconcile, str)("key")
+    assert found == [3.0]
+
+
+async def test_a_queue_works_on_a_key_under_the_fence_of_who_added_it() -> None:
+    owner = Owner()
+    told: list[str] = []
+
+    async def write(key: str) -> float | None:
+        try:
+            fencing.check()
+        except FencedError:
+            told.append(f"{key} refused")
+            raise
+        told.append(key)
+        return None
+
+    writes: Queue[str] = Queue(write, per_group=1)
+
+    async def reconcile(key: str) -> float | None:
+        writes.add(key)
+        return None
+
+    fenced = Fences(owner).around(reconcile, str)
+    await fenced("lost")
+    owner.tell(mine=False)
+    writes.add("free")  # it comes after, and nobody's fence is its own
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(writes.run())
+        async with asyncio.timeout(10):
+            while len(told) < 2:
+                await asyncio.sleep(0.01)
+        assert told == ["lost refused", "free"]
+        assert writes.failures("lost") == 0
+        running.cancel()
