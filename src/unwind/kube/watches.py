@@ -121,6 +121,7 @@ class _Followed:
         self._news = asyncio.Event()
         self.informer.subscribe(self._changed)
         self.task = watches.tasks.create_task(self._run())
+        self.task.add_done_callback(self._ended)
 
     async def _run(self) -> None:
         try:
@@ -128,16 +129,18 @@ class _Followed:
         except Exception as error:  # noqa: BLE001 - one watch that fails ends no other
             self._trouble = UnwindError(f"it failed ({error!r:.200})")
             self._watches.troubled(error)
-        finally:
-            self._watches.forget(self)
-            self._news.set()
-            lost = UnreachableError(f"the watch of {self.resource.plural} was closed")
-            for absences in self._absences.values():
-                for absence in absences:
-                    absence.lose(lost)
-            for changes in self._changes.values():
-                for change in changes:
-                    change.lose(lost)
+
+    def _ended(self, _: object) -> None:
+        """Nobody is told anything any more: say so to all who wait."""
+        self._watches.forget(self)
+        self._news.set()
+        lost = UnreachableError(f"the watch of {self.resource.plural} was closed")
+        for absences in self._absences.values():
+            for absence in absences:
+                absence.lose(lost)
+        for changes in self._changes.values():
+            for change in changes:
+                change.lose(lost)
 
     async def until_synced(self) -> None:
         """Return when the cache is whole; raise what is in the way of it, so that whoever waits can say so."""

@@ -222,7 +222,18 @@ async def test_whoever_waits_is_told_when_the_watch_is_closed() -> None:
         assert not absence.happened
 
 
-async def test_one_watch_that_fails_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_asks_in_the_moment_of_the_end_is_told() -> None:
+    async with member() as (_, client):
+        watches = Watches(client)
+        await watches.__aenter__()
+        asking = asyncio.create_task(watches.absence(CONFIG_MAPS, name="a", uid="uid-a", namespace="n"))
+        await asyncio.sleep(0)
+        await watches.__aexit__(None, None, None)
+        with pytest.raises(UnreachableError, match="was closed"):
+            await asyncio.wait_for(asking, 5)
+
+
+async def test_one_watch_that_fails_ends_no_other() -> None:
     troubles: list[Exception] = []
     async with member() as (it, client), Watches(client, troubled=troubles.append) as watches:
         it.objects = [config_map("a")]
