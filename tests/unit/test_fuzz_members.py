@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 import pytest
 
 from tests.unit.mangling import Bodies
@@ -172,11 +171,17 @@ def answer_to_a_get(chance: random.Random) -> Any:
     )
 
 
+# More is not understood by anybody.
+_DEEP = 500
+
+
 def says_absent(status: int, body: bytes) -> bool:
     """Whether an answer says that the object is gone, or that another one has its name. Not made by what is tested."""
+    if body.count(b"[") + body.count(b"{") > _DEEP:
+        return False
     try:
-        it = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        it = json.loads(body.decode("utf-8", "replace"), strict=False)
+    except (ValueError, RecursionError):
         return False
     if not isinstance(it, dict):
         return False
@@ -243,11 +248,14 @@ def event(chance: random.Random) -> Any:
 
 def wrong(line: bytes) -> bool:
     """Whether a line says that the object that is there is gone, or that another has its name: those are not sent."""
+    if line.count(b"[") + line.count(b"{") > _DEEP:
+        return False
     try:
-        it = msgspec.json.decode(line)
+        # What is not read need not be UTF-8.
+        it = json.loads(line.decode("utf-8", "replace"), strict=False)
         meta = it["object"]["metadata"]
         return bool(meta["name"] == "a" and (it["type"] == "DELETED" or meta["uid"] != "uid-a"))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
+    except (ValueError, RecursionError, LookupError, TypeError):
         return False
 
 
