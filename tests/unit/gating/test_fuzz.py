@@ -27,6 +27,8 @@ from unwind.serving.listener import Listener
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from unwind.controllers.teardowns.signing import RecordKeys
+
 # The first is some 20 s of work.
 pytestmark = pytest.mark.timeout(900)
 BODIES = [2_000, pytest.param(100_000, marks=pytest.mark.soak)]
@@ -40,14 +42,16 @@ DONE = [f"00000000-0000-4000-8000-{number:012d}" for number in range(50, 60)]
 
 
 class Keeping:
-    """An API server that has a Teardown for every cluster, and something left in all but a few."""
+    """An API server that has a Teardown of the manager for every cluster, and something left in all but a few."""
+
+    keys: RecordKeys
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
     ) -> Answer:
         uid = target.partition("?")[0].rpartition("/")[2]
         state = "Removed" if uid in DONE else "Removing"
-        return Answer(200, msgspec.json.encode(teardown(("read", "Enforce", state), uid=uid)))
+        return Answer(200, msgspec.json.encode(self.keys.signed(teardown(("read", "Enforce", state), uid=uid))))
 
     @asynccontextmanager
     async def stream(self, target: str, *, headers: Mapping[str, str], silence: float) -> AsyncIterator[Any]:
@@ -58,7 +62,9 @@ class Keeping:
 
 
 def keeper() -> Standin:
-    standin = Standin(client=Client(Connection(server="https://keeping.invalid"), transport=Keeping()))
+    keeping = Keeping()
+    standin = Standin(client=Client(Connection(server="https://keeping.invalid"), transport=keeping))
+    keeping.keys = standin.keys
     standin.knows(*(teardown(("cached", "Enforce", "Removing"), uid=uid) for uid in HELD))
     standin.knows(*(teardown(("cached", "Enforce", "Removed"), uid=uid) for uid in DONE))
     return standin
