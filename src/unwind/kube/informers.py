@@ -34,6 +34,8 @@ _WATCH_SECONDS = (240, 480)
 _RETRY = Backoff(first=0.2, limit=30.0)
 # A watch that ends sooner counts as a failure: a server may accept every watch, and end each of them at once.
 _STEADY = 10.0
+# So many failures in a row, and the version itself may be the reason.
+_STUBBORN = 3
 # What may come by one watch before the list is read again: events of new objects without end would fill the memory.
 _MOST_WATCHED = 1 << 30
 # While a kind is not served, its CRD is watched; this is how long that is relied upon.
@@ -280,9 +282,10 @@ class Informer(Generic[T]):
             self._version = ""
             await self._until_served()
         elif isinstance(error, UnreadableError) or (
-            isinstance(error, ApiError) and error.code not in (429, 500, 502, 503)
+            isinstance(error, ApiError) and (error.code not in (429, 500, 502, 503) or self._failures >= _STUBBORN)
         ):
-            # It does not take our version (it may be newer than all it has), or sends no events: begin anew.
+            # It does not take our version (it may be newer than all it has), or sends no events: begin anew. What it
+            # answers to a version that it cannot read is not the same everywhere.
             self._version = ""
         await self._back_off()
 

@@ -209,6 +209,34 @@ async def test_a_member_that_ends_every_watch_costs_few_connections(
         assert 2 <= it.connections <= 10
 
 
+@pytest.mark.parametrize("status", [400, 422, 500, 503])
+async def test_a_version_that_the_server_does_not_take_is_given_up(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unwind.kube.informers._RETRY", Backoff(first=0.01, limit=0.1))
+    refusal = b'{"kind": "Status", "code": %d, "message": "invalid resource version"}' % status
+
+    class Strict(Member):
+        def refuse(self, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(refusal), refusal))
+
+    it = Strict()
+    listening = await asyncio.start_server(it.serve, "127.0.0.1", 0)
+    async with (
+        Client(Connection(server=f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"), deadline=5) as client,
+        Watches(client) as watches,
+    ):
+        it.objects = [config_map("a")]
+        it.watched = [sends(event("MODIFIED", config_map("b", version="x-1"))), *[it.refuse] * 5]
+        absence = await watches.absence(CONFIG_MAPS, name="a", uid="uid-a", namespace="n")
+        async with asyncio.timeout(10):
+            await it.follows.wait()
+        last = [one for one in it.requests if "watch=true" in one][-1]
+        assert "resourceVersion=10" in last, "it began anew by a list"
+        absence.close()
+    listening.close()
+
+
 async def test_whoever_waits_is_told_when_the_watch_is_closed() -> None:
     async with member() as (it, client):
         it.objects = [config_map("a")]
