@@ -188,6 +188,19 @@ async def test_a_cluster_admin_does_not_delete_records_by_accident(scene: Scene,
     assert "`unwind uninstall`" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        f"{VALIDATING_WEBHOOK_CONFIGURATIONS.plural}/{profile_rules(HOME)}",
+        f"{MUTATING_WEBHOOK_CONFIGURATIONS.plural}/{cluster_rules(HOME)}",
+    ],
+)
+async def test_a_cluster_admin_does_not_delete_webhooks_by_accident(scene: Scene, target: str) -> None:
+    done = await scene.kubectl(ADMIN, "delete", target, "--dry-run=server")
+    assert done.returncode != 0
+    assert "has the API server ask Unwind" in done.stderr
+
+
 async def test_a_cluster_admin_does_not_delete_all_records_at_once(scene: Scene) -> None:
     done = await scene.kubectl(
         ADMIN, "delete", "--raw", f"/apis/unwind.dev/v1alpha1/namespaces/{HOME}/inventories?dryRun=All"

@@ -142,6 +142,12 @@ def _kinds(setting: Setting) -> list[Object]:
                 "reason": "Forbidden",
             },
             {
+                "expression": f"!({_IS_DELETE}) || {is_kind} || {is_namespace} || {_BY_UID}",
+                "messageExpression": f"{_OLD} + ' has the API server ask Unwind. To delete it all the same, send its"
+                " uid as a precondition; to remove Unwind, use `unwind uninstall`'",
+                "reason": "Forbidden",
+            },
+            {
                 "expression": f"{_IS_DELETE} || !({is_kind}) || !({_GROUP}) || {_SERVED}",
                 "messageExpression": f"{_OLD} + ' must go on serving version {unwind.INVENTORIES.version}: Unwind reads"
                 " its records by it'",
