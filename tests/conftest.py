@@ -34,8 +34,8 @@ def plane_shape() -> Shape:
     return Shape(members=1, nodes=True, capi=True, cloud=True, cloud_delay=0.5)
 
 
-# Tests of the machinery itself, which need no manager.
-_MACHINERY = ("tests/plane/test_informers.py", "tests/plane/test_watches.py")
+# Tests of the machinery itself, which need no manager: deleters act on a member, and here the plane is one.
+_MACHINERY = tuple(f"tests/plane/test_{name}.py" for name in ("informers", "watches", "deletions", "patterns"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 from functools import partial
@@ -101,7 +102,9 @@ async def test_the_manager_works_with_exactly_the_rights_that_are_documented(
     for name in ("one", "two", "three", "slow"):
         (store / name).touch()
     kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
-    variables = {"PYTHONPATH": str(tmp_path), "STORE": str(store)}
+    # Beside what this process has: the manager is of the same version as what was installed.
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    variables = {"PYTHONPATH": path, "STORE": str(store)}
     run = partial(running, fresh_member, HOME, "--roles", "controllers", **variables, kubeconfig=kubeconfig)
 
     async with run() as manager:
