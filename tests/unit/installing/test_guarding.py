@@ -34,3 +34,15 @@ def test_other_namespaces_are_left_alone_before_anything_is_evaluated() -> None:
     [records] = [one for one in made if one["metadata"]["name"] == records_name("home")]
     selector = records["spec"]["matchConstraints"]["namespaceSelector"]
     assert selector == {"matchLabels": {"kubernetes.io/metadata.name": "home"}}
+
+
+def test_the_policies_follow_from_the_namespace_alone_so_that_the_manager_can_restore_them() -> None:
+    called = Setting(
+        namespace="home",
+        url="https://unwind.example:9443",
+        namespace_selector={"team": "a"},
+        hook_settings={"a": "b"},
+        inject_ca=True,
+        authorized_groups=(),
+    )
+    assert policies(called) == policies(SETTING)
