@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.hooks import API_VERSION, Hook
+from unwind.api.meta import manifest
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
-from unwind.api.unwind import TEARDOWNS
+from unwind.api.unwind import TEARDOWNS, Teardown
+from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.gating import protocol
 from unwind.kube.errors import ApiError
 from unwind.local import capi, waiting
@@ -91,7 +95,10 @@ async def create_cluster(client: Client, name: str, namespace: str = "default", 
 
 
 async def create_teardown(client: Client, cluster: Object, *efforts: str) -> str:
-    """The record of a cluster's teardown, with a step for each effort, that nobody carries out; its name."""
+    """The record of a cluster's teardown, with a step for each effort, that nobody carries out; its name.
+
+    It is signed as the manager would sign it.
+    """
     meta = cluster["metadata"]
     target = {
         "group": CLUSTERS.group,
@@ -116,7 +123,9 @@ async def create_teardown(client: Client, cluster: Object, *efforts: str) -> str
             "plan": {"steps": steps, "waves": 1},
         },
     }
-    await client.create(TEARDOWNS, body)
+    keys = RecordKeys(client, namespace=HOME)
+    await keys.load()
+    await client.create(TEARDOWNS, manifest(TEARDOWNS, keys.signed(msgspec.convert(body, Teardown))))
     return str(meta["uid"])
 
 

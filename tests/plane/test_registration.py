@@ -272,10 +272,10 @@ async def test_profiles_and_teardowns_say_why_their_clusters_are_not_held(plane:
         await discovered(client)
         await until_armed()
 
-        # Whoever may change policies can have it narrowed all the same.
-        policy = await client.get(VALIDATING_ADMISSION_POLICIES, guard_name(HOME))
-        await client.delete(VALIDATING_ADMISSION_POLICIES, guard_name(HOME), uid=policy["metadata"]["uid"])
+        # It can be narrowed while nothing is held.
+        await say(client, teardown, "Released", "GivenUp")
         await until_allowed(partial(_select, client, {"matchLabels": {"hold": "yes"}}))
+        await say(client, teardown, "Held", "Waiting")
         await until_said("NamespaceNotSelected", "leaves the namespace out")
         await client.patch(NAMESPACES, "default", {"metadata": {"labels": {"hold": "yes"}}})
         await until_armed()
