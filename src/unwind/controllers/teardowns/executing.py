@@ -25,6 +25,7 @@ from unwind.planning.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from unwind.api.fields import Unknown
     from unwind.api.meta import ObjectRef
@@ -86,6 +87,7 @@ class Execution:
         self._phase = Phase.REMOVING
         self._release: Release | None = None
         self._overdue = False
+        self._ends: datetime | None = None
         self._ending = asyncio.Event()
         self._dirty = asyncio.Event()
         self._counts_due = False
@@ -296,12 +298,16 @@ class Execution:
     # Deadlines
 
     def _deadline(self) -> Timer | None:
-        left = None if self.paused else releasing.remaining(self.teardown, now=self._means.clock.now())
-        return None if left is None else self._means.clock.call_later(left, self._pass_deadline)
+        # Once: the status that says since when the Cluster is not paused any more may be written later than this.
+        self._ends = None if self.paused else releasing.ends_at(self.teardown, now=self._means.clock.now())
+        return None if self._ends is None else self._means.clock.call_later(self._left(self._ends), self._pass_deadline)
+
+    def _left(self, ends: datetime) -> float:
+        return max(0.0, (ends - self._means.clock.now()).total_seconds())
 
     def _pass_deadline(self) -> None:
-        left = releasing.remaining(self.teardown, now=self._means.clock.now())
-        if left and left > _EARLY:  # timers go by another clock than deadlines
+        left = self._left(self._ends) if self._ends else 0.0
+        if left > _EARLY:  # timers go by another clock than deadlines
             self._due = self._means.clock.call_later(left, self._pass_deadline)
             return
         self._overdue = True
