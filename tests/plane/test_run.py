@@ -22,6 +22,7 @@ import pytest
 
 from tests.plane import profiles
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.names import RECORD_KEY_SECRET
 from unwind.api.resources import DEPLOYMENTS, SECRETS
 from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown, TeardownSpec, TeardownStatus
 from unwind.certificates import Authority, KeyPair
@@ -128,9 +129,9 @@ async def test_without_the_role_for_it_nothing_is_served(plane: Plane, namespace
             await asyncio.sleep(0.02)
         assert await manager.stop() == 0
     assert list(manager.addresses) == ["metrics"]
-    # Nothing to serve with; but it registers others of us by the segments that are derived from this.
+    # No serving certificate: only the key for paths, from which it registers others, and the key of its records.
     found = await plane.management.client.list(SECRETS, namespace=namespace)
-    assert [one["metadata"]["name"] for one in found] == [PATHS]
+    assert {one["metadata"]["name"] for one in found} == {PATHS, RECORD_KEY_SECRET}
 
 
 async def test_certificates_in_files_are_exchanged_under_load_without_a_failure(
