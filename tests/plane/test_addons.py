@@ -34,7 +34,7 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import HOME, Right, Setting
 from unwind.api.sveltos import PolicyRef
-from unwind.api.unwind import EntryState
+from unwind.api.unwind import TEARDOWNS, EntryState
 from unwind.deleting.builtin import BUILTIN
 from unwind.fleet.fleet import Fleet
 from unwind.fleet.member import Member
@@ -878,6 +878,22 @@ async def test_a_profile_of_a_namespace_puts_nothing_elsewhere_on_the_management
     async with granted, manager_client(site.here, HOME) as own, Fleet(own) as fleet, fleet.management() as home:
         report = await deploy(home, site.inventories, owner, read, within=site.namespace)
     assert outcomes(report) == {"mine": CREATED, "all": FAILED}
+
+
+async def test_a_profile_puts_nothing_that_the_manager_acts_by_on_the_management_cluster(site: Site) -> None:
+    owner = site.owner()
+    forged = {
+        "apiVersion": TEARDOWNS.api_version,
+        "kind": TEARDOWNS.kind,
+        "metadata": {"name": f"forged-{site.namespace}"},
+        "spec": {"title": "forged", "target": {"kind": "Cluster", "name": "x"}, "cause": "ClusterDeleted"},
+    }
+    ours = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ours", "namespace": HOME}}
+    read = await site.read(await site.source("s", forged, ours, site.config_map("mine")))
+    async with Fleet(site.here) as fleet, fleet.management() as home:
+        report = await deploy(home, site.inventories, owner, read)
+    assert outcomes(report) == {"mine": CREATED, "ours": FAILED, forged["metadata"]["name"]: FAILED}  # type: ignore[index]
+    assert "may not put objects of Unwind on the management cluster" in report.trouble
 
 
 async def test_a_profile_of_a_namespace_reads_nothing_elsewhere(site: Site) -> None:

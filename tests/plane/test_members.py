@@ -189,6 +189,25 @@ async def test_a_member_without_a_way_to_it_says_what_is_missing(client: Client)
     await clear(client, name)
 
 
+async def test_the_token_of_a_secret_that_is_not_the_members_own_is_sent_nowhere(client: Client) -> None:
+    name = a_name()
+    member = Member(client, None, name, None)  # type: ignore[arg-type] # there is no cluster
+    await client.create(SECRETS, body(SECRETS, name, "default", stringData={"token": "of another"}))
+    spec = {
+        "syncMode": "Push",
+        "apiEndpoint": "https://127.0.0.1:1",
+        "insecureSkipTLSVerification": True,
+        "secretRef": {"namespace": "default", "name": name},
+    }
+    async with running(client):
+        await client.create(CLUSTERS, body(CLUSTERS, name, spec=spec))
+        it = await member.until(says("ClusterNotReachable"))
+        assert f"Secret default/{name} is not its own" in message(it)
+    secret = await client.get(SECRETS, name, namespace="default")
+    assert not secret["metadata"].get("finalizers")
+    await clear(client, name)
+
+
 async def token_of(client: Client, member: Member) -> str:
     secret = await client.get(SECRETS, member.name, namespace=HOME)
     return base64.b64decode(secret["data"]["token"]).decode()

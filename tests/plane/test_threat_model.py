@@ -154,7 +154,7 @@ async def test_a_work_outside_of_an_execution_namespace_puts_nothing_on_a_member
     async with (
         unjoining.scene(plane, namespace) as scene,
         tenant(scene.client, home, rights) as (own, _),
-        unjoining.controllers(scene.client, HOME, clock=SYSTEM),
+        unjoining.controllers(scene.client, namespace, clock=SYSTEM),
     ):
         manifests = [profiles.config_map(namespace, "evil")]
         work = threats.body(WORKS, "evil", home, spec={"workload": {"manifests": manifests}})

@@ -15,6 +15,7 @@ import yaml
 
 from tests.plane.profiles import Scene, config_map
 from unwind.api import capi, karmada, sveltos, unwind
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import (
     CLUSTER_UID_ANNOTATION,
     DELETION_REQUESTED_BY_ANNOTATION,
@@ -25,8 +26,8 @@ from unwind.api.names import (
     RESOURCE_ANNOTATION,
     Finalizer,
 )
-from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS, Resource
-from unwind.api.rights import READ, Right
+from unwind.api.resources import CONFIG_MAPS, LEASES, NAMESPACES, SECRETS, Resource
+from unwind.api.rights import HOME, READ, Right
 from unwind.kube.errors import ApiError
 from unwind.local import waiting
 
@@ -292,6 +293,19 @@ async def an_inventory_outside_of_unwinds_namespace_means_nothing(it: Stage) -> 
     assert set(await victim.on_member()) == {"kept"}
 
 
+async def records_of_unwind_are_not_written(it: Stage) -> None:
+    kind, name = unwind.INVENTORIES, f"planted-{it.namespace}"
+    thing = ObjectRef(version="v1", kind="Namespace", name="kube-system", uid="any")
+    planted = unwind.Inventory(
+        metadata=ObjectMeta(name=name, namespace=HOME),
+        spec=unwind.InventorySpec(owner=thing, member=unwind.MemberRef(object=thing, system_uid="any")),
+    )
+    with refused("is written by Unwind only"):
+        await it.tenant.create(kind, manifest(kind, planted))
+    with refused("is written by Unwind only"):
+        await it.tenant.create(LEASES, body(LEASES, f"unwind-{it.namespace}", HOME, spec={}))
+
+
 async def a_teardown_deletes_nothing_that_its_author_may_not(it: Stage) -> None:
     kind = unwind.TEARDOWNS
     found = await it.victim.client.get(NAMESPACES, it.victim.namespace)
@@ -393,6 +407,12 @@ RECORDS = (
         rights=(_all(unwind.INVENTORIES),),
         attempt=an_inventory_outside_of_unwinds_namespace_means_nothing,
     ),
+    Threat(
+        named(unwind.INVENTORIES),
+        "a user who may write Inventories in Unwind's namespace has the manager remove what they like",
+        everywhere=(_all(unwind.INVENTORIES), _all(LEASES)),
+        attempt=records_of_unwind_are_not_written,
+    ),
 )
 _COUNTED = "protection counts these and reads their label; nothing is written or deleted because of what they say"
 PROTECTION = tuple(
@@ -435,7 +455,7 @@ OWN_OBJECTS = (
     Threat(
         "leases.coordination.k8s.io",
         "",
-        reason="read in Unwind's own namespace only; writing there is an administrator's right",
+        reason="read in Unwind's own namespace only, where a policy guards them: see inventories",
     ),
 )
 THREATS: tuple[Threat, ...] = (*ADDONS, *CLUSTERS, *RECORDS, *PROTECTION, *OWN_OBJECTS)
