@@ -330,7 +330,7 @@ async def test_the_ledger_names_each_object_with_why_by_whom_and_when(plane: Pla
         ("kept", "KeptByPolicy", "a label", True),
     ]
     assert [one["release"]["message"] for one in told["released"]] == ["the fire"]
-    assert (await person.types("ledger", "nobody", "-o", "json")).json() == {"released": [], "left": []}
+    assert (await person.types("ledger", "nobody", "-o", "json")).json() == {"released": [], "left": [], "setAside": []}
 
 
 async def test_a_held_cluster_is_let_go_by_a_person_and_all_that_is_left_is_named(plane: Plane, namespace: str) -> None:
