@@ -6,14 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.plane.tearing import HOLD, Scene, manager, scene
+from tests.plane import profiles
+from tests.plane.tearing import HOLD, Deployed, Scene, all_controllers, manager, scene
 from unwind.api import conditions
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import DEADLINE_ANNOTATION, FORCE_RELEASE_ANNOTATION, ON_DEADLINE_ANNOTATION, PAUSED_ANNOTATION
+from unwind.api.resources import CONFIG_MAPS, NAMESPACES
+from unwind.api.rights import HOME
+from unwind.api.sveltos import CLUSTER_PROFILES, ClusterSummary
 from unwind.api.unwind import Phase, Teardown
+from unwind.local.waiting import until, until_absent
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
+    from unwind.kube.client import Object
     from unwind.local.plane import Plane
 
 BY_FIELD = {"spec": {"paused": True}}
@@ -112,6 +118,50 @@ async def test_a_paused_cluster_can_be_released_by_a_person(plane: Plane, namesp
     assert (teardown.phase, teardown.status.left, it.deleted()) == (Phase.RELEASED, 3, [])
     assert not teardown.status.blockers
     await it.let_go()
+
+
+async def test_a_withdrawal_sends_no_further_delete_while_its_cluster_is_paused(plane: Plane, namespace: str) -> None:
+    it = Deployed(plane, namespace)
+    await it.begin()
+    # A Namespace goes after what it contains, so that a second DELETE is still to come.
+    room = f"{namespace}-room"
+    made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": room}}
+    await it.source("web", profiles.config_map(namespace, "web-0"), made)
+    await it.profile("web", "web")
+
+    def says_paused(summary: ClusterSummary) -> bool:
+        return any(one.reason == "Paused" for one in summary.status.conditions)
+
+    async def patch_cluster(change: dict[str, Any]) -> None:
+        await it.client.patch(CLUSTERS, it.cluster.name, change, namespace=namespace)
+
+    async with all_controllers(it.client, HOME):
+        await it.deployed("web")
+        await it.block("web-0")
+        found = await it.client.get(CLUSTER_PROFILES, it.called("web"))
+        await it.client.delete(CLUSTER_PROFILES, it.called("web"), uid=found["metadata"]["uid"])
+        await until(it.member.client, CONFIG_MAPS, "web-0", _is_terminating, "leaving", namespace=namespace)
+        await patch_cluster(BY_FIELD)
+        await it.until_summary("web", says_paused, "paused", cluster=it.cluster.name, type_="capi")
+        await it.unblock("web-0")
+        await until_absent(it.member.client, CONFIG_MAPS, "web-0", namespace=namespace)
+        # The controllers have worked through their queues: they have deployed to another cluster meanwhile.
+        other = Deployed(plane, namespace)
+        await other.begin()
+        await other.add_on("late")
+        await other.deployed("late")
+        assert not _is_terminating(await it.member.client.get(NAMESPACES, room))
+        await patch_cluster(UNPAUSED)
+        await it.until_summaries_gone("web")
+        await until_absent(it.member.client, NAMESPACES, room)
+        for one in (it, other):
+            await one.cluster.delete()
+            await one.cluster.ended()
+            await one.cluster.go()
+
+
+def _is_terminating(it: Object | None) -> bool:
+    return it is not None and "deletionTimestamp" in it["metadata"]
 
 
 async def test_a_new_manager_keeps_a_paused_cluster_held(plane: Plane, namespace: str) -> None:

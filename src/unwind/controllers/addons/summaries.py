@@ -401,6 +401,10 @@ class Summaries:
         elif gone:
             await self._take_back(summary, target, Manner.FORGET)
         elif target and target.paused:
+            # One that is under way sends no further DELETE. It is begun again when the cluster is unpaused.
+            it = self._withdrawals.get(summary.metadata.uid)
+            if it and not it.absent:
+                self._withdrawals.give_up(summary.metadata.uid)
             self._words.wait(summary, Reason.PAUSED, f"{target} is paused")
         else:
             withdraws = summarizing.withdraws(summary.spec.cluster_profile_spec)
