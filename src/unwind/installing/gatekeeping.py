@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from unwind.api import capi, karmada, names, sveltos, unwind
+from unwind.api import capi, names, sveltos, unwind
 from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import ClusterDeletionBehavior, ClusterType
 from unwind.api.unwind import Cause, Effort, Phase, StepState
 from unwind.installing.addressing import MANAGER
-from unwind.installing.policies import BY_MANAGER, policy_and_binding, resource_rule
+from unwind.installing.policies import policy_and_binding, resource_rule
 
 Object = dict[str, Any]
 
@@ -56,11 +56,6 @@ def foreground_name(namespace: str) -> str:
 def namespaces_name(namespace: str) -> str:
     """The policy that refuses the deletion of Namespaces with gated Clusters."""
     return f"{MANAGER}-gated-namespaces.{namespace}"
-
-
-def names_name(namespace: str) -> str:
-    """The policy that keeps annotations true that say who deletes or releases a cluster."""
-    return f"{MANAGER}-names.{namespace}"
 
 
 def annotation(of: str, name: str) -> str:
@@ -274,42 +269,6 @@ def _not_with_clusters(namespace: str) -> list[Object]:
     return policy_and_binding(namespaces_name(namespace), policy, paramRef=_ALL)
 
 
-def _changes_to(name: str) -> str:
-    new, old = annotation("object", name), annotation("oldObject", name)
-    return f"{new}.hasValue() && {new} != {old}"
-
-
-_USER = "request.userInfo.username"
-# Each is written for the user of the request by our webhook, which is part of that request.
-_NAMING = {
-    names.FORCE_RELEASE_BY_ANNOTATION: "{} == " + _USER,
-    names.REMOVE_STRATEGY_BY_ANNOTATION: "{}.endsWith(' by ' + " + _USER + ")",
-    # By a request of the manager.
-    names.DELETION_REQUESTED_BY_ANNOTATION: "false",
-}
-
-
-def _named_truthfully(namespace: str) -> list[Object]:
-    """Annotations that say who deletes or releases a cluster name the user of the request, also without a manager."""
-    rules = [resource_rule(capi.CLUSTERS, "UPDATE"), resource_rule(karmada.CLUSTERS, "UPDATE")]
-    policy = {
-        "matchConstraints": {"resourceRules": rules},
-        "matchConditions": [
-            {"name": "names-a-user", "expression": " || ".join(f"({_changes_to(name)})" for name in _NAMING)}
-        ],
-        "validations": [
-            {
-                "expression": f"!({_changes_to(name)}) || {true.format(f'object.metadata.annotations[{name!r}]')}"
-                f" || {BY_MANAGER}",
-                "message": f"the annotation {name} is written by Unwind: it names the user of the request",
-                "reason": "Forbidden",
-            }
-            for name, true in _NAMING.items()
-        ],
-    }
-    return policy_and_binding(names_name(namespace), policy)
-
-
 def gate_policies(namespace: str) -> list[Object]:
     """All of them but the guard of the ExtensionConfig, which is applied right before that."""
     return [
@@ -317,5 +276,4 @@ def gate_policies(namespace: str) -> list[Object]:
         *_unmarked_while_held(namespace),
         *_not_in_foreground(namespace),
         *_not_with_clusters(namespace),
-        *_named_truthfully(namespace),
     ]

@@ -177,15 +177,20 @@ def _credentials(setting: Setting) -> list[Object]:
 # Who is said to have decided something
 
 
-def _own(annotation: str, value: str) -> Object:
-    """An annotation that names a user names the one who writes it, or is as it was."""
+# The webhook of the manager writes the first two for the user of the request, as part of that request, and the third by
+# a request of its own.
+_NAMING = {
+    names.FORCE_RELEASE_BY_ANNOTATION: f"{{}} == {_USER}",
+    # "Needless by jane": what it was changed to, and who did it.
+    names.REMOVE_STRATEGY_BY_ANNOTATION: f"{{}}.endsWith(' by ' + {_USER})",
+    names.DELETION_REQUESTED_BY_ANNOTATION: "false",
+}
+
+
+def _names_anew(annotation: str) -> str:
+    """CEL: the request sets or changes an annotation."""
     new, old = (f"{of}.?metadata.?annotations[?'{annotation}']" for of in ("object", "oldObject"))
-    return {
-        "expression": f"!{new}.hasValue() || (!({_CREATED}) && {new} == {old}) || {value.format(new + '.value()')}",
-        "messageExpression": f"'the annotation {annotation} names the user who decided: ' + {_USER}"
-        " + ' cannot write that of another'",
-        "reason": "Forbidden",
-    }
+    return f"({new}.hasValue() && ({_CREATED} || {new} != {old}))"
 
 
 def _attribution(setting: Setting) -> list[Object]:
@@ -193,12 +198,18 @@ def _attribution(setting: Setting) -> list[Object]:
         "matchConstraints": {
             "resourceRules": [resource_rule(one, "CREATE", "UPDATE") for one in (capi.CLUSTERS, karmada.CLUSTERS)]
         },
-        "matchConditions": [{"name": "not-the-manager", "expression": f"!{BY_MANAGER}"}],
+        "matchConditions": [
+            {"name": "names-a-user", "expression": " || ".join(map(_names_anew, _NAMING))},
+            {"name": "not-the-manager", "expression": f"!{BY_MANAGER}"},
+        ],
         "validations": [
-            _own(names.FORCE_RELEASE_BY_ANNOTATION, f"{{}} == {_USER}"),
-            _own(names.DELETION_REQUESTED_BY_ANNOTATION, f"{{}} == {_USER}"),
-            # "Needless by jane": what it was changed to, and who did it.
-            _own(names.REMOVE_STRATEGY_BY_ANNOTATION, f"{{}}.endsWith(' by ' + {_USER})"),
+            {
+                "expression": f"!{_names_anew(name)} || {true.format(f'object.metadata.annotations[{name!r}]')}",
+                "messageExpression": f"'the annotation {name} is written by Unwind: it names the user of the request, '"
+                f" + {_USER}",
+                "reason": "Forbidden",
+            }
+            for name, true in _NAMING.items()
         ],
     }
     return policy_and_binding(attribution_name(setting.namespace), policy)
