@@ -108,8 +108,8 @@ class Closing:
         try:
             found = await self._client.get(TEARDOWNS, self._teardown.metadata.name, type=Teardown)
         except NotFoundError:
-            return  # somebody deleted the record, and had a reason; what it said was read from the server once
-        if not found.finished:
+            return  # the record was deleted; what it said was read from the server once
+        if found.metadata.uid == self._teardown.metadata.uid and not found.finished:
             raise UnwindError(f"Teardown {found.metadata.name} is not finished")
 
     async def _take_away(self) -> None:
