@@ -254,7 +254,8 @@ async def policies(client: Client, home: str) -> AsyncIterator[None]:
             try:
                 await client.apply(TEARDOWNS, manifest(TEARDOWNS, probe), dry_run=True)
             except ApiError as error:
-                if "spec.requestedBy is another" in str(error) and home in str(error):
+                # Of several policies that refuse, the API server names one: that of another manager has the same rules.
+                if "spec.requestedBy is another" in str(error):
                     break
             await SYSTEM.sleep(0.05)
     yield

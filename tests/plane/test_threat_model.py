@@ -29,6 +29,7 @@ from unwind.installing.contributions import REGISTER
 from unwind.installing.install import install
 from unwind.kube.client import Client
 from unwind.kube.kubeconfig import Token
+from unwind.local.waiting import until_absent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -137,12 +138,13 @@ async def test_the_garbage_collector_may_take_owners_off_a_summary_and_the_manag
         await scene.source("web", profiles.config_map(namespace, "a"))
         await scene.profile("web", "web")
         await scene.until_provisioned("web")
-        name = scene.called("web")
+        name, summary = scene.called("web"), await scene.summary("web")
         found = await scene.client.get(CLUSTER_PROFILES, name)
         await scene.client.delete(CLUSTER_PROFILES, name, uid=found["metadata"]["uid"], propagation="Orphan")
         await scene.until_profile_gone("web")
+        # The profile does not wait for a summary that it does not own any more.
+        await until_absent(scene.client, CLUSTER_SUMMARIES, summary.metadata.name, namespace=namespace)
         assert await scene.on_member() == {}
-        assert await scene.client.list(CLUSTER_SUMMARIES, namespace=namespace) == []
 
 
 async def test_a_work_outside_of_an_execution_namespace_puts_nothing_on_a_member(
