@@ -86,7 +86,7 @@ class RecordKeys:
             if not found:
                 raise UnwindError(
                     f"Secret {self._namespace}/{RECORD_KEY_SECRET} holds no key, so no Teardown can be verified",
-                    remedy="restore it; or delete it, and the plans of unfinished Teardowns are made anew",
+                    remedy="restore it; or delete it, and unfinished Teardowns are planned again",
                 )
             if found != self._keys:
                 self._verdicts.clear()
