@@ -1,1 +1,1 @@
-"""The objects, as typed values: a module for each API group. Nothing here talks to a server."""
+"""API types of Unwind and of the systems it works with, one module per API group. No I/O."""

@@ -1,6 +1,6 @@
-"""Admission reviews: what the API server asks before it writes, and what it is answered.
+"""API types of AdmissionReview: decode requests, encode responses.
 
-`admission.k8s.io/v1`, and `v1beta1`, which says the same: the answer is in the version of the question.
+Reads `admission.k8s.io/v1` and the identical `v1beta1`; the response has the version of the request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _VERSIONS = (V1, V1BETA1)
 
 
 class AskedKind(Model, frozen=True, kw_only=True):
-    """What kind of thing a review is about."""
+    """The group, version and kind that a request is about."""
 
     group: str = ""
     version: str = ""
@@ -26,30 +26,30 @@ class AskedKind(Model, frozen=True, kw_only=True):
 
 
 class AskedResource(Model, frozen=True, kw_only=True):
-    """The resource that a review is about."""
+    """The resource that a request is about."""
 
     resource: str = ""
-    """Its plural name."""
+    """Plural name of the resource."""
 
 
 class User(Model, frozen=True, kw_only=True):
-    """Whoever asks, as the API server knows them."""
+    """The authenticated user of a request."""
 
     username: str = ""
     groups: tuple[str, ...] = ()
     extra: dict[str, list[str]] = msgspec.field(default_factory=dict)
-    """What whoever authenticated them adds: of a service account, the Pod and the node that it asks from."""
+    """Extra attributes from authentication: for a service account, the Pod and node of the client."""
 
 
 class Asked(Model, frozen=True, kw_only=True):
-    """The write that somebody wants to make. A dry run is asked about like any other."""
+    """An admission request. Dry runs are reviewed like any other request."""
 
     uid: str = ""
-    """Of the question: the answer has to carry it."""
+    """Uid of the review; the response must repeat it."""
     api_version: str = V1
-    """Of the review, not of what it is about."""
+    """API version of the review, not of the object."""
     kind: AskedKind = AskedKind()
-    """What the rule is for; an object that came in another version was converted to it."""
+    """The kind that the webhook rule matches. An object of another version was converted to it."""
     resource: AskedResource = AskedResource()
     sub_resource: str = ""
     namespace: str = ""
@@ -60,9 +60,9 @@ class Asked(Model, frozen=True, kw_only=True):
     options: msgspec.Raw = msgspec.Raw(b"null")
     """CreateOptions, UpdateOptions, PatchOptions or DeleteOptions."""
     object: msgspec.Raw = msgspec.Raw(b"null")
-    """As it would be written."""
+    """The new object."""
     old_object: msgspec.Raw = msgspec.Raw(b"null")
-    """As it is; null where there was none."""
+    """The existing object; null if there is none."""
 
 
 class _Review(Model, frozen=True, kw_only=True):
@@ -84,10 +84,10 @@ class _Answer(Model, frozen=True, kw_only=True):
     patch: str = ""
     """A JSON patch in base64."""
     warnings: tuple[str, ...] = ()
-    """What the person who sent the request reads although it passes."""
+    """Warnings that the API server returns to the client of an allowed request."""
 
 
-# Whoever is answered wants the version and the kind, too: they are defaults that are not left out.
+# The response must contain apiVersion and kind, so default values are not omitted here.
 class _Answered(Model, frozen=True, kw_only=True, omit_defaults=False):
     api_version: str
     kind: str = "AdmissionReview"
@@ -99,24 +99,26 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def asked(body: bytes) -> Asked:
-    """What is asked. Raises ValueError, with a sentence, for what is no review that is known here."""
+    """The admission request. Raises ValueError if the body is not a supported AdmissionReview."""
     try:
         review = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"This is no AdmissionReview: {error}.") from error
+        raise ValueError(f"cannot decode AdmissionReview: {error}") from error
     except RecursionError as error:
-        raise ValueError("This is no AdmissionReview: it is nested too deeply.") from error
+        raise ValueError("cannot decode AdmissionReview: it is nested too deeply") from error
     request, version = review.request, review.api_version
     if version not in _VERSIONS or request is None or not request.uid:
-        said = f"with a request in it: apiVersion is {version or 'nothing'}"
-        raise ValueError(f"This is no AdmissionReview of {' or '.join(_VERSIONS)} {said}.")
+        versions = " or ".join(_VERSIONS)
+        raise ValueError(
+            f"cannot decode AdmissionReview: expected {versions} with a request, got apiVersion {version!r}"
+        )
     return request if request.api_version == version else msgspec.structs.replace(request, api_version=version)
 
 
 def barely(body: bytes) -> Asked | None:
-    """Of a review that cannot be read: which question it is, so that it can be answered; None where not even that."""
+    """The uid and version of a review that cannot be decoded, so that it can be answered; None without a uid."""
     try:
-        # Whatever it is made of: a key may stand there twice, and the last one counts.
+        # Tolerates anything else in the body. Duplicate keys are possible; the last one counts.
         review = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
@@ -127,12 +129,12 @@ def barely(body: bytes) -> Asked | None:
 
 
 def allowed(asked: Asked, *, warning: str = "") -> bytes:
-    """The answer that lets it pass."""
+    """A response that allows the request."""
     return _answer(asked, _Answer(uid=asked.uid, allowed=True, warnings=(warning,) if warning else ()))
 
 
 def patched(asked: Asked, patch: list[dict[str, Any]]) -> bytes:
-    """The answer that lets it pass with changes: a JSON patch of the object."""
+    """A response that allows the request and applies a JSON patch to the object."""
     if not patch:
         return allowed(asked)
     encoded = base64.b64encode(_ENCODER.encode(patch)).decode()
@@ -140,12 +142,12 @@ def patched(asked: Asked, patch: list[dict[str, Any]]) -> bytes:
 
 
 def denied(asked: Asked, message: str) -> bytes:
-    """The answer that refuses it; whoever wrote reads the message."""
+    """A response that denies the request with this message."""
     return _refused(asked, _Status(code=403, reason="Forbidden", message=message))
 
 
 def unreadable(asked: Asked, message: str) -> bytes:
-    """The answer to what cannot be understood, and so does not pass."""
+    """A response that denies a request that cannot be decoded."""
     return _refused(asked, _Status(code=400, reason="BadRequest", message=message))
 
 

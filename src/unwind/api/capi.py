@@ -1,7 +1,7 @@
-"""Cluster API: `cluster.x-k8s.io` v1beta1 and v1beta2, and `runtime.cluster.x-k8s.io`.
+"""API types of Cluster API: `cluster.x-k8s.io` v1beta1 and v1beta2, and `runtime.cluster.x-k8s.io`.
 
-These CRDs are never ours. One struct reads both versions of a Cluster: each field is where either has it, and the
-properties say what is meant.
+Unwind never installs these CRDs. One struct reads both versions of a Cluster: it has the fields of both, and its
+properties hide the difference.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ KUBECONFIG_SECRET_TYPE = "cluster.x-k8s.io/secret"  # noqa: S105 - the type of a
 KUBECONFIG_SECRET_KEY = "value"  # noqa: S105 - the key in a Secret
 
 KUBECONFIG_SUFFIX = "-kubeconfig"
-"""What the Secret with the way to a cluster is called, after the cluster's name."""
+"""Suffix of the Secret with a cluster's kubeconfig, after the cluster's name."""
 
 
 class ClassRef(Model, frozen=True, kw_only=True):
-    """The ClusterClass, as v1beta2 names it."""
+    """Reference to a ClusterClass (v1beta2)."""
 
     name: str = ""
     namespace: str = ""
 
 
 class Topology(Model, frozen=True, kw_only=True):
-    """What a ClusterClass makes the cluster of."""
+    """The managed topology of a cluster."""
 
     class_: str = msgspec.field(default="", name="class")
     class_namespace: str = ""
@@ -47,7 +47,7 @@ class Topology(Model, frozen=True, kw_only=True):
 
 
 class Component(Model, frozen=True, kw_only=True):
-    """The infrastructure or the control plane of a cluster."""
+    """Reference to the infrastructure or the control plane of a cluster."""
 
     api_version: str = ""
     api_group: str = ""
@@ -61,14 +61,14 @@ class Component(Model, frozen=True, kw_only=True):
 
 
 class Endpoint(Model, frozen=True, kw_only=True):
-    """Where the API server of a cluster is."""
+    """Address of a cluster's API server."""
 
     host: str = ""
     port: int = 0
 
 
 class ClusterSpec(Model, frozen=True, kw_only=True):
-    """What a Cluster shall be."""
+    """The desired state of a Cluster."""
 
     paused: bool = False
     topology: Topology | None = None
@@ -78,14 +78,14 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
 
 
 class Initialization(Model, frozen=True, kw_only=True):
-    """How far a cluster has come (v1beta2)."""
+    """Provisioning progress of a cluster (v1beta2)."""
 
     infrastructure_provisioned: bool = False
     control_plane_initialized: bool = False
 
 
 class ClusterStatus(Model, frozen=True, kw_only=True):
-    """What a Cluster is. Cluster API takes it out of what it sends to a hook."""
+    """The observed state of a Cluster. Cluster API omits it from hook requests."""
 
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
@@ -98,7 +98,7 @@ class Cluster(Model, frozen=True, kw_only=True):
     """A workload cluster."""
 
     api_version: str = ""
-    """Where it stands alone, as in what Cluster API asks a hook; in a list it is not said of each."""
+    """Set on single objects, such as in a hook request; not set on items of a list."""
     kind: str = ""
     metadata: ObjectMeta = ObjectMeta()
     spec: ClusterSpec = ClusterSpec()
@@ -106,7 +106,7 @@ class Cluster(Model, frozen=True, kw_only=True):
 
     @property
     def class_name(self) -> str:
-        """The ClusterClass; empty for a cluster without one, about which Cluster API asks no hook."""
+        """The ClusterClass; empty if the cluster has none. Cluster API calls no hooks for such a cluster."""
         topology = self.spec.topology or Topology()
         return topology.class_ref.name or topology.class_
 
@@ -116,7 +116,7 @@ class Cluster(Model, frozen=True, kw_only=True):
 
     @property
     def reachable_once(self) -> bool:
-        """Whether its control plane has ever answered: before that, nothing can have been put on it."""
+        """Whether its control plane was ever initialized: before that, nothing can have been deployed on it."""
         status = self.status
         return status.initialization.control_plane_initialized or status.control_plane_ready
 
@@ -126,14 +126,14 @@ class Cluster(Model, frozen=True, kw_only=True):
 
 
 class FailurePolicy(Word):
-    """What Cluster API makes of an extension that does not answer."""
+    """What Cluster API does if an extension does not answer."""
 
     FAIL = "Fail"
     IGNORE = "Ignore"
 
 
 class ServiceReference(Model, frozen=True, kw_only=True):
-    """A Service that an extension is behind."""
+    """The Service of an extension."""
 
     namespace: str = ""
     name: str = ""
@@ -142,25 +142,25 @@ class ServiceReference(Model, frozen=True, kw_only=True):
 
 
 class ClientConfig(Model, frozen=True, kw_only=True):
-    """How an extension is called."""
+    """How Cluster API calls an extension."""
 
     url: str = ""
     service: ServiceReference | None = None
     ca_bundle: str = ""
-    """As in JSON: base64 of PEM."""
+    """Base64 of PEM, as in JSON."""
 
 
 class ExtensionConfigSpec(Model, frozen=True, kw_only=True):
-    """Which extension is called about which clusters."""
+    """An extension, and the namespaces whose clusters it is called for."""
 
     client_config: ClientConfig = ClientConfig()
     namespace_selector: LabelSelector | None = None
-    """None matches nothing, unless Cluster API's defaulting made it `{}`, which matches every namespace."""
+    """None matches nothing, unless Cluster API's defaulting set it to `{}`, which matches every namespace."""
     settings: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class RequestHook(Model, frozen=True, kw_only=True):
-    """The hook that a handler is for."""
+    """The hook that a handler serves."""
 
     api_version: str = ""
     hook: str = ""
@@ -176,14 +176,14 @@ class ExtensionHandler(Model, frozen=True, kw_only=True):
 
 
 class ExtensionConfigStatus(Model, frozen=True, kw_only=True):
-    """What Cluster API knows of an extension."""
+    """The handlers that Cluster API discovered."""
 
     handlers: tuple[ExtensionHandler, ...] = ()
     conditions: tuple[Condition, ...] = ()
 
 
 class ExtensionConfig(Model, frozen=True, kw_only=True):
-    """A Runtime Extension, registered."""
+    """A registered Runtime Extension."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ExtensionConfigSpec = ExtensionConfigSpec()

@@ -1,4 +1,4 @@
-"""Conditions: what is said of an object, and since when."""
+"""Reads and updates status conditions."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def with_condition(
     generation: int | None = None,
     now: datetime,
 ) -> tuple[Condition, ...]:
-    """The conditions with this one set; the very same tuple where that changes nothing, so there is nothing to write.
+    """The conditions with this one set; the same tuple if nothing changes, so that callers can skip the write.
 
-    lastTransitionTime moves only when the status does: it answers "since when", and a message that is put in other
-    words does not begin anything.
+    lastTransitionTime changes only with the status: it says since when the status holds, and a reworded message is no
+    transition.
     """
     before = find(conditions, type)
     word = {True: "True", False: "False", None: "Unknown"}[status]
@@ -45,7 +45,7 @@ def with_condition(
         status=word,
         reason=reason,
         message=message,
-        # The API keeps whole seconds; what is written has to equal what is read back.
+        # The API stores whole seconds, and what is written must equal what is read back.
         last_transition_time=now.replace(microsecond=0) if moved or before is None else before.last_transition_time,
         observed_generation=msgspec.UNSET if generation is None else generation,
     )
@@ -57,7 +57,7 @@ def with_condition(
 
 
 def without_condition(conditions: tuple[Condition, ...], type_: str) -> tuple[Condition, ...]:
-    """The conditions without this one; the very same tuple where it is not there."""
+    """The conditions without this type; the same tuple if it is not present."""
     if find(conditions, type_) is None:
         return conditions
     return tuple(condition for condition in conditions if condition.type != type_)

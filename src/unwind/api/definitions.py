@@ -1,4 +1,4 @@
-"""The CRDs: every kind that Unwind brings along, as the API server wants it defined."""
+"""CustomResourceDefinitions of every kind that Unwind installs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from unwind.api.schemas import root_schema
 
 CATEGORY = "unwind"
-"""`kubectl get unwind` shows all of them."""
+"""The category: `kubectl get unwind` lists objects of all of these kinds."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ AGE = Column("Age", ".metadata.creationTimestamp", "date")
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind, and what its CRD says beyond the schema."""
+    """A kind, and the parts of its CRD that are not in the schema."""
 
     resource: Resource
     model: type[msgspec.Struct]
@@ -39,7 +39,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[dict[str, Any], ...] = ()
     status: bool = True
     foreign: bool = True
-    """Another system's kind: its users' YAML has to work unchanged, so no field of theirs is pruned."""
+    """A kind of another system. Its users' YAML must work unchanged, so unknown fields are not pruned."""
 
     @property
     def name(self) -> str:
@@ -84,8 +84,8 @@ def _printed(column: Column) -> dict[str, Any]:
     return {**printed, "priority": 1} if column.wide else printed
 
 
-# A profile that needs itself would wait for ever. Only what is new is refused: an object that has it already must
-# still be able to lose its finalizers.
+# A profile that depends on itself would wait forever. Only a new or changed value is refused: an object that already
+# has it must still be able to lose its finalizers.
 _NOT_ITSELF = rule(
     "!has(self.spec) || !has(self.spec.dependsOn) || !(self.metadata.name in self.spec.dependsOn) || "
     "(oldSelf.hasValue() && has(oldSelf.value().spec) && has(oldSelf.value().spec.dependsOn) && "
@@ -216,5 +216,5 @@ DEFINITIONS: tuple[Definition, ...] = (
 
 
 def groups() -> list[str]:
-    """The API groups of the kinds that Unwind brings along."""
+    """The API groups of the kinds that Unwind installs."""
     return sorted({definition.resource.group for definition in DEFINITIONS})

@@ -1,4 +1,4 @@
-"""Spans of time as people write them: 90s, 30m, 1h30m, 7d."""
+"""Durations such as 90s, 30m, 1h30m and 7d."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from datetime import timedelta
 from unwind.api.fields import Unknown
 
 PATTERN = "^(?:([0-9]{1,6})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?$"
-"""Also for CRDs, where `minLength: 1` goes with it, because each part may be missing."""
+"""Used in CRDs together with `minLength: 1`, because every part is optional."""
 
 
 def parse(text: str) -> timedelta | Unknown:
-    """Read a span; what is none is Unknown, and holds."""
+    """Parse a duration; invalid text is Unknown."""
     found = re.fullmatch(PATTERN, text, flags=re.ASCII)
     if not text or not found:
         return Unknown(text)

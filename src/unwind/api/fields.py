@@ -1,4 +1,4 @@
-"""What every model is made of: the base of the structs, words from closed lists, and what a field says of itself."""
+"""Base of the API types: the struct base class, enumerated values, and schema metadata of fields."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A part of an object as the API writes it, in camelCase.
+    """A part of an API object, with field names in camelCase.
 
-    Fields that Unwind does not read are skipped. That is safe because no object is ever written back whole.
+    Unknown fields are skipped. That is safe because no object is ever written back whole.
     """
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """A word that is not on the list. It holds: nothing is deleted and no gate opens because of it."""
+    """A value that is not in the enumeration. It blocks: nothing is deleted and no gate opens because of it."""
 
     text: str
 
@@ -25,12 +25,12 @@ class Unknown(msgspec.Struct, frozen=True):
 
 
 class Word(StrEnum):
-    """A word from a closed list.
+    """A value of an enumeration.
 
-    The fields that carry one are `str`, and `read` makes the word of it. Were the field the enum itself, an object
-    with a typo could not be decoded at all, and who cannot see an object cannot hold it; were the unknown a member
-    of the enum, the type checker would let it fall into an `else`. So whoever reads one has to say what becomes of
-    Unknown.
+    Fields that hold one are `str`; `read` converts the text. If the field were the enum itself, an object with a typo
+    could not be decoded and so could not be held. If the unknown value were a member of the enum, the type checker
+    would
+    let it fall into an `else`. So every reader has to handle Unknown.
     """
 
     @classmethod
@@ -42,9 +42,9 @@ class Word(StrEnum):
 
 
 def doc(text: str, *, choice: type[Word] | None = None, required: bool = False, **schema: Any) -> msgspec.Meta:
-    """What a field means, and what the CRD says of it beyond its type: for the API server only.
+    """Metadata of a field: its description and what the CRD schema says beyond its type.
 
-    None of it is checked when an object is decoded: what is there already has to be seen, however wrong it is.
+    The API server enforces it. Decoding does not: existing objects must be readable, however invalid they are.
     """
     if choice:
         schema["enum"] = [word.value for word in choice]
@@ -52,14 +52,14 @@ def doc(text: str, *, choice: type[Word] | None = None, required: bool = False, 
 
 
 def listed(by: str) -> dict[str, Any]:
-    """A list whose items are told apart by this field, so that several may write to it side by side."""
+    """Schema of a list with this key field, so that several field managers can own items of it."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [by]}
 
 
 ATOMIC: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
-"""A list that is written as one."""
+"""Schema of a list that is replaced as a whole."""
 
 
 def rule(cel: str, message: str, **more: Any) -> dict[str, Any]:
-    """A rule in CEL that the API server holds an object against."""
+    """A CEL validation rule of a CRD."""
     return {"rule": cel, "message": message, **more}

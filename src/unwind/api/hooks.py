@@ -1,6 +1,6 @@
-"""Cluster API's lifecycle hooks: what it asks a Runtime Extension (`hooks.runtime.cluster.x-k8s.io/v1alpha1`).
+"""API types of Cluster API's lifecycle hooks (`hooks.runtime.cluster.x-k8s.io/v1alpha1`).
 
-Clusters come as v1beta2 or v1beta1, without status; `unwind.api.capi.Cluster` reads both.
+Requests contain the Cluster as v1beta2 or v1beta1, without status; `unwind.api.capi.Cluster` reads both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ API_VERSION = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
 
 
 class Hook(Word):
-    """The moments in the life of a cluster at which Cluster API asks."""
+    """The lifecycle hooks that Cluster API calls."""
 
     BEFORE_CLUSTER_CREATE = "BeforeClusterCreate"
     AFTER_CONTROL_PLANE_INITIALIZED = "AfterControlPlaneInitialized"
@@ -28,43 +28,43 @@ class Hook(Word):
 
     @property
     def blocks(self) -> bool:
-        """Whether Cluster API can be told to wait."""
+        """Whether the response can block the operation."""
         return self is not Hook.AFTER_CONTROL_PLANE_INITIALIZED
 
 
 class DiscoveryRequest(Model, frozen=True, kw_only=True):
-    """What is there to be called?"""
+    """A request for the list of handlers."""
 
     api_version: str
     kind: str
 
 
 class HookRequest(Model, frozen=True, kw_only=True):
-    """What every hook is told."""
+    """The fields that every hook request has."""
 
     api_version: str
     kind: str
     cluster: Cluster
     settings: dict[str, str] = msgspec.field(default_factory=dict)
-    """Of the ExtensionConfig."""
+    """Settings of the ExtensionConfig."""
 
 
 class Upgrade(Model, frozen=True, kw_only=True):
-    """One step of an upgrade that is still to come."""
+    """One pending step of an upgrade."""
 
     version: str = ""
 
 
 class BeforeClusterCreate(HookRequest, frozen=True, kw_only=True):
-    """A cluster is about to be made."""
+    """A cluster is about to be created."""
 
 
 class AfterControlPlaneInitialized(HookRequest, frozen=True, kw_only=True):
-    """The control plane of a cluster answers for the first time. Nobody waits for the answer."""
+    """The control plane of a cluster is initialized. The response cannot block."""
 
 
 class Upgrading(HookRequest, frozen=True, kw_only=True):
-    """Something of a cluster is about to become another version."""
+    """An upgrade is about to start."""
 
     from_kubernetes_version: str = ""
     to_kubernetes_version: str = ""
@@ -85,7 +85,7 @@ class BeforeWorkersUpgrade(Upgrading, frozen=True, kw_only=True):
 
 
 class Upgraded(HookRequest, frozen=True, kw_only=True):
-    """Something of a cluster has become another version."""
+    """An upgrade has finished."""
 
     kubernetes_version: str = ""
     control_plane_upgrades: tuple[Upgrade, ...] = ()
@@ -107,7 +107,7 @@ class AfterClusterUpgrade(HookRequest, frozen=True, kw_only=True):
 
 
 class BeforeClusterDelete(HookRequest, frozen=True, kw_only=True):
-    """A cluster was deleted, and Cluster API asks whether it may be taken apart."""
+    """A cluster is being deleted: Cluster API asks whether it may start to tear it down."""
 
 
 REQUESTS: dict[Hook, type[HookRequest]] = {
@@ -121,4 +121,4 @@ REQUESTS: dict[Hook, type[HookRequest]] = {
     Hook.AFTER_CLUSTER_UPGRADE: AfterClusterUpgrade,
     Hook.BEFORE_CLUSTER_DELETE: BeforeClusterDelete,
 }
-"""The request of each hook; its kind is the hook's name and `Request`."""
+"""The request type of each hook; its kind is the hook's name followed by `Request`."""

@@ -1,4 +1,4 @@
-"""Karmada: member clusters and what is put on them. `cluster.karmada.io` and `work.karmada.io`."""
+"""API types of Karmada: member clusters and Works (`cluster.karmada.io`, `work.karmada.io`)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ CA_BUNDLE_KEY = "caBundle"
 
 
 class RemoveStrategy(Word):
-    """What becomes of a member's objects when it is unjoined."""
+    """What happens to a member's objects when it is unjoined."""
 
     NEEDLESS = "Needless"
     """They stay."""
     REQUIRED = "Required"
-    """Unjoining waits until all of them were seen to be absent."""
+    """Unjoining waits until all of them are verified absent."""
 
 
 class SyncMode(Word):
-    """Who puts Works on a member."""
+    """How Works are applied on a member."""
 
     PUSH = "Push"
     PULL = "Pull"
-    """An agent in the member."""
+    """An agent in the member applies them."""
 
 
 class Health(Word):
-    """How an object on a member is."""
+    """Health of an object on a member."""
 
     HEALTHY = "Healthy"
     UNHEALTHY = "Unhealthy"
@@ -43,60 +43,60 @@ class Health(Word):
 
 
 class Taint(Model, frozen=True, kw_only=True):
-    """What keeps workloads away from a member."""
+    """A taint that keeps workloads off a member."""
 
-    key: Annotated[str, doc("The key.", required=True)] = ""
-    value: Annotated[str, doc("The value.")] = ""
-    effect: Annotated[str, doc("What it does.", required=True)] = ""
+    key: Annotated[str, doc("Key of the taint.", required=True)] = ""
+    value: Annotated[str, doc("Value of the taint.")] = ""
+    effect: Annotated[str, doc("Effect of the taint.", required=True)] = ""
 
 
 class ClusterSpec(Model, frozen=True, kw_only=True):
-    """How a member is reached, and what happens when it leaves."""
+    """How to connect to a member, and what happens when it is unjoined."""
 
-    id: Annotated[str, doc("What tells it from all others: the uid of its kube-system namespace.")] = ""
+    id: Annotated[str, doc("Unique id of the cluster: the uid of its kube-system namespace.")] = ""
     sync_mode: Annotated[str, doc("Push, or Pull by an agent in the member.", required=True, choice=SyncMode)] = ""
-    api_endpoint: Annotated[str, doc("Where its API server is.")] = ""
-    secret_ref: Annotated[SecretReference | None, doc("The Secret with token and caBundle.")] = None
-    impersonator_secret_ref: Annotated[SecretReference | None, doc("The Secret with the impersonator's token.")] = None
-    insecure_skip_tls_verification: Annotated[bool, doc("Do not check its certificate.")] = msgspec.field(
+    api_endpoint: Annotated[str, doc("URL of the member's API server.")] = ""
+    secret_ref: Annotated[SecretReference | None, doc("Secret with token and caBundle.")] = None
+    impersonator_secret_ref: Annotated[SecretReference | None, doc("Secret with the impersonator's token.")] = None
+    insecure_skip_tls_verification: Annotated[bool, doc("Do not verify the member's certificate.")] = msgspec.field(
         default=False, name="insecureSkipTLSVerification"
     )
-    proxy_url: Annotated[str, doc("The proxy in front of it.")] = msgspec.field(default="", name="proxyURL")
-    provider: Annotated[str, doc("Whose cloud it is in.")] = ""
-    region: Annotated[str, doc("Where.")] = ""
-    zones: Annotated[tuple[str, ...], doc("Where exactly.", **ATOMIC)] = ()
-    taints: Annotated[tuple[Taint, ...], doc("What keeps workloads away.", **ATOMIC)] = ()
+    proxy_url: Annotated[str, doc("URL of the proxy to the member.")] = msgspec.field(default="", name="proxyURL")
+    provider: Annotated[str, doc("Cloud provider of the member.")] = ""
+    region: Annotated[str, doc("Region of the member.")] = ""
+    zones: Annotated[tuple[str, ...], doc("Zones of the member.", **ATOMIC)] = ()
+    taints: Annotated[tuple[Taint, ...], doc("Taints of the member.", **ATOMIC)] = ()
     remove_strategy: Annotated[
         str | None,
         doc(
-            "What becomes of the objects on the member when it is unjoined. Needless: they stay. "
-            "Required: unjoining waits until every one of them was seen to be absent.",
+            "What to do with the objects on the member when it is unjoined. Needless: leave them. "
+            "Required: block the unjoin until all of them are verified absent.",
             choice=RemoveStrategy,
             default=RemoveStrategy.NEEDLESS.value,
         ),
     ] = None
-    """None where it is not served: Karmada's own API server does not know it."""
+    """None if the field is not served: Karmada's own CRD does not have it."""
 
 
 class ClusterStatus(Model, frozen=True, kw_only=True):
-    """How a member is."""
+    """The observed state of a member."""
 
-    kubernetes_version: Annotated[str, doc("Its Kubernetes version.")] = ""
-    conditions: Annotated[tuple[Condition, ...], doc("What is said of it.", **listed("type"))] = ()
+    kubernetes_version: Annotated[str, doc("Kubernetes version of the member.")] = ""
+    conditions: Annotated[tuple[Condition, ...], doc("Conditions of the member.", **listed("type"))] = ()
 
 
 class Cluster(Model, frozen=True, kw_only=True):
     """A member cluster."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: Annotated[ClusterSpec, doc("How it is reached, and what happens when it leaves.", required=True)] = (
-        ClusterSpec()
-    )
-    status: Annotated[ClusterStatus, doc("How it is.")] = ClusterStatus()
+    spec: Annotated[
+        ClusterSpec, doc("How to connect to the member, and what happens when it is unjoined.", required=True)
+    ] = ClusterSpec()
+    status: Annotated[ClusterStatus, doc("The observed state of the member.")] = ClusterStatus()
 
     @property
     def removal(self) -> RemoveStrategy | Unknown:
-        """What becomes of its objects when it is unjoined; Needless where nothing is said."""
+        """What happens to its objects when it is unjoined; Needless by default."""
         said = self.spec.remove_strategy
         if said is None:
             said = self.metadata.annotations.get(names.REMOVE_STRATEGY_ANNOTATION)
@@ -108,54 +108,56 @@ class Cluster(Model, frozen=True, kw_only=True):
 
 
 class Workload(Model, frozen=True, kw_only=True):
-    """Objects for a member."""
+    """Manifests for a member."""
 
     manifests: Annotated[
         tuple[dict[str, Any], ...],
-        # No more is said of a manifest than that it is an object: all of it has to arrive.
-        doc("The objects, whole.", **ATOMIC),
+        # The schema says only that a manifest is an object: every field must be preserved.
+        doc("The manifests, complete.", **ATOMIC),
     ] = ()
 
 
 class WorkSpec(Model, frozen=True, kw_only=True):
-    """What goes on a member."""
+    """The manifests that a Work applies on a member."""
 
-    workload: Annotated[Workload, doc("The objects.")] = Workload()
-    suspend_dispatching: Annotated[bool | None, doc("Do not put it on the member for now.")] = None
-    preserve_resources_on_deletion: Annotated[bool | None, doc("Leave the objects when the Work goes.")] = None
+    workload: Annotated[Workload, doc("The manifests.")] = Workload()
+    suspend_dispatching: Annotated[bool | None, doc("Do not apply the manifests for now.")] = None
+    preserve_resources_on_deletion: Annotated[
+        bool | None, doc("Leave the objects on the member when the Work is deleted.")
+    ] = None
 
 
 class Identifier(Model, frozen=True, kw_only=True):
-    """One of the objects."""
+    """Identifies one manifest of a Work."""
 
-    # What equals its default is not written, and the first place is 0.
-    ordinal: Annotated[int, doc("Its place among the manifests.", required=True)] = -1
-    group: Annotated[str, doc("Its API group.")] = ""
-    version: Annotated[str, doc("Its version.", required=True)] = ""
-    kind: Annotated[str, doc("Its kind.", required=True)] = ""
-    resource: Annotated[str, doc("Its plural.", required=True)] = ""
-    namespace: Annotated[str, doc("Its namespace.")] = ""
-    name: Annotated[str, doc("Its name.", required=True)] = ""
+    # Fields with their default value are not written, and the first index is 0.
+    ordinal: Annotated[int, doc("Index of the manifest in the Work.", required=True)] = -1
+    group: Annotated[str, doc("API group of the object.")] = ""
+    version: Annotated[str, doc("API version of the object.", required=True)] = ""
+    kind: Annotated[str, doc("Kind of the object.", required=True)] = ""
+    resource: Annotated[str, doc("Plural name of the object's resource.", required=True)] = ""
+    namespace: Annotated[str, doc("Namespace of the object.")] = ""
+    name: Annotated[str, doc("Name of the object.", required=True)] = ""
 
 
 class ManifestStatus(Model, frozen=True, kw_only=True):
-    """How one of the objects is."""
+    """The observed state of one object."""
 
-    identifier: Annotated[Identifier, doc("Which one.", required=True)] = Identifier()
-    status: Annotated[dict[str, Any], doc("Its own status.")] = msgspec.field(default_factory=dict)
-    health: Annotated[str, doc("How it is.", choice=Health)] = ""
+    identifier: Annotated[Identifier, doc("The manifest that this status is about.", required=True)] = Identifier()
+    status: Annotated[dict[str, Any], doc("Status of the object on the member.")] = msgspec.field(default_factory=dict)
+    health: Annotated[str, doc("Health of the object.", choice=Health)] = ""
 
 
 class WorkStatus(Model, frozen=True, kw_only=True):
-    """What became of a Work."""
+    """The observed state of a Work."""
 
-    conditions: Annotated[tuple[Condition, ...], doc("What is said of it.", **listed("type"))] = ()
-    manifest_statuses: Annotated[tuple[ManifestStatus, ...], doc("Each object.", **ATOMIC)] = ()
+    conditions: Annotated[tuple[Condition, ...], doc("Conditions of the Work.", **listed("type"))] = ()
+    manifest_statuses: Annotated[tuple[ManifestStatus, ...], doc("Status of each object.", **ATOMIC)] = ()
 
 
 class Work(Model, frozen=True, kw_only=True):
-    """Objects that go on one member: the one whose execution namespace the Work is in."""
+    """Manifests for one member: the one whose execution namespace contains the Work."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: Annotated[WorkSpec, doc("What goes on the member.", required=True)] = WorkSpec()
-    status: Annotated[WorkStatus, doc("What became of it.")] = WorkStatus()
+    spec: Annotated[WorkSpec, doc("The manifests to apply.", required=True)] = WorkSpec()
+    status: Annotated[WorkStatus, doc("The observed state of the Work.")] = WorkStatus()

@@ -1,4 +1,4 @@
-"""What all objects have in common: metadata, conditions, references to one another."""
+"""API types that all kinds share: metadata, conditions, references and label selectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OwnerReference(Model, frozen=True, kw_only=True):
-    """An object that another belongs to."""
+    """A reference to the owner of an object."""
 
     api_version: str = ""
     kind: str = ""
@@ -27,7 +27,7 @@ class OwnerReference(Model, frozen=True, kw_only=True):
 
 
 class ObjectMeta(Model, frozen=True, kw_only=True):
-    """The metadata that Unwind reads. managedFields are not among it: they are the larger part of most objects."""
+    """The metadata that Unwind reads. managedFields are left out: they are the larger part of most objects."""
 
     name: str = ""
     namespace: str = ""
@@ -46,31 +46,31 @@ class ObjectMeta(Model, frozen=True, kw_only=True):
         return self.deletion_timestamp is not None
 
 
-# Written with all that metav1.Condition requires, empty or not: the CRDs of others insist on it.
+# All fields that metav1.Condition requires are written, even if empty: the CRDs of other systems require them.
 class Condition(Model, frozen=True, kw_only=True, omit_defaults=False):
-    """One thing that can be said of an object, since when, and why."""
+    """A condition of an object."""
 
-    type: Annotated[str, doc("What is said.", required=True)] = ""
+    type: Annotated[str, doc("Type of the condition.", required=True)] = ""
     status: Annotated[
-        str, doc("Whether it holds: True, False or Unknown.", required=True, enum=["True", "False", "Unknown"])
+        str, doc("Status of the condition: True, False or Unknown.", required=True, enum=["True", "False", "Unknown"])
     ] = "Unknown"
-    reason: Annotated[str, doc("Why, as one word.")] = ""
-    message: Annotated[str, doc("Why, for people.")] = ""
+    reason: Annotated[str, doc("Reason of the last transition, as a CamelCase word.")] = ""
+    message: Annotated[str, doc("Details about the last transition, in one sentence.")] = ""
     last_transition_time: Annotated[datetime | None, doc("When the status last changed.")] = None
     observed_generation: Annotated[
-        int | msgspec.UnsetType, doc("The generation of the object that was looked at.", minimum=0)
+        int | msgspec.UnsetType, doc("The generation of the object that the condition describes.", minimum=0)
     ] = msgspec.UNSET
 
 
 class ObjectRef(Model, frozen=True, kw_only=True):
-    """Exactly one object: not any other that has, had or will have its name."""
+    """Exactly one object, by uid: not another one that has, had or will have the same name."""
 
-    group: Annotated[str, doc("The API group; empty for the core group.")] = ""
-    version: Annotated[str, doc("The version it was last seen in.")] = ""
-    kind: Annotated[str, doc("The kind.", required=True, minLength=1)] = ""
-    namespace: Annotated[str, doc("The namespace; empty for an object of the whole cluster.")] = ""
-    name: Annotated[str, doc("The name.", required=True, minLength=1, maxLength=253)] = ""
-    uid: Annotated[str, doc("The uid, which no other object ever has.", maxLength=128)] = ""
+    group: Annotated[str, doc("API group; empty for the core group.")] = ""
+    version: Annotated[str, doc("API version that the object was last read in.")] = ""
+    kind: Annotated[str, doc("Kind of the object.", required=True, minLength=1)] = ""
+    namespace: Annotated[str, doc("Namespace; empty for a cluster-scoped object.")] = ""
+    name: Annotated[str, doc("Name of the object.", required=True, minLength=1, maxLength=253)] = ""
+    uid: Annotated[str, doc("Unique id of the object.", maxLength=128)] = ""
 
     def __str__(self) -> str:
         where = f"{self.namespace}/{self.name}" if self.namespace else self.name
@@ -78,7 +78,7 @@ class ObjectRef(Model, frozen=True, kw_only=True):
 
 
 def ref_of(resource: Resource, meta: ObjectMeta) -> ObjectRef:
-    """The object that this metadata is of."""
+    """A reference to the object with this metadata."""
     return ObjectRef(
         group=resource.group,
         version=resource.version,
@@ -90,37 +90,37 @@ def ref_of(resource: Resource, meta: ObjectMeta) -> ObjectRef:
 
 
 class Reference(Model, frozen=True, kw_only=True):
-    """An object as others name it (corev1.ObjectReference)."""
+    """A reference to an object (corev1.ObjectReference)."""
 
-    api_version: Annotated[str, doc("Group and version.")] = ""
-    kind: Annotated[str, doc("The kind.")] = ""
-    namespace: Annotated[str, doc("The namespace.")] = ""
-    name: Annotated[str, doc("The name.")] = ""
-    uid: Annotated[str, doc("The uid.")] = ""
+    api_version: Annotated[str, doc("API group and version.")] = ""
+    kind: Annotated[str, doc("Kind of the object.")] = ""
+    namespace: Annotated[str, doc("Namespace of the object.")] = ""
+    name: Annotated[str, doc("Name of the object.")] = ""
+    uid: Annotated[str, doc("Unique id of the object.")] = ""
 
 
 class SecretReference(Model, frozen=True, kw_only=True):
-    """A Secret."""
+    """A reference to a Secret."""
 
-    namespace: Annotated[str, doc("The namespace of the Secret.")] = ""
-    name: Annotated[str, doc("The name of the Secret.")] = ""
+    namespace: Annotated[str, doc("Namespace of the Secret.")] = ""
+    name: Annotated[str, doc("Name of the Secret.")] = ""
 
 
 class SelectorRequirement(Model, frozen=True, kw_only=True):
-    """One thing that a label has to satisfy."""
+    """One requirement of a label selector."""
 
-    key: Annotated[str, doc("The label.", required=True)] = ""
+    key: Annotated[str, doc("Key of the label.", required=True)] = ""
     operator: Annotated[str, doc("In, NotIn, Exists or DoesNotExist.", required=True)] = ""
-    values: Annotated[tuple[str, ...], doc("The values of In and NotIn.", **ATOMIC)] = ()
+    values: Annotated[tuple[str, ...], doc("Values for In and NotIn.", **ATOMIC)] = ()
 
     def satisfied_by(self, labels: Mapping[str, str]) -> bool:
-        """Whether these labels do. An operator that is not known is satisfied by none."""
+        """Whether the labels match. An unknown operator never matches."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
                 return value in self.values
             case "NotIn":
-                return value not in self.values  # also where the label is missing
+                return value not in self.values  # also true if the label is missing
             case "Exists":
                 return value is not None
             case "DoesNotExist":
@@ -130,13 +130,13 @@ class SelectorRequirement(Model, frozen=True, kw_only=True):
 
 
 class LabelSelector(Model, frozen=True, kw_only=True):
-    """A choice of objects by their labels."""
+    """Selects objects by their labels."""
 
     match_labels: Annotated[dict[str, str], doc("Labels that an object must have.")] = msgspec.field(
         default_factory=dict
     )
     match_expressions: Annotated[
-        tuple[SelectorRequirement, ...], doc("What else its labels must satisfy.", **ATOMIC)
+        tuple[SelectorRequirement, ...], doc("Further requirements on the labels.", **ATOMIC)
     ] = ()
 
     @property
@@ -144,7 +144,7 @@ class LabelSelector(Model, frozen=True, kw_only=True):
         return not self.match_labels and not self.match_expressions
 
     def satisfied_by(self, labels: Mapping[str, str]) -> bool:
-        """Whether these labels satisfy all of it: an empty one is by any. What is not understood is by none."""
+        """Whether the labels match. An empty selector matches everything; an unknown operator matches nothing."""
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
             one.satisfied_by(labels) for one in self.match_expressions
         )

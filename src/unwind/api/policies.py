@@ -1,4 +1,4 @@
-"""The words that people write into labels and annotations."""
+"""Values of labels and annotations that users set."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 class OnDeadline(Word):
-    """What happens when a teardown has taken longer than it may."""
+    """What to do when the deadline of a teardown has passed."""
 
     HOLD = "Hold"
-    """It says so, and goes on."""
+    """Report it and continue."""
     RELEASE = "Release"
-    """The target is let go, and what is left goes into the ledger."""
+    """Release the target and record in the ledger what is left behind."""
 
 
 class DeleteProtection(Word):
-    """The value of OpenKruise's label."""
+    """Values of OpenKruise's delete-protection label."""
 
     ALWAYS = "Always"
     CASCADING = "Cascading"
@@ -29,17 +29,17 @@ class DeleteProtection(Word):
 
 
 class DeletePolicy(Word):
-    """The value of Azure Service Operator's annotation, and of our own."""
+    """Values of Azure Service Operator's reconcile-policy annotation, and of Unwind's delete-policy annotation."""
 
     MANAGE = "manage"
     SKIP = "skip"
-    """Neither changed nor deleted."""
+    """Neither updated nor deleted."""
     DETACH_ON_DELETE = "detach-on-delete"
-    """Changed, but not deleted."""
+    """Updated, but not deleted."""
 
 
 class VolumePolicy(Word):
-    """What becomes of the claims of a StatefulSet that is removed."""
+    """What happens to the PersistentVolumeClaims of a StatefulSet that is removed."""
 
     RETAIN = "Retain"
     """They stay, unless the StatefulSet owns them (`persistentVolumeClaimRetentionPolicy.whenDeleted: Delete`)."""
@@ -47,10 +47,10 @@ class VolumePolicy(Word):
 
 
 def volume_policy(annotations: Mapping[str, str] | None) -> VolumePolicy | Unknown:
-    """What the annotations of a profile, a Work or a request say."""
+    """The volume policy that the annotations of a profile, Work or request set."""
     return VolumePolicy.read((annotations or {}).get(VOLUMES_ANNOTATION, VolumePolicy.RETAIN.value))
 
 
 def retained() -> VolumePolicy | Unknown:
-    """What holds where nothing is said."""
+    """The default volume policy."""
     return VolumePolicy.RETAIN

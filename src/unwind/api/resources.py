@@ -1,4 +1,4 @@
-"""What a resource is called in the API, and the path it is served at."""
+"""API resources that Unwind uses: group, version, plural and path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """A kind as the API serves it."""
+    """An API resource: a kind as the API server serves it."""
 
     group: str
     version: str
@@ -21,7 +21,7 @@ class Resource(msgspec.Struct, frozen=True):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, name: str | None = None, *, namespace: str | None = None, subresource: str | None = None) -> str:
-        """The path of one object, or of the collection where no name is given."""
+        """The path of one object, or of the collection if no name is given."""
         parts = ["/apis" if self.group else "/api", self.api_version]
         if self.namespaced and namespace:
             parts += ["namespaces", _quoted(namespace)]
@@ -34,7 +34,7 @@ class Resource(msgspec.Struct, frozen=True):
 
 
 def _quoted(name: str) -> str:
-    """A name as a part of a path, whatever somebody has written there: `a?b` must not be taken for `a`."""
+    """A name escaped for use in a path: `a?b` must not become `a`."""
     return quote(name, safe=":")
 
 

@@ -1,4 +1,4 @@
-"""What the manager may do, and what else each part of Unwind needs in a cluster."""
+"""RBAC rules of the manager, and the objects that each component of Unwind installs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from unwind.api.resources import Resource
 
 READ = ("get", "list", "watch")
 HOME = "unwind-system"
-"""The namespace of Unwind itself, if nobody says otherwise."""
+"""Default namespace of Unwind."""
 
 
 class Right(msgspec.Struct, frozen=True):
-    """Verbs on resources, as RBAC grants them."""
+    """Verbs on resources, as in an RBAC rule."""
 
     group: str
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
     names: tuple[str, ...] = ()
-    """Only on objects of these names; on all if there are none."""
+    """Restricts the rule to objects with these names; empty allows all."""
 
     def rule(self) -> dict[str, Any]:
         rule: dict[str, Any] = {
@@ -33,22 +33,21 @@ class Right(msgspec.Struct, frozen=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how Unwind is installed."""
+    """The options of an installation."""
 
     namespace: str = HOME
     url: str | None = None
-    """Where the manager listens, if it runs outside the cluster; webhooks and extensions are registered by it."""
+    """URL of the manager if it runs outside the cluster. Webhooks and extensions are registered with it."""
     namespace_selector: dict[str, str] = {}
-    """The labels of the namespaces whose clusters Cluster API asks about; of all if there are none."""
+    """Labels of the namespaces whose clusters Cluster API calls the hooks for; empty selects all."""
     hook_settings: dict[str, str] = {}
-    """What rules at hooks are told with every question."""
+    """Settings that Cluster API passes to the hooks with every request."""
     inject_ca: bool = False
-    """Whether Cluster API takes the authority to trust from our Secret; if not, the manager writes it where it is
-    read."""
+    """Whether Cluster API injects the CA bundle from Unwind's Secret. Otherwise the manager writes it."""
     path_key: bytes = b""
-    """The key of the secret segments in our paths; a placeholder stands for them where there is none."""
+    """Key of the secret path segments; None renders a placeholder."""
     authorized_groups: tuple[str, ...] | None = None
-    """The API groups whose objects the manager may read to count what there is of a CRD; all if None."""
+    """API groups whose objects the manager may read to count the instances of a CRD; None allows all."""
 
 
 def nothing_else(_: Setting) -> list[dict[str, Any]]:
@@ -56,18 +55,18 @@ def nothing_else(_: Setting) -> list[dict[str, Any]]:
 
 
 class Contribution(msgspec.Struct, frozen=True, kw_only=True):
-    """What one part of Unwind needs: rights for the manager, and objects of its own."""
+    """What one component of Unwind needs: RBAC rules for the manager, and objects."""
 
     name: str
     everywhere: tuple[Right, ...] = ()
-    """Rights in the whole cluster."""
+    """Cluster-wide rules."""
     at_home: tuple[Right, ...] = ()
-    """Rights in Unwind's own namespace only."""
+    """Rules in Unwind's namespace only."""
     kinds: tuple[Resource, ...] = ()
     """The kinds of its manifests."""
     optional: Mapping[Resource, str] = {}
-    """Kinds of its manifests that may not be served, and what is then said of it."""
+    """Kinds of its manifests that may not be served, each with the message in that case."""
     manifests: Callable[[Setting], list[dict[str, Any]]] = nothing_else
-    """Objects beside the rights: a Service, webhooks, an ExtensionConfig."""
+    """Objects besides RBAC: a Service, webhooks, an ExtensionConfig."""
     later: Callable[[Setting], list[dict[str, Any]]] = nothing_else
-    """Objects that a manager makes by itself when it runs. Install does not write them; uninstall takes them away."""
+    """Objects that the manager creates at run time. Install does not write them; uninstall deletes them."""

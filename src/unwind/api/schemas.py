@@ -1,4 +1,4 @@
-"""Models to OpenAPI: the structural schemas that the API server holds objects against."""
+"""Generates the structural OpenAPI schemas of CRDs from the API types."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SIMPLE: Mapping[Any, Schema] = {
 def schema_of(model: type[msgspec.Struct], *, keep_unknown: bool) -> Schema:
     """The schema of one struct.
 
-    With `keep_unknown`, the API server keeps fields that no model has, at every level: users of other systems write
-    them, and a field that is pruned is lost for good.
+    With `keep_unknown`, the API server keeps unknown fields at every level: users of other systems set them, and a
+    pruned field is lost.
     """
     hints = get_type_hints(model, include_extras=True)
     properties: dict[str, Schema] = {}
@@ -49,14 +49,14 @@ def schema_of(model: type[msgspec.Struct], *, keep_unknown: bool) -> Schema:
 
 
 def root_schema(model: type[msgspec.Struct], *, keep_unknown: bool, rules: list[Schema]) -> Schema:
-    """The schema of an object: the API server has its own for apiVersion, kind and metadata."""
+    """The schema of an object. The API server has its own schema for apiVersion, kind and metadata."""
     whole = schema_of(model, keep_unknown=keep_unknown)
     whole.pop(PRESERVE, None)
     whole["description"] = inspect.cleandoc(model.__doc__ or "")
     own: Schema = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
     whole["properties"] = {**whole["properties"], **own}
     if rules:
-        # The API server refuses rules that might take long, and it does not know how long a name may be.
+        # The API server refuses rules that might be expensive, and it does not know the maximum length of a name.
         own["metadata"]["properties"] = {"name": {"type": "string", "maxLength": 253}}
         whole["x-kubernetes-validations"] = rules
     return whole
@@ -80,7 +80,7 @@ def _schema(kind: Any, *, keep_unknown: bool) -> Schema:
             return {"x-kubernetes-int-or-string": True}
         if len(members) == 1:
             return _schema(members[0], keep_unknown=keep_unknown)
-    raise TypeError(f"there is no schema for {kind}")
+    raise TypeError(f"cannot generate a schema for {kind}")
 
 
 def _unwrapped(hint: Any) -> tuple[Any, msgspec.Meta | None]:

@@ -1,4 +1,4 @@
-"""Sveltos: what says which add-ons go on which clusters. `config.projectsveltos.io` and `lib.projectsveltos.io`."""
+"""API types of Sveltos: profiles and clusters (`config.projectsveltos.io`, `lib.projectsveltos.io`)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ SVELTOS_CLUSTERS = Resource(LIB_GROUP, "v1beta1", "sveltosclusters", "SveltosClu
 
 
 class ClusterDeletionBehavior(Word):
-    """What becomes of a profile's add-ons when their cluster is deleted."""
+    """What happens to a profile's add-ons when their cluster is deleted."""
 
     LEAVE = "LeavePolicies"
-    """They stay as they are."""
+    """They stay."""
     REMOVE = "RemovePolicies"
-    """Their removal is tried, and the cluster does not wait for it."""
+    """Best effort: removal is attempted, and cluster deletion does not wait for it."""
     ENFORCE = "EnforceRemovePolicies"
-    """They are removed, and the cluster waits until all of it was seen to be absent."""
+    """They are removed, and cluster deletion waits until all of their objects are verified absent."""
 
 
 class StopMatchingBehavior(Word):
-    """What becomes of them when a cluster no longer matches."""
+    """What happens to a profile's add-ons when a cluster no longer matches."""
 
     WITHDRAW = "WithdrawPolicies"
-    # The proposal of clusterDeletionBehavior writes it so, in its examples; it means WithdrawPolicies.
+    # Sveltos' proposal for clusterDeletionBehavior uses this value in its examples; it means WithdrawPolicies.
     REMOVE = "RemovePolicies"
     LEAVE = "LeavePolicies"
 
@@ -45,7 +45,7 @@ class StopMatchingBehavior(Word):
 
 
 class SyncMode(Word):
-    """How a profile is kept in step with its clusters."""
+    """How a profile is synchronized to its clusters."""
 
     ONE_TIME = "OneTime"
     CONTINUOUS = "Continuous"
@@ -54,16 +54,16 @@ class SyncMode(Word):
 
 
 class DeploymentType(Word):
-    """Where the objects of a reference go."""
+    """The cluster that manifests are deployed to."""
 
     LOCAL = "Local"
-    """To the management cluster."""
+    """The management cluster."""
     REMOTE = "Remote"
-    """To the member."""
+    """The member cluster."""
 
 
 class SourceKind(Word):
-    """What holds the objects of a reference."""
+    """The kind of object that holds manifests."""
 
     CONFIG_MAP = "ConfigMap"
     SECRET = "Secret"  # noqa: S105 - a kind
@@ -73,20 +73,20 @@ class SourceKind(Word):
 
 
 class HelmChartAction(Word):
-    """What is done with a chart."""
+    """What to do with a Helm chart."""
 
     INSTALL = "Install"
     UNINSTALL = "Uninstall"
 
 
 class ClusterType(Word):
-    """Whose kind a cluster is of."""
+    """The API that a cluster belongs to."""
 
     CAPI = "Capi"
     SVELTOS = "Sveltos"
 
 
-_TIER = doc("Who wins where two want the same object: the lower number.", minimum=1, default=100)
+_TIER = doc("Precedence if two profiles deploy the same object: the lower tier wins.", minimum=1, default=100)
 _DEPLOYMENT_TYPE = doc(
     "Remote (the member) or Local (the management cluster).", choice=DeploymentType, default="Remote"
 )
@@ -95,12 +95,12 @@ _DEPLOYMENT_TYPE = doc(
 class PolicyRef(Model, frozen=True, kw_only=True):
     """A source of manifests."""
 
-    kind: Annotated[str, doc("What holds the manifests.", choice=SourceKind)] = ""
-    namespace: Annotated[str, doc("Its namespace; empty for that of the cluster.")] = ""
-    name: Annotated[str, doc("Its name; may be a template.")] = ""
-    path: Annotated[str, doc("The directory in it.")] = ""
+    kind: Annotated[str, doc("Kind of the source.", choice=SourceKind)] = ""
+    namespace: Annotated[str, doc("Namespace of the source; defaults to the namespace of the cluster.")] = ""
+    name: Annotated[str, doc("Name of the source; may be a template.")] = ""
+    path: Annotated[str, doc("Directory within the source.")] = ""
     deployment_type: Annotated[str, _DEPLOYMENT_TYPE] = DeploymentType.REMOTE.value
-    optional: Annotated[bool, doc("Whether it may be missing.")] = False
+    optional: Annotated[bool, doc("Whether the source may be missing.")] = False
     tier: Annotated[int, _TIER] = 100
 
 
@@ -108,71 +108,77 @@ class ValuesFrom(Model, frozen=True, kw_only=True):
     """A ConfigMap or Secret with values."""
 
     kind: Annotated[str, doc("ConfigMap or Secret.", required=True)] = ""
-    namespace: Annotated[str, doc("Its namespace.")] = ""
-    name: Annotated[str, doc("Its name.", required=True, minLength=1)] = ""
-    optional: Annotated[bool, doc("Whether it may be missing.")] = False
+    namespace: Annotated[str, doc("Namespace of the object.")] = ""
+    name: Annotated[str, doc("Name of the object.", required=True, minLength=1)] = ""
+    optional: Annotated[bool, doc("Whether the object may be missing.")] = False
 
 
 class HelmChart(Model, frozen=True, kw_only=True):
-    """A release of a chart."""
+    """A Helm release."""
 
-    repository_url: Annotated[str, doc("Where charts are.", required=True, minLength=1)] = msgspec.field(
+    repository_url: Annotated[str, doc("URL of the chart repository.", required=True, minLength=1)] = msgspec.field(
         default="", name="repositoryURL"
     )
-    repository_name: Annotated[str, doc("What the repository is called.")] = ""
-    chart_name: Annotated[str, doc("The chart.")] = ""
-    chart_version: Annotated[str, doc("Its version.")] = ""
-    release_name: Annotated[str, doc("The release.", required=True, minLength=1)] = ""
-    release_namespace: Annotated[str, doc("The release's namespace.", required=True, minLength=1)] = ""
+    repository_name: Annotated[str, doc("Name of the chart repository.")] = ""
+    chart_name: Annotated[str, doc("Name of the chart.")] = ""
+    chart_version: Annotated[str, doc("Version of the chart.")] = ""
+    release_name: Annotated[str, doc("Name of the Helm release.", required=True, minLength=1)] = ""
+    release_namespace: Annotated[str, doc("Namespace of the Helm release.", required=True, minLength=1)] = ""
     helm_chart_action: Annotated[str, doc("Install or Uninstall.", choice=HelmChartAction, default="Install")] = (
         HelmChartAction.INSTALL.value
     )
-    values: Annotated[str, doc("Values, as YAML; may be a template.")] = ""
-    values_from: Annotated[tuple[ValuesFrom, ...], doc("More values.", **ATOMIC)] = ()
-    options: Annotated[dict[str, Any], doc("What is passed on to Helm.")] = msgspec.field(default_factory=dict)
+    values: Annotated[str, doc("Values as YAML; may be a template.")] = ""
+    values_from: Annotated[tuple[ValuesFrom, ...], doc("Objects with additional values.", **ATOMIC)] = ()
+    options: Annotated[dict[str, Any], doc("Options that are passed to Helm.")] = msgspec.field(default_factory=dict)
 
 
 class KustomizationRef(PolicyRef, frozen=True, kw_only=True):
     """A source of kustomizations."""
 
-    target_namespace: Annotated[str, doc("The namespace that everything is put into.")] = ""
-    values: Annotated[dict[str, str], doc("Values.")] = msgspec.field(default_factory=dict)
-    values_from: Annotated[tuple[ValuesFrom, ...], doc("More values.", **ATOMIC)] = ()
+    target_namespace: Annotated[str, doc("Namespace that all objects are placed in.")] = ""
+    values: Annotated[dict[str, str], doc("Values for templates.")] = msgspec.field(default_factory=dict)
+    values_from: Annotated[tuple[ValuesFrom, ...], doc("Objects with additional values.", **ATOMIC)] = ()
 
 
 class TemplateResourceRef(Model, frozen=True, kw_only=True):
-    """An object of the management cluster that templates may use."""
+    """An object of the management cluster that templates can refer to."""
 
     resource: Annotated[Reference, doc("The object.", required=True)] = Reference()
-    identifier: Annotated[str, doc("What templates call it.", required=True)] = ""
-    optional: Annotated[bool, doc("Whether it may be missing.")] = False
+    identifier: Annotated[str, doc("Name of the object in templates.", required=True)] = ""
+    optional: Annotated[bool, doc("Whether the object may be missing.")] = False
 
 
 _RAW = dict[str, Any]
 
 
 class ProfileSpec(Model, frozen=True, kw_only=True):
-    """Which add-ons go on which clusters, and what becomes of them."""
+    """The add-ons to deploy, the clusters to deploy them to, and when to remove them."""
 
     cluster_selector: Annotated[
-        LabelSelector, doc("Clusters by their labels. Empty matches none.", **{"x-kubernetes-map-type": "atomic"})
+        LabelSelector,
+        doc("Selects clusters by label. An empty selector matches none.", **{"x-kubernetes-map-type": "atomic"}),
     ] = LabelSelector()
     cluster_refs: Annotated[tuple[Reference, ...], doc("Clusters by name.", **ATOMIC)] = ()
-    set_refs: Annotated[tuple[str, ...], doc("Sets of clusters, by name.", **ATOMIC)] = ()
+    set_refs: Annotated[tuple[str, ...], doc("ClusterSets by name.", **ATOMIC)] = ()
     sync_mode: Annotated[
-        str, doc("How the add-ons are kept in step.", choice=SyncMode, default=SyncMode.CONTINUOUS.value)
+        str, doc("How add-ons are synchronized.", choice=SyncMode, default=SyncMode.CONTINUOUS.value)
     ] = SyncMode.CONTINUOUS.value
     tier: Annotated[int, _TIER] = 100
-    continue_on_conflict: Annotated[bool, doc("Go on with the others where one is somebody else's.")] = False
-    continue_on_error: Annotated[bool, doc("Go on with the others where one fails.")] = False
+    continue_on_conflict: Annotated[
+        bool, doc("Continue with other objects if an object belongs to another profile.")
+    ] = False
+    continue_on_error: Annotated[bool, doc("Continue with other objects if an object fails.")] = False
     max_update: Annotated[
         int | str | None,
-        doc("How many clusters at once: a number or a share (30%).", pattern="^((100|[0-9]{1,2})%|[0-9]+)$"),
+        doc(
+            "Maximum number of clusters to update at once: a number or a percentage (30%).",
+            pattern="^((100|[0-9]{1,2})%|[0-9]+)$",
+        ),
     ] = None
     stop_matching_behavior: Annotated[
         str | None,
         doc(
-            "What becomes of the add-ons when a cluster no longer matches. RemovePolicies means WithdrawPolicies.",
+            "What to do with the add-ons when a cluster no longer matches. RemovePolicies means WithdrawPolicies.",
             choice=StopMatchingBehavior,
             default=StopMatchingBehavior.WITHDRAW.value,
         ),
@@ -180,110 +186,110 @@ class ProfileSpec(Model, frozen=True, kw_only=True):
     cluster_deletion_behavior: Annotated[
         str | None,
         doc(
-            "What becomes of the add-ons when the cluster itself is deleted. LeavePolicies: they stay. "
-            "RemovePolicies: their removal is tried, and the cluster does not wait for it. "
-            "EnforceRemovePolicies: the cluster waits until they were seen to be absent.",
+            "What to do with the add-ons when the cluster is deleted. LeavePolicies: leave them. "
+            "RemovePolicies: try to remove them without blocking cluster deletion. "
+            "EnforceRemovePolicies: block cluster deletion until they are verified absent.",
             choice=ClusterDeletionBehavior,
             default=ClusterDeletionBehavior.REMOVE.value,
         ),
     ] = None
-    """None where it is not served: an API server that knows the field sets its default."""
+    """None if the field is not served: an API server with the field in its schema sets the default."""
     depends_on: Annotated[
         tuple[str, ...],
         doc(
-            "Profiles of the same kind that this one needs: they are deployed before it and go after it.",
+            "Profiles of the same kind that this one depends on. They are deployed before it and removed after it.",
             maxItems=1000,
             **ATOMIC,
             items={"type": "string", "maxLength": 253},
         ),
     ] = ()
-    policy_refs: Annotated[tuple[PolicyRef, ...], doc("Manifests.", **ATOMIC)] = ()
-    helm_charts: Annotated[tuple[HelmChart, ...], doc("Helm charts.", **ATOMIC)] = ()
-    kustomization_refs: Annotated[tuple[KustomizationRef, ...], doc("Kustomizations.", **ATOMIC)] = ()
+    policy_refs: Annotated[tuple[PolicyRef, ...], doc("Sources of manifests to deploy.", **ATOMIC)] = ()
+    helm_charts: Annotated[tuple[HelmChart, ...], doc("Helm charts to deploy.", **ATOMIC)] = ()
+    kustomization_refs: Annotated[tuple[KustomizationRef, ...], doc("Kustomizations to deploy.", **ATOMIC)] = ()
     template_resource_refs: Annotated[
-        tuple[TemplateResourceRef, ...], doc("Objects that templates use.", **listed("identifier"))
+        tuple[TemplateResourceRef, ...], doc("Objects that templates can refer to.", **listed("identifier"))
     ] = ()
-    pre_deploy_checks: Annotated[tuple[_RAW, ...], doc("What is checked before deploying.", **ATOMIC)] = ()
-    validate_healths: Annotated[tuple[_RAW, ...], doc("What is checked after deploying.", **ATOMIC)] = ()
-    pre_delete_checks: Annotated[tuple[_RAW, ...], doc("What is checked before removing.", **ATOMIC)] = ()
-    post_delete_checks: Annotated[tuple[_RAW, ...], doc("What is checked after removing.", **ATOMIC)] = ()
-    drift_exclusions: Annotated[tuple[_RAW, ...], doc("What may differ.", **ATOMIC)] = ()
-    patches: Annotated[tuple[_RAW, ...], doc("What is patched before deploying.", **ATOMIC)] = ()
-    reloader: Annotated[bool, doc("Restart workloads whose ConfigMaps or Secrets changed.")] = False
+    pre_deploy_checks: Annotated[tuple[_RAW, ...], doc("Checks before deployment.", **ATOMIC)] = ()
+    validate_healths: Annotated[tuple[_RAW, ...], doc("Health checks after deployment.", **ATOMIC)] = ()
+    pre_delete_checks: Annotated[tuple[_RAW, ...], doc("Checks before removal.", **ATOMIC)] = ()
+    post_delete_checks: Annotated[tuple[_RAW, ...], doc("Checks after removal.", **ATOMIC)] = ()
+    drift_exclusions: Annotated[tuple[_RAW, ...], doc("Fields that are ignored in drift detection.", **ATOMIC)] = ()
+    patches: Annotated[tuple[_RAW, ...], doc("Patches that are applied before deployment.", **ATOMIC)] = ()
+    reloader: Annotated[bool, doc("Restart workloads when their ConfigMaps or Secrets change.")] = False
 
     @property
     def deletion(self) -> ClusterDeletionBehavior | Unknown:
-        """What becomes of the add-ons when their cluster is deleted; RemovePolicies where nothing is said."""
+        """What happens when the cluster is deleted; RemovePolicies by default."""
         said = self.cluster_deletion_behavior
         return ClusterDeletionBehavior.REMOVE if said is None else ClusterDeletionBehavior.read(said)
 
     @property
     def stop_matching(self) -> StopMatchingBehavior | Unknown:
-        """What becomes of the add-ons when a cluster no longer matches; WithdrawPolicies where nothing is said."""
+        """What happens when a cluster no longer matches; WithdrawPolicies by default."""
         said = self.stop_matching_behavior
         return StopMatchingBehavior.WITHDRAW if said is None else StopMatchingBehavior.read(said)
 
 
 class ClusterProfile(Model, frozen=True, kw_only=True):
-    """Add-ons for clusters in any namespace."""
+    """Add-ons for clusters in all namespaces."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: Annotated[ProfileSpec, doc("Which add-ons go on which clusters.")] = ProfileSpec()
-    status: Annotated[ProfileStatus, doc("Which clusters match.")] = ProfileStatus()
+    spec: Annotated[ProfileSpec, doc("The add-ons, and the clusters to deploy them to.")] = ProfileSpec()
+    status: Annotated[ProfileStatus, doc("The matching clusters.")] = ProfileStatus()
 
 
 class Profile(ClusterProfile, frozen=True, kw_only=True):
-    """Add-ons for the clusters of its namespace."""
+    """Add-ons for clusters in the profile's namespace."""
 
 
 class ClusterSummarySpec(Model, frozen=True, kw_only=True):
     """One profile on one cluster."""
 
-    cluster_namespace: Annotated[str, doc("The cluster's namespace.", required=True)] = ""
-    cluster_name: Annotated[str, doc("The cluster's name.", required=True)] = ""
-    cluster_type: Annotated[str, doc("Capi or Sveltos.", required=True)] = ""
-    cluster_profile_spec: Annotated[ProfileSpec, doc("What the profile says.")] = ProfileSpec()
+    cluster_namespace: Annotated[str, doc("Namespace of the cluster.", required=True)] = ""
+    cluster_name: Annotated[str, doc("Name of the cluster.", required=True)] = ""
+    cluster_type: Annotated[str, doc("Type of the cluster: Capi or Sveltos.", required=True)] = ""
+    cluster_profile_spec: Annotated[ProfileSpec, doc("Copy of the profile's spec.")] = ProfileSpec()
 
 
 class ClusterSummary(Model, frozen=True, kw_only=True):
-    """How far one profile has come on one cluster."""
+    """The deployment of one profile on one cluster."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: Annotated[ClusterSummarySpec, doc("Which profile, on which cluster.")] = ClusterSummarySpec()
-    status: Annotated[ClusterSummaryStatus, doc("What was deployed or removed.")] = ClusterSummaryStatus()
+    spec: Annotated[ClusterSummarySpec, doc("The profile and the cluster.")] = ClusterSummarySpec()
+    status: Annotated[ClusterSummaryStatus, doc("The observed state of the deployment.")] = ClusterSummaryStatus()
 
 
 def summary_name(*, profile_kind: str, profile: str, cluster_type: ClusterType, cluster: str) -> str:
-    """What Sveltos calls the summary of a profile on a cluster."""
+    """The name that Sveltos gives to the ClusterSummary of a profile on a cluster."""
     prefix = "p--" if profile_kind == PROFILES.kind else ""
     return f"{prefix}{profile}-{cluster_type.value.lower()}-{cluster}"
 
 
 class SveltosClusterSpec(Model, frozen=True, kw_only=True):
-    """How a cluster is reached."""
+    """How to connect to a cluster."""
 
-    kubeconfig_name: Annotated[str, doc("The Secret with its kubeconfig; NAME-sveltos-kubeconfig if empty.")] = ""
-    kubeconfig_key_name: Annotated[str, doc("The key in that Secret; the first one if empty.")] = ""
-    paused: Annotated[bool, doc("Leave it alone for now.")] = False
-    pull_mode: Annotated[bool, doc("Whether an agent in the cluster fetches what it shall have.")] = False
+    kubeconfig_name: Annotated[str, doc("Secret with the kubeconfig; defaults to NAME-sveltos-kubeconfig.")] = ""
+    kubeconfig_key_name: Annotated[str, doc("Key of the kubeconfig in the Secret; defaults to the first key.")] = ""
+    paused: Annotated[bool, doc("Do not deploy to or remove from the cluster while true.")] = False
+    pull_mode: Annotated[bool, doc("Whether an agent in the cluster pulls its configuration.")] = False
 
 
 class SveltosClusterStatus(Model, frozen=True, kw_only=True):
-    """Whether a cluster is reached."""
+    """The observed state of the connection to a cluster."""
 
-    ready: Annotated[bool, doc("Whether it can be deployed to.")] = False
-    version: Annotated[str, doc("Its Kubernetes version.")] = ""
+    ready: Annotated[bool, doc("Whether the cluster is ready for deployments.")] = False
+    version: Annotated[str, doc("Kubernetes version of the cluster.")] = ""
     connection_status: Annotated[str, doc("Healthy or Down.")] = ""
-    failure_message: Annotated[str | None, doc("Why it is not ready.")] = None
-    connection_failures: Annotated[int, doc("How often in a row it was not reached.")] = 0
+    failure_message: Annotated[str | None, doc("Why the cluster is not ready.")] = None
+    connection_failures: Annotated[int, doc("Number of consecutive connection failures.")] = 0
 
 
 class SveltosCluster(Model, frozen=True, kw_only=True):
-    """A cluster that is registered by its kubeconfig. Deleting one only means that it is no longer managed."""
+    """A cluster that is registered by its kubeconfig. Deleting it only ends its management; the cluster stays."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: Annotated[SveltosClusterSpec, doc("How it is reached.")] = SveltosClusterSpec()
-    status: Annotated[SveltosClusterStatus, doc("Whether it is reached.")] = SveltosClusterStatus()
+    spec: Annotated[SveltosClusterSpec, doc("How to connect to the cluster.")] = SveltosClusterSpec()
+    status: Annotated[SveltosClusterStatus, doc("The observed state of the connection.")] = SveltosClusterStatus()
 
     @property
     def kubeconfig_secret(self) -> str:

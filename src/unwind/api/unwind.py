@@ -1,4 +1,4 @@
-"""Unwind's own records: `unwind.dev/v1alpha1` Teardown and Inventory."""
+"""API types of `unwind.dev/v1alpha1`: Teardown and Inventory."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ ENTRIES_IN_A_CHUNK = 500
 
 
 class Cause(Word):
-    """What made something go away."""
+    """What caused a deletion."""
 
     CLUSTER_DELETED = "ClusterDeleted"
     UNJOINED = "Unjoined"
     WITHDRAWN = "Withdrawn"
-    """A profile no longer matches, or was deleted."""
+    """A profile no longer matches or was deleted."""
     REQUESTED = "Requested"
-    """`unwind delete`."""
+    """A user requested it with `unwind delete`."""
 
 
 class Effort(Word):
-    """How much is done for a step's removal."""
+    """How persistently a step is removed."""
 
     LEAVE = "Leave"
-    """Nothing: its objects are released."""
+    """Not removed: its objects are released."""
     TRY = "Try"
-    """It is tried, and given up after a while: the target does not wait for it."""
+    """Best effort: the removal is abandoned after a timeout, and the target does not wait for it."""
     ENFORCE = "Enforce"
-    """It is never given up without a deadline or a person."""
+    """Enforced: the removal continues until it completes, a deadline passes or a user releases the target."""
 
 
 class Phase(Word):
-    """How far a teardown has come."""
+    """The phase of a teardown."""
 
     PENDING = "Pending"
-    """The plan is not made yet."""
+    """The plan is not computed yet."""
     REMOVING = "Removing"
     HELD = "Held"
-    """It cannot go on by itself: the blockers say who must act."""
+    """It cannot continue by itself: the blockers say who must act."""
     COMPLETE = "Complete"
     RELEASED = "Released"
-    """The target was let go before everything was removed: the ledger says what is left."""
+    """The target was released before everything was removed: the ledger lists what is left."""
     TARGET_GONE = "TargetGone"
-    """The target vanished before everything was verified."""
+    """The target disappeared before everything was verified absent."""
     REFUSED = "Refused"
-    """Nothing was deleted, and nothing will be: the conditions say why. Only of what somebody asked for."""
+    """It deletes nothing: the conditions say why. Only for requested teardowns."""
 
     @property
     def finished(self) -> bool:
@@ -66,107 +66,112 @@ class Phase(Word):
 
 
 class StepState(Word):
-    """How far one step has come."""
+    """The state of one step."""
 
     WAITING = "Waiting"
-    """For the steps that depend on it."""
+    """It waits for the steps that depend on it."""
     REMOVING = "Removing"
     REMOVED = "Removed"
-    """All of it was seen to be absent."""
+    """All of its objects are verified absent."""
     LEFT = "Left"
     """On purpose: its objects are released."""
     GIVEN_UP = "GivenUp"
 
 
 class Step(Model, frozen=True, kw_only=True):
-    """One thing to remove for the target."""
+    """One object to remove for the target, with everything that it deployed."""
 
-    name: Annotated[str, doc("What it is called in this plan.", required=True, minLength=1, maxLength=512)] = ""
-    object: Annotated[ObjectRef, doc("The object that stands for it: a ClusterSummary, a Work.", required=True)] = (
-        ObjectRef()
-    )
-    effort: Annotated[str, doc("How much is done for it.", required=True, choice=Effort)] = ""
-    needs: Annotated[tuple[str, ...], doc("The steps that it depends on, which go after it.", **ATOMIC)] = ()
-    wave: Annotated[int, doc("When it goes, beginning with 1.", required=True, minimum=1)] = 0
-    objects: Annotated[int, doc("How many objects it put there.", minimum=0)] = 0
+    name: Annotated[str, doc("Name of the step in this plan.", required=True, minLength=1, maxLength=512)] = ""
+    object: Annotated[
+        ObjectRef, doc("The object that the step removes: a ClusterSummary or a Work.", required=True)
+    ] = ObjectRef()
+    effort: Annotated[str, doc("How persistently the step is removed.", required=True, choice=Effort)] = ""
+    needs: Annotated[
+        tuple[str, ...], doc("Names of the steps that this step depends on. They are removed after it.", **ATOMIC)
+    ] = ()
+    wave: Annotated[int, doc("The wave that removes the step, starting with 1.", required=True, minimum=1)] = 0
+    objects: Annotated[int, doc("Number of objects that the step deployed.", minimum=0)] = 0
 
 
 class Plan(Model, frozen=True, kw_only=True):
-    """The steps and their order. It is frozen: what is edited afterwards does not change it."""
+    """The steps and their order. Immutable: later edits of profiles do not change it."""
 
     steps: Annotated[tuple[Step, ...], doc("All steps.", **ATOMIC)] = ()
-    waves: Annotated[int, doc("How many waves there are.", minimum=0)] = 0
-    objects: Annotated[int, doc("How many objects go.", minimum=0)] = 0
-    warnings: Annotated[tuple[str, ...], doc("What a person should know of it.", **ATOMIC)] = ()
+    waves: Annotated[int, doc("Number of waves.", minimum=0)] = 0
+    objects: Annotated[int, doc("Number of objects to remove.", minimum=0)] = 0
+    warnings: Annotated[tuple[str, ...], doc("Warnings about the plan.", **ATOMIC)] = ()
 
 
 class TeardownSpec(Model, frozen=True, kw_only=True):
-    """What goes away, and how."""
+    """The desired deletion."""
 
-    title: Annotated[str, doc("The target, for people.", required=True, minLength=1, maxLength=512)] = ""
-    target: Annotated[ObjectRef, doc("What is going away.", required=True)] = ObjectRef()
-    cause: Annotated[str, doc("What made it go.", required=True, choice=Cause)] = ""
-    requested_at: Annotated[datetime | None, doc("When: the target's deletionTimestamp. Deadlines count from it.")] = (
-        None
-    )
-    requested_by: Annotated[str, doc("Who asked for it, as far as the API server was able to say so.")] = ""
+    title: Annotated[str, doc("The target as text, for display.", required=True, minLength=1, maxLength=512)] = ""
+    target: Annotated[ObjectRef, doc("The object that is being deleted.", required=True)] = ObjectRef()
+    cause: Annotated[str, doc("What caused the deletion.", required=True, choice=Cause)] = ""
+    requested_at: Annotated[
+        datetime | None,
+        doc("When deletion was requested: the deletionTimestamp of the target. Deadlines count from it."),
+    ] = None
+    requested_by: Annotated[str, doc("The user who requested the deletion, if the API server reported it.")] = ""
     deadline: Annotated[
         str,
-        doc("How long it may take (1h30m). Without one it waits for ever.", pattern=durations.PATTERN, minLength=1),
+        doc(
+            "Time limit (for example 1h30m). Without it, the teardown waits forever.",
+            pattern=durations.PATTERN,
+            minLength=1,
+        ),
     ] = ""
     on_deadline: Annotated[
-        str, doc("What happens when the deadline has passed.", choice=OnDeadline, default=OnDeadline.HOLD.value)
+        str, doc("What to do when the deadline has passed.", choice=OnDeadline, default=OnDeadline.HOLD.value)
     ] = OnDeadline.HOLD.value
-    plan: Annotated[Plan | None, doc("The steps and their order, once it is made.")] = None
+    plan: Annotated[Plan | None, doc("The steps and their order, once computed.")] = None
 
 
 class Blocker(Model, frozen=True, kw_only=True):
-    """What is waited for."""
+    """An object that blocks the teardown."""
 
-    object: Annotated[ObjectRef, doc("The object that is in the way.", required=True)] = ObjectRef()
-    step: Annotated[str, doc("The step that waits for it.")] = ""
-    reason: Annotated[str, doc("Why it is in the way, as one word.", required=True)] = ""
-    message: Annotated[str, doc("Why it is in the way, for people.")] = ""
+    object: Annotated[ObjectRef, doc("The blocking object.", required=True)] = ObjectRef()
+    step: Annotated[str, doc("The step that waits for the object.")] = ""
+    reason: Annotated[str, doc("Why the object blocks the step, as a CamelCase word.", required=True)] = ""
+    message: Annotated[str, doc("Why the object blocks the step, in one sentence.")] = ""
     actor: Annotated[str, doc("Who must act.")] = ""
-    since: Annotated[datetime | None, doc("Since when it is waited for.")] = None
+    since: Annotated[datetime | None, doc("When the wait began.")] = None
 
 
 class StepStatus(Model, frozen=True, kw_only=True):
-    """How far a step has come."""
+    """The status of one step."""
 
-    name: Annotated[str, doc("The step.", required=True)] = ""
-    state: Annotated[str, doc("How far it has come.", required=True, choice=StepState)] = ""
-    removed: Annotated[int, doc("How many of its objects were seen to be absent.", minimum=0)] = 0
-    since: Annotated[datetime | None, doc("Since when it is in this state.")] = None
-    message: Annotated[str, doc("What there is to know.")] = ""
+    name: Annotated[str, doc("Name of the step.", required=True)] = ""
+    state: Annotated[str, doc("State of the step.", required=True, choice=StepState)] = ""
+    removed: Annotated[int, doc("Number of objects that are verified absent.", minimum=0)] = 0
+    since: Annotated[datetime | None, doc("When the step entered this state.")] = None
+    message: Annotated[str, doc("Details about the state.")] = ""
 
 
 class Release(Model, frozen=True, kw_only=True):
-    """Who let the target go before the end."""
+    """A release of the target before the teardown completed."""
 
-    reason: Annotated[str, doc("Why it was let go, as one word.", required=True)] = ""
-    message: Annotated[str, doc("Why, in the words of who did it.")] = ""
-    by: Annotated[str, doc("Who did it.", required=True)] = ""
-    at: Annotated[datetime | None, doc("When.")] = None
+    reason: Annotated[str, doc("Why the target was released, as a CamelCase word.", required=True)] = ""
+    message: Annotated[str, doc("The reason that the user gave.")] = ""
+    by: Annotated[str, doc("The user who released the target.", required=True)] = ""
+    at: Annotated[datetime | None, doc("When the target was released.")] = None
 
 
 class TeardownStatus(Model, frozen=True, kw_only=True):
-    """How far it has come. The full ledger is in the entries of the inventories."""
+    """The observed progress. The entries of the Inventories hold the full ledger."""
 
-    phase: Annotated[str, doc("How far it has come.", choice=Phase)] = ""
-    observed_generation: Annotated[int, doc("The generation that was looked at.", minimum=0)] = 0
-    wave: Annotated[str, doc("The wave under way, of how many (2/3).")] = ""
-    removed: Annotated[str, doc("Objects seen to be absent, of how many (40/120).")] = ""
-    blocked_by: Annotated[str, doc("The first thing that is waited for, and how many more.")] = ""
-    left: Annotated[int, doc("How many objects were knowingly left behind.", minimum=0)] = 0
-    started_at: Annotated[datetime | None, doc("When the first step began.")] = None
-    finished_at: Annotated[datetime | None, doc("When it ended.")] = None
-    steps: Annotated[tuple[StepStatus, ...], doc("Each step.", **ATOMIC)] = ()
-    blockers: Annotated[
-        tuple[Blocker, ...], doc("What is waited for; the first of them.", maxItems=BLOCKERS_SHOWN, **ATOMIC)
-    ] = ()
-    release: Annotated[Release | None, doc("Who let the target go before the end.")] = None
-    conditions: Annotated[tuple[Condition, ...], doc("What is said of it.", **listed("type"))] = ()
+    phase: Annotated[str, doc("Phase of the teardown.", choice=Phase)] = ""
+    observed_generation: Annotated[int, doc("The generation that the status describes.", minimum=0)] = 0
+    wave: Annotated[str, doc("The current wave and the number of waves (2/3).")] = ""
+    removed: Annotated[str, doc("Objects verified absent and the number of objects to remove (40/120).")] = ""
+    blocked_by: Annotated[str, doc("The first blocker, and how many more there are.")] = ""
+    left: Annotated[int, doc("Number of objects that were left behind on purpose.", minimum=0)] = 0
+    started_at: Annotated[datetime | None, doc("When the first step started.")] = None
+    finished_at: Annotated[datetime | None, doc("When the teardown finished.")] = None
+    steps: Annotated[tuple[StepStatus, ...], doc("Status of each step.", **ATOMIC)] = ()
+    blockers: Annotated[tuple[Blocker, ...], doc("The first blockers.", maxItems=BLOCKERS_SHOWN, **ATOMIC)] = ()
+    release: Annotated[Release | None, doc("Set if the target was released before the teardown completed.")] = None
+    conditions: Annotated[tuple[Condition, ...], doc("Conditions of the teardown.", **listed("type"))] = ()
 
     @property
     def unambiguous_steps(self) -> dict[str, StepStatus]:
@@ -178,73 +183,73 @@ class TeardownStatus(Model, frozen=True, kw_only=True):
         return found
 
 
-# Another target would be another teardown, and a plan that changes is none; but `unwind delete` asks for a teardown
-# before anybody has made its plan, so a plan may come once.
+# The target is immutable, and so is the plan once set. `unwind delete` creates a Teardown before the manager computes
+# its plan, so the plan may be set once.
 _FROZEN = [
     rule(
         "self.target == oldSelf.target && self.cause == oldSelf.cause && self.title == oldSelf.title",
-        "what is torn down cannot be changed: delete this Teardown and write another",
+        "target, cause and title are immutable: delete this Teardown and create another",
     ),
     rule(
         "!has(oldSelf.plan) || (has(self.plan) && self.plan == oldSelf.plan)",
-        "the plan is frozen: what is edited afterwards does not change it",
+        "the plan is immutable once set",
     ),
 ]
 
 
 class Teardown(Model, frozen=True, kw_only=True):
-    """The record of one deletion being carried out: what goes, in which order, how far it is, what is in the way."""
+    """The record of one deletion: the target, the plan, its progress and what blocks it."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: Annotated[
-        TeardownSpec, doc("What goes away, and how.", required=True, **{"x-kubernetes-validations": _FROZEN})
+        TeardownSpec, doc("The desired deletion.", required=True, **{"x-kubernetes-validations": _FROZEN})
     ] = TeardownSpec()
-    status: Annotated[TeardownStatus, doc("How far it has come.")] = TeardownStatus()
+    status: Annotated[TeardownStatus, doc("The observed progress.")] = TeardownStatus()
 
     @property
     def phase(self) -> Phase | Unknown:
-        """How far it has come; Pending where nothing is said yet."""
+        """The phase; Pending if status has none yet."""
         return Phase.read(self.status.phase) if self.status.phase else Phase.PENDING
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to do. A phase that is not known is none of the last ones."""
+        """Whether the teardown has ended. An unknown phase has not."""
         phase = self.phase
         return isinstance(phase, Phase) and phase.finished
 
 
 class EntryState(Word):
-    """How far an object has come, there and back."""
+    """The state of an inventory entry."""
 
     INTENDED = "Intended"
-    """Written before the object is created: should we die in between, it is looked for."""
+    """Recorded before the object is created, so that it is found after a crash."""
     CONFIRMED = "Confirmed"
-    """Created by us, with this uid."""
+    """Created by Unwind, with this uid."""
     REMOVED = "Removed"
-    """Seen to be absent."""
+    """Verified absent."""
 
 
 class LedgerNote(Model, frozen=True, kw_only=True):
-    """Why an object was knowingly left behind."""
+    """Why an object was left behind on purpose."""
 
-    reason: Annotated[str, doc("Why, as one word.", required=True)] = ""
-    message: Annotated[str, doc("Why, for people.")] = ""
+    reason: Annotated[str, doc("Why, as a CamelCase word.", required=True)] = ""
+    message: Annotated[str, doc("Why, in one sentence.")] = ""
     by: Annotated[str, doc("Who decided it.", required=True)] = ""
-    at: Annotated[datetime | None, doc("When.")] = None
+    at: Annotated[datetime | None, doc("When it was decided.")] = None
 
 
 class Entry(Model, frozen=True, kw_only=True):
-    """One object that was put somewhere."""
+    """One deployed object."""
 
     object: Annotated[ObjectRef, doc("The object, with its uid once it is confirmed.", required=True)] = ObjectRef()
-    resource: Annotated[str, doc("Its plural, by which it is asked for.")] = ""
-    state: Annotated[str, doc("How far it has come.", required=True, choice=EntryState)] = ""
-    source: Annotated[str, doc("What it came from: a policyRef, a chart, a manifest.")] = ""
-    order: Annotated[int, doc("The place of its source among the others; they go in reverse.", minimum=0)] = 0
-    adopted: Annotated[bool, doc("It was there before: it is updated and released, never deleted.")] = False
-    kept: Annotated[bool, doc("It stays when the others go.")] = False
-    ledger: Annotated[LedgerNote | None, doc("Why it was knowingly left behind.")] = None
-    memo: Annotated[dict[str, str], doc("What must not be done twice while it is deleted.")] = msgspec.field(
+    resource: Annotated[str, doc("Plural name of the object's resource.")] = ""
+    state: Annotated[str, doc("State of the object.", required=True, choice=EntryState)] = ""
+    source: Annotated[str, doc("Source of the object: a policyRef, a chart or a manifest.")] = ""
+    order: Annotated[int, doc("Position of the source. Sources are removed in reverse order.", minimum=0)] = 0
+    adopted: Annotated[bool, doc("The object existed before: it is updated and released, never deleted.")] = False
+    kept: Annotated[bool, doc("The object is not deleted with the others.")] = False
+    ledger: Annotated[LedgerNote | None, doc("Set if the object was left behind on purpose.")] = None
+    memo: Annotated[dict[str, str], doc("Actions of its deletion that must not be repeated.")] = msgspec.field(
         default_factory=dict
     )
 
@@ -252,13 +257,13 @@ class Entry(Model, frozen=True, kw_only=True):
 class MemberRef(Model, frozen=True, kw_only=True):
     """The cluster that the objects are on."""
 
-    object: Annotated[ObjectRef, doc("The object that stands for it: a Cluster, a SveltosCluster.", required=True)] = (
-        ObjectRef()
-    )
+    object: Annotated[
+        ObjectRef, doc("The object that represents the member: a Cluster or a SveltosCluster.", required=True)
+    ] = ObjectRef()
     system_uid: Annotated[
         str,
         doc(
-            "The uid of its kube-system namespace: another cluster may answer at its address.",
+            "The uid of the member's kube-system namespace. Detects another cluster at the same address.",
             required=True,
             minLength=1,
         ),
@@ -266,24 +271,27 @@ class MemberRef(Model, frozen=True, kw_only=True):
 
 
 class InventorySpec(Model, frozen=True, kw_only=True):
-    """What was put where, by whom."""
+    """The objects that one owner deployed on one member."""
 
-    owner: Annotated[ObjectRef, doc("What put it there: a ClusterSummary, a Work.", required=True)] = ObjectRef()
-    member: Annotated[MemberRef, doc("Where it was put.", required=True)] = MemberRef()
-    chunk: Annotated[int, doc("Which of the owner's chunks this is.", minimum=0, default=0)] = 0
+    owner: Annotated[ObjectRef, doc("The object that deployed them: a ClusterSummary or a Work.", required=True)] = (
+        ObjectRef()
+    )
+    member: Annotated[MemberRef, doc("The member that they are on.", required=True)] = MemberRef()
+    chunk: Annotated[int, doc("Index of this chunk among the owner's Inventories.", minimum=0, default=0)] = 0
     sealed_for: Annotated[
         str,
         doc(
-            "The Teardown that removes it, or has removed it: nothing is added any more.",
+            "The Teardown that removes the objects. No entries are added once it is set.",
             minLength=1,
         ),
     ] = ""
     entries: Annotated[
         dict[str, Entry],
-        # A map and not a list: one entry can be patched without sending, or even knowing, the others. Nobody applies
-        # it, so the API server need not keep account of who owns which of their fields.
+        # A map and not a list: one entry can be patched without sending, or even knowing, the others. It is never
+        # applied,
+        # so the API server need not track the owners of its fields.
         doc(
-            "The objects, each under a key of its own.",
+            "The objects, each under its own key.",
             maxProperties=ENTRIES_IN_A_CHUNK,
             **{"x-kubernetes-map-type": "atomic"},
         ),
@@ -291,23 +299,23 @@ class InventorySpec(Model, frozen=True, kw_only=True):
 
 
 class Inventory(Model, frozen=True, kw_only=True):
-    """The exact objects that one step put on a member, in chunks."""
+    """The objects that one owner deployed on a member, in chunks."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: Annotated[
         InventorySpec,
         doc(
-            "What was put where.",
+            "The deployed objects.",
             required=True,
             **{
                 "x-kubernetes-validations": [
                     rule(
                         "self.owner == oldSelf.owner && self.member == oldSelf.member && self.chunk == oldSelf.chunk",
-                        "an inventory belongs to one owner and one member for good",
+                        "owner, member and chunk are immutable",
                     ),
                     rule(
                         "!has(oldSelf.sealedFor) || (has(self.sealedFor) && self.sealedFor == oldSelf.sealedFor)",
-                        "the inventory is sealed",
+                        "sealedFor is immutable once set",
                     ),
                 ]
             },

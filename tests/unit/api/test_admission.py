@@ -87,7 +87,7 @@ def test_what_is_asked_is_read() -> None:
     ],
 )
 def test_what_is_no_review_is_refused_with_a_sentence(body: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^This is no AdmissionReview.*\.$"):
+    with pytest.raises(ValueError, match=r"^cannot decode AdmissionReview: "):
         admission.asked(body)
 
 
@@ -101,7 +101,7 @@ def test_of_a_review_that_cannot_be_read_the_number_is_known_if_it_has_one() -> 
 
 def test_a_review_in_which_something_stands_twice_is_answered_under_its_number() -> None:
     body = b'{"apiVersion": "admission.k8s.io/v1", "request": "no", "request": {"uid": "one", "kind": 1}}'
-    with pytest.raises(ValueError, match="no AdmissionReview"):
+    with pytest.raises(ValueError, match="cannot decode AdmissionReview"):
         admission.asked(body)
     found = admission.barely(body)
     assert found

@@ -122,11 +122,11 @@ async def test_what_is_deleted_and_what_is_no_profile_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "This is no AdmissionReview"),
-        (b"\xff{}", "This is no AdmissionReview"),
-        (b"{}", "apiVersion is nothing"),
-        (b'{"apiVersion": "admission.k8s.io/v2", "request": {"uid": "u"}}', "apiVersion is admission.k8s.io/v2"),
-        (b'{"apiVersion": "admission.k8s.io/v1", "request": {}}', "with a request in it"),
+        (b"", "cannot decode AdmissionReview"),
+        (b"\xff{}", "cannot decode AdmissionReview"),
+        (b"{}", "got apiVersion ''"),
+        (b'{"apiVersion": "admission.k8s.io/v2", "request": {"uid": "u"}}', "got apiVersion 'admission.k8s.io/v2'"),
+        (b'{"apiVersion": "admission.k8s.io/v1", "request": {}}', "with a request, got"),
         (review({"spec": {"dependsOn": "b"}}), "The profile cannot be read"),
     ],
 )

@@ -125,7 +125,7 @@ async def test_what_is_no_review_is_refused_and_one_that_has_a_number_is_answere
     for body in (b"", b"[]", b"{", b"\xff", b"[" * 100_000, b'{"apiVersion":"admission.k8s.io/v2"}'):
         assert (await Webhook().post(body)).status == 400
     told = await Webhook().ask(review("Namespace", labelled("Always"), dryRun="yes"))
-    assert told.startswith("400 This is no AdmissionReview")
+    assert told.startswith("400 cannot decode AdmissionReview")
 
 
 # Namespaces
