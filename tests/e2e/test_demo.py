@@ -33,7 +33,7 @@ def test_the_demonstration_tells_the_whole_story(tmp_path: Path) -> None:
     assert "ClusterProfile/audit stays, as its profile says" in text
 
     # The finalizer held things up, and Cluster API was told to wait.
-    unserved = "the finalizer backup.example.dev/last-backup, and nothing here is known to serve it"
+    unserved = "blocked by finalizer backup.example.dev/last-backup (no controller found)"
     assert unserved in text
     assert "The orders are backed up in 5 s" in text
     assert "Cluster API is told: waiting for add-on cleanup" in text

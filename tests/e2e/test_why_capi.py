@@ -86,9 +86,11 @@ async def test_a_teardown_that_waits_for_an_unreachable_member_is_released_by_th
         )
         answer = await asker.ask(f"teardown/{cluster.uid}")
         assert answer.state is State.HELD
-        assert answer.verdict.startswith(f"the teardown of Cluster {scene.namespace}/prod is not over (Held, wave 1/1")
+        assert answer.verdict.startswith(
+            f"the teardown of Cluster {scene.namespace}/prod is not finished (Held, wave 1/1"
+        )
         assert answer.chain[0].reason == Reason.UNREACHABLE
-        assert answer.chain[0].actor == "whoever runs the member"
+        assert answer.chain[0].actor == "the administrator of the member cluster"
         [remedy] = answer.remedies
         assert remedy.effect is Effect.LEAVES
         assert FORCE_RELEASE_ANNOTATION in remedy.commands[0]
@@ -136,7 +138,7 @@ async def test_another_extension_that_holds_a_cluster_is_named(scene: Scene, ask
         answer = await asker.until(PROD, lambda it: any(one.reason == Reason.EXTENSION for one in it.chain))
         [told] = [one for one in answer.chain if one.reason == Reason.EXTENSION]
         assert "the bill is not paid" in told.message
-        assert told.actor == f"only whoever runs billing ({url}) can let it go"
+        assert told.actor == f"the owner of billing ({url})"
         await asker.do(typed(answer, "ok-to-delete"))
         await cluster.until_gone()
 

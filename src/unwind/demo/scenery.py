@@ -145,7 +145,7 @@ def held(plan: Plan) -> Teardown:
         removed = step.objects if state is StepState.REMOVED else under_way.get(name, 0)
         steps.append(StepStatus(name=step.name, state=state.value, removed=removed))
     database = ObjectRef(kind=DATABASES.kind, group=DATABASES.group, namespace=HELD_IN, name=HELD)
-    message = f"{database} has the finalizer {BACKUP}, and nothing here is known to serve it"
+    message = f"{database}: blocked by finalizer {BACKUP} (no controller found)"
     blocker = Blocker(
         object=database,
         step=f"{CLUSTER_PROFILES.kind}/databases",

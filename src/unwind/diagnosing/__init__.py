@@ -1,1 +1,1 @@
-"""Why something is still there, and who must act: pure functions over facts."""
+"""Explains what blocks the deletion of an object and who must act: pure functions over observed facts."""

@@ -1,4 +1,4 @@
-"""The answer to "why is it still there, or why may I not delete it?" (values only)."""
+"""The result of a diagnosis: what blocks a deletion, who must act, and which commands help (values only)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from unwind.api.resources import Resource
 
 
 class Thing(msgspec.Struct, frozen=True, kw_only=True):
-    """One object, with what it is called in a command."""
+    """One object, with its name in commands."""
 
     resource: Resource
     name: str
     namespace: str = ""
     uid: str = ""
     exact: bool = False
-    """Only this version of it can be spoken of: another does not answer."""
+    """Commands must name this version, because the others are not served."""
 
     @property
     def ref(self) -> ObjectRef:
@@ -33,33 +33,33 @@ class Thing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Effect(StrEnum):
-    """What is to be known of a command before it is typed."""
+    """The side effects of a remedy."""
 
     LOOKS = "only looks"
-    """It changes nothing: for whoever has to find out more."""
+    """Changes nothing: it only shows more information."""
     SAFE = "safe"
-    """Nothing is left behind that nobody looks after."""
+    """Leaves nothing behind and deletes nothing else."""
     DELETES = "deletes something"
-    """Nothing is left behind, but something goes for good whose deletion nobody has asked for yet."""
+    """Leaves nothing behind, but deletes an object whose deletion was not requested yet."""
     LEAVES = "leaves something behind"
-    """Somebody was to clean something up, or to check something, and now does not."""
+    """Skips a cleanup or a check of another component."""
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that can be done, as commands to be typed one after the other."""
+    """Commands to run one after the other."""
 
     commands: tuple[str, ...]
     effect: Effect
     about: str
-    """What it does; where it leaves something behind, what."""
+    """What the commands do; if they leave something behind, what."""
     by: str = ""
-    """Who has to type it, if not anyone who has the right."""
+    """Who has to run them; empty for any user with the permissions."""
     afterwards: tuple[str, ...] = ()
-    """What puts back what was changed, once the object is gone."""
+    """Commands that restore what was changed, once the object is gone."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that holds an object, or speaks against its deletion."""
+    """One reason why an object is blocked, or why its deletion would be denied."""
 
     reason: str
     message: str
@@ -67,21 +67,21 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Who must act."""
     since: datetime | None = None
     behind: tuple[ObjectRef, ...] = ()
-    """What it waits for: the same question is asked about each of them."""
+    """The objects that it waits for. Each of them is diagnosed as well."""
     stands: bool = False
-    """Nobody deletes what is behind it, and nobody will: whoever runs it has to."""
+    """The deletion of the objects in `behind` was not requested: their owner has to delete or stop them."""
     elsewhere: ObjectRef | None = None
-    """The cluster that what is behind it is on; None for the one that was asked."""
+    """The cluster of the objects in `behind`; None for the same cluster."""
     remedies: tuple[Remedy, ...] = ()
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One reason in the chain: what waits for what."""
+    """One link in the chain of blockers."""
 
     depth: int
     object: ObjectRef
     cluster: str = ""
-    """Where the object is, if not where it was asked."""
+    """The cluster of the object, if it is another one."""
     reason: str
     message: str
     actor: str = ""
@@ -89,34 +89,34 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(StrEnum):
-    """The answer, as one word."""
+    """The result as a CamelCase word."""
 
     HELD = "Held"
-    """It is being deleted, and something holds it."""
+    """It is being deleted, and something blocks it."""
     GOING = "Going"
-    """It is being deleted, and nothing is known to hold it."""
+    """It is being deleted, and no blocker was found."""
     REFUSED = "Refused"
-    """Nobody deletes it, and its deletion would be refused."""
+    """It is not being deleted, and its deletion would be denied."""
     DELETABLE = "Deletable"
-    """Nobody deletes it, and its deletion would be accepted."""
+    """It is not being deleted, and its deletion would be accepted."""
     NOT_KNOWN = "NotKnown"
-    """Whether it could be deleted cannot be found out."""
+    """Whether it can be deleted could not be determined."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an object is still there, or may not be deleted, and what can be done."""
+    """Why an object still exists or cannot be deleted, and what to do about it."""
 
     object: ObjectRef
     cluster: str = ""
-    """The member it is on, if one was asked."""
+    """The member that the object is on, if the question was about a member."""
     state: State
     verdict: str
-    """In one line."""
+    """A summary in one line."""
     since: datetime | None = None
-    """Since when it is being deleted."""
+    """When deletion was requested."""
     chain: tuple[Link, ...] = ()
     only: str = ""
-    """Who alone can act, where nothing that can be typed here frees it."""
+    """Who must act, if none of the remedies unblocks the object."""
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
-    """What else is to be known: what could not be looked at, what would happen next."""
+    """Further information: what could not be read, what would happen next."""

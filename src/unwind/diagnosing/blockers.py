@@ -1,6 +1,6 @@
-"""Why an object is still there, and who must act (pure).
+"""Explains what blocks the removal of an object and who must act (pure).
 
-The words are the same for the same facts, with no time and no number that flaps in them: they end up in conditions.
+The text is stable for the same facts, without times or changing counts: it is written to conditions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.diagnosing.facts import Seen, Wait, Workload
 
-# The first of these that is found is what a person should know of; the others mostly come right by themselves.
+# In order of importance: the first one found is reported first, because the others usually resolve by themselves.
 _URGENCY = (
     Reason.FINALIZER_NOT_SERVED,
     Reason.API_NOT_SERVED,
@@ -31,18 +31,18 @@ _URGENCY = (
     Reason.OWNS_OTHERS,
 )
 _ACTORS: dict[str, str] = {
-    Reason.UNREACHABLE: "whoever runs the member",
-    Reason.UNAUTHENTICATED: "whoever runs unwind",
-    Reason.UNKNOWN_VALUE: "whoever wrote that value",
-    Reason.HELD: "whoever runs unwind",
+    Reason.UNREACHABLE: "the administrator of the member cluster",
+    Reason.UNAUTHENTICATED: "the administrator of Unwind",
+    Reason.UNKNOWN_VALUE: "the author of that value",
+    Reason.HELD: "the administrator of Unwind",
 }
-# What the API server says of a Namespace that is being deleted. There is no other place where it names finalizers of
-# what is in it; the counts beside them change all the time.
+# The API server's conditions of a Namespace that is being deleted. Only they name the finalizers of its contents. The
+# counts in them change all the time.
 _IN_CONTENT = re.compile(r"([^\s,:]+) in \d+ resource instances?")
 _COUNTED = re.compile(r"([^\s,:]+?)\.? has \d+ resource instances?")
 
 
-# The actor of a finalizer that nothing on the cluster is known to serve begins with this.
+# Prefix of the actor of a finalizer without a known controller.
 _UNSERVED = "the controller of "
 _FOR_A_PERSON = frozenset(
     [
@@ -57,17 +57,17 @@ _FOR_A_PERSON = frozenset(
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """One thing that holds an object."""
+    """One reason why an object is blocked."""
 
     reason: str
     message: str
     actor: str
     short: str = ""
-    """What it is in a few words, where another cause is told first; the message if empty."""
+    """Short form, used if another cause is reported first; the message if empty."""
 
 
 def urgency(reason: str, actor: str) -> int:
-    """Where a blocker stands among others: 0 if it needs a person, 2 if it is only on its way out, 1 otherwise."""
+    """Sort key of a blocker: 0 if a user must act, 2 if it is only being deleted, 1 otherwise."""
     if reason in _FOR_A_PERSON or actor.startswith(_UNSERVED):
         return 0
     return 2 if reason == Reason.DELETING else 1
@@ -82,8 +82,8 @@ def blockers(
     now: datetime,
     shown: int = BLOCKERS_SHOWN,
 ) -> tuple[Blocker, ...]:
-    """What is waited for: what needs a person first, then by namespace, kind and name; the first of them. `before`:
-    what was said of it last, for since when it is."""
+    """The first blockers: those that need a user first, then by namespace, kind and name. `before`: the previous
+    blockers, which say since when each one blocks."""
     since = {(one.object, one.step): one.since for one in before}
     found = []
     for wait in waits:
@@ -113,23 +113,23 @@ def blockers(
 
 
 def cause(wait: Wait, seen: Seen | None, workloads: Sequence[Workload] = ()) -> Cause:
-    """Why one object is still there. Without facts about it, in the words of who waits."""
+    """What blocks one object. Without observed facts, the message of the removal."""
     if wait.failed:
-        return Cause(wait.reason, wait.message, _ACTORS.get(wait.reason, "whoever can mend it; unwind tries again"))
+        return Cause(wait.reason, wait.message, _ACTORS.get(wait.reason, "the owner of the object; Unwind retries"))
     if seen is None:
         return Cause(wait.reason, wait.message, "")
     if seen.deleted_at is None:
-        # Nobody has asked for its deletion: unwind itself waits for something else first.
+        # Its deletion was not requested yet: Unwind waits for something else first.
         return Cause(wait.reason, wait.message, "unwind")
     causes = [*_told_by_the_server(wait.object, seen, workloads), *_held(wait.object, seen.finalizers, workloads)]
     if causes:
         first = min(causes, key=lambda one: (urgency(one.reason, one.actor), _URGENCY.index(Reason(one.reason))))
         others = [one.short or one.message for one in causes if one is not first]
-        also = f" (also {'; '.join(others)})" if others else ""
+        also = f" (also: {'; '.join(others)})" if others else ""
         return Cause(first.reason, f"{first.message}{also}", first.actor)
     if wait.object.kind == "Pod" and not wait.object.group:
         return Cause(Reason.DELETING, f"{wait.object} is being stopped", "the kubelet of its node")
-    return Cause(Reason.DELETING, wait.message, "Kubernetes (the API server)")
+    return Cause(Reason.DELETING, wait.message, "Kubernetes (API server)")
 
 
 def _held(ref: ObjectRef, finalizers: Iterable[str], workloads: Sequence[Workload]) -> list[Cause]:
@@ -137,41 +137,41 @@ def _held(ref: ObjectRef, finalizers: Iterable[str], workloads: Sequence[Workloa
 
 
 def _by_finalizer(holder: str, finalizer: str, workloads: Sequence[Workload]) -> Cause:
-    known, short = served(finalizer), f"the finalizer {finalizer}"
+    known, short = served(finalizer), f"blocked by finalizer {finalizer}"
     if known:
-        return Cause(known.reason, f"{holder} has {short}: {known.waits_for}", known.actor, short)
+        return Cause(known.reason, f"{holder}: {short} (waiting for {known.waits_for})", known.actor, short)
     workload = serving(finalizer, workloads)
     if workload is None:
-        message = f"{holder} has {short}, and nothing here is known to serve it"
+        message = f"{holder}: {short} (no controller found)"
         return Cause(Reason.FINALIZER, message, f"{_UNSERVED}{domain(finalizer)}", short)
     if workload.running:
-        message = f"{holder} has {short}, which {workload.object} seems to serve"
+        message = f"{holder}: {short} (its controller seems to be {workload.object}, which is running)"
         return Cause(Reason.FINALIZER, message, str(workload.object), short)
-    message = f"{holder} has {short}, and {workload.object}, which seems to serve it, does not run"
-    return Cause(Reason.FINALIZER_NOT_SERVED, message, f"whoever runs {workload.object}", short)
+    message = f"{holder}: {short} (its controller seems to be {workload.object}, which is not running)"
+    return Cause(Reason.FINALIZER_NOT_SERVED, message, f"the owner of {workload.object}", short)
 
 
 def _told_by_the_server(ref: ObjectRef, seen: Seen, workloads: Sequence[Workload]) -> list[Cause]:
-    """What the conditions of a Namespace that is being deleted say."""
+    """What the conditions of a Namespace that is being deleted report."""
     if NAMESPACE_FINALIZER not in seen.finalizers:
         return []
     said = {one.type: one.message for one in seen.conditions if one.status == "True"}
     causes: list[Cause] = []
     for failure in ("NamespaceDeletionDiscoveryFailure", "NamespaceDeletionGroupVersionParsingFailure"):
         if failure in said:
-            message = f"part of the API does not answer, so {ref} cannot go: {said[failure]}"
-            causes.append(Cause(Reason.API_NOT_SERVED, message, "whoever runs that API's server, or its APIService"))
+            message = f"{ref}: part of the API is unavailable, so its contents cannot be listed: {said[failure]}"
+            causes.append(Cause(Reason.API_NOT_SERVED, message, "the owner of that API server or its APIService"))
     if "NamespaceFinalizersRemaining" in said:
         told = said["NamespaceFinalizersRemaining"]
         named = sorted(_IN_CONTENT.findall(told))
-        causes += [_by_finalizer(f"something in {ref}", one, workloads) for one in named]
+        causes += [_by_finalizer(f"an object in {ref}", one, workloads) for one in named]
         if not named:
-            causes.append(Cause(Reason.HOLDS_OTHERS, f"{ref}: {told}", "whoever serves these finalizers"))
+            causes.append(Cause(Reason.HOLDS_OTHERS, f"{ref}: {told}", "the controllers of these finalizers"))
     elif "NamespaceContentRemaining" in said:
         told = said["NamespaceContentRemaining"]
         kinds = ", ".join(sorted(_COUNTED.findall(told))) or told
-        causes.append(Cause(Reason.HOLDS_OTHERS, f"{ref} still holds {kinds}", "Kubernetes (its namespace controller)"))
+        causes.append(Cause(Reason.HOLDS_OTHERS, f"{ref} still contains {kinds}", "Kubernetes (namespace controller)"))
     if "NamespaceDeletionContentFailure" in said:
-        message = f"something in {ref} cannot be deleted: {said['NamespaceDeletionContentFailure']}"
-        causes.append(Cause(Reason.HOLDS_OTHERS, message, "whoever refuses it"))
+        message = f"{ref}: an object in it cannot be deleted: {said['NamespaceDeletionContentFailure']}"
+        causes.append(Cause(Reason.HOLDS_OTHERS, message, "the owner of the webhook or policy that denies it"))
     return causes

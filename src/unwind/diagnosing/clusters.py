@@ -1,4 +1,4 @@
-"""What holds a cluster that is being deleted, and what holds its teardown (pure)."""
+"""Explains what blocks the deletion of a cluster, and what blocks its teardown (pure)."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ _TOPOLOGY, _DELETING = "TopologyReconciled", "Deleting"
 _HOOK = Hook.BEFORE_CLUSTER_DELETE.value
 _BLOCKING = f"{_HOOK}: "
 _WAITING = "waiting for add-on cleanup: "
-# Handlers are called NAME.EXTENSION; the first has no dots in it.
+# Handlers are named NAME.EXTENSION; NAME contains no dots.
 _CALLED = re.compile(rf'{_HOOK}.*failed to call extension handler "[^".]+\.([^"]+)"', re.DOTALL)
 
 
 class Extension(msgspec.Struct, frozen=True, kw_only=True):
-    """An extension of Cluster API that is asked before a cluster goes."""
+    """An extension with a BeforeClusterDelete handler."""
 
     name: str
     behind: str
-    """Who is asked: Service namespace/name, or a URL."""
+    """Its address: Service namespace/name, or a URL."""
     ours: bool = False
 
 
 def extension(config: ExtensionConfig) -> Extension | None:
-    """What Cluster API knows of it; None if it is not asked about deletions."""
+    """The extension of an ExtensionConfig; None if it has no BeforeClusterDelete handler."""
     if not any(one.request_hook.hook == _HOOK for one in config.status.handlers):
         return None
     way = config.spec.client_config
@@ -61,9 +61,9 @@ def extension(config: ExtensionConfig) -> Extension | None:
 
 
 def cluster(look: Look, it: Cluster, kubectl: Kubectl, extensions: Iterable[Extension] = ()) -> list[Finding]:
-    """What holds a Cluster of Cluster API, beyond its finalizers; nothing if they say it all.
+    """What blocks a Cluster API Cluster, besides its finalizers; empty if they explain it.
 
-    `extensions`: those that are asked before it goes.
+    `extensions`: those that Cluster API calls before it deletes the Cluster.
     """
     known = list(extensions)
     if it.paused:
@@ -71,7 +71,7 @@ def cluster(look: Look, it: Cluster, kubectl: Kubectl, extensions: Iterable[Exte
     found: list[Finding] = []
     told = conditions.find(it.status.conditions, _TOPOLOGY)
     deleting = conditions.find(it.status.conditions, _DELETING)
-    # With the URL in it where Cluster API could not call an extension.
+    # The message contains the URL if Cluster API could not call an extension.
     message = redacted(told.message) if told and told.status == "False" else ""
     began = deleting or told
     since = began.last_transition_time if began else None
@@ -81,7 +81,7 @@ def cluster(look: Look, it: Cluster, kubectl: Kubectl, extensions: Iterable[Exte
         found.append(
             Finding(
                 reason=Reason.GATE,
-                message="Unwind holds it until its add-ons are gone, as their profiles ask for",
+                message="blocked by Unwind until its add-ons are removed, as their profiles require",
                 actor="unwind",
                 since=since,
                 behind=tuple(teardown_ref(one) for one in standing),
@@ -96,9 +96,9 @@ def cluster(look: Look, it: Cluster, kubectl: Kubectl, extensions: Iterable[Exte
         found.append(
             Finding(
                 reason=Reason.HOLDS_OTHERS,
-                message=f"Cluster API takes it apart, and waits for {names}"
+                message=f"Cluster API waits for {names}"
                 + (f": {cut(deleting.message)}" if deleting and deleting.message else ""),
-                actor="Cluster API, and the providers that these belong to",
+                actor="Cluster API and the providers of these objects",
                 since=since,
                 behind=tuple(one.ref for one in look.contents[:SHOWN]),
             )
@@ -114,22 +114,25 @@ def _paused(look: Look, it: Cluster, kubectl: Kubectl) -> Finding:
         commands.append(kubectl.on("annotate", look.thing, f"{PAUSED_ANNOTATION}-"))
     return Finding(
         reason=Reason.PAUSED,
-        message="it is paused, so Cluster API does nothing about its deletion",
-        actor="whoever paused it",
+        message="the Cluster is paused, so Cluster API does not continue its deletion",
+        actor="the user who paused it",
         remedies=(
             Remedy(
-                commands=kubectl.lines(*commands), effect=Effect.SAFE, about="Cluster API goes on with its deletion"
+                commands=kubectl.lines(*commands),
+                effect=Effect.SAFE,
+                about="unpauses it; Cluster API continues the deletion",
             ),
         ),
     )
 
 
 def _others(message: str, extensions: list[Extension], *, ours: bool) -> str:
-    """What extensions other than ours say, as far as it can be told from what Cluster API made one text of."""
+    """The messages of other extensions, as far as they can be separated: Cluster API joins all messages into one
+    text."""
     _, blocking, said = message.partition(_BLOCKING)
     if not blocking or all(one.ours for one in extensions):
         return ""
-    # Ours comes first or last, the texts are joined with commas; what stands before ours is somebody else's.
+    # Unwind's message comes first or last, separated by commas; the text before it belongs to another extension.
     before, own, _ = said.partition(_WAITING)
     if own and ours:
         return before.strip(" ,")
@@ -137,48 +140,46 @@ def _others(message: str, extensions: list[Extension], *, ours: bool) -> str:
 
 
 def _unanswered(look: Look, name: str, message: str, extensions: list[Extension], kubectl: Kubectl) -> Finding:
-    it = next((one for one in extensions if one.name == name), Extension(name=name, behind="an address not known here"))
-    told = (
-        f"Cluster API has to ask the extension {name} before it goes, and {it.behind} does not answer: {cut(message)}"
-    )
+    it = next((one for one in extensions if one.name == name), Extension(name=name, behind="its server"))
+    told = f"Cluster API must call the extension {name} first, but {it.behind} does not answer: {cut(message)}"
     if not it.ours:
         return msgspec.structs.replace(_extended(look, "", [it], kubectl), message=told)
     return Finding(
         reason=Reason.UNREACHABLE if look.manager_runs else Reason.MANAGER_NOT_RUNNING,
-        message=told if look.manager_runs else f"{told}; Unwind's manager does not run",
-        actor="whoever runs unwind",
+        message=told if look.manager_runs else f"{told}; Unwind's manager is not running",
+        actor="the administrator of Unwind",
         remedies=() if look.manager_runs else (RUN,),
     )
 
 
 def _extended(look: Look, said: str, extensions: list[Extension], kubectl: Kubectl) -> Finding:
-    names = " or ".join(f"{one.name} ({one.behind})" for one in extensions) or "one that is not known"
+    names = " or ".join(f"{one.name} ({one.behind})" for one in extensions) or "an unknown extension"
     skip = kubectl.on("annotate", look.thing, f"{OK_TO_DELETE_ANNOTATION}=")
     looks = kubectl.call("get", "extensionconfigs.runtime.cluster.x-k8s.io", "-o", "wide")
     return Finding(
         reason=Reason.EXTENSION,
-        message=f"Cluster API asks an extension before it goes, and {names} does not let it: {cut(said)}",
-        actor=f"only whoever runs {names} can let it go",
+        message=f"blocked by the Cluster API extension {names}: {cut(said)}",
+        actor=f"the owner of {names}",
         remedies=(
-            Remedy(commands=kubectl.lines(looks), effect=Effect.LOOKS, about="which extensions there are"),
+            Remedy(commands=kubectl.lines(looks), effect=Effect.LOOKS, about="lists the extensions"),
             Remedy(
                 commands=kubectl.lines(skip),
                 effect=Effect.LEAVES,
-                about="no extension is asked any more: what each still had to do stays undone, and nobody notes it",
+                about="skips all extensions; their remaining cleanup is not done and not recorded",
             ),
         ),
     )
 
 
 def teardown(it: Teardown, kubectl: Kubectl, *, runs: bool | None) -> list[Finding]:
-    """What holds a teardown that is not over. `runs`: whether Unwind's manager does; None if that is not known."""
+    """What blocks an unfinished teardown. `runs`: whether Unwind's manager is running; None if unknown."""
     found: list[Finding] = []
     if runs is False:
         found.append(
             Finding(
                 reason=Reason.MANAGER_NOT_RUNNING,
-                message="Unwind's manager does not run, so nobody goes on with it",
-                actor="whoever runs unwind",
+                message="Unwind's manager is not running, so the teardown does not continue",
+                actor="the administrator of Unwind",
                 remedies=(RUN,),
             )
         )
@@ -186,46 +187,46 @@ def teardown(it: Teardown, kubectl: Kubectl, *, runs: bool | None) -> list[Findi
     blockers = _told_once(it.status.blockers)
     found += [_blocked(it, one, release) for one in blockers[:SHOWN]]
     if more := len(blockers[SHOWN:]):
-        message = f"{more} more are in the way, which `kubectl describe teardown {it.metadata.name}` names"
+        message = f"{more} more blockers; list them with `kubectl describe teardown {it.metadata.name}`"
         found.append(Finding(reason=Reason.DELETING, message=message, actor="unwind"))
     if it.spec.plan is None:
         said = conditions.find(it.status.conditions, ConditionType.UNKNOWN_VALUE) or conditions.find(
             it.status.conditions, ConditionType.PLANNED
         )
-        message = f"its plan is not made{f': {cut(said.message)}' if said and said.message else ''}"
-        found.append(Finding(reason=Reason.UNKNOWN_VALUE, message=message, actor="whoever wrote that value"))
+        message = f"its plan is not computed yet{f': {cut(said.message)}' if said and said.message else ''}"
+        found.append(Finding(reason=Reason.UNKNOWN_VALUE, message=message, actor="the author of that value"))
     if not found:
-        progress = f"wave {it.status.wave}, {it.status.removed} objects gone" if it.status.wave else "it begins"
-        found.append(Finding(reason=Reason.DELETING, message=f"it goes on: {progress}", actor="unwind"))
+        progress = f"wave {it.status.wave}, {it.status.removed} objects removed" if it.status.wave else "starting"
+        found.append(Finding(reason=Reason.DELETING, message=f"in progress: {progress}", actor="unwind"))
     return found
 
 
 def phrase(it: Teardown) -> str:
-    """What a teardown is, and how far it has come, in a few words."""
+    """A teardown and its progress, as a short sentence."""
     wave = f", wave {it.status.wave}" if it.status.wave else ""
-    gone = f", {it.status.removed} objects gone" if it.status.removed else ""
-    return f"the teardown of {it.spec.target} is not over ({it.status.phase or Phase.PENDING.value}{wave}{gone})"
+    gone = f", {it.status.removed} objects removed" if it.status.removed else ""
+    return f"the teardown of {it.spec.target} is not finished ({it.status.phase or Phase.PENDING.value}{wave}{gone})"
 
 
 def released(it: Teardown, kubectl: Kubectl) -> Remedy | None:
-    """The target let go before everything is removed, where a person may do that."""
+    """Releases the target before everything is removed; None if users cannot release it."""
     if it.spec.cause not in (Cause.CLUSTER_DELETED, Cause.UNJOINED):
         return None
     ref = it.spec.target
     where = ("-n", ref.namespace) if ref.namespace else ()
     kind = f"{ref.kind.lower()}s.{ref.group}/{ref.name}"
-    given_up = it.status.blockers[0].object if it.status.blockers else "what is on it"
-    # The reason goes into the ledger: it says something even where nobody puts it into other words.
+    given_up = it.status.blockers[0].object if it.status.blockers else "its objects"
+    # The reason is recorded in the ledger, so the default says something useful even if the user does not change it.
     said = f"{FORCE_RELEASE_ANNOTATION}=given up on {given_up}"
     return Remedy(
         commands=(kubectl.call("annotate", *where, kind, said),),
         effect=Effect.LEAVES,
-        about=f"{ref} goes, and what is still on it stays as it is; the ledger names each object, and you",
+        about=f"releases {ref} and leaves its remaining objects behind; the ledger records each of them, and you",
     )
 
 
 def _told_once(blockers: Iterable[Blocker]) -> list[Blocker]:
-    """Those that say something of their own: one that does not answer is in the way once, whatever waits for it."""
+    """The blockers without repetitions: an unreachable member is reported once per step, whatever waits for it."""
     told: dict[tuple[str, ObjectRef | None], Blocker] = {}
     for one in blockers:
         told.setdefault((one.step, None if one.reason == Reason.UNREACHABLE else one.object), one)
@@ -238,8 +239,8 @@ def _blocked(it: Teardown, blocker: Blocker, release: Remedy | None) -> Finding:
     if blocker.reason == Reason.UNREACHABLE or itself:
         return Finding(
             reason=blocker.reason,
-            message=f"{blocker.step} waits: {cut(blocker.message) or f'{blocker.object} does not answer'}",
-            actor=blocker.actor or "whoever runs the member",
+            message=f"{blocker.step}: {cut(blocker.message) or f'{blocker.object} does not answer'}",
+            actor=blocker.actor or "the administrator of the member cluster",
             since=blocker.since,
             remedies=remedies,
         )

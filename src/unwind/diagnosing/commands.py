@@ -1,4 +1,4 @@
-"""The commands that are printed: each can be typed as it stands, and touches nothing but the object that was seen."""
+"""kubectl commands for remedies: each can be run as printed and changes only the object that was diagnosed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class Kubectl(msgspec.Struct, frozen=True, kw_only=True):
-    """kubectl, as it is called for one cluster."""
+    """kubectl for one cluster."""
 
     options: tuple[str, ...] = ()
-    """What leads it to that cluster, if that is not where it goes by itself."""
+    """Options that select the cluster, if it is not the default."""
     first: tuple[str, ...] = ()
-    """What has to be typed before, so that these options mean something."""
+    """Commands to run first, such as one that saves the kubeconfig."""
 
     def lines(self, *commands: str) -> tuple[str, ...]:
-        """These commands, with what has to come first."""
+        """These commands, preceded by the ones to run first."""
         return (*self.first, *commands)
 
     def call(self, *words: str) -> str:
@@ -35,7 +35,7 @@ class Kubectl(msgspec.Struct, frozen=True, kw_only=True):
         return self.call(verb, *where, called(thing), *words)
 
     def patch(self, thing: Thing, operations: Sequence[dict[str, Any]]) -> str:
-        """Change the very object that was seen. Any other of its name is refused by the API server."""
+        """Patch this very object: the API server refuses the patch for another object with the same name."""
         guard = [{"op": "test", "path": "/metadata/uid", "value": thing.uid}] if thing.uid else []
         return self.on("patch", thing, "--type=json", "-p", json.dumps([*guard, *operations], separators=(",", ":")))
 
@@ -50,7 +50,7 @@ class Kubectl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def called(thing: Thing) -> str:
-    """An object as kubectl takes it, whatever else has a kind of that name."""
+    """An object as a kubectl argument, unambiguous even if other API groups have the same kind."""
     it = thing.resource
     if not it.group:
         return f"{it.kind.lower()}/{thing.name}"
@@ -59,6 +59,6 @@ def called(thing: Thing) -> str:
 
 
 def without(place: str, index: int, value: Any) -> list[dict[str, Any]]:
-    """The operations that take one value out of a list, if it is still where it was."""
+    """JSON patch operations that remove one value from a list if it is still at that index."""
     path = f"{place}/{index}"
     return [{"op": "test", "path": path, "value": value}, {"op": "remove", "path": path}]

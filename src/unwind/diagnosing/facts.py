@@ -1,4 +1,4 @@
-"""What is known when something does not go away (values only)."""
+"""Observed facts about objects that block a removal (values only)."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ if TYPE_CHECKING:
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a step waits for, in the words of who removes it."""
+    """An object that a step waits for, as the removal reports it."""
 
     object: ObjectRef
     message: str
     step: str = ""
     failed: bool = False
-    """It did not work, and is tried again; if not, it is merely not finished."""
+    """The deletion failed and will be retried; otherwise it is only incomplete."""
     reason: str = Reason.DELETING
-    """Why, as one word."""
+    """Why, as a CamelCase word."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that is waited for, as the API server shows it."""
+    """The observed state of an object that a step waits for."""
 
     deleted_at: datetime | None = None
-    """None if nobody has asked for its deletion yet."""
+    """None if its deletion was not requested yet."""
     finalizers: tuple[str, ...] = ()
-    """Those of a Namespace's spec, too."""
+    """Including those in the spec of a Namespace."""
     conditions: tuple[Condition, ...] = ()
-    """Of a Namespace or a CRD: there the API server says itself what it waits for."""
+    """For a Namespace or CRD, where the API server reports what it waits for."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """A workload that may serve finalizers."""
+    """A workload that may be the controller of finalizers."""
 
     object: ObjectRef
     running: bool
     """Whether one of its Pods is ready."""
     domains: tuple[str, ...] = ()
-    """What it looks after, if that is known: the groups of its custom resources."""
+    """The API groups of its custom resources, if known."""
     wanted: int | None = None
-    """How many Pods it is to have; None where the number of nodes decides that."""
+    """Desired number of Pods; None for a DaemonSet."""
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -55,7 +55,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
 
 
 def seen(obj: Mapping[str, Any]) -> Seen:
-    """What matters of an object as the API server shows it, of whatever kind."""
+    """The relevant fields of an object of any kind."""
     metadata = msgspec.convert(obj.get("metadata") or {}, _Metadata)
     spec, status = obj.get("spec"), obj.get("status")
     inner = spec.get("finalizers") if isinstance(spec, dict) and obj.get("kind") == "Namespace" else None
@@ -63,7 +63,7 @@ def seen(obj: Mapping[str, Any]) -> Seen:
     try:
         read = msgspec.convert(conditions or (), tuple[Condition, ...])
     except msgspec.ValidationError:
-        read = ()  # somebody's own idea of conditions
+        read = ()  # conditions that do not follow the Kubernetes convention
     return Seen(
         deleted_at=metadata.deletion_timestamp,
         finalizers=(*metadata.finalizers, *(one for one in inner or () if isinstance(one, str))),
@@ -72,9 +72,9 @@ def seen(obj: Mapping[str, Any]) -> Seen:
 
 
 def workload(ref: ObjectRef, obj: Mapping[str, Any] | None, *, domains: tuple[str, ...] = ()) -> Workload:
-    """What matters of a workload as the API server shows it; None if it is not there."""
+    """The relevant fields of a workload; None for one that does not exist."""
     status = (obj or {}).get("status") or {}
-    # In the words of Deployments and StatefulSets; of DaemonSets.
+    # Deployments and StatefulSets have readyReplicas, DaemonSets numberReady.
     running = bool(obj) and (status.get("readyReplicas") or status.get("numberReady") or 0) > 0
     wanted = ((obj or {}).get("spec") or {}).get("replicas")
     return Workload(object=ref, running=running, domains=domains, wanted=wanted)

@@ -1,7 +1,7 @@
-"""What holds an object that is being deleted (pure).
+"""Explains what blocks the deletion of an object that has a deletionTimestamp (pure).
 
-Each rule takes what was seen and says what holds the object, who must act, and by which commands it gets free. A
-finalizer is taken off by force only where somebody is told what that leaves behind.
+Each rule says what blocks the object, who must act, and which commands unblock it. A remedy that removes a finalizer
+by force always says what it leaves behind.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from unwind.diagnosing.facts import Workload
     from unwind.diagnosing.looks import Look, Silent, Unlisted
 
-RUN = Remedy(commands=("unwind run",), effect=Effect.SAFE, about="starts the manager, which goes on from where it was")
+RUN = Remedy(commands=("unwind run",), effect=Effect.SAFE, about="starts the manager, which resumes the teardown")
 SHOWN = 4
-"""So many of what is behind something are looked at."""
+"""Maximum number of waited-for objects to diagnose."""
 _CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 _CLAIM, _VOLUME = "kubernetes.io/pvc-protection", "kubernetes.io/pv-protection"
 _OWNING = ("foregroundDeletion", "orphan")
 _SCALED = ("Deployment", "StatefulSet", "ReplicaSet")
-_GARBAGE_COLLECTOR = "Kubernetes (its garbage collector)"
+_GARBAGE_COLLECTOR = "Kubernetes (garbage collector)"
 
 
 def held(look: Look, kubectl: Kubectl, *, now: datetime, besides: Collection[str] = ()) -> list[Finding]:
-    """Everything that holds it; nothing if it is about to go. `besides`: finalizers that were told of already."""
+    """All findings; empty if the object is about to disappear. `besides`: finalizers that are already explained."""
     found: list[Finding] = []
-    # From the last: where several are taken off one after the other, the places of those before stay as they are.
+    # In reverse order: when several finalizers are removed one after the other, the indexes of the earlier ones stay.
     for place, finalizer in reversed(list(enumerate(look.seen.finalizers))):
         if finalizer in besides:
             continue
@@ -55,7 +55,7 @@ def held(look: Look, kubectl: Kubectl, *, now: datetime, besides: Collection[str
             found.append(_used(look, finalizer))
         else:
             found.append(_by_finalizer(look, finalizer, place, kubectl))
-    # While it has time left, its kubelet has not said that it has ended, whatever else holds it.
+    # During the grace period the kubelet has not confirmed that the Pod has stopped, whatever else blocks it.
     ending = not look.seen.finalizers or look.grace > 0
     if ending and (look.thing.resource.group, look.thing.resource.kind) == ("", "Pod"):
         found.append(_stopping(look, kubectl, now=now))
@@ -63,17 +63,17 @@ def held(look: Look, kubectl: Kubectl, *, now: datetime, besides: Collection[str
 
 
 def standing(look: Look, kubectl: Kubectl) -> Finding:
-    """What has to be done about something that nobody deletes, and whose end something else waits for."""
+    """What to do about an object whose deletion was not requested although another object waits for it."""
     thing = look.thing
     if (thing.resource.group, thing.resource.kind) == ("", "Pod"):
         return _running(look, kubectl)
-    about = f"{thing} goes"
+    about = f"deletes {thing}"
     if (thing.resource.group, thing.resource.kind) == ("", "PersistentVolumeClaim"):
-        about += ": whoever uses it loses what is on its volume"
+        about += ", and its users lose the data on its volume"
     return Finding(
         reason=Reason.STANDING,
-        message="nobody deletes it" + (": it is in use" if look.users else ""),
-        actor="whoever it belongs to",
+        message="its deletion was not requested" + ("; it is in use" if look.users else ""),
+        actor="its owner",
         behind=_first(look.users),
         stands=True,
         remedies=(Remedy(commands=kubectl.lines(kubectl.delete(thing)), effect=Effect.DELETES, about=about),),
@@ -83,12 +83,12 @@ def standing(look: Look, kubectl: Kubectl) -> Finding:
 def _running(look: Look, kubectl: Kubectl) -> Finding:
     thing, controller = look.thing, look.controller
     if controller is None:
-        about = f"stops {thing}, which nobody starts again"
+        about = f"stops {thing}; no controller recreates it"
         remedy = Remedy(commands=kubectl.lines(kubectl.delete(thing)), effect=Effect.DELETES, about=about)
         return Finding(
             reason=Reason.STANDING,
-            message="it runs, and nobody deletes it",
-            actor="whoever runs it",
+            message="it is running and its deletion was not requested",
+            actor="its owner",
             remedies=(remedy,),
         )
     if controller.resource.kind in _SCALED:
@@ -96,36 +96,36 @@ def _running(look: Look, kubectl: Kubectl) -> Finding:
         about = f"stops all Pods of {controller}; scale it up again later"
     else:
         command, effect = kubectl.delete(controller), Effect.DELETES
-        about = f"{controller} goes, and its Pods with it"
+        about = f"deletes {controller} and its Pods"
     return Finding(
         reason=Reason.STANDING,
-        message=f"it runs, and {controller} would make another in its place",
-        actor=f"whoever runs {controller}",
+        message=f"it is running, and {controller} would recreate it",
+        actor=f"the owner of {controller}",
         remedies=(Remedy(commands=kubectl.lines(command), effect=effect, about=about),),
     )
 
 
 def conversion(unlisted: Unlisted, kubectl: Kubectl) -> Finding:
-    """A kind whose objects nobody can read, because what converts them between versions does not answer."""
+    """A kind whose objects cannot be read because its conversion webhook does not answer."""
     definition = unlisted.definition
     if definition is None or not unlisted.converts:
         return Finding(
             reason=Reason.API_NOT_SERVED,
-            message=f"{unlisted.kind} cannot be listed, so nobody knows what is there: {cut(unlisted.error)}",
-            actor="whoever serves that kind",
+            message=f"cannot list {unlisted.kind} objects: {cut(unlisted.error)}",
+            actor="the owner of that API",
         )
     off = kubectl.merge(definition, {"spec": {"conversion": {"strategy": "None", "webhook": None}}})
     remedy = Remedy(
         commands=kubectl.lines(off),
         effect=Effect.LEAVES,
-        about=f"{unlisted.kind} objects are served as they are stored, without what the webhook would have converted; "
-        f"apply the CRD {definition.name} again to have it back",
+        about=f"{unlisted.kind} objects are served as stored, without conversion between versions; "
+        f"apply the CRD {definition.name} again to restore the webhook",
     )
     return Finding(
         reason=Reason.WEBHOOK_SILENT,
-        message=f"the conversion webhook of {definition} ({unlisted.converts}) does not answer, so nobody can read "
-        f"{unlisted.kind} objects: {cut(unlisted.error)}",
-        actor=f"whoever runs {unlisted.converts}",
+        message=f"the conversion webhook of {definition} ({unlisted.converts}) does not answer, so "
+        f"{unlisted.kind} objects cannot be read: {cut(unlisted.error)}",
+        actor=f"the owner of {unlisted.converts}",
         remedies=(*started(unlisted.workload, kubectl), remedy),
     )
 
@@ -135,7 +135,7 @@ def teardown_ref(it: Teardown) -> ObjectRef:
 
 
 def taken_off(look: Look, place: int, kubectl: Kubectl, about: str) -> Remedy:
-    """A finalizer taken off by hand."""
+    """Removes a finalizer by hand."""
     finalizer = look.seen.finalizers[place]
     command = kubectl.patch(look.thing, without("/metadata/finalizers", place, finalizer))
     return Remedy(commands=kubectl.lines(command), effect=Effect.LEAVES, about=about)
@@ -148,14 +148,14 @@ def _namespace(look: Look, kubectl: Kubectl) -> list[Finding]:
         found.append(
             Finding(
                 reason=Reason.HOLDS_OTHERS,
-                message=f"everything in it goes first: {_some(look.contents)}",
-                actor="Kubernetes (its namespace controller)",
+                message=f"its contents must be deleted first: {_some(look.contents)}",
+                actor="Kubernetes (namespace controller)",
                 behind=_first(look.contents),
             )
         )
     if not found:
-        message = "nothing is left in it: Kubernetes lets it go when it looks at it again, within a minute"
-        found.append(Finding(reason=Reason.DELETING, message=message, actor="Kubernetes (its namespace controller)"))
+        message = "it is empty; the namespace controller removes it within a minute"
+        found.append(Finding(reason=Reason.DELETING, message=message, actor="Kubernetes (namespace controller)"))
     return found
 
 
@@ -163,14 +163,15 @@ def _silent(one: Silent, kubectl: Kubectl) -> Finding:
     remedy = Remedy(
         commands=kubectl.lines(kubectl.delete(one.service)),
         effect=Effect.LEAVES,
-        about=f"{one.service.name} is served no longer, and what its server keeps stays there unseen; "
-        "register it again when that server is back",
+        about=f"the API {one.service.name} is no longer served, and the objects of its server stay there unseen; "
+        "register the APIService again when its server is back",
     )
     behind = f" (Service {one.behind})" if one.behind else ""
     return Finding(
         reason=Reason.API_NOT_SERVED,
-        message=f"the API {one.service.name} does not answer{behind}, so nobody knows what it has: {cut(one.message)}",
-        actor=f"whoever runs Service {one.behind}" if one.behind else "whoever runs that API's server",
+        message=f"the API {one.service.name} does not answer{behind}, so its objects "
+        f"cannot be listed: {cut(one.message)}",
+        actor=f"the owner of Service {one.behind}" if one.behind else "the owner of that API server",
         since=one.since,
         remedies=(*started(one.workload, kubectl), remedy),
     )
@@ -182,85 +183,86 @@ def _definition(look: Look, kubectl: Kubectl) -> list[Finding]:
         found.append(
             Finding(
                 reason=Reason.HOLDS_OTHERS,
-                message=f"its custom resources go first: {_some(look.contents)}",
-                actor="Kubernetes (the API server)",
+                message=f"its custom resources must be deleted first: {_some(look.contents)}",
+                actor="Kubernetes (API server)",
                 behind=_first(look.contents),
             )
         )
     if not found:
-        message = "none of its custom resources is left: the API server lets it go in a moment"
-        found.append(Finding(reason=Reason.DELETING, message=message, actor="Kubernetes (the API server)"))
+        message = "no custom resources are left; the API server removes it shortly"
+        found.append(Finding(reason=Reason.DELETING, message=message, actor="Kubernetes (API server)"))
     return found
 
 
 def _owning(look: Look, finalizer: str) -> Finding:
     if not look.dependents:
-        message = "nothing that it owns is left to wait for: Kubernetes lets it go in a moment"
+        message = "no blocking dependents are left; the garbage collector removes it shortly"
         return Finding(reason=Reason.DELETING, message=message, actor=_GARBAGE_COLLECTOR)
-    how = "go first (foreground deletion)" if finalizer == "foregroundDeletion" else "are let go first"
+    how = "deleted first (foreground deletion)" if finalizer == "foregroundDeletion" else "orphaned first"
     return Finding(
         reason=Reason.OWNS_OTHERS,
-        message=f"the objects that it owns {how}: {_some(look.dependents)}",
+        message=f"its dependents must be {how}: {_some(look.dependents)}",
         actor=_GARBAGE_COLLECTOR,
         behind=_first(look.dependents),
     )
 
 
 def _used(look: Look, finalizer: str) -> Finding:
-    what = "a Pod uses it" if finalizer == _CLAIM else "a claim is bound to it"
+    what = "Pods use it" if finalizer == _CLAIM else "a PersistentVolumeClaim is bound to it"
     if not look.users:
-        lets_go = "no Pod uses it any more" if finalizer == _CLAIM else "no claim is bound to it any more"
-        message = f"{lets_go}: Kubernetes lets it go in a moment"
-        return Finding(reason=Reason.DELETING, message=message, actor="Kubernetes (its protection of volumes)")
+        unused = "no Pod uses it" if finalizer == _CLAIM else "no PersistentVolumeClaim is bound to it"
+        message = f"{unused}; Kubernetes removes it shortly"
+        return Finding(reason=Reason.DELETING, message=message, actor="Kubernetes (storage protection controller)")
     return Finding(
         reason=Reason.IN_USE,
         message=f"{what}: {_some(look.users)}",
-        actor="whoever runs these Pods" if finalizer == _CLAIM else "whoever has that claim",
+        actor="the owner of these Pods" if finalizer == _CLAIM else "the owner of the PersistentVolumeClaim",
         behind=_first(look.users),
         stands=True,
     )
 
 
 def _by_finalizer(look: Look, finalizer: str, place: int, kubectl: Kubectl) -> Finding:
-    holds = f"the finalizer {finalizer} holds it"
+    holds = f"blocked by finalizer {finalizer}"
     if finalizer in tuple(Finalizer) and look.manager_runs is False:
         return Finding(
             reason=Reason.MANAGER_NOT_RUNNING,
-            message=f"{holds}, which Unwind takes off, and its manager does not run",
-            actor="whoever runs unwind",
+            message=f"{holds} of Unwind, whose manager is not running",
+            actor="the administrator of Unwind",
             remedies=(RUN,),
         )
     known = served(finalizer)
     if known:
         waits = Finding(
-            reason=known.reason, message=f"{holds} until {known.waits_for}{_last_words(look)}", actor=known.actor
+            reason=known.reason,
+            message=f"{holds} (waiting for {known.waits_for}){_last_words(look)}",
+            actor=known.actor,
         )
         if finalizer in tuple(Finalizer):
             return _ours(look, waits)
-        undone = f"what {known.actor} still had to do for it is not done"
+        undone = f"skips the cleanup that {known.actor} still has to do for it"
         return msgspec.structs.replace(waits, remedies=(taken_off(look, place, kubectl, undone),))
     workload = serving(finalizer, look.workloads, look.writers.get(finalizer, ()))
     whose = domain(finalizer)
-    undone = f"whatever {whose} still had to clean up for it stays as it is"
+    undone = f"skips the cleanup that the controller of {whose} still has to do for it"
     force = taken_off(look, place, kubectl, undone)
     if workload is None:
         return Finding(
             reason=Reason.FINALIZER,
-            message=f"{holds}, and nothing here is known to serve it: its controller seems to be gone"
-            f"{_writer(look, finalizer)}{_last_words(look)}",
-            actor=f"the controller of {whose}, if there still is one",
+            message=f"{holds} (no controller found{_writer(look, finalizer)}){_last_words(look)}",
+            actor=f"the controller of {whose}, if it still exists",
             remedies=(force,),
         )
     if workload.running:
         return Finding(
             reason=Reason.FINALIZER,
-            message=f"{holds}, which {workload.object} seems to serve; that runs, and is not done{_last_words(look)}",
-            actor=f"{workload.object}: only whoever runs it can mend what it fails at",
+            message=f"{holds} (its controller seems to be {workload.object}, which is running){_last_words(look)}",
+            actor=f"{workload.object}, or its owner if it keeps failing",
             remedies=(
                 Remedy(
                     commands=kubectl.lines(kubectl.on("logs", _thing(workload), "--tail=50")),
                     effect=Effect.LOOKS,
-                    about="what it says",
+                    about="shows the logs of the controller",
                 ),
                 force,
             ),
@@ -269,72 +271,76 @@ def _by_finalizer(look: Look, finalizer: str, place: int, kubectl: Kubectl) -> F
 
 
 def _ours(look: Look, waits: Finding) -> Finding:
-    """A finalizer of Unwind's own: what it waits for is known to the last object, and nobody takes it off by hand."""
+    """A finalizer of Unwind: the objects that it waits for are known, and no remedy removes it by hand."""
     if look.teardowns:
         return msgspec.structs.replace(waits, behind=tuple(teardown_ref(one) for one in look.teardowns))
     if look.placed:
-        left = f"{waits.message}; {len(look.placed)} of its objects were not seen to be absent"
+        left = f"{waits.message}; {len(look.placed)} of its objects are not verified absent"
         return msgspec.structs.replace(waits, message=left, behind=look.placed[:SHOWN], elsewhere=look.placed_on)
     return msgspec.structs.replace(waits, behind=_first(look.dependents))
 
 
 def _not_served(look: Look, holds: str, workload: Workload, force: Remedy, kubectl: Kubectl) -> Finding:
-    why = "is scaled to zero" if workload.wanted == 0 else "has no Pod that is ready"
+    why = "is scaled to zero" if workload.wanted == 0 else "has no ready Pod"
     return Finding(
         reason=Reason.FINALIZER_NOT_SERVED,
-        message=f"{holds}, and {workload.object}, which seems to serve it, {why}{_last_words(look)}",
-        actor=f"whoever runs {workload.object}",
+        message=f"{holds} (its controller seems to be {workload.object}, which {why}){_last_words(look)}",
+        actor=f"the owner of {workload.object}",
         remedies=(*started(workload, kubectl), force),
     )
 
 
 def started(workload: Workload | None, kubectl: Kubectl) -> tuple[Remedy, ...]:
-    """What can be done where something does not run that has to act: nothing, if it does or is not known."""
+    """How to start a workload that has to act; empty if it is running or unknown."""
     if workload is None or workload.running:
         return ()
     thing = _thing(workload)
     if workload.wanted == 0:
-        about = f"starts {workload.object}, which then does what it is there for"
+        about = f"starts {workload.object}, which can then do its work"
         return (Remedy(commands=kubectl.lines(kubectl.scale(thing, 1)), effect=Effect.SAFE, about=about),)
     command = kubectl.on("describe", thing)
-    return (Remedy(commands=kubectl.lines(command), effect=Effect.LOOKS, about=f"why {workload.object} does not run"),)
+    return (
+        Remedy(
+            commands=kubectl.lines(command), effect=Effect.LOOKS, about=f"shows why {workload.object} is not running"
+        ),
+    )
 
 
 def _stopping(look: Look, kubectl: Kubectl, *, now: datetime) -> Finding:
-    """A Pod goes when the kubelet of its node says that its containers have ended."""
+    """A Pod is removed when the kubelet of its node reports that its containers have stopped."""
     node, ends = look.node, look.seen.deleted_at
-    until = f", it has until {ends:%H:%M:%S} UTC" if ends and ends > now else ""
+    until = f", grace period until {ends:%H:%M:%S} UTC" if ends and ends > now else ""
     by_force = kubectl.delete(look.thing, "--grace-period=0", "--force")
     if node is None:
         return Finding(
             reason=Reason.DELETING,
-            message="it is on no node: the API server lets it go",
-            actor="Kubernetes (the API server)",
+            message="it is not assigned to a node; the API server removes it",
+            actor="Kubernetes (API server)",
         )
     if node.there and node.ready:
         return Finding(
             reason=Reason.DELETING,
-            message=f"it is being stopped on {node.name}{until}",
-            actor=f"the kubelet of {node.name}",
+            message=f"it is being stopped on node {node.name}{until}",
+            actor=f"the kubelet of node {node.name}",
             remedies=(
                 Remedy(
                     commands=kubectl.lines(kubectl.delete(look.thing, "--grace-period=1")),
                     effect=Effect.LEAVES,
-                    about="its containers are killed, whatever they are in the middle of",
+                    about="kills its containers without waiting for a clean shutdown",
                 ),
             ),
         )
-    lost = "is not heard of" if node.there else "is no longer in the cluster"
+    lost = "is not ready" if node.there else "no longer exists"
     return Finding(
         reason=Reason.NODE_LOST,
-        message=f"its node {node.name} {lost}, so nobody can say that its containers have ended{until}",
-        actor=f"whoever runs the node {node.name}",
+        message=f"its node {node.name} {lost}, so nothing confirms that its containers have stopped{until}",
+        actor=f"the administrator of node {node.name}",
         since=node.since,
         remedies=(
             Remedy(
                 commands=kubectl.lines(by_force),
                 effect=Effect.LEAVES,
-                about=f"if {node.name} is alive its containers run on there, with their volumes",
+                about=f"if {node.name} is still alive, the containers keep running there with their volumes",
             ),
         ),
     )
@@ -349,7 +355,7 @@ def _last_words(look: Look) -> str:
 
 def _writer(look: Look, finalizer: str) -> str:
     found = look.writers.get(finalizer) or ()
-    return f" (it was put there by {', '.join(found)})" if found else ""
+    return f"; set by {', '.join(found)}" if found else ""
 
 
 def _thing(workload: Workload) -> Thing:

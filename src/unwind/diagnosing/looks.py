@@ -1,4 +1,4 @@
-"""One object and what has to do with it, at the moment somebody asks why (values only)."""
+"""An object and its surroundings, as read for one diagnosis (values only)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOLD = 600
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody told of an object: in an Event, or in a condition that is false."""
+    """A complaint about an object, from an Event or from a condition that is false."""
 
     by: str
     message: str
@@ -35,18 +35,18 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     there: bool
     ready: bool = False
     since: datetime | None = None
-    """Since when it is, or is not."""
+    """When its readiness last changed."""
 
 
 class Silent(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the API whose server does not answer."""
+    """An APIService whose server does not answer."""
 
     service: Thing
     """The APIService."""
     behind: str = ""
-    """The Service that it stands for, as namespace/name."""
+    """Its Service, as namespace/name."""
     workload: Workload | None = None
-    """What runs behind that Service, if that is known."""
+    """The workload behind the Service, if known."""
     message: str = ""
     since: datetime | None = None
 
@@ -59,51 +59,51 @@ class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     error: str
     converts: str = ""
-    """Where its objects are converted between versions, if by a webhook: Service namespace/name, or a URL."""
+    """Its conversion webhook, if it has one: Service namespace/name, or a URL."""
     workload: Workload | None = None
-    """What runs behind that Service, if that is known."""
+    """The workload behind the Service, if known."""
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """An object as the API server shows it, and what is around it as far as that has to do with its end."""
+    """An object as the API server returns it, and the objects that matter for its deletion."""
 
     thing: Thing
     seen: Seen
     grace: int = 0
-    """How many seconds it was given to come to an end."""
+    """The grace period in seconds."""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owners: tuple[OwnerReference, ...] = ()
     writers: dict[str, tuple[str, ...]] = {}
-    """Who put each finalizer there: field managers, which are programs."""
+    """The field managers that set each finalizer."""
 
     workloads: tuple[Workload, ...] = ()
     words: tuple[Said, ...] = ()
-    """The last that its controllers told of it; only what went wrong."""
+    """The latest complaints of its controllers."""
     dependents: tuple[Thing, ...] = ()
-    """What it owns, and has to be gone before it."""
+    """Dependents that must be deleted before it."""
     contents: tuple[Thing, ...] = ()
-    """What is in it: a namespace's objects, a CRD's resources. Those that are likely in the way come first."""
+    """Its contents: objects of a Namespace, resources of a CRD. Likely blockers come first."""
     silent: tuple[Silent, ...] = ()
     unlisted: tuple[Unlisted, ...] = ()
     users: tuple[Thing, ...] = ()
-    """The Pods that use a claim; the claim that has a volume."""
+    """The Pods that use a claim; the claim that is bound to a volume."""
     node: Node | None = None
-    """Of a Pod that was given to one."""
+    """The node of a Pod, if one is assigned."""
     controller: Thing | None = None
-    """Of a Pod that somebody would make again: the outermost of its controllers."""
+    """The outermost controller that would recreate a Pod."""
     teardowns: tuple[Teardown, ...] = ()
-    """Unwind's records that are about it."""
+    """Teardowns that are about it."""
     placed: tuple[ObjectRef, ...] = ()
-    """What it put on a member and was not seen to be absent there: of a ClusterSummary, of a Work."""
+    """Objects of a ClusterSummary or Work on a member that are not verified absent."""
     placed_on: ObjectRef | None = None
-    """What stands for that member."""
+    """The object that represents the member."""
     manager_runs: bool | None = None
-    """Whether Unwind's manager does; None if it was not looked for."""
+    """Whether Unwind's manager is running; None if that was not checked."""
 
     @property
     def deleted_at(self) -> datetime | None:
-        """When its deletion was asked for. A Pod's timestamp is the moment when its time is over."""
+        """When deletion was requested. The deletionTimestamp of a Pod is the end of its grace period."""
         ends = self.seen.deleted_at
         return ends - timedelta(seconds=self.grace) if ends else None
 
@@ -119,7 +119,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
 
 
 def look(thing: Thing, obj: Mapping[str, Any]) -> Look:
-    """What the object itself says, of whatever kind."""
+    """The facts that an object of any kind carries itself."""
     metadata = msgspec.convert(obj.get("metadata") or {}, _Metadata)
     seen = facts.seen(obj)
     return Look(
@@ -135,7 +135,7 @@ def look(thing: Thing, obj: Mapping[str, Any]) -> Look:
 
 
 def writers(obj: Mapping[str, Any], finalizer: str) -> tuple[str, ...]:
-    """Who put a finalizer on an object: what the API server keeps of every field's writer."""
+    """The field managers that set a finalizer, from managedFields."""
     found = []
     for one in (obj.get("metadata") or {}).get("managedFields") or ():
         held = ((one.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:finalizers") or {}
@@ -145,16 +145,16 @@ def writers(obj: Mapping[str, Any], finalizer: str) -> tuple[str, ...]:
 
 
 def cut(text: str, longest: int = _TOLD) -> str:
-    """A text of somebody else's, on one line and of a bearable length."""
+    """Text from another system, on one line and shortened."""
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[:longest]}…"
 
 
 def _complaints(conditions: tuple[Condition, ...]) -> list[Said]:
-    """The conditions by which controllers say that something is not as it should be. The API server's own of a
-    Namespace or a CRD are read elsewhere, and are true where there is trouble."""
+    """Conditions in which controllers report a problem. Those of a Namespace or CRD are read elsewhere; there, True
+    means a problem."""
     return [
-        Said(by=f"its condition {one.type}", message=cut(one.message), at=one.last_transition_time)
+        Said(by=f"condition {one.type}", message=cut(one.message), at=one.last_transition_time)
         for one in conditions
         if one.message
         and (

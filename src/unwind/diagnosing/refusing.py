@@ -1,7 +1,7 @@
-"""Why the deletion of an object is refused (pure).
+"""Explains why the API server refuses the deletion of an object (pure).
 
-The API server tells who refused in the text of its answer and nowhere else, so that text is read; the forms are those
-of Kubernetes 1.36, and what is in none of them is told as it came.
+Only the text of the error says who refused, so that text is parsed. The patterns are those of Kubernetes 1.36; any
+other text is reported unchanged.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _WITHIN = re.compile(rf"{re.escape(DELETE_PROTECTION_LABEL)} of what is (?:in|of
 _UNLISTED = re.compile(r"list (?:pods|CRs|protected objects) error: (.*)", re.DOTALL)
 _NAMED = re.compile(r"(\w+) (?:([a-z0-9.-]+)/)?([a-z0-9][a-z0-9.:-]*)")
 _SCALED = ("Deployment", "StatefulSet", "ReplicaSet", "CloneSet", "UnitedDeployment")
-# What a namespace or a CRD still has, in the words of the denial, and how to look at it.
+# Contents of a Namespace or CRD as the denial names them, and the resource that lists them.
 _LOOKED_AT = {"active pods": "pods", '"Bound" status pvc': "persistentvolumeclaims"}
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """How the API server refused."""
+    """The error of the API server."""
 
     code: int
     reason: str
@@ -49,25 +49,25 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
-    """A webhook that has a say in deletions."""
+    """A webhook that is called for deletions."""
 
     configuration: Thing
     place: int
-    """Its place among the webhooks of that configuration."""
+    """Its index in the configuration."""
     name: str
     behind: str
-    """Who is asked: Service namespace/name, or a URL."""
+    """Its address: Service namespace/name, or a URL."""
     service: tuple[str, str] | None = None
-    """The same, as namespace and name."""
+    """Namespace and name of the Service."""
     workload: Workload | None = None
-    """What runs behind that Service, if that is known."""
+    """The workload behind the Service, if known."""
 
 
 def webhooks(thing: Thing, configuration: dict[str, Any]) -> list[Webhook]:
-    """The webhooks of a configuration, which this thing is, as far as they have a say in deletions."""
+    """The webhooks of this configuration that are called for deletions."""
     found = []
     for place, one in enumerate(configuration.get("webhooks") or ()):
-        # A webhook that validates and one that mutates often share a name; the latter is seldom asked about these.
+        # A validating and a mutating webhook often share a name; the mutating one is rarely called for deletions.
         if not any(operation in ("DELETE", "*") for rule in one.get("rules") or () for operation in rule["operations"]):
             continue
         way = one.get("clientConfig") or {}
@@ -90,18 +90,18 @@ def webhooks(thing: Thing, configuration: dict[str, Any]) -> list[Webhook]:
 
 
 def webhook_named(refusal: Refusal) -> str:
-    """The webhook that has to be found to explain it; empty if none has anything to do with it."""
+    """The webhook that the error names; empty if none is involved."""
     found = (form.search(refusal.message) for form in (_SILENT, _DENIED, _NO_DRY_RUN))
     return next((said[1] for said in found if said), "")
 
 
 def unknowable(refusal: Refusal) -> bool:
-    """Whether this says nothing about the deletion itself, only that it could not be rehearsed."""
+    """Whether the error says nothing about the deletion, only that a dry run is not possible."""
     return bool(_NO_DRY_RUN.search(refusal.message))
 
 
 def refused(look: Look, refusal: Refusal, kubectl: Kubectl, known: Iterable[Webhook] = ()) -> Finding:
-    """Who refuses, why, and what can be done about it. `known`: the webhooks of the cluster."""
+    """Who refuses the deletion, why, and what to do about it. `known`: the webhooks of the cluster."""
     text = redacted(refusal.message)
     if _PROTECTION in text or DELETE_PROTECTION_LABEL in text:
         return _protected(look, text, kubectl)
@@ -117,8 +117,8 @@ def refused(look: Look, refusal: Refusal, kubectl: Kubectl, known: Iterable[Webh
         return _no_right(look, said[1], said[2], kubectl)
     return Finding(
         reason=Reason.DENIED,
-        message=f"the API server refuses it ({refusal.code} {refusal.reason}): {cut(text)}",
-        actor="Kubernetes itself, whose rule that is" if refusal.code == 403 else "whoever runs the API server",
+        message=f"the API server refuses the deletion ({refusal.code} {refusal.reason}): {cut(text)}",
+        actor="Kubernetes (a built-in rule)" if refusal.code == 403 else "the administrator of the API server",
     )
 
 
@@ -130,8 +130,8 @@ def _silent(name: str, error: str, webhook: Webhook | None, kubectl: Kubectl) ->
     if webhook is None:
         return Finding(
             reason=Reason.WEBHOOK_SILENT,
-            message=f"the webhook {name} has to be asked, and does not answer: {cut(error)}",
-            actor="whoever runs it; which configuration has it could not be read",
+            message=f"the webhook {name} must be called but does not answer: {cut(error)}",
+            actor=f"the owner of the webhook {name} (its configuration could not be read)",
         )
     path = f"/webhooks/{webhook.place}"
     guard = {"op": "test", "path": f"{path}/name", "value": name}
@@ -143,14 +143,14 @@ def _silent(name: str, error: str, webhook: Webhook | None, kubectl: Kubectl) ->
     remedy = Remedy(
         commands=kubectl.lines(set_to("Ignore")),
         effect=Effect.LEAVES,
-        about=f"as long as {webhook.behind} does not answer, nobody checks what {name} is there to check",
+        about=f"while {webhook.behind} does not answer, requests are accepted without the check of {name}",
         afterwards=kubectl.lines(set_to("Fail")),
     )
     return Finding(
         reason=Reason.WEBHOOK_SILENT,
-        message=f"the webhook {name} of {webhook.configuration} has to be asked, and {webhook.behind} does not answer: "
+        message=f"the webhook {name} of {webhook.configuration} must be called, but {webhook.behind} does not answer: "
         f"{cut(error)}",
-        actor=f"whoever runs {webhook.behind}",
+        actor=f"the owner of {webhook.behind}",
         remedies=(*started(webhook.workload, kubectl), remedy),
     )
 
@@ -159,8 +159,8 @@ def _denied(name: str, why: str, webhook: Webhook | None, kubectl: Kubectl) -> F
     by = f"the webhook {name}" + (f" of {webhook.configuration} ({webhook.behind})" if webhook else "")
     return Finding(
         reason=Reason.DENIED,
-        message=f"{by} denies it: {cut(why) or 'it gives no reason'}",
-        actor=f"whoever runs {webhook.behind if webhook else name}, unless what they ask for can be done",
+        message=f"denied by {by}: {cut(why) or 'no reason given'}",
+        actor=f"the owner of {webhook.behind if webhook else name}, unless you can do what the denial asks for",
         remedies=(_shown(webhook.configuration, kubectl),) if webhook else (),
     )
 
@@ -168,8 +168,8 @@ def _denied(name: str, why: str, webhook: Webhook | None, kubectl: Kubectl) -> F
 def _cannot_be_asked(name: str, webhook: Webhook | None, kubectl: Kubectl) -> Finding:
     return Finding(
         reason=Reason.HELD,
-        message=f"the webhook {name} cannot be asked without deleting (it does not support dry run)",
-        actor=f"whoever runs {webhook.behind if webhook else name}",
+        message=f"the webhook {name} does not support dry run, so its decision is unknown until the actual deletion",
+        actor=f"the owner of {webhook.behind if webhook else name}",
         remedies=(_shown(webhook.configuration, kubectl),) if webhook else (),
     )
 
@@ -180,15 +180,15 @@ def _by_policy(policy: str, binding: str, why: str, kubectl: Kubectl) -> Finding
     )
     return Finding(
         reason=Reason.DENIED,
-        message=f"the policy {policy} (binding {binding}) denies it: {cut(why)}",
-        actor=f"whoever wrote the policy {policy}, unless what it asks for can be done",
-        remedies=(Remedy(commands=kubectl.lines(look), effect=Effect.LOOKS, about="what the policy asks for"),),
+        message=f"denied by the ValidatingAdmissionPolicy {policy} (binding {binding}): {cut(why)}",
+        actor=f"the author of the policy {policy}, unless you can do what the denial asks for",
+        remedies=(Remedy(commands=kubectl.lines(look), effect=Effect.LOOKS, about="shows the policy"),),
     )
 
 
 def _shown(thing: Thing, kubectl: Kubectl) -> Remedy:
     command = kubectl.on("get", thing, "-o", "yaml")
-    return Remedy(commands=kubectl.lines(command), effect=Effect.LOOKS, about="when it is asked, and who is")
+    return Remedy(commands=kubectl.lines(command), effect=Effect.LOOKS, about="shows the webhook and its rules")
 
 
 def _no_right(look: Look, user: str, verb: str, kubectl: Kubectl) -> Finding:
@@ -205,14 +205,14 @@ def _no_right(look: Look, user: str, verb: str, kubectl: Kubectl) -> Finding:
     bound = kubectl.call("create", f"{scope}rolebinding", role, *where, f"--{scope}role={role}", f"--user={user}")
     return Finding(
         reason=Reason.NO_RIGHT,
-        message=f"the user {user} has no right to {verb} it",
-        actor="somebody who may give rights",
+        message=f"user {user} is not allowed to {verb} it (RBAC)",
+        actor="an administrator who can grant permissions",
         remedies=(
             Remedy(
                 commands=kubectl.lines(made, bound),
                 effect=Effect.SAFE,
-                about=f"gives {user} the right to delete this one object",
-                by="somebody who may give rights",
+                about=f"allows {user} to delete this object",
+                by="an administrator who can grant permissions",
                 afterwards=kubectl.lines(
                     kubectl.call("delete", *where, f"{scope}rolebinding/{role}", f"{scope}role/{role}")
                 ),
@@ -231,22 +231,22 @@ def _protected(look: Look, text: str, kubectl: Kubectl) -> Finding:
     if said := _UNLISTED.search(text):
         return Finding(
             reason=Reason.PROTECTED,
-            message=f"it may hold protected objects, which cannot be listed: {cut(said[1])}",
+            message=f"it may contain protected objects, which cannot be listed: {cut(said[1])}",
             actor="the owner of the API or CRD that cannot be listed",
         )
     off = Remedy(
         commands=kubectl.lines(_unlabelled(thing, kubectl), _deleted(thing, kubectl)),
         effect=Effect.LEAVES,
-        about="it is protected no longer, and goes: whoever put the label there wanted to keep it",
+        about="removes the protection and deletes it, although a user chose to keep it",
     )
     value = look.labels.get(DELETE_PROTECTION_LABEL, "")
-    whose = f"the label {DELETE_PROTECTION_LABEL}={value} protects it"
-    actor = "whoever protected it"
+    whose = f"protected by the label {DELETE_PROTECTION_LABEL}={value}"
+    actor = "the user who protected it"
     if said := _COUNTED.search(text):
         return Finding(
             reason=Reason.PROTECTED,
             message=f"{whose} as long as something depends on it: {said[1]} {said[2]}",
-            actor="whoever runs what depends on it",
+            actor="the owner of what depends on it",
             remedies=(*_emptied(look, said[1], kubectl), off),
         )
     if value in tuple(DeleteProtection):
@@ -254,32 +254,36 @@ def _protected(look: Look, text: str, kubectl: Kubectl) -> Finding:
     right = kubectl.on("label", thing, "--overwrite", f"{DELETE_PROTECTION_LABEL}={DeleteProtection.ALWAYS.value}")
     return Finding(
         reason=Reason.UNKNOWN_VALUE,
-        message=f"the label {DELETE_PROTECTION_LABEL}={value} is not understood, and so protects it: {cut(text)}",
-        actor="whoever wrote that label",
+        message=f"the label {DELETE_PROTECTION_LABEL} has the unknown value {value!r}, so it is protected: {cut(text)}",
+        actor="the author of that label",
         remedies=(
             off,
-            Remedy(commands=kubectl.lines(right), effect=Effect.SAFE, about="says what is meant, if it shall be kept"),
+            Remedy(
+                commands=kubectl.lines(right),
+                effect=Effect.SAFE,
+                about="corrects the label, if the object must be kept",
+            ),
         ),
     )
 
 
 def _emptied(look: Look, what: str, kubectl: Kubectl) -> tuple[Remedy, ...]:
-    """What makes nothing depend on it any more."""
+    """Removes what depends on a protected object."""
     thing = look.thing
     if what == "replicas" and thing.resource.kind in _SCALED:
         return (
             Remedy(
                 commands=kubectl.lines(kubectl.scale(thing, 0), _deleted(thing, kubectl)),
                 effect=Effect.SAFE,
-                about="stops its Pods, then it may go",
+                about="stops its Pods and deletes it",
             ),
         )
     if thing.resource.kind == "Namespace" and what in _LOOKED_AT:
         command = kubectl.call("get", _LOOKED_AT[what], "-n", thing.name)
-        return (Remedy(commands=kubectl.lines(command), effect=Effect.LOOKS, about="what has to go before it"),)
+        return (Remedy(commands=kubectl.lines(command), effect=Effect.LOOKS, about="lists what must be deleted first"),)
     if thing.resource.kind == "CustomResourceDefinition":
         command = kubectl.call("get", thing.name, "--all-namespaces")
-        return (Remedy(commands=kubectl.lines(command), effect=Effect.LOOKS, about="what has to go before it"),)
+        return (Remedy(commands=kubectl.lines(command), effect=Effect.LOOKS, about="lists what must be deleted first"),)
     return ()
 
 
@@ -291,18 +295,18 @@ def _protected_within(look: Look, named: str, kubectl: Kubectl) -> Finding:
     off = Remedy(
         commands=kubectl.lines(*commands, _deleted(look.thing, kubectl)),
         effect=Effect.LEAVES,
-        about="what is in it is protected no longer, and goes with it: whoever put the labels there wanted to keep it",
+        about="removes the protection of its contents and deletes them with it, although a user chose to keep them",
     )
     return Finding(
         reason=Reason.PROTECTED,
-        message=f"it holds what is protected by the label {DELETE_PROTECTION_LABEL}: {cut(named)}",
-        actor="whoever protected that",
+        message=f"it contains objects protected by the label {DELETE_PROTECTION_LABEL}: {cut(named)}",
+        actor="the user who protected them",
         remedies=(off,) if commands else (),
     )
 
 
 def _deleted(thing: Thing, kubectl: Kubectl) -> str:
-    # Whoever was refused until now may be there first: a garbage collector does not wait to be told.
+    # A client that was refused so far may delete it first: the garbage collector retries by itself.
     return kubectl.delete(thing, "--ignore-not-found")
 
 

@@ -55,7 +55,7 @@ async def test_an_operator_that_does_not_run_is_named_for_the_finalizer_that_it_
         await waiting.until(scene.client, DEPLOYMENTS, "operator", stopped, "stopped", namespace=room)
         [blocker] = await blockers(scene, removal)
         assert blocker.reason == "FinalizerNotServed"
-        assert blocker.actor == f"whoever runs Deployment {room}/operator"
+        assert blocker.actor == f"the owner of Deployment {room}/operator"
         await scene.client.patch(gadgets, "one", {"metadata": {"finalizers": None}}, namespace=room)
         await running
 
@@ -93,7 +93,7 @@ async def test_what_holds_a_namespace_is_named_as_the_server_tells_it(scene: Sce
         await waiting.until_true(scene.client, NAMESPACES, room, "NamespaceFinalizersRemaining")
         [blocker] = await blockers(scene, removal)
         assert (blocker.object, blocker.reason) == (ref, "Finalizer")
-        assert f"something in Namespace {room} has the finalizer example.dev/hold" in blocker.message
+        assert f"an object in Namespace {room}: blocked by finalizer example.dev/hold" in blocker.message
         assert blocker.actor == "the controller of example.dev"
         await scene.client.patch(CONFIG_MAPS, "theirs", {"metadata": {"finalizers": None}}, namespace=room)
         await running
@@ -110,7 +110,7 @@ async def test_of_what_cannot_be_looked_at_the_removals_own_words_are_told(scene
         [blocker] = await blockers(scene, removal)
         running.cancel()
     assert (blocker.object, blocker.reason, blocker.since) == (CLUSTER, "Unreachable", START)
-    assert blocker.actor == "whoever runs the member"
+    assert blocker.actor == "the administrator of the member cluster"
 
 
 async def test_nothing_counts_as_removed_if_another_cluster_answers_in_the_end(

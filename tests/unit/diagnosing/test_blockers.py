@@ -37,15 +37,15 @@ def operator(name: str = "example-operator", *, running: bool = True, domains: t
 @pytest.mark.parametrize(
     ("finalizer", "reason", "actor"),
     [
-        ("foregroundDeletion", "OwnsOthers", "Kubernetes (its garbage collector)"),
-        ("orphan", "OwnsOthers", "Kubernetes (its garbage collector)"),
-        ("kubernetes.io/pvc-protection", "InUse", "whoever runs the Pods that use it"),
-        ("kubernetes.io/pv-protection", "InUse", "whoever has the claim to it"),
+        ("foregroundDeletion", "OwnsOthers", "Kubernetes (garbage collector)"),
+        ("orphan", "OwnsOthers", "Kubernetes (garbage collector)"),
+        ("kubernetes.io/pvc-protection", "InUse", "the owner of the Pods that use it"),
+        ("kubernetes.io/pv-protection", "InUse", "the owner of its PersistentVolumeClaim"),
         ("service.kubernetes.io/load-balancer-cleanup", "Finalizer", "the cloud controller manager of the cluster"),
         ("external-provisioner.volume.kubernetes.io/finalizer", "Finalizer", "the CSI driver of the volume"),
         ("external-attacher/csi-example-dev", "Finalizer", "the CSI driver of the volume"),
-        ("customresourcecleanup.apiextensions.k8s.io", "HoldsOthers", "Kubernetes (the API server)"),
-        ("kubernetes", "HoldsOthers", "Kubernetes (its namespace controller)"),
+        ("customresourcecleanup.apiextensions.k8s.io", "HoldsOthers", "Kubernetes (API server)"),
+        ("kubernetes", "HoldsOthers", "Kubernetes (namespace controller)"),
         *((finalizer, "Finalizer", "unwind") for finalizer in Finalizer),
         ("unwind.dev/of-a-later-version", "Finalizer", "unwind"),
         ("clusterprofilefinalizer.projectsveltos.io", "Finalizer", "Sveltos"),
@@ -65,7 +65,7 @@ def operator(name: str = "example-operator", *, running: bool = True, domains: t
 def test_each_finalizer_has_somebody_who_serves_it(finalizer: str, reason: str, actor: str) -> None:
     found = cause(told(), held(finalizer))
     assert (found.reason, found.actor) == (reason, actor)
-    assert found.message.startswith(f"Gadget room/one has the finalizer {finalizer}")
+    assert found.message.startswith(f"Gadget room/one: blocked by finalizer {finalizer} (")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_each_finalizer_has_somebody_who_serves_it(finalizer: str, reason: str, 
             "example.dev/hold",
             [operator(running=False)],
             "FinalizerNotServed",
-            "whoever runs Deployment room/example-operator",
+            "the owner of Deployment room/example-operator",
         ),
         # By the groups of its custom resources.
         ("gadgets.acme.dev/x", [operator("manager", domains=("acme.dev",))], "Finalizer", "Deployment room/manager"),
@@ -129,36 +129,36 @@ DISCOVERY = "Discovery failed for some groups, 1 failing: metrics.k8s.io/v1beta1
 @pytest.mark.parametrize(
     ("conditions", "reason", "says", "actor"),
     [
-        ([], "HoldsOthers", "everything in it goes first", "Kubernetes (its namespace controller)"),
+        ([], "HoldsOthers", "waiting for its contents to be deleted", "Kubernetes (namespace controller)"),
         (
             [condition("NamespaceDeletionDiscoveryFailure", DISCOVERY)],
             "ApiNotServed",
             DISCOVERY,
-            "whoever runs that API's server, or its APIService",
+            "the owner of that API server or its APIService",
         ),
         (
             [condition("NamespaceContentRemaining", CONTENT), condition("NamespaceFinalizersRemaining", FINALIZERS)],
             "Finalizer",
-            "something in Namespace room has the finalizer example.dev/hold",
+            "an object in Namespace room: blocked by finalizer example.dev/hold",
             "the controller of example.dev",
         ),
         (
             [condition("NamespaceContentRemaining", CONTENT)],
             "HoldsOthers",
-            "Namespace room still holds configmaps, gadgets.example.dev",
-            "Kubernetes (its namespace controller)",
+            "Namespace room still contains configmaps, gadgets.example.dev",
+            "Kubernetes (namespace controller)",
         ),
         (
             [condition("NamespaceDeletionContentFailure", "refused by x")],
             "HoldsOthers",
-            "something in Namespace room cannot be deleted: refused by x",
-            "whoever refuses it",
+            "Namespace room: an object in it cannot be deleted: refused by x",
+            "the owner of the webhook or policy that denies it",
         ),
         (
             [condition("NamespaceDeletionDiscoveryFailure", "", "False"), condition("Other", "hello")],
             "HoldsOthers",
-            "everything in it goes first",
-            "Kubernetes (its namespace controller)",
+            "waiting for its contents to be deleted",
+            "Kubernetes (namespace controller)",
         ),
     ],
 )
@@ -183,8 +183,8 @@ def test_of_several_finalizers_the_one_that_a_person_must_know_comes_first() -> 
     found = cause(told(), held("foregroundDeletion", "example.dev/hold"), [operator(running=False)])
     assert found.reason == "FinalizerNotServed"
     assert found.message == (
-        "Gadget room/one has the finalizer example.dev/hold, and Deployment room/example-operator, which seems to "
-        "serve it, does not run (also the finalizer foregroundDeletion)"
+        "Gadget room/one: blocked by finalizer example.dev/hold (its controller seems to be Deployment "
+        "room/example-operator, which is not running) (also: blocked by finalizer foregroundDeletion)"
     )
 
 
@@ -194,8 +194,8 @@ def test_a_finalizer_that_nothing_serves_comes_before_one_that_an_operator_works
         found = cause(told(), held(*order), [operator(running=True)])
         assert found.actor == "the controller of backup.other.dev"
         assert found.message == (
-            "Gadget room/one has the finalizer backup.other.dev/last-backup, and nothing here is known to serve it"
-            " (also the finalizer example.dev/hold)"
+            "Gadget room/one: blocked by finalizer backup.other.dev/last-backup (no controller found)"
+            " (also: blocked by finalizer example.dev/hold)"
         )
 
 
@@ -211,28 +211,28 @@ def test_a_blocker_that_needs_a_person_comes_first() -> None:
     [
         (told(), None, "Deleting", "Gadget room/one waits", ""),
         (told(), Seen(), "Deleting", "Gadget room/one waits", "unwind"),
-        (told(), held(), "Deleting", "Gadget room/one waits", "Kubernetes (the API server)"),
+        (told(), held(), "Deleting", "Gadget room/one waits", "Kubernetes (API server)"),
         (told(POD), held(), "Deleting", "Pod room/web-1 is being stopped", "the kubelet of its node"),
         (
             Wait(object=GADGET, message="no answer", failed=True, reason="Unreachable"),
             held("example.dev/hold"),
             "Unreachable",
             "no answer",
-            "whoever runs the member",
+            "the administrator of the member cluster",
         ),
         (
             Wait(object=GADGET, message="'Manage' is not known", failed=True, reason="UnknownValue"),
             None,
             "UnknownValue",
             "'Manage' is not known",
-            "whoever wrote that value",
+            "the author of that value",
         ),
         (
             Wait(object=GADGET, message="denied", failed=True, reason="ApiError"),
             None,
             "ApiError",
             "denied",
-            "whoever can mend it; unwind tries again",
+            "the owner of the object; Unwind retries",
         ),
     ],
 )

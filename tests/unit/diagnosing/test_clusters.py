@@ -80,10 +80,10 @@ def test_a_cluster_that_unwind_holds_leads_to_its_teardown() -> None:
 def test_another_extension_is_told_apart_from_ours() -> None:
     [alone] = cluster(f"{HELD}the bill is not paid", OURS, BILLING)
     assert alone.reason == Reason.EXTENSION
-    assert "billing (https://billing/) does not let it: the bill is not paid" in alone.message
+    assert "blocked by the Cluster API extension billing (https://billing/): the bill is not paid" in alone.message
     gate, other = cluster(f"{HELD}the bill is not paid, {WAITING}", OURS, BILLING, around={"teardowns": (teardown(),)})
     assert (gate.reason, other.reason) == (Reason.GATE, Reason.EXTENSION)
-    assert other.message.endswith("does not let it: the bill is not paid")
+    assert other.message.endswith("billing (https://billing/): the bill is not paid")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_another_extension_is_told_apart_from_ours() -> None:
 def test_an_extension_that_does_not_answer_is_named(extension: str, runs: bool, reason: Reason) -> None:
     [found] = cluster(FAILED.format(extension), OURS, BILLING, around={"manager_runs": runs})
     assert found.reason == reason
-    assert f"has to ask the extension {extension} before it goes" in found.message
+    assert f"must call the extension {extension} first" in found.message
 
 
 def test_a_hook_that_was_passed_holds_nothing() -> None:
@@ -136,9 +136,15 @@ def test_a_blocker_on_the_member_is_followed_there() -> None:
 
 
 def test_an_unreachable_member_is_not_looked_into() -> None:
-    there = blocker(object=TARGET, reason=Reason.UNREACHABLE, message="no answer", actor="whoever runs the member")
+    there = blocker(
+        object=TARGET, reason=Reason.UNREACHABLE, message="no answer", actor="the administrator of the member cluster"
+    )
     [found] = clusters.teardown(teardown(there), KUBECTL, runs=True)
-    assert (found.reason, found.behind, found.actor) == (Reason.UNREACHABLE, (), "whoever runs the member")
+    assert (found.reason, found.behind, found.actor) == (
+        Reason.UNREACHABLE,
+        (),
+        "the administrator of the member cluster",
+    )
 
 
 def test_a_member_that_does_not_answer_is_in_the_way_once() -> None:
@@ -160,7 +166,7 @@ def test_of_many_blockers_the_first_are_followed_and_the_others_counted() -> Non
     seven = [blocker(object=ObjectRef(kind="ConfigMap", name=f"web-{number}")) for number in range(7)]
     found = clusters.teardown(teardown(*seven), KUBECTL, runs=True)
     assert len([one for one in found if one.behind]) == 4
-    assert found[-1].message.startswith("3 more are in the way")
+    assert found[-1].message.startswith("3 more blockers; list them with `kubectl describe teardown")
 
 
 def test_what_is_withdrawn_has_no_cluster_to_release() -> None:
@@ -170,5 +176,5 @@ def test_what_is_withdrawn_has_no_cluster_to_release() -> None:
 
 def test_a_teardown_that_goes_on_waits_for_nobody() -> None:
     [found] = clusters.teardown(teardown(phase="Removing"), KUBECTL, runs=True)
-    assert (found.reason, found.message) == (Reason.DELETING, "it goes on: wave 1/2, 3/6 objects gone")
+    assert (found.reason, found.message) == (Reason.DELETING, "in progress: wave 1/2, 3/6 objects removed")
     assert isinstance(TARGET, ObjectRef)

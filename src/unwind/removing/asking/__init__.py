@@ -1,1 +1,1 @@
-"""Why is it still there, or why may it not be deleted? What has to be read for that; `diagnosing` judges it."""
+"""Implements `unwind why`: reads the facts that `unwind.diagnosing` needs to explain what blocks a deletion."""

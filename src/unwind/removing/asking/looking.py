@@ -1,4 +1,4 @@
-"""One object and what is around it, read from the API server."""
+"""Reads an object and everything that matters for its deletion from the API server."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _PROFILES = {
         (sveltos.PROFILES, SVELTOS_PROFILE_LABEL),
     )
 }
-"""The label by which the summaries of a profile are known."""
+"""The label that selects the ClusterSummaries of a profile."""
 _CONTROLLERS = 5
-"""So many controllers may stand above a Pod."""
+"""Maximum number of controllers above a Pod."""
 
 
 async def look_at(place: Place, thing: Thing, obj: Object, *, now: datetime) -> Look:
-    """What has to do with its end. What could not be read is noted, and is not there; it raises only where the server
-    does not even say what it serves."""
+    """The facts that matter for its deletion. What cannot be read is noted and left out. Raises only if API discovery
+    fails."""
     look = looks.look(thing, obj)
     gathering = _Gathering(place, look.thing, obj)
     change: dict[str, Any] = {}
@@ -89,7 +89,7 @@ async def look_at(place: Place, thing: Thing, obj: Object, *, now: datetime) -> 
 
 
 class _Gathering:
-    """Reads what is around one object."""
+    """Reads the surroundings of one object."""
 
     def __init__(self, place: Place, thing: Thing, obj: Object) -> None:
         self._place = place
@@ -98,12 +98,12 @@ class _Gathering:
         self._obj = obj
 
     async def warnings(self) -> tuple[Said, ...]:
-        """What controllers complained about it, the last first."""
+        """The latest warning Events about it, newest first."""
         where = self._thing.namespace or "default"
         try:
             found = await self._client.list(EVENTS, namespace=where, fields=f"involvedObject.uid={self._thing.uid}")
         except UnwindError as error:
-            self._place.unseen(f"the Events of {self._thing}", error)
+            self._place.unseen(f"Events of {self._thing}", error)
             return ()
         told = [
             Said(
@@ -117,7 +117,7 @@ class _Gathering:
         return tuple(sorted(told, key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)[:3])
 
     async def dependents(self) -> tuple[Thing, ...]:
-        """What it owns and has to wait for: the garbage collector asks only for those that say they block it."""
+        """Its blocking dependents: the garbage collector waits only for those with blockOwnerDeletion."""
         found, unlisted = await self._everything(self._thing.namespace or None)
         for one in unlisted:
             self._place.unseen(one.kind, UnwindError(one.error))
@@ -139,7 +139,7 @@ class _Gathering:
         resource = contents.defined_by(self._obj)
         if resource is None:
             return {}
-        # As the API server looks for them: what is stored in this version need not be converted to be listed.
+        # The API server lists them in the storage version, which needs no conversion.
         stored = [one["name"] for one in self._obj["spec"]["versions"] if one["storage"] and one["served"]]
         resource = msgspec.structs.replace(resource, version=stored[0] if stored else resource.version)
         try:
@@ -152,7 +152,7 @@ class _Gathering:
         return {"contents": _things(found)}
 
     async def users(self) -> tuple[Thing, ...]:
-        """The Pods that use a claim: only one that was given to a node counts for the API server."""
+        """The Pods that use a claim. The API server counts only those that are assigned to a node."""
         try:
             found = await self._client.list(PODS, namespace=self._thing.namespace)
         except UnwindError as error:
@@ -184,7 +184,7 @@ class _Gathering:
             return Node(name=name, there=False)
         except UnwindError as error:
             self._place.unseen(f"Node {name}", error)
-            return Node(name=name, there=True, ready=True)  # nobody said that it is lost
+            return Node(name=name, there=True, ready=True)  # nothing says that it is lost
         for one in (found.get("status") or {}).get("conditions") or ():
             if one["type"] == "Ready":
                 since = moment(one.get("lastTransitionTime"))
@@ -192,7 +192,7 @@ class _Gathering:
         return Node(name=name, there=True)
 
     async def controller(self) -> Thing | None:
-        """The outermost of those who would make the object again."""
+        """The outermost controller that would recreate the object."""
         top: Thing | None = None
         above = self._obj
         for _ in range(_CONTROLLERS):
@@ -221,7 +221,7 @@ class _Gathering:
         return top
 
     async def components(self) -> tuple[Thing, ...]:
-        """What Cluster API takes apart of a cluster, as far as it is still there: the control plane goes first."""
+        """The remaining infrastructure objects of a Cluster API Cluster. The control plane is deleted first."""
         cluster = msgspec.convert(self._obj, capi.Cluster)
         found: list[Thing] = []
         for ref in (cluster.spec.control_plane_ref, cluster.spec.infrastructure_ref):
@@ -241,7 +241,7 @@ class _Gathering:
         return tuple(found)
 
     async def teardowns(self) -> tuple[Teardown, ...]:
-        """Unwind's records that are not over and have this object for their target, or for a step of theirs."""
+        """The unfinished Teardowns with this object as target or step."""
         kinds = await self._place.discovery.kinds()
         if not any((one.resource.group, one.resource.kind) == (TEARDOWNS.group, TEARDOWNS.kind) for one in kinds):
             return ()
@@ -263,7 +263,7 @@ class _Gathering:
         )
 
     async def summaries(self, label: str) -> tuple[Thing, ...]:
-        """What a profile has on its clusters."""
+        """The ClusterSummaries of a profile."""
         try:
             found = await self._client.list(
                 sveltos.CLUSTER_SUMMARIES,
@@ -276,7 +276,7 @@ class _Gathering:
         return tuple(as_thing(sveltos.CLUSTER_SUMMARIES, one) for one in found)
 
     async def placed(self) -> dict[str, Any]:
-        """What it put on a member and was not seen to be absent yet, by its inventory."""
+        """The objects in its Inventories that are not verified absent yet."""
         try:
             found = msgspec.convert(await self._client.list(INVENTORIES), list[Inventory])
         except UnwindError as error:
@@ -300,7 +300,7 @@ class _Gathering:
             try:
                 it = await self._client.get(API_SERVICES, name)
             except NotFoundError:
-                continue  # it has just been taken out
+                continue  # it was just deleted
             except UnwindError as error:
                 self._place.unseen(str(thing), error)
                 found.append(Silent(service=thing))
@@ -322,7 +322,7 @@ class _Gathering:
         return tuple(found)
 
     async def _everything(self, namespace: str | None) -> tuple[list[Content], list[Unlisted]]:
-        """All that can be listed, and which kinds cannot."""
+        """All objects that can be listed, and the kinds that cannot."""
         kinds = contents.listable(await self._place.discovery.kinds(anew=True), namespaced=namespace is not None)
         silent = await self._place.discovery.silent()
         found: list[Content] = []
@@ -333,7 +333,8 @@ class _Gathering:
             try:
                 found.extend(await contents.of_kind(self._client, resource, namespace=namespace))
             except ApiError as error:
-                # What we have no right to, or has just gone with its CRD, is nothing to the API server's controllers.
+                # Without permission, or after its CRD is gone, it does not matter: the API server's controllers see for
+                # themselves.
                 if error.code == 403:
                     forbidden.append(resource.plural)
                 elif error.code not in (404, 405):
@@ -341,16 +342,16 @@ class _Gathering:
             except UnwindError as error:
                 self._place.unseen(resource.plural, error)
 
-        # What is not served is told of as a whole.
+        # APIs that are not served are reported as a whole.
         asked = [one for one in kinds if f"{one.version}.{one.group}" not in silent]
         await side_by_side((look(resource) for resource in asked), limit=_AT_ONCE)
         if forbidden:
-            self._place.unseen(", ".join(sorted(forbidden)), UnwindError("you have no right to list them"))
+            self._place.unseen(", ".join(sorted(forbidden)), UnwindError("you are not allowed to list them"))
         return found, sorted(unlisted, key=lambda one: one.kind)
 
 
 def _claims(pod: Object) -> set[str]:
-    """The claims that a Pod uses: those that it names, and those that are made for it."""
+    """The claims that a Pod uses, including those of ephemeral volumes."""
     names = set()
     for volume in pod["spec"].get("volumes") or ():
         if claim := volume.get("persistentVolumeClaim"):
@@ -361,7 +362,7 @@ def _claims(pod: Object) -> set[str]:
 
 
 def _things(found: list[Content]) -> tuple[Thing, ...]:
-    """Those that are likely in the way first: what is being deleted and held, then what is not being deleted."""
+    """Likely blockers first: objects with a deletionTimestamp and finalizers, then those that are not being deleted."""
 
     def urgency(one: Content) -> tuple[int, str]:
         it = one.metadata

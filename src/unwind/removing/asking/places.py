@@ -1,4 +1,4 @@
-"""The clusters that are asked: the one a person speaks to, and its members."""
+"""The clusters of a diagnosis: the one that the user asked about, and its members."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Place:
-    """One cluster, and how commands for it begin."""
+    """One cluster, and how kubectl connects to it."""
 
     def __init__(
         self,
@@ -35,35 +35,35 @@ class Place:
         fleet: Fleet | None = None,
         notes: list[str] | None = None,
     ) -> None:
-        """`name`: what it is called, where it is not the one that was asked. `fleet`: by which its members are reached;
-        a member has none."""
+        """`name`: its display name, if it is not the cluster that the user asked about. `fleet`: connects to its
+        members; None for a member."""
         self.client = client
         self.discovery = discovery or Discovery(client)
         self.kubectl = kubectl or Kubectl()
         self.name = name
         self.fleet = fleet
         self.notes: list[str] = [] if notes is None else notes
-        """What could not be looked at, shared by all places of one question."""
+        """What could not be read, shared by all clusters of one diagnosis."""
         self.workloads: tuple[Workload, ...] | None = None
-        """All of its workloads, once somebody has asked for them."""
+        """All of its workloads, once read."""
 
     def unseen(self, what: str, error: UnwindError) -> None:
-        """Remember that something could not be looked at: the answer is less than the whole truth then."""
-        note = f"could not look at {what}: {error}"
+        """Note that something could not be read, so the answer may be incomplete."""
+        note = f"cannot read {what}: {error}"
         if note not in self.notes:
             self.notes.append(note)
 
     @asynccontextmanager
     async def member(self, ref: ObjectRef) -> AsyncIterator[Place]:
-        """The member that an object on this cluster stands for. Raises UnwindError if it cannot be reached."""
+        """The member that an object of this cluster represents. Raises UnwindError if it is unreachable."""
         async with self.reached(await finding.anchor_of(self.client, self.discovery, ref)) as place:
             yield place
 
     @asynccontextmanager
     async def reached(self, anchor: Anchor) -> AsyncIterator[Place]:
-        """The same by what is known of it."""
+        """The member at this anchor. Raises UnwindError if it is unreachable."""
         if self.fleet is None:
-            raise UnwindError(f"{anchor} cannot be reached from a member")
+            raise UnwindError(f"cannot connect to {anchor} from a member")
         async with self.fleet.member(anchor) as member:
             yield Place(
                 member.client,
@@ -75,9 +75,9 @@ class Place:
 
 
 def reaching(anchor: Anchor, home: Kubectl) -> Kubectl:
-    """kubectl for a member: first its credentials are written to a file, for nobody but whoever types it (pure).
+    """kubectl for a member; its first command saves the credentials to a file that only the user can read (pure).
 
-    Nothing of the Secret is in the command itself.
+    The command itself contains nothing from the Secret.
     """
     file = f"{anchor.ref.name}.kubeconfig"
     if anchor.endpoint:
@@ -93,7 +93,7 @@ _FIRST = "{{range $key, $value := .data}}{{base64decode $value}}{{break}}{{end}}
 
 
 def _kubeconfig(name: str, server: str, *, insecure: bool) -> str:
-    """A kubeconfig file as a template over a Secret with a token and the server's authority."""
+    """A kubeconfig as a template over a Secret with a token and a CA bundle."""
     trust = {"insecure-skip-tls-verify": True} if insecure else {"certificate-authority-data": "{{.data.caBundle}}"}
     document = {
         "apiVersion": "v1",

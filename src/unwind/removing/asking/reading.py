@@ -1,4 +1,4 @@
-"""Small things that every reading of objects needs."""
+"""Helpers that convert API objects for a diagnosis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def thing_of(place: Place, *, group: str, kind: str, name: str, namespace: str = "", uid: str = "") -> Thing:
-    """An object by its kind, with what it is called in commands. Raises UnwindError if the kind is not served."""
+    """An object by its kind, with its name in commands. Raises UnwindError if the kind is not served."""
     resource = await place.discovery.resource(kind, group=group)
     return Thing(resource=resource, name=name, namespace=namespace if resource.namespaced else "", uid=uid)
 
@@ -26,8 +26,8 @@ def as_thing(resource: Resource, obj: Object) -> Thing:
 
 
 def moment(text: str | None) -> datetime | None:
-    """A time as the API writes it."""
+    """A timestamp of the API; None if it is invalid."""
     try:
         return datetime.fromisoformat(text) if text else None
     except ValueError:
-        return None  # a time of day is no reason to give no answer
+        return None  # an invalid timestamp must not prevent an answer

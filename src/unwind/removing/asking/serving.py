@@ -1,4 +1,4 @@
-"""Who should serve something, and whether they run."""
+"""Finds the workloads behind finalizers, Services and webhooks, and whether they are running."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _WORKLOADS = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS)
 
 
 async def manager_runs(place: Place, *, now: datetime) -> bool | None:
-    """Whether a manager of Unwind has shown a sign of life; None if that cannot be found out."""
+    """Whether a manager of Unwind has recently renewed its Lease; None if that cannot be read."""
     try:
         leases = await place.client.list(LEASES)
     except UnwindError as error:
-        place.unseen("the Leases of Unwind's manager", error)
+        place.unseen("Leases of Unwind's manager", error)
         return None
     signs = [
         moment((one.get("spec") or {}).get("renewTime"))
@@ -52,13 +52,13 @@ async def manager_runs(place: Place, *, now: datetime) -> bool | None:
 
 
 async def conversion_of(place: Place, resource: Resource, error: ApiError) -> Unlisted:
-    """What is known of a kind that could not be read: whether its objects would have to be converted, and by whom."""
+    """A kind that could not be read: whether its objects need conversion, and by which webhook."""
     name = f"{resource.plural}.{resource.group}"
     bare = Unlisted(definition=None, kind=resource.kind, error=error.status.message)
     try:
         found = await place.client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
     except UnwindError:
-        return bare  # it has no CRD, or we may not see it: then there is no more to tell than the error itself
+        return bare  # without a CRD, or permission to read it, there is only the error itself to report
     way = ((found["spec"].get("conversion") or {}).get("webhook") or {}).get("clientConfig") or {}
     service = way.get("service")
     converts = f"Service {service['namespace']}/{service['name']}" if service else str(way.get("url", ""))
@@ -70,7 +70,7 @@ async def conversion_of(place: Place, resource: Resource, error: ApiError) -> Un
 
 
 async def behind_service(place: Place, namespace: str, name: str) -> Workload | None:
-    """The workload whose Pods a Service leads to; None if there is none, or that cannot be seen."""
+    """The workload whose Pods a Service selects; None if there is none or it cannot be read."""
     try:
         service = await place.client.get(SERVICES, name, namespace=namespace)
         selector: dict[str, str] = service["spec"].get("selector") or {}
@@ -87,14 +87,14 @@ async def behind_service(place: Place, namespace: str, name: str) -> Workload | 
 
 
 async def workloads(place: Place) -> tuple[Workload, ...]:
-    """All workloads of a cluster: one of them may serve a finalizer. They are read once for a question."""
+    """All workloads of a cluster, any of which may be the controller of a finalizer. Read once per diagnosis."""
     if place.workloads is None:
         place.workloads = await workloads_of(place.client, place.unseen)
     return place.workloads
 
 
 async def workloads_of(client: Client, unseen: Callable[[str, UnwindError], object]) -> tuple[Workload, ...]:
-    """The same; `unseen` is told what could not be read."""
+    """All workloads of a cluster. `unseen` is called with what could not be read."""
     found: list[Workload] = []
 
     async def look(resource: Resource) -> None:

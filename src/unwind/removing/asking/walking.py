@@ -1,4 +1,4 @@
-"""The answer: from the object that was asked about to what it waits for, and on to what that waits for."""
+"""Diagnoses an object and follows the chain of blockers to its root."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 _DEPTH = 6
 _OBJECTS = 24
-"""So many objects are looked at for one answer: it has to come while somebody waits for it."""
+"""Maximum number of objects per answer: the user is waiting for it."""
 _ORDER = (Effect.SAFE, Effect.LOOKS, Effect.DELETES, Effect.LEAVES)
-_BEFORE = "whoever takes apart what it belongs to"
+_BEFORE = "the controller that deletes its parent"
 _CAPI = (capi.CLUSTERS.group, capi.CLUSTERS.kind)
 _CAPI_FINALIZERS = ("cluster.cluster.x-k8s.io",)
 _TEARDOWN = (TEARDOWNS.group, TEARDOWNS.kind)
 
 
 async def why(place: Place, named: Named, *, clock: Clock) -> Answer:
-    """Why an object is still there, or may not be deleted.
+    """Why an object still exists or cannot be deleted.
 
-    Nothing is changed: whether something may be deleted is asked with a DELETE that the API server only rehearses.
-    Raises NotFoundError if there is no such object, and UnreachableError if the cluster does not answer.
+    Changes nothing: whether the API server would accept a deletion is checked with a dry run.
+    Raises NotFoundError if the object does not exist, and UnreachableError if the cluster does not answer.
     """
     walk = _Walk(now=clock.now())
     thing = Thing(resource=named.resource, name=named.name, namespace=named.namespace)
@@ -52,16 +52,16 @@ async def why(place: Place, named: Named, *, clock: Clock) -> Answer:
 
 
 class _Walk:
-    """One question, and what was found for it so far."""
+    """One diagnosis, and its findings so far."""
 
     def __init__(self, *, now: datetime) -> None:
         self._now = now
         self._seen: set[tuple[str, str]] = set()
         self._links: list[Link] = []
         self._remedies: dict[tuple[str, ...], tuple[int, Remedy]] = {}
-        """By their commands, each with how far down the chain it was found."""
+        """By their commands, each with its depth in the chain."""
         self._subject = ""
-        """What the answer is about, where that is not the object itself."""
+        """The subject of the verdict, if it is not the object itself."""
 
     async def answer(self, place: Place, thing: Thing) -> Answer:
         read = await _read(place, thing)
@@ -82,7 +82,7 @@ class _Walk:
     def _answered(
         self, place: Place, thing: Thing, state: State, *, since: datetime | None, more: tuple[str, ...] = ()
     ) -> Answer:
-        # What is nearest to the root of it does the least beside.
+        # The remedy closest to the root has the fewest side effects.
         ranked = sorted(self._remedies.values(), key=lambda one: (_ORDER.index(one[1].effect), -one[0]))
         remedies = [one for _, one in ranked]
         return Answer(
@@ -100,7 +100,7 @@ class _Walk:
     async def _judge(
         self, place: Place, look: Look, obj: Object, *, stands: bool | None
     ) -> tuple[State, list[Finding]]:
-        """`stands`: whether nobody is going to delete it; None for the object that was asked about."""
+        """`stands`: whether no one will request its deletion; None for the object that the user asked about."""
         kind = (look.thing.resource.group, look.thing.resource.kind)
         if kind == _TEARDOWN and look.seen.deleted_at is None:
             teardown = msgspec.convert(obj, Teardown)
@@ -123,14 +123,14 @@ class _Walk:
             resource = await place.discovery.resource(capi.EXTENSION_CONFIGS.kind, group=capi.EXTENSION_CONFIGS.group)
             configs = await place.client.list(resource)
         except UnwindError as error:
-            place.unseen("extensions of Cluster API", error)
+            place.unseen("Cluster API extensions", error)
             configs = []
         read = [clusters.extension(msgspec.convert(one, capi.ExtensionConfig)) for one in configs]
         asked = [one for one in read if one]
         return clusters.cluster(look, msgspec.convert(obj, capi.Cluster), place.kubectl, asked)
 
     async def _rehearse(self, place: Place, look: Look, *, told: bool) -> tuple[State, list[Finding]]:
-        """Whether its deletion would be accepted. `told`: it is somebody else's turn to ask for it."""
+        """Whether its deletion would be accepted (dry run). `told`: another component has to request the deletion."""
         thing = look.thing
         try:
             await place.client.delete(
@@ -139,24 +139,25 @@ class _Walk:
         except (NotFoundError, ConflictError):
             if not told:
                 raise
-            return State.GOING, []  # it went while we looked
+            return State.GOING, []  # it disappeared meanwhile
         except ApiError as error:
             refusal = refusing.Refusal(code=error.code, reason=error.reason, message=error.status.message)
             name = refusing.webhook_named(refusal)
             known = await self._webhooks(place, name) if name else []
             finding = refusing.refused(look, refusal, place.kubectl, known)
             if told and finding.reason == Reason.NO_RIGHT:
-                # It is not we who are to delete it: that we may not says nothing about whoever is.
-                message = "its own deletion has not been asked for yet; whether it is refused we have no right to ask"
+                # This user is not the one who will delete it, so missing permissions say nothing about the actual
+                # client.
+                message = "its deletion was not requested yet; you are not allowed to check whether it would be denied"
                 return State.NOT_KNOWN, [Finding(reason=Reason.DELETING, message=message, actor=_BEFORE)]
             return (State.NOT_KNOWN if refusing.unknowable(refusal) else State.REFUSED), [finding]
         if not told:
             return State.DELETABLE, []
-        message = "its own deletion has not been asked for yet, and nothing would refuse it"
+        message = "its deletion was not requested yet and would be accepted"
         return State.GOING, [Finding(reason=Reason.DELETING, message=message, actor=_BEFORE)]
 
     async def _webhooks(self, place: Place, name: str) -> list[refusing.Webhook]:
-        """The webhooks of this name, with what runs behind them."""
+        """The webhooks with this name, each with the workload behind it."""
         found: list[refusing.Webhook] = []
         for resource in (VALIDATING_WEBHOOK_CONFIGURATIONS, MUTATING_WEBHOOK_CONFIGURATIONS):
             try:
@@ -190,12 +191,12 @@ class _Walk:
             await self._follow(place, finding, depth=depth + 1)
 
     async def _follow(self, place: Place, finding: Finding, *, depth: int) -> None:
-        """The same question about what is behind it."""
+        """Diagnose the objects that a finding waits for."""
         if not finding.behind or depth > _DEPTH:
             return
         async with AsyncExitStack() as stack:
             there = place
-            # A Namespace stands for the management cluster itself, where what is `Local` goes.
+            # A Namespace represents the management cluster itself, where `Local` manifests are deployed.
             if finding.elsewhere and finding.elsewhere.kind != NAMESPACES.kind:
                 try:
                     there = await stack.enter_async_context(place.member(finding.elsewhere))
@@ -215,7 +216,7 @@ class _Walk:
             )
             read = await _read(place, thing)
         except NotFoundError:
-            return  # it went while we looked
+            return  # it disappeared meanwhile
         except UnwindError as error:
             place.unseen(str(ref), error)
             return
@@ -224,7 +225,7 @@ class _Walk:
             return
         thing, obj = read
         if ref.uid and thing.uid != ref.uid:
-            return  # another has its name by now
+            return  # another object has its name by now
         look = await look_at(place, thing, obj, now=self._now)
         _, findings = await self._judge(place, look, obj, stands=stands)
         await self._tell(place, thing, _dated(findings, look), depth=depth)
@@ -234,21 +235,21 @@ class _Walk:
 
 
 def verdict(subject: str, thing: Thing, state: State, chain: list[Link]) -> str:
-    """The answer in one line: the root of it, where that is known. `subject`: what is not at its end yet."""
+    """The answer in one line, with the root of the chain if known. `subject`: what is not finished."""
     root = _root(chain)
     said = f"{root.message}" if root else ""
-    by = f" by {root.object}" if root and root.depth else ""
+    behind = f", waiting for {root.object}" if root and root.depth else ""
     match state:
         case State.HELD:
-            return f"{subject}, and held{by}: {said}"
+            return f"{subject}{behind}: {said}"
         case State.GOING:
-            return f"{subject}, and nothing is known to hold it" + (f": {said}" if said else "")
+            return f"{subject}; no blocker found" + (f" ({said})" if said else "")
         case State.REFUSED:
-            return f"{thing} may not be deleted: {said}"
+            return f"{thing} cannot be deleted: {said}"
         case State.DELETABLE:
-            return f"{thing} is not being deleted, and could be: nothing refuses it"
+            return f"{thing} is not being deleted; the API server would accept its deletion"
         case State.NOT_KNOWN:
-            return f"whether {thing} could be deleted is not known: {said}"
+            return f"cannot determine whether {thing} can be deleted: {said}"
 
 
 def _held_or_going(findings: list[Finding]) -> State:
@@ -256,12 +257,12 @@ def _held_or_going(findings: list[Finding]) -> State:
 
 
 def _dated(findings: list[Finding], look: Look) -> list[Finding]:
-    """Since when each of them holds it: if nobody knows better, since it is being deleted."""
+    """Each finding with its start: by default, when deletion was requested."""
     return [msgspec.structs.replace(one, since=one.since or look.deleted_at) for one in findings]
 
 
 def _root(chain: list[Link]) -> Link | None:
-    """The end of the first chain that leads to somebody who must act."""
+    """The end of the first chain in which somebody must act."""
     held = [one for one in chain if one.reason != Reason.DELETING] or chain
     root: Link | None = None
     for one in held:
@@ -272,7 +273,7 @@ def _root(chain: list[Link]) -> Link | None:
 
 
 def _only(state: State, chain: list[Link], remedies: list[Remedy]) -> str:
-    """Who must act, where no command of ours does it."""
+    """Who must act, if no remedy unblocks the object."""
     if state in (State.DELETABLE, State.GOING) or any(one.effect is not Effect.LOOKS for one in remedies):
         return ""
     root = _root(chain)
@@ -283,28 +284,30 @@ def _deleting(place: Place, look: Look) -> Remedy:
     thing = look.thing
     command = place.kubectl.delete(thing)
     where = f" -n {thing.namespace}" if thing.namespace else ""
-    about = f"{thing} goes; `unwind plan {called(thing)}{where}` shows first what goes with it"
+    about = f"deletes {thing}; preview it with `unwind plan {called(thing)}{where}`"
     return Remedy(commands=place.kubectl.lines(command), effect=Effect.DELETES, about=about)
 
 
 def _what_follows(look: Look, state: State) -> tuple[str, ...]:
-    """What a person should know before they delete something that may be deleted."""
+    """What a user should know before deleting an object."""
     if state is not State.DELETABLE:
         return ()
-    notes = [f"{clusters.phrase(one)}, which it is a part of" for one in look.teardowns]
+    notes = [f"{clusters.phrase(one)}; this object is part of it" for one in look.teardowns]
     if look.seen.finalizers:
-        notes.append(f"it then waits for its finalizers: {', '.join(look.seen.finalizers)}")
+        notes.append(f"its deletion will wait for its finalizers: {', '.join(look.seen.finalizers)}")
     if owner := next((one for one in look.owners if one.controller), None):
-        notes.append(f"{owner.kind} {owner.name} would make another in its place")
+        notes.append(f"{owner.kind} {owner.name} will recreate it")
     if look.users:
-        notes.append(f"it then waits for what uses it: {', '.join(str(one) for one in look.users[: holding.SHOWN])}")
+        notes.append(
+            f"its deletion will wait for its users: {', '.join(str(one) for one in look.users[: holding.SHOWN])}"
+        )
     return tuple(notes)
 
 
 async def _read(place: Place, thing: Thing) -> tuple[Thing, Object] | Finding:
-    """The object as it is now, in a version in which it can be read; why it cannot, if there is none.
+    """The object, read in a version that can be served; if there is none, why not.
 
-    Raises NotFoundError if it is not there, and other errors as they are.
+    Raises NotFoundError if it does not exist; other errors are passed on.
     """
     try:
         obj = await place.client.get(thing.resource, thing.name, namespace=thing.namespace or None)
@@ -316,8 +319,9 @@ async def _read(place: Place, thing: Thing) -> tuple[Thing, Object] | Finding:
         failed = await conversion_of(place, thing.resource, error)
         if not failed.converts:
             raise
-        # The version that it is stored in needs no conversion. Which one that is only its CRD knows, and it may have
-        # been changed since the object was written: each is tried.
+        # The storage version needs no conversion. Only the CRD knows which one that was, and the CRD may have changed
+        # since
+        # the object was written: try each version.
         for one in await place.discovery.kinds():
             it = one.resource
             if (it.group, it.plural) != (thing.resource.group, thing.resource.plural) or it == thing.resource:
@@ -325,7 +329,7 @@ async def _read(place: Place, thing: Thing) -> tuple[Thing, Object] | Finding:
             try:
                 obj = await place.client.get(it, thing.name, namespace=thing.namespace or None)
             except ApiError:
-                continue  # this one has to be converted, too
+                continue  # this version needs conversion, too
             exact = msgspec.structs.replace(thing, resource=it, exact=True, uid=obj["metadata"]["uid"])
             return exact, obj
         return holding.conversion(failed, place.kubectl)
