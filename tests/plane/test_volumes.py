@@ -16,27 +16,30 @@ from tests.plane.requesting import ANYTHING, Command, Room, manager, policies, t
 from unwind.addons.helm import Helm
 from unwind.api.karmada import WORKS, RemoveStrategy
 from unwind.api.meta import ObjectRef, manifest
-from unwind.api.names import REQUEST_PREFIX, VOLUMES_ANNOTATION
+from unwind.api.names import REQUEST_PREFIX, SCALE_TO_ZERO_ANNOTATION, VOLUMES_ANNOTATION
 from unwind.api.resources import (
     NAMESPACES,
     PERSISTENT_VOLUME_CLAIMS,
     STATEFUL_SETS,
 )
+from unwind.api.rights import Right
 from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import TEARDOWNS, Phase
 from unwind.clock import SYSTEM
 from unwind.controllers.teardowns.requesting import written
 from unwind.errors import UnwindError
+from unwind.kube import kubeconfig
 from unwind.kube.errors import ApiError
 from unwind.local import building, tools, waiting
 from unwind.testing.charts import pack, unpack
 from unwind.testing.managers import granting
+from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from unwind.api.unwind import Inventory
+    from unwind.api.unwind import Inventory, Teardown
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
 
@@ -61,6 +64,12 @@ def ledger(chunks: list[Inventory]) -> dict[str, str]:
     """The names of the objects in the ledger, and why they are in it."""
     entries = [entry for chunk in chunks for entry in chunk.spec.entries.values()]
     return {entry.object.name: entry.ledger.reason for entry in entries if entry.ledger}
+
+
+def planned(teardown: Teardown) -> list[str]:
+    """What the plan says of claims that stay, up to the reason."""
+    assert teardown.spec.plan
+    return [one.partition(" stays: ")[0] for one in teardown.spec.plan.warnings]
 
 
 async def annotate(scene: profiles.Scene, profile: str, annotations: dict[str, str]) -> None:
@@ -136,9 +145,57 @@ async def test_a_cluster_that_is_deleted(plane: Plane, namespace: str, policy: s
         teardown = await scene.cluster.ended()
         assert teardown.phase is Phase.COMPLETE
         assert teardown.status.left == (0 if policy else 1)
+        assert planned(teardown) == ([] if policy else [f"PersistentVolumeClaim {namespace}/{CLAIM}"])
         assert await left(scene.member.client, namespace) == ([] if policy else [CLAIM])
         assert ledger(await scene.inventories(uid)) == ({} if policy else {CLAIM: "KeptByPolicy"})
         await tearing.until_let_go(scene)
+        await scene.cluster.go()
+        await scene.until_summaries_gone("db")
+    await scene.clear()
+
+
+async def test_the_plan_of_a_cluster_names_local_claims_that_stay(plane: Plane, namespace: str) -> None:
+    scene = tearing.Deployed(plane, namespace)
+    await scene.begin()
+    room = f"{namespace}-local"  # the other one is Unwind's own, where no profile puts anything
+    await plane.management.create_namespace(room)
+    await scene.source("db", database(room))
+    refs = [one | {"deploymentType": "Local"} for one in scene.refs("db")]
+    await scene.profile("db", policyRefs=refs, clusterDeletionBehavior="EnforceRemovePolicies")
+    deploys = Right("*", ("*",), ("get", "list", "watch", "create", "patch", "delete"))
+    async with granting(scene.client, namespace, deploys), tearing.all_controllers(scene.client, namespace):
+        await scene.deployed("db")
+        await until_claimed(scene.client, room, CLAIM)
+        await scene.cluster.delete()
+        teardown = await scene.cluster.ended()
+        assert planned(teardown) == [f"PersistentVolumeClaim {room}/{CLAIM}"]
+        assert await left(scene.client, room) == [CLAIM]
+        await scene.cluster.go()
+        await scene.until_summaries_gone("db")
+    await scene.clear()
+
+
+async def test_a_member_that_does_not_answer_holds_no_plan_up_for_its_claims(plane: Plane, namespace: str) -> None:
+    scene = tearing.Deployed(plane, namespace)
+    await scene.begin()
+    await scene.source("db", database(namespace))
+    await scene.profile("db", "db", clusterDeletionBehavior="EnforceRemovePolicies")
+    async with Proxy(scene.member.server) as proxy, tearing.all_controllers(scene.client, namespace, clock=SYSTEM):
+        await scene.deployed("db")
+        await until_claimed(scene.member.client, namespace, CLAIM)
+        way = kubeconfig.load(scene.member.kubeconfig)
+        await scene.cluster.lead_to(msgspec.structs.replace(way, server=proxy.url))
+        proxy.close()
+        await scene.cluster.delete()
+        teardown = await scene.cluster.teardown(lambda it: it.spec.plan is not None, "planned")
+        assert teardown.spec.plan
+        [warning] = teardown.spec.plan.warnings
+        assert warning.startswith("cannot list the PersistentVolumeClaims that stay after StatefulSets of ")
+        assert "does not answer" in warning
+        proxy.reopen()
+        ended = await scene.cluster.ended()
+        assert (ended.phase, ended.spec.plan) == (Phase.COMPLETE, teardown.spec.plan)
+        assert await left(scene.member.client, namespace) == [CLAIM]
         await scene.cluster.go()
         await scene.until_summaries_gone("db")
     await scene.clear()
@@ -167,6 +224,8 @@ async def test_a_member_that_is_unjoined_and_a_work_that_is_deleted(plane: Plane
         await it.delete()
         teardown = await it.gone()
         assert teardown.phase is Phase.COMPLETE
+        # The first was withdrawn before, and its claim is in its ledger.
+        assert planned(teardown) == ([] if policy else [f"PersistentVolumeClaim {namespace}-second/{CLAIM}"])
         for name, uid in uids.items():
             assert await left(member, f"{namespace}-{name}") == ([] if policy else [CLAIM])
             assert ledger(await it.inventories.of(uid)) == ({} if policy else {CLAIM: "KeptByPolicy"})
@@ -214,8 +273,9 @@ def command(plane: Plane, room: Room, capsys: pytest.CaptureFixture[str]) -> Com
     return Command(plane.management.kubeconfig, room.home, capsys)
 
 
-async def put_database(room: Room) -> None:
-    await room.put(STATEFUL_SETS, "db", spec=database(room.name)["spec"])
+async def put_database(room: Room, *, annotations: dict[str, str] | None = None, **spec: Any) -> None:
+    metadata = {"annotations": annotations or {}}
+    await room.put(STATEFUL_SETS, "db", metadata=metadata, spec=database(room.name)["spec"] | spec)
     room.uids[CLAIM] = (await until_claimed(room.client, room.name, CLAIM))["metadata"]["uid"]
 
 
@@ -231,6 +291,21 @@ async def test_the_plan_names_what_stays_and_the_request_leaves_it(room: Room, c
     assert outcome["gone"]
     assert [one["object"]["name"] for one in outcome["left"]] == [CLAIM]
     assert await left(room.client, room.name) == [CLAIM]
+    teardown = await room.teardown(lambda it: it.finished, "finished", target="db")
+    assert planned(teardown) == [f"PersistentVolumeClaim {room.name}/{CLAIM}"]
+
+
+async def test_a_set_that_would_lose_its_claims_by_it_is_not_scaled_to_zero(room: Room, command: Command) -> None:
+    policy = {"whenDeleted": "Retain", "whenScaled": "Delete"}
+    annotations = {SCALE_TO_ZERO_ANNOTATION: "true"}
+    await put_database(room, annotations=annotations, persistentVolumeClaimRetentionPolicy=policy)
+    async with manager(room.client, room.home):
+        outcome = await command.outcome("sts/db", namespace=room.name)
+    assert outcome["gone"]
+    assert [one["object"]["name"] for one in outcome["left"]] == [CLAIM]
+    claim = await room.client.get(PERSISTENT_VOLUME_CLAIMS, CLAIM, namespace=room.name)
+    assert "deletionTimestamp" not in claim["metadata"]
+    assert claim["metadata"]["uid"] == room.uids[CLAIM]
 
 
 async def test_a_namespace_with_such_a_claim_stays_until_its_deletion_is_asked_for(

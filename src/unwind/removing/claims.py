@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SOURCE = f"{STATEFUL_SETS.kind} "
 """What the source of a claim's entry begins with; the name of the StatefulSet follows."""
+_NAMED = 20
 REMEMBERED = f"{OWN}volume"
 """What a claim's entry remembers: when the claim is gone, nobody can tell any more which volume it had."""
 
@@ -112,6 +113,26 @@ def why_retained(entry: Entry) -> str:
         f"a claim of {entry.source} goes only with {VOLUMES_ANNOTATION}: Delete, if it has the labels of the"
         " StatefulSet, or if the StatefulSet owns it (persistentVolumeClaimRetentionPolicy.whenDeleted: Delete)"
     )
+
+
+def warnings(entries: Iterable[Entry]) -> list[str]:
+    """The claims among these entries that stay, for a plan: one line per StatefulSet (pure).
+
+    A Teardown has to fit into one object, so at most `_NAMED` StatefulSets and `_NAMED` claims of each are named. The
+    ledger names every claim.
+    """
+    sets: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        if retained(entry):
+            sets.setdefault((entry.object.namespace, entry.source), []).append(entry)
+    lines: list[str] = []
+    for _, some in sorted(sets.items())[:_NAMED]:
+        names = sorted(str(entry.object) for entry in some)
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        lines.append(f"{', '.join(names[:_NAMED])}{more} stays: {why_retained(some[0])}")
+    if len(sets) > _NAMED:
+        lines.append(f"claims of {len(sets) - _NAMED} more StatefulSets stay")
+    return lines
 
 
 def _named_after(claim: Object, templates: Iterable[str], name: str) -> bool:

@@ -75,3 +75,35 @@ def test_only_a_kept_claim_of_a_set_is_retained() -> None:
     assert claims.retained(Entry(object=ref, source="StatefulSet db", kept=True))
     assert not claims.retained(Entry(object=ref, source="StatefulSet db"))
     assert not claims.retained(Entry(object=ref, source="ConfigMap a/b", kept=True))
+
+
+def kept(namespace: str, name: str, source: str) -> Entry:
+    ref = ObjectRef(version="v1", kind="PersistentVolumeClaim", namespace=namespace, name=name)
+    return Entry(object=ref, source=source, kept=True)
+
+
+def test_a_plan_has_one_line_for_each_stateful_set_that_names_its_claims_and_why_they_stay() -> None:
+    ref = ObjectRef(version="v1", kind="PersistentVolumeClaim", namespace="shop", name="data-db-2")
+    lines = claims.warnings(
+        [
+            kept("shop", "data-db-1", "StatefulSet db"),
+            kept("shop", "data-db-0", "StatefulSet db"),
+            kept("other", "data-db-0", "StatefulSet db"),
+            Entry(object=ref, source="StatefulSet db"),  # it is deleted
+            kept("shop", "mine", "ConfigMap a/b"),
+        ]
+    )
+    assert [line.partition(" stays: ")[0] for line in lines] == [
+        "PersistentVolumeClaim other/data-db-0",
+        "PersistentVolumeClaim shop/data-db-0, PersistentVolumeClaim shop/data-db-1",
+    ]
+    assert all(VOLUMES_ANNOTATION in line for line in lines)
+
+
+def test_a_plan_does_not_grow_without_limit_by_the_claims_that_it_names() -> None:
+    many = [kept("shop", f"data-db{i}-{j}", f"StatefulSet db{i}") for i in range(200) for j in range(200)]
+    lines = claims.warnings(many)
+    assert sum(map(len, lines)) < 40_000
+    assert " and 180 more stays" in lines[0]
+    assert lines[-1] == "claims of 180 more StatefulSets stay"
+    assert claims.warnings([]) == []

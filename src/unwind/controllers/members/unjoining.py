@@ -277,7 +277,12 @@ class Unjoining:
             return drafted  # nothing goes
         takes_along = self._takes_along(cluster)
         return await with_what_goes_along(
-            self._fleet, targets.of_karmada(cluster), drafted, chunks, takes_along=takes_along
+            self._fleet,
+            targets.of_karmada(cluster),
+            drafted,
+            chunks,
+            takes_along=takes_along,
+            volumes=self._volumes,
         )
 
     async def _read(self, cluster: Cluster) -> Cluster:

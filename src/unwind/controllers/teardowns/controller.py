@@ -229,7 +229,12 @@ class Teardowns:
         if decided:
             return drafted  # nothing goes
         return await with_what_goes_along(
-            self._means.fleet, target, drafted, found.chunks.values(), takes_along=self._takes_along
+            self._means.fleet,
+            target,
+            drafted,
+            found.chunks.values(),
+            takes_along=self._takes_along,
+            volumes=self._volumes,
         )
 
     def _begin(self, key: Key, teardown: Teardown, target: Target, let_go: LetGo | None) -> None:

@@ -42,7 +42,7 @@ from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
-from unwind.removing import blast, shielded
+from unwind.removing import blast, claims, shielded
 from unwind.removing.blast import Told
 from unwind.removing.inventories import Inventories, ledgered
 
@@ -278,7 +278,9 @@ class Requested:
         await records.put({key: entry for key, entry in wanted.items() if key not in records.entries})
         if records.entries.keys() != wanted.keys():
             raise UnwindError("the inventory is not as it was written", remedy="it is looked at again")
-        made = plan(owner, teardown.spec.title, objects=len(seen.entries))
+        made = plan(
+            owner, teardown.spec.title, objects=len(seen.entries), warnings=tuple(claims.warnings(seen.retained))
+        )
         # Only as it was read: somebody who was faster has begun already, or taken it back.
         read = await self._client.get(TEARDOWNS, teardown.metadata.name)
         now = msgspec.convert(read, Teardown)
@@ -361,10 +363,10 @@ def is_own(teardown: Teardown) -> bool:
     return [step.object for step in steps] == [ref_of(TEARDOWNS, teardown.metadata)]
 
 
-def plan(owner: ObjectRef, title: str, *, objects: int) -> Plan:
+def plan(owner: ObjectRef, title: str, *, objects: int, warnings: tuple[str, ...] = ()) -> Plan:
     """One step, whose inventory this owner has: in which order the objects go is known from what they are."""
     step = Step(name=title, object=owner, effort=Effort.ENFORCE.value, wave=1, objects=objects)
-    return Plan(steps=(step,), waves=1, objects=objects)
+    return Plan(steps=(step,), waves=1, objects=objects, warnings=warnings)
 
 
 def refused(objects: Iterable[Told]) -> str:
