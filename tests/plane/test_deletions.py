@@ -67,7 +67,7 @@ async def test_an_object_is_gone_when_the_watch_told_so(plane: Plane, namespace:
     client = plane.management.client
     _, ref = await config_map(client, namespace, "plain")
     async with deletions(client) as swarm:
-        assert await swarm.delete(CONFIG_MAPS, ref, nowhere()) == Gone("the watch told of its end")
+        assert await swarm.delete(CONFIG_MAPS, ref, nowhere()) == Gone("the watch reported its deletion")
     with pytest.raises(NotFoundError):
         await client.get(CONFIG_MAPS, "plain", namespace=namespace)
     [sent] = plane.management.audit.deletions(resource="configmaps", namespace=namespace)

@@ -347,7 +347,7 @@ async def test_the_policy_of_the_namespace_and_then_of_the_process_holds(buckets
             await buckets.delete(ref)
             await buckets.until_gone(ref.name)
     assert store.calls == ["managed"]
-    assert (await written_down(buckets, by_process)).by == "the default of this process"
+    assert (await written_down(buckets, by_process)).by == "the manager's default"
     line = await written_down(buckets, by_namespace)
     assert line.by == f"the annotation {DELETE_POLICY_ANNOTATION} of its namespace"
 
@@ -488,7 +488,7 @@ async def test_what_a_broken_plugin_has_a_say_in_is_held(buckets: Buckets) -> No
     async with running(buckets.client, buckets.namespace, plugins=(plugin,)):
         await buckets.delete(buckets.ref(held))
         said = await buckets.until_said("held", "Held")
-    assert "store-deleters 1.0 has a say in the deletion of Bucket, and does not load" in said["message"]
+    assert "cannot delete Bucket objects: plugin store-deleters 1.0 cannot be loaded" in said["message"]
     assert said["severity"] == "Error"
     assert Finalizer.EXTERNAL in (await buckets.get("held"))["metadata"]["finalizers"]
     assert (await buckets.get("unclaimed"))["metadata"]["resourceVersion"] == unclaimed["metadata"]["resourceVersion"]

@@ -312,9 +312,8 @@ async def test_a_webhook_that_does_not_answer_is_told_to_be_ignored_and_back(ask
     await asker.until_refused(CONFIG_MAPS, made, "failed calling webhook")
     answer = await asker.ask("cm/asked")
     assert answer.state is State.REFUSED
-    assert (
-        f"the webhook silent.example.dev of ValidatingWebhookConfiguration silent has to be asked, and {NOWHERE}"
-        in (answer.verdict)
+    assert f"the webhook silent.example.dev of ValidatingWebhookConfiguration silent must be called, but {NOWHERE}" in (
+        answer.verdict
     )
     remedy = forced(answer)
     await asker.do(remedy)
@@ -390,7 +389,7 @@ async def test_who_has_no_right_is_told_who_can_give_it_and_how(asker: Asker) ->
         assert answer.chain[0].reason == Reason.NO_RIGHT
         assert "user bob is not allowed to delete it" in answer.verdict
         [remedy] = answer.remedies
-        assert remedy.by == "somebody who may give rights"
+        assert remedy.by == "an administrator who can grant permissions"
         await asker.do(remedy)
         meta = made["metadata"]
         async with asyncio.timeout(30):

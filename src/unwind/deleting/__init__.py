@@ -1,1 +1,1 @@
-"""The deleter chain: how one thing is deleted."""
+"""The deleter chain: how one object is deleted, and how plugins take part."""

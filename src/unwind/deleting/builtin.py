@@ -1,4 +1,4 @@
-"""The deleters that come along."""
+"""Built-in deleters: keep by policy, scale to zero, wait for dependents."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _SHOWN = 3
 
 
 def annotated(obj: Object) -> dict[str, str]:
-    """What is annotated, which may be nothing."""
+    """The annotations of an object; empty if it has none."""
     found: dict[str, str] | None = obj["metadata"].get("annotations")
     return found or {}
 
 
 async def keep_by_policy(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
-    """Keep what a policy says is to be kept: skip and detach-on-delete."""
+    """Keep the object if its policy is skip or detach-on-delete."""
     if ctx.absent:
         return await next(ctx, obj)
     namespace = await ctx.resolver.namespace(ctx.ref.namespace) if ctx.ref.namespace else None
     ruling = policies.ruling(annotated(obj), namespace=annotated(namespace) if namespace else None, default=ctx.policy)
     if isinstance(ruling.policy, Unknown):
         raise PermanentError(
-            f"the policy {ruling.policy}, said by {ruling.by}, so {ctx.ref} is not deleted",
+            f"cannot delete {ctx.ref}: the policy {ruling.policy} (set by {ruling.by})",
             reason=Reason.UNKNOWN_VALUE,
             remedy=f"use one of {', '.join(DeletePolicy)}",
         )
@@ -48,24 +48,25 @@ async def keep_by_policy(ctx: DeleteContext, obj: Object, next: DeleteFunc[Objec
 
 
 async def scale_to_zero(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
-    """Scale a workload to zero and wait for its Pods before it is deleted."""
+    """Scale a workload to zero and wait until its Pods are gone before deleting it."""
     if ctx.absent or obj["metadata"].get("deletionTimestamp"):
         return await next(ctx, obj)
     said = annotated(obj).get(SCALE_TO_ZERO_ANNOTATION, "false")
     if said not in ("true", "false"):
         raise PermanentError(
-            f"{SCALE_TO_ZERO_ANNOTATION} of {ctx.ref} is {said!r}, so it is not deleted",
+            f"cannot delete {ctx.ref}: {SCALE_TO_ZERO_ANNOTATION} is {said!r}",
             reason=Reason.UNKNOWN_VALUE,
             remedy="use true or false",
         )
     if said == "false":
         return await next(ctx, obj)
     if _loses_claims(obj):
-        ctx.log.info("not scaled to zero: its claims would be deleted, and are to be retained")
+        ctx.log.info("scale to zero skipped, because its claims must be retained")
         return await next(ctx, obj)
     changes = await ctx.changes(ctx.resource, namespace=ctx.ref.namespace, name=ctx.ref.name)
-    # Also where it is scaled already, which changes nothing and tells how it stands: the object that we were given was
-    # read before anybody listened, and its last Pod may have gone in between.
+    # Also if it is already scaled, which changes nothing and returns its current state: the given object was read
+    # before
+    # the watch was opened, and its last Pod may have gone in between.
     patch = {"metadata": {"uid": ctx.ref.uid}, "spec": {"replicas": 0}}
     now = await ctx.client.patch(ctx.resource, ctx.ref.name, patch, namespace=ctx.ref.namespace)
     if obj["spec"].get("replicas") != 0:
@@ -74,23 +75,23 @@ async def scale_to_zero(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object
     observed = status.get("observedGeneration", 0) >= now["metadata"].get("generation", 0)
     running = status.get("replicas") or 0
     if running or not observed:
-        raise Again(f"{ctx.ref} is scaled to zero, and {running} of its Pods are still there", until=changes)
-    # As it was given: the deleters before this one have decided by it, and if it has changed, they are asked again.
+        raise Again(f"waiting for {running} Pods of {ctx.ref}, which is scaled to zero", until=changes)
+    # Pass the object as it was given: earlier deleters decided by it, and if it has changed, the chain restarts.
     return await next(ctx, obj)
 
 
 def _loses_claims(obj: Object) -> bool:
-    """Whether a StatefulSet would lose volume claims by being scaled down that it retains when it is deleted."""
+    """Whether scaling down would delete the claims of a StatefulSet, which deleting it would retain."""
     retention = (obj.get("spec") or {}).get("persistentVolumeClaimRetentionPolicy") or {}
     return retention.get("whenScaled") == "Delete" and retention.get("whenDeleted") != "Delete"
 
 
 class WaitForDependents:
-    """Wait until what depends on the object is gone; then go on."""
+    """Waits until the object's dependents are gone before it continues."""
 
     def __init__(self, *resources: Resource, depends: Callable[[Object, Object], bool] | None = None) -> None:
-        """`resources`: where to look; without any, those in the object's annotation. `depends(obj, other)` says whether
-        the other needs the object; without one, what is owned by it does."""
+        """`resources`: the resources to look for; by default those in the object's annotation. `depends(obj, other)`
+        says whether the other object depends on it; by default whether it is owned by it."""
         self._resources = resources
         self._depends = depends
 
@@ -108,7 +109,7 @@ class WaitForDependents:
             if left:
                 more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
                 named = ", ".join(left[:_SHOWN])
-                raise Again(f"{ctx.ref} waits for what depends on it: {named}{more}", until=changes)
+                raise Again(f"waiting for dependents of {ctx.ref}: {named}{more}", until=changes)
         return await next(ctx, obj)
 
     async def _named(self, ctx: DeleteContext, obj: Object) -> list[Resource]:
@@ -122,7 +123,8 @@ def _owns(owner: Object, obj: Object) -> bool:
 
 
 def _owner_goes_first(obj: Object) -> bool:
-    """Whether the garbage collector takes what is owned only when the owner is gone: waiting for it would never end."""
+    """Whether the garbage collector deletes dependents only after the owner is gone: waiting for them would never
+    end."""
     metadata = obj["metadata"]
     return bool(metadata.get("deletionTimestamp")) and "foregroundDeletion" not in (metadata.get("finalizers") or ())
 
@@ -137,7 +139,7 @@ KEEP_BY_POLICY = Registration(
     delete=keep_by_policy,
     order=FIRST,
     metadata_only=True,
-    about="Keep what a policy says is to be kept: skip and detach-on-delete.",
+    about="Keep the object if its policy is skip or detach-on-delete.",
 )
 WAIT_FOR_DEPENDENTS = Registration(
     name="wait-for-dependents",
@@ -146,7 +148,7 @@ WAIT_FOR_DEPENDENTS = Registration(
     order=EARLY,
     when=_bears(WAIT_FOR_DEPENDENTS_ANNOTATION),
     metadata_only=True,
-    about="Wait until what the object owns, of the resources in its annotation, is gone.",
+    about="Wait until the object's dependents are gone, for the resources in its annotation.",
 )
 SCALE_TO_ZERO = Registration(
     name="scale-to-zero",
@@ -154,6 +156,6 @@ SCALE_TO_ZERO = Registration(
     delete=scale_to_zero,
     order=LATE,
     when=_bears(SCALE_TO_ZERO_ANNOTATION),
-    about="Scale a workload to zero and wait for its Pods before it is deleted.",
+    about="Scale a workload to zero and wait until its Pods are gone before deleting it.",
 )
 BUILTIN = (KEEP_BY_POLICY, WAIT_FOR_DEPENDENTS, SCALE_TO_ZERO)

@@ -1,4 +1,4 @@
-"""The chain: deleters one inside the other, and the deletion itself at the end."""
+"""Builds the deleter chain: each deleter wraps the next one, and the end performs the deletion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def chain(links: Sequence[Registration], end: End) -> DeleteFunc[Object]:
-    """The first link's deletion, whose `next` is the second's, and so on to the end."""
+    """The delete function of the first deleter, whose `next` is the second one, and so on to the end."""
     rest = _ending(end)
     for link in reversed(links):
         rest = _linked(link, rest) if link.model is None else _typed(link, link.model, rest)
@@ -49,13 +49,15 @@ def _typed(link: Registration, model: type, rest: DeleteFunc[Object]) -> DeleteF
 
     async def go(ctx: DeleteContext, obj: Object) -> Outcome:
         async def onward(ctx: DeleteContext, _: Any) -> Outcome:
-            # The others read the object for themselves; what this one made of it is its own.
+            # The other deleters read the object themselves; this deleter's typed copy is its own.
             return await rest(ctx, obj)
 
         try:
             read: Any = msgspec.convert(obj, model, strict=False)
         except msgspec.ValidationError as error:
-            raise PermanentError(f"{name} cannot read {ctx.ref} as {model.__name__}: {error}") from None
+            raise PermanentError(
+                f"cannot delete {ctx.ref}: {name} cannot decode it as {model.__name__}: {error}"
+            ) from None
         return await delete(ctx.within(name), read, onward)
 
     return go

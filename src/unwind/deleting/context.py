@@ -1,4 +1,4 @@
-"""What a deleter is given beside the object."""
+"""The context that a deleter gets besides the object."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ C = TypeVar("C")
 
 
 class Entry:
-    """What belongs to one entry of the chain, and is shared by all its deleters."""
+    """State of one pass through the chain, shared by all its deleters."""
 
     def __init__(self) -> None:
         self.ended = False
-        """Whether the end of the chain was come to, and saw the object absent."""
+        """Whether the end of the chain was reached and verified that the object is absent."""
         self.subscriptions: list[Subscription] = []
 
     def close(self, *, but: object = None) -> None:
-        """Give up what was subscribed to and is not waited for."""
+        """Cancel subscriptions that nothing waits for."""
         for one in self.subscriptions:
             if one is not but:
                 one.close()
 
 
 class DeleteContext:
-    """One entry of an object's chain: who the object is, what can be used, what was remembered."""
+    """One pass through an object's chain: the object's identity, clients, and memo."""
 
     def __init__(
         self,
@@ -60,31 +60,31 @@ class DeleteContext:
         deleter: str = "",
     ) -> None:
         self.resource = resource
-        """How the API serves the object."""
+        """The resource of the object."""
         self.ref = ref
-        """Which object it is, with its uid; also when it is gone."""
+        """The object, with its uid; also set after it is gone."""
         self.memo = memo
         self.resolver = resolver
         self.watches = watches
         self.clock = clock
         self.absent = absent
-        """Whether the object was seen to be absent before: what is passed on is its tombstone, `metadata` with name,
-        namespace and uid and nothing else. What needs more was put into the memo."""
+        """Whether the object was already verified absent. The deleters then get its tombstone: only `metadata` with
+        name, namespace and uid. Whatever else they need must be in the memo."""
         self.policy = policy
-        """What the process does where neither the object nor its namespace says anything."""
+        """The default policy if neither the object nor its namespace sets one."""
         self.teardown = teardown
-        """The Teardown that this deletion belongs to; empty if to none."""
+        """The Teardown that this deletion belongs to; empty if none."""
         self.cluster = cluster
-        """What the object's cluster is known by: the uid of its kube-system namespace."""
+        """The identity of the object's cluster: the uid of its kube-system namespace."""
         self.deleter = deleter
-        """The deleter whose turn it is."""
+        """The deleter that is running."""
         self.entry = Entry()
         self._clients = clients
         self._log: FilteringBoundLogger | None = None
 
     @property
     def log(self) -> FilteringBoundLogger:
-        """The log, with the object's name and uid in every line."""
+        """A logger with the object's name and uid in every line."""
         if self._log is None:
             ref = self.ref
             where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
@@ -97,38 +97,39 @@ class DeleteContext:
 
     @property
     def client(self) -> Client:
-        """The Kubernetes API server that the object is on."""
+        """The client of the cluster that the object is on."""
         return self.client_of(Client)
 
     def client_of(self, kind: type[C]) -> C:
-        """A client of the target by its type: `ctx.client_of(ArmClient)`."""
+        """A client by its type: `ctx.client_of(ArmClient)`."""
         for client in self._clients:
             if isinstance(client, kind):
                 return client
         has = ", ".join(type(client).__name__ for client in self._clients) or "none"
-        raise UnwindError(f"there is no {kind.__name__} for {self.ref}", remedy=f"it has {has}")
+        raise UnwindError(f"cannot delete {self.ref}: no client of type {kind.__name__}", remedy=f"available: {has}")
 
     async def changes(self, resource: Resource, *, namespace: str | None = None, name: str | None = None) -> Event:
-        """Something that happens as soon as one of these objects changes, for `raise Again(…, until=…)`.
+        """An event that is set when one of these objects changes, for `raise Again(…, until=…)`.
 
-        Ask for it before you look at what is there: then nothing that happens in between is missed. The object that was
-        handed to the deleter was looked at before, so it says nothing new: read it again.
+        Call this before you read the current state, so that no change in between is missed. The object that the deleter
+        got
+        was read earlier: read it again.
         """
         changes = await self.watches.changes(resource, namespace=namespace, name=name)
         self.entry.subscriptions.append(changes)
         return changes
 
     def within(self, deleter: str) -> DeleteContext:
-        """The same for another deleter, with its own memo."""
+        """The same context for another deleter, with its own memo."""
         other = object.__new__(DeleteContext)
-        other.__dict__.update(self.__dict__)  # five times as fast as copy.copy, and it is done for every link
+        other.__dict__.update(self.__dict__)  # five times as fast as copy.copy, and runs for every deleter
         other.deleter = deleter
         other.memo = self.memo.of(deleter)
         other._log = None
         return other
 
     def tombstone(self) -> dict[str, Any]:
-        """What is left of an object that is gone: who it was."""
+        """What remains of an object that is gone: its identity."""
         ref = self.ref
         metadata = {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid}
         return {"apiVersion": self.resource.api_version, "kind": ref.kind, "metadata": metadata}

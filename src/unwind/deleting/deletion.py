@@ -1,4 +1,4 @@
-"""Deletions of objects on one cluster, each from the first entry into its chain to the end."""
+"""Runs deletions of objects on one cluster, from the first pass through the chain until the object is gone or kept."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ _AFTER_BROKEN_EVENT = 10.0
 
 
 class Deletions:
-    """What deletions on one cluster share, so that ten thousand of them cost little more than their DELETEs."""
+    """Shared state of all deletions on one cluster, so that ten thousand of them cost little more than their
+    DELETEs."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Deletions:
         teardown: str = "",
         say: Callable[[ObjectRef, Waiting | Failed], None] = lambda *_: None,
     ) -> None:
-        """`say` is told of every wait as it begins, and must not wait itself."""
+        """`say` is called when a wait begins, and must not block."""
         self.registry = registry
         self.watches = watches
         self.resolver = resolver
@@ -66,19 +67,19 @@ class Deletions:
         self.chance = CHANCE
 
     async def delete(self, resource: Resource, ref: ObjectRef, memo: Memo) -> Gone | Kept:
-        """Have the object with this uid deleted: its chain is entered until it comes to an end, however long."""
+        """Delete the object with this uid: retries its chain until it ends, however long that takes."""
         return await _Deletion(self, resource, ref, memo).run()
 
 
 class _Deletion:
-    """One object's deletion."""
+    """The deletion of one object."""
 
     def __init__(self, shared: Deletions, resource: Resource, ref: ObjectRef, memo: Memo) -> None:
         self._shared = shared
         self._resource = resource
         self._ref = ref
         self._memo = memo
-        # It keeps the watch open between the entries, too.
+        # Also keeps the watch open between retries.
         self._absence: Absence | None = None
         self._entries = 0
         self._failures = 0
@@ -95,7 +96,7 @@ class _Deletion:
                 self._shared.say(self._ref, result)
                 broken = await attempt(self._pause(result, looked_at))
                 if isinstance(broken, Failed):
-                    # The wait itself failed, such as a watch that cannot be opened.
+                    # The wait itself failed, for example because a watch cannot be opened.
                     self._shared.say(self._ref, broken)
                     await self._shared.clock.sleep(delay(broken, self._failures + 1, self._shared.chance))
         finally:
@@ -132,10 +133,10 @@ class _Deletion:
         return await enter(shared.registry, shared.end, ctx, ctx.tombstone() if obj is None else obj)
 
     async def _look(self, absence: Absence) -> Object | None:
-        """The object as it is now; None if it was seen to be absent."""
+        """The object as it is now; None if it is verified absent."""
         if absence.happened:
             return None
-        # The first time what the watch shows may do: the DELETE carries the version that was decided by.
+        # On the first pass the state of the watch is enough: the DELETE has its resourceVersion as a precondition.
         links = await self._shared.registry.deleters(self._resource)
         if not self._entries and (seen := absence.seen) and all(link.metadata_only for link in links):
             return _as_object(self._resource, seen)
@@ -146,16 +147,16 @@ class _Deletion:
             if obj["metadata"]["uid"] == uid:
                 return obj
         except NotFoundError:
-            pass  # in whose words, is looked at below
+            pass  # which kind of 404 it was is checked below
         sighting = await client.sighting(self._resource, name, uid=uid, namespace=namespace, cluster=cluster)
         if not sighting.absent:
-            raise TransientError(f"it is not known whether {self._ref} is still there: {sighting.why}")
+            raise TransientError(f"cannot determine whether {self._ref} still exists: {sighting.why}")
         return None
 
     async def _pause(self, result: Waiting | Failed, looked_at: Metadata | None) -> None:
-        """Wait for what is waited for."""
+        """Wait until the chain should run again."""
         if isinstance(result, Failed) and isinstance(result.error, UnreachableError):
-            # One of the thousands that wait for the same server asks whether it is back.
+            # Only one of the thousands that wait for the same server probes whether it is back.
             await self._shared.watches.probe.until_answers()
             if self._failures == 1:
                 return
@@ -168,7 +169,7 @@ class _Deletion:
         elif self._absence is None:
             await pause(self._shared.clock, after, None)
         elif self._seen is looked_at and not self._absence.happened:
-            # Somebody may put the object right. Had it changed meanwhile, there would be nothing to wait for.
+            # A user may fix the object. If it has changed since, there is nothing to wait for.
             name, namespace = self._ref.name, self._ref.namespace
             try:
                 changes = await self._shared.watches.changes(self._resource, namespace=namespace, name=name)
@@ -188,7 +189,7 @@ async def persist(
     chance: random.Random,
     say: Callable[[Waiting | Failed], None],
 ) -> T:
-    """Do the work until it is done, whatever comes in between: it is told, and tried again."""
+    """Run the work until it succeeds: every wait and failure is reported, and it is retried."""
     failures = 0
     while True:
         result = await attempt(work())
@@ -207,7 +208,7 @@ async def persist(
 
 
 async def pause(clock: Clock, after: float | None, until: Event | None) -> None:
-    """Return when so many seconds have passed, or the event has happened."""
+    """Return after this many seconds, or when the event happens."""
     if until is None:
         if after:
             await clock.sleep(after)
@@ -226,19 +227,19 @@ async def pause(clock: Clock, after: float | None, until: Event | None) -> None:
 
 
 def delay(failed: Failed, failures: int, chance: random.Random) -> float:
-    """How long to wait before the next try: as the pace says, and not sooner than the other side asked for."""
+    """Seconds until the next retry: as the pace says, but not earlier than the server asked for."""
     return max(failed.retry_after, failed.pace.value.after(failures, chance))
 
 
 async def happened(event: Event, clock: Clock) -> None:
-    """Return when an event has happened, or some seconds after it failed: it may be of another package."""
+    """Return when an event happens, or some seconds after it failed: plugins can define events."""
     cancellation = Cancellation()
     try:
         await event.wait()
     except BaseException as error:  # noqa: BLE001 - it may raise anything
         cancellation.check(error)
         log.warning("waiting for an event failed", why=described(error))
-        # Entered again at once, the chain would most likely wait for the same event.
+        # If the chain ran again at once, it would most likely wait for the same event.
         await clock.sleep(_AFTER_BROKEN_EVENT)
     else:
         cancellation.check()

@@ -1,4 +1,4 @@
-"""One entry into an object's chain, and what came of it."""
+"""Runs an object's chain once and returns the outcome."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 T = TypeVar("T")
 
-# Seconds after which a chain that waits for several events, and so for the first of them only, is entered again.
+# Seconds after which a chain that waits for several events, and so only for the first of them, runs again.
 _SEVERAL_WITHIN = 5.0
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """It is not finished; the chain is to be entered again."""
+    """The deletion is incomplete; the chain must run again."""
 
     reason: str
     after: float | None = None
@@ -41,17 +41,17 @@ class Waiting(msgspec.Struct, frozen=True):
 
     @property
     def told(self) -> str:
-        """What is waited for, in a line."""
+        """What it waits for, in one line."""
         return self.reason
 
     def close(self) -> None:
-        """Wait for it no longer."""
+        """Stop waiting."""
         if isinstance(self.until, Subscription):
             self.until.close()
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """It did not work; the chain is to be entered again."""
+    """The deletion failed; the chain must run again."""
 
     message: str
     reason: str
@@ -62,15 +62,16 @@ class Failed(msgspec.Struct, frozen=True):
 
     @property
     def told(self) -> str:
-        """What went wrong, in a line."""
+        """What failed, in one line."""
         return self.message
 
 
 async def attempt(work: Awaitable[T]) -> T | Waiting | Failed:
-    """Do the work, and return what came of it as a value. Raises only if the current task is cancelled.
+    """Run the work and return its outcome as a value. Raises only if the current task is cancelled.
 
-    Deleters of other packages run in here: SystemExit, a CancelledError that the manager did not cause, and groups of
-    exceptions are failures of this one deletion.
+    Deleters of plugins run in here: SystemExit, a CancelledError that the manager did not cause, and exception groups
+    are
+    failures of this one deletion.
     """
     cancellation = Cancellation()
     try:
@@ -78,12 +79,12 @@ async def attempt(work: Awaitable[T]) -> T | Waiting | Failed:
     except BaseException as error:  # noqa: BLE001 - a deleter may raise anything
         cancellation.check(error)
         return _unfinished(error)
-    cancellation.check()  # a deleter may have swallowed it
+    cancellation.check()  # a deleter may have swallowed the cancellation
     return result
 
 
 async def enter(registry: Registry, end: End, ctx: DeleteContext, obj: Object) -> Outcome:
-    """Go through the object's chain once."""
+    """Run the object's chain once."""
     until: object = None
     try:
         through = await registry.chain(ctx, obj, end)
@@ -99,7 +100,7 @@ async def enter(registry: Registry, end: End, ctx: DeleteContext, obj: Object) -
 def _unfinished(error: BaseException) -> Waiting | Failed:
     if again := _again(error):
         return _waiting(again)
-    # Of several, first what a person can read, and last what only follows from the others.
+    # Of several errors, report a readable one first, and last those that only follow from others.
     found = sorted(
         (one for one in leaves(error) if not isinstance(one, Again)),
         key=lambda one: (not isinstance(one, UnwindError), isinstance(one, asyncio.CancelledError)),
@@ -112,16 +113,16 @@ def _unfinished(error: BaseException) -> Waiting | Failed:
     if isinstance(first, UnreachableError):
         return Failed(told, Reason.UNREACHABLE, Severity.WARNING, Pace.FAST, error=first)
     if not isinstance(first, UnwindError):
-        # Not written for people: a bug in a deleter, or in us.
+        # An unexpected exception: a bug in a deleter or in Unwind.
         log.warning("deletion failed", exc_info=error)
     failure = first if isinstance(first, Exception) else None
     return Failed(told, type(first).__name__, Severity.WARNING, Pace.SLOW, error=failure)
 
 
 def _again(error: BaseException) -> Again | None:
-    """The Again that an error is, or that all errors of a group are together; None if one of them is something else.
+    """The Again that an error is, or the combination of a group of them; None if the group has any other error.
 
-    Several waits become one, for the first event and at most for as long as the shortest of them.
+    Several waits become one, for the first event and at most the shortest time.
     """
     found = list(leaves(error))
     several = [one for one in found if isinstance(one, Again)]
@@ -140,7 +141,7 @@ def _again(error: BaseException) -> Again | None:
 def _waiting(again: Again) -> Waiting | Failed:
     after: Any = again.after
     until: Any = again.until
-    # Both come from a deleter: what cannot be waited for would fail outside of its chain.
+    # Both values come from a deleter: an invalid one would fail outside of its chain.
     if not (after is None or (isinstance(after, int | float) and 0 <= after < math.inf)):
         return _nonsense(f"a deleter raised Again with after={after!r}")
     if not (until is None or callable(getattr(until, "wait", None))):
@@ -167,13 +168,14 @@ def _nonsense(told: str) -> Failed:
 
 
 async def _believed(outcome: Outcome, end: End, ctx: DeleteContext, obj: Object) -> Outcome:
-    """The outcome, unless a deleter says Gone of what nobody saw to be gone: then no finalizer may go."""
+    """The outcome, unless a deleter returns Gone for an object that is not verified absent: the finalizer must then
+    stay."""
     if isinstance(outcome, Kept):
         return outcome
     if not isinstance(outcome, Gone):
-        raise PermanentError(f"a deleter of {ctx.resource.kind} returned {outcome!r}, which is neither Gone nor Kept")
+        raise PermanentError(f"a deleter of {ctx.resource.kind} returned {outcome!r} instead of Gone or Kept")
     if not (ctx.entry.ended or ctx.absent):
         sighting = await end.sighting(ctx, obj)
         if not sighting.absent:
-            raise PermanentError(f"a deleter says that {ctx.ref} is gone, but {sighting.why}")
+            raise PermanentError(f"a deleter reports that {ctx.ref} is gone, but {sighting.why}")
     return outcome

@@ -1,4 +1,4 @@
-"""Which kinds something is for."""
+"""Matches kinds by group, version and kind, with wildcards."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
 
 
 class Match(Enum):
-    """Whether a kind is meant."""
+    """Whether a resource matches."""
 
     YES = "yes"
     NO = "no"
     OTHER_VERSION = "other version"
-    """The kind is, and this version of it is not: the same object, seen through another schema."""
+    """The kind matches but its version does not: the same object in another schema."""
 
 
 class Kinds(msgspec.Struct, frozen=True):
-    """One kind, or with `*` in it all that match: `apps/v1` `Deployment`, `*.azure.com/*` `*`."""
+    """One kind, or a pattern with `*`: `apps/v1` `Deployment`, `*.azure.com/*` `*`."""
 
     api_version: str
     kind: str
 
     @classmethod
     def parse(cls, text: str) -> Kinds:
-        """Read `group/version/Kind`, `version/Kind` for the core group, or `*` for everything."""
+        """Parse `group/version/Kind`, `version/Kind` for the core group, or `*` for everything."""
         if text == "*":
             return cls("*", "*")
         api_version, _, kind = text.rpartition("/")
         if not api_version or not kind or api_version.count("/") > 1:
-            raise UnwindError(f"{text!r} names no kind", remedy="write group/version/Kind, with * for any")
+            raise UnwindError(f"invalid kind {text!r}", remedy="use group/version/Kind, with * as a wildcard")
         return cls(api_version, kind)
 
     def match(self, resource: Resource) -> Match:
-        """Whether a resource is one of these."""
+        """Whether a resource matches."""
         if not fnmatchcase(resource.kind, self.kind):
             return Match.NO
         if fnmatchcase(resource.api_version, self.api_version):
@@ -49,7 +49,7 @@ class Kinds(msgspec.Struct, frozen=True):
         return Match.OTHER_VERSION if fnmatchcase(resource.group, group) else Match.NO
 
     def covers(self, other: Kinds) -> bool:
-        """Whether everything that the other means is meant by this, too."""
+        """Whether everything that the other pattern matches is matched by this one, too."""
         return fnmatchcase(other.api_version, self.api_version) and fnmatchcase(other.kind, self.kind)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The ledger: what was knowingly left behind, why, and who decided it."""
+"""The ledger: objects that were left behind on purpose, why, and who decided it."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ if TYPE_CHECKING:
 
 
 class Fate(Word):
-    """What became of something that was not removed."""
+    """Why an object was not removed."""
 
     KEPT = "Kept"
-    """On purpose, by a policy or a deleter that said so."""
+    """Kept on purpose, by a policy or a deleter."""
     LEFT = "Left"
-    """It should have gone, and whoever let the target go left it behind."""
+    """It was to be removed, but was left behind when the target was released."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was left behind."""
+    """One object that was left behind."""
 
     object: ObjectRef
     fate: Fate
     reason: str
-    """Why, as one word."""
+    """Why, as a CamelCase word."""
     message: str = ""
-    """Why, for people."""
+    """Why, in one sentence."""
     by: str
-    """Who decided it: an annotation, a deleter, a person."""
+    """Who decided it: an annotation, a deleter, a user."""
     at: datetime
 
 
 def kept(ref: ObjectRef, outcome: Kept, *, at: datetime) -> Line:
-    """What the chain kept."""
+    """The ledger line of an object that the chain kept."""
     return Line(
         object=ref, fate=Fate.KEPT, reason=outcome.reason, message=outcome.message, by=outcome.by or "unwind", at=at
     )
 
 
 def entry(line: Line, *, resource: str = "") -> Entry:
-    """How the line is written down: as a flagged entry of an inventory."""
+    """The line as a flagged entry of an Inventory."""
     note = LedgerNote(reason=line.reason, message=line.message, by=line.by, at=line.at.replace(microsecond=0))
-    # It was put there by somebody, and is there still: whoever goes through inventories must not take it for removed.
+    # The object still exists: code that reads Inventories must not take it for removed.
     return Entry(object=line.object, resource=resource, state="Confirmed", kept=line.fate is Fate.KEPT, ledger=note)
 
 
 def line(entry: Entry) -> Line | None:
-    """The line that an inventory's entry is; None if it was not left behind."""
+    """The ledger line of an Inventory entry; None if the object was not left behind."""
     note = entry.ledger
     if note is None or note.at is None:
         return None

@@ -1,4 +1,4 @@
-"""What a deletion remembers, so that no step is done twice."""
+"""The memo of a deletion: records steps that must not be repeated."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
 
     Save = Callable[[Mapping[str, str | None]], Awaitable[None]]
-    """Writes values, and takes out those that are None, before it returns."""
+    """Saves values, and removes those that are None, before it returns."""
 
-# Together with the prefix of the annotation they fit into the 63 characters of a name.
+# Together with the prefix of the annotation they fit into the 63 characters of an annotation name.
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?")
 _KEY = re.compile(r"[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?")
 LIMIT = 4096
-"""Bytes for all of it: it is written into the object, or into an inventory that has 500 of them."""
+"""Maximum size in bytes: it is stored on the object, or in an Inventory with up to 500 entries."""
 
 
 class Memo:
-    """What one deleter remembers of one object. Reading costs nothing; `put` returns when it is written down.
+    """What one deleter records about one object. Reading is free; `put` returns once the value is saved.
 
-    It outlives the object: what has to be known after the object is gone, such as that it is to be purged, is put here
-    before.
+    It outlives the object: record what must be known after the object is gone, for example that it must be purged,
+    beforehand.
     """
 
     def __init__(self, values: dict[str, str], save: Save, *, scope: str = "") -> None:
-        """`values` by `deleter.key`; all deleters of one deletion share it, each sees its own."""
+        """`values` by `deleter.key`. All deleters of one deletion share it, and each sees only its own keys."""
         self._values = values
         self._save = save
         self._scope = scope
 
     def of(self, scope: str) -> Memo:
-        """What another deleter remembers."""
+        """The memo of another deleter."""
         return Memo(self._values, self._save, scope=scope)
 
     def scopes(self) -> set[str]:
-        """The deleters that remember something."""
+        """The deleters that have recorded something."""
         return {key.partition(".")[0] for key in self._values} if self._values else set()
 
     def get(self, key: str) -> str | None:
@@ -59,20 +59,20 @@ class Memo:
         return (key.removeprefix(prefix) for key in self._values if key.startswith(prefix))
 
     async def put(self, key: str, value: str = "true") -> None:
-        """Remember it; when this returns, a crash does not lose it."""
+        """Record a value; once this returns, a crash does not lose it."""
         if not _KEY.fullmatch(key):
-            raise PermanentError(f"{key!r} cannot be the key of a memo", remedy="use up to 24 of a-z, 0-9 and -")
+            raise PermanentError(f"invalid memo key {key!r}", remedy="use up to 24 of a-z, 0-9 and -")
         full = f"{self._scope}.{key}"
         if self._values.get(full) == value:
             return
         size = len(value.encode()) + sum(len(v.encode()) for k, v in self._values.items() if k != full)
         if size > LIMIT:
-            raise PermanentError(f"a memo has room for {LIMIT} bytes, not {size}", remedy="remember less")
+            raise PermanentError(f"memo too large: {size} bytes, the limit is {LIMIT}", remedy="store less")
         await self._save({full: value})
         self._values[full] = value
 
     async def drop(self, key: str) -> None:
-        """Remember it no longer."""
+        """Remove a value."""
         full = f"{self._scope}.{key}"
         if full in self._values:
             await self._save({full: None})
@@ -80,7 +80,7 @@ class Memo:
 
 
 def in_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
-    """What an object's annotations remember."""
+    """The memo values in an object's annotations."""
     return {
         key.removeprefix(MEMO_ANNOTATION): value
         for key, value in annotations.items()
@@ -89,12 +89,12 @@ def in_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
 
 
 def on_object(client: Client, resource: Resource, obj: Object) -> Memo:
-    """The memo that is kept on the object itself, which must bear our finalizer so that it stays until the end."""
+    """A memo that is stored on the object itself, which must have Unwind's finalizer so that it stays until the end."""
     metadata = obj["metadata"]
 
     async def save(values: Mapping[str, str | None]) -> None:
         annotations = {f"{MEMO_ANNOTATION}{key}": value for key, value in values.items()}
-        # With the uid: another object of the same name has nothing to do with it.
+        # With the uid as a precondition: another object of the same name must not get it.
         patch = {"metadata": {"uid": metadata["uid"], "annotations": annotations}}
         await client.patch(resource, metadata["name"], patch, namespace=metadata.get("namespace"))
 
@@ -102,7 +102,7 @@ def on_object(client: Client, resource: Resource, obj: Object) -> Memo:
 
 
 def nowhere() -> Memo:
-    """A memo for a single try, and for tests: it is lost with the process."""
+    """A memo in memory only, for a single try and for tests: it is lost with the process."""
 
     async def save(_: Mapping[str, str | None]) -> None:
         pass

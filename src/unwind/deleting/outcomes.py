@@ -1,7 +1,7 @@
-"""How a deletion ends, and how it goes on when it has not ended yet.
+"""Outcomes of a deletion, and exceptions that make it continue later.
 
-There are two ends, and they are returned: `Gone` and `Kept`. Everything unfinished leaves the chain as an exception, so
-that nothing that stands after `await next(...)` runs too early.
+A deletion ends in one of two ways, which are returned: `Gone` and `Kept`. Everything incomplete leaves the chain as an
+exception, so that code after `await next(...)` does not run too early.
 """
 
 from __future__ import annotations
@@ -18,45 +18,47 @@ from unwind.kube.queue import Backoff
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """It was seen to be absent."""
+    """The object is verified absent."""
 
     why: str = ""
-    """Where that knowledge comes from."""
+    """How that is known."""
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """It was deliberately not deleted: the finalizer goes, and the ledger says so."""
+    """The object was not deleted on purpose: its finalizer is removed, and the ledger records it."""
 
     reason: str = Reason.KEPT_BY_POLICY
-    """Why, as one word."""
+    """Why, as a CamelCase word."""
     message: str = ""
-    """Why, for people."""
+    """Why, in one sentence."""
     by: str = ""
-    """Who decided it: an annotation, a deleter, a person."""
+    """Who decided it: an annotation, a deleter, a user."""
 
 
 Outcome = Gone | Kept
 
 
 class Event(Protocol):
-    """Something that will happen; `asyncio.Event` is one, and so is what `ctx.changes(...)` returns."""
+    """An event to wait for, such as an `asyncio.Event` or the result of `ctx.changes(...)`."""
 
     async def wait(self) -> object:
         """Return as soon as it has happened."""
 
 
 class Again(BaseException):
-    """Leave the chain unfinished, and have it entered again from the top: `raise Again("…", after=10)`.
+    """Leave the chain for now and run it again from the start: `raise Again("…", after=10)`.
 
-    It is a BaseException, so that an `except Exception` around `await next(...)` does not take it for a failure: a
-    deleter that catches errors to log or to translate them would otherwise end the deletion too early. It may be raised
-    in a task group as well: a group of them is waited for like one.
+    It is a BaseException, so that an `except Exception` around `await next(...)` does not treat it as a failure: a
+    deleter
+    that catches errors to log or translate them would otherwise end the deletion too early. It may also be raised in a
+    task group: a group of them is one wait.
     """
 
     def __init__(self, reason: str, *, after: float | None = None, until: Event | None = None) -> None:
-        """`reason` says what is waited for, and who must act; `after` seconds, `until` an event, or the first of both.
+        """`reason`: what it waits for, and who must act. `after`: seconds; `until`: an event; both: whichever comes
+        first.
 
-        Without either, the chain is entered again when the object changes.
+        Without either, the chain runs again when the object changes.
         """
         super().__init__(reason)
         self.reason = reason
@@ -65,17 +67,17 @@ class Again(BaseException):
 
 
 class Severity(Word):
-    """How bad it is, in the words of Azure Service Operator's conditions."""
+    """Severity of a failure, as in Azure Service Operator's conditions."""
 
     ERROR = "Error"
-    """It will not come right by itself: a person must act."""
+    """It will not resolve by itself: a user must act."""
     WARNING = "Warning"
     INFO = "Info"
 
 
 class Pace(Enum):
-    """How soon to try again what failed: exponentially from a second, up to a limit. Never not at all: a deletion
-    cannot be started anew by the user."""
+    """How soon to retry after a failure: exponential back-off from one second up to a limit. It never stops: users
+    cannot restart a deletion."""
 
     FAST = Backoff(first=1.0, limit=30.0)
     SLOW = Backoff(first=1.0, limit=180.0)
@@ -83,7 +85,7 @@ class Pace(Enum):
 
 
 class TransientError(UnwindError):
-    """It did not work, and may work later. Any exception counts as one; this one says more."""
+    """A failure that may succeed later. Any other exception counts as one; this one carries details."""
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class TransientError(UnwindError):
         retry_after: float = 0.0,
         remedy: str = "",
     ) -> None:
-        """`retry_after`: seconds that the other side asked for; it is not tried sooner."""
+        """`retry_after`: seconds that the server asked for; there is no earlier retry."""
         super().__init__(what, remedy=remedy)
         self.severity = Severity.WARNING
         self.reason = reason
@@ -103,9 +105,9 @@ class TransientError(UnwindError):
 
 
 class PermanentError(UnwindError):
-    """It will not work until somebody acts: the Ready condition gets this severity and reason, the finalizer stays.
+    """A failure that lasts until a user acts: the Ready condition gets this severity and reason, the finalizer stays.
 
-    It is tried again when the object changes, and, because somebody may have acted elsewhere, very slowly.
+    It is retried when the object changes and, in case a user acted elsewhere, at a very slow pace.
     """
 
     def __init__(

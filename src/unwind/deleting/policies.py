@@ -1,4 +1,4 @@
-"""Whether a thing is to be deleted at all, as its annotations say, or its namespace's, or the process (pure)."""
+"""Computes the deletion policy of an object from its annotations, its namespace and the default (pure)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _ANNOTATIONS = (DELETE_POLICY_ANNOTATION, RECONCILE_POLICY_ANNOTATION)
-# Where two annotations of one object disagree, the one that keeps more holds.
+# If two annotations of one object disagree, the one that keeps more wins.
 _KEEPING = (DeletePolicy.SKIP, DeletePolicy.DETACH_ON_DELETE, DeletePolicy.MANAGE)
 
 
 class Ruling(msgspec.Struct, frozen=True):
-    """A policy, and who says so."""
+    """A deletion policy, and what set it."""
 
     policy: DeletePolicy | Unknown
     by: str
@@ -31,10 +31,10 @@ def ruling(
     namespace: Mapping[str, str] | None = None,
     default: DeletePolicy | Unknown | None = None,
 ) -> Ruling:
-    """What holds for an object with these annotations, in a namespace with those.
+    """The policy for an object with these annotations, in a namespace with those.
 
-    The object's own come first, then its namespace's, then the default. A word that is not known, wherever it has a
-    say, is the answer: it holds.
+    The object's annotations take precedence over its namespace's, then the default. An unknown value at any of these
+    levels is returned as is: it blocks deletion.
     """
     for said, by in ((annotations, "the annotation {}"), (namespace or {}, "the annotation {} of its namespace")):
         words = {name: DeletePolicy.read(said[name]) for name in _ANNOTATIONS if name in said}
@@ -45,4 +45,4 @@ def ruling(
             for name, word in words.items():
                 if word is policy:
                     return Ruling(policy, by.format(name))
-    return Ruling(default if default is not None else DeletePolicy.MANAGE, "the default of this process")
+    return Ruling(default if default is not None else DeletePolicy.MANAGE, "the manager's default")

@@ -1,4 +1,4 @@
-"""What a deleter is, and what it is given for the rest of the chain."""
+"""The protocols of deleters and of the ends of chains."""
 
 from __future__ import annotations
 
@@ -15,37 +15,39 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DeleteFunc = Callable[[DeleteContext, T], Awaitable[Gone | Kept]]
-"""The rest of the chain, in the end the deletion itself. It returns only when that has come to its end."""
+"""The rest of the chain, ending with the deletion itself. It returns only when that has ended."""
 
 
 class Deleter(Protocol[T]):
     """One link of the chain that every deletion goes through.
 
-    It may do something first, call `next`, and do something when the thing is gone; or not call `next` and say that the
-    thing is kept. It is entered again from the top after `Again`, an error or a restart, so whatever it does, it can do
-    twice; what it must not, it remembers in `ctx.memo`.
+    It can act first, call `next`, and act again when the object is gone; or it can keep the object by not calling
+    `next`.
+    It runs again from the start after `Again`, an error or a restart, so it must be idempotent. It records what must
+    not
+    be repeated in `ctx.memo`.
     """
 
     async def delete(self, ctx: DeleteContext, obj: T, next: DeleteFunc[T]) -> Gone | Kept:  # noqa: A002 - its name
-        """Delete the object, or a part of the work."""
+        """Delete the object, or do a part of it."""
 
 
 class End(Protocol):
-    """Where a chain ends: how a thing of some kind is really deleted."""
+    """The end of a chain: performs the actual deletion for a kind."""
 
     @property
     def name(self) -> str:
-        """What it is called; what it remembers in memos is found by it."""
+        """Its name, which is also its scope in memos."""
 
     @property
     def clients(self) -> tuple[object, ...]:
-        """What `ctx.client_of(…)` finds, beside the Kubernetes client."""
+        """Clients for `ctx.client_of(…)`, besides the Kubernetes client."""
 
     async def delete(self, ctx: DeleteContext, obj: Object) -> Gone | Kept:
-        """Delete it, and return when it was seen to be absent; raise Again while it is still there."""
+        """Delete the object and return once it is verified absent; raise Again while it still exists."""
 
     async def sighting(self, ctx: DeleteContext, obj: Object) -> Sighting:
-        """Look whether it is still there, and delete nothing."""
+        """Check whether the object still exists, without deleting anything."""
 
 
 Delete = Callable[[DeleteContext, Any, DeleteFunc[Any]], Awaitable[Gone | Kept]]

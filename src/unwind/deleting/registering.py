@@ -1,4 +1,4 @@
-"""How a deleter is made known: as a function, a class, or by another package."""
+"""Registers deleters: functions, classes, and those of plugins."""
 
 from __future__ import annotations
 
@@ -23,38 +23,39 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__unwind_deleter__"
 
-# The built-in ones stand well apart, so that there is room before, between and after them.
+# The built-in deleters are far apart, so that others fit before, between and after them.
 FIRST, EARLY, USUAL, LATE = -1000, -100, 0, 100
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """A deleter, and which objects it is for."""
+    """A deleter, and the objects that it is for."""
 
     name: str
-    """Its own: what it remembers in memos is found by it."""
+    """Its name, which is also its scope in memos."""
     kinds: tuple[Kinds, ...]
     delete: Delete
     order: int = USUAL
-    """Lower is entered first, and so leaves last. Ties go by name."""
+    """Lower runs first, and so finishes last. Ties are ordered by name."""
     when: Callable[[Any], bool] | None = None
-    """Only for objects of which this is true. It is asked until it says yes; a deleter that has begun stays."""
+    """Restricts it to objects for which this is true. Called until it is true; a deleter that has started stays in the
+    chain."""
     model: type | None = None
-    """What objects are read into; without one they come as they are, as dicts."""
+    """The type that objects are decoded into; without one they are dicts."""
     metadata_only: bool = False
-    """It looks at nothing but `metadata`, so that the rest of the object need not be read for it."""
+    """It reads only `metadata`, so the full object need not be fetched for it."""
     source: str = "unwind"
-    """Where it comes from."""
+    """The package that it comes from."""
     about: str = ""
-    """What it does, in a line."""
+    """What it does, in one line."""
 
 
 class External(msgspec.Struct, frozen=True, kw_only=True):
-    """Kinds whose objects stand for something outside the cluster, and how that is reached."""
+    """Kinds whose objects represent resources outside the cluster, and how to delete those."""
 
     name: str
     kinds: tuple[Kinds, ...]
     open: Callable[[Client], AbstractAsyncContextManager[End]]
-    """Called with the client of the cluster when the first object of these kinds is to go; closed in the end."""
+    """Called with the client of the cluster when the first object of these kinds is deleted; closed at shutdown."""
     source: str = "unwind"
     about: str = ""
 
@@ -76,12 +77,12 @@ def deleter(
     when: Callable[[Any], bool] | None = None,
     model: type | None = None,
 ) -> Callable[[F], F]:
-    """Mark a function, or a class with a method `delete`, as a deleter for a kind. May be used several times on one.
+    """Register a function, or a class with a method `delete`, as a deleter for a kind. Can be repeated.
 
         @deleter("example.dev/v1", "Bucket")
         async def empty_first(ctx, obj, next): ...
 
-    Both may have `*` in them. The function stays as it is, and can be called.
+    Both arguments may contain `*`. The function itself is unchanged and can be called.
     """
 
     def mark(it: F) -> F:
@@ -96,11 +97,11 @@ def deleter(
 
 
 def registrations(it: object, *, source: str) -> Iterable[Registration | External]:
-    """What something has to offer: a module, a deleter, an external end, or several of these."""
+    """The registrations that a value provides: a module, a deleter, an external end, or several of these."""
     if isinstance(it, Registration | External):
         yield msgspec.structs.replace(it, source=source)
     elif isinstance(it, ModuleType):
-        # The same deleter under two names is one.
+        # The same deleter under two names counts once.
         found = {id(one): one for one in vars(it).values() if _marked(one) or isinstance(one, Registration | External)}
         for one in found.values():
             yield from registrations(one, source=source)
@@ -110,7 +111,7 @@ def registrations(it: object, *, source: str) -> Iterable[Registration | Externa
         for one in it:
             yield from registrations(one, source=source)
     else:
-        raise UnwindError(f"{it!r} is no deleter", remedy="mark it with @deleter(…), or name a module with some in it")
+        raise UnwindError(f"not a deleter: {it!r}", remedy="use @deleter(…), or a module that contains deleters")
 
 
 def _marked(it: object) -> bool:
@@ -136,17 +137,17 @@ def _registration(it: Any, *, source: str) -> Registration:
 
 def _check(name: str, model: type | None) -> None:
     if not NAME.fullmatch(name):
-        raise UnwindError(f"{name!r} cannot be the name of a deleter", remedy="use up to 32 of a-z, 0-9 and -")
+        raise UnwindError(f"invalid deleter name {name!r}", remedy="use up to 32 of a-z, 0-9 and -")
     if model is None:
         return
     tombstone: Object = {"apiVersion": "v1", "kind": "Any", "metadata": {"name": "n", "namespace": "", "uid": "u"}}
     try:
         msgspec.convert(tombstone, model, strict=False)
     except msgspec.ValidationError as error:
-        # Found out here, and not on the day when an object is gone and its deleter is entered for the last time.
+        # Fail here, and not when an object is gone and its deleter runs for the last time.
         raise UnwindError(
-            f"{model.__name__} cannot be read from the tombstone of an object: {error}",
-            remedy="give every field but metadata a default",
+            f"cannot decode {model.__name__} from the tombstone of an object: {error}",
+            remedy="give every field except metadata a default",
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""The deleters that there are, and which of them an object's deletion goes through."""
+"""The registry of deleters, which selects the chain of an object."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
 
 GROUP = "unwind.deleters"
-"""The entry points of other packages. Each is named by the kinds that it is for: `"example.dev/v1/Bucket"`."""
+"""Entry point group of plugins. Each entry point is named after the kinds that it is for: `"example.dev/v1/Bucket"`."""
 _EVERYTHING = Kinds("*", "*")
-# What a deleter with a predicate remembers of an object that it was for.
+# The memo key that a deleter with a predicate sets on an object that it is for.
 _JOINED = "joined"
 
 
 class Plugin:
-    """Deleters of another package. They are loaded when an object of their kinds is first to be deleted."""
+    """Deleters of another package, loaded when an object of their kinds is first deleted."""
 
     def __init__(self, name: str, load: Callable[[], object], *, source: str) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class Plugin:
         try:
             self.kinds = Kinds.parse(name)
         except UnwindError as error:
-            # Nobody knows what it would have had a say in, so it is everything.
+            # The kinds that it is for are unknown, so it blocks every kind.
             self.kinds, self.error = _EVERYTHING, str(error)
 
     @property
@@ -52,7 +52,7 @@ class Plugin:
         return self._offers is not None
 
     def load(self) -> None:
-        """Import it, once. If that fails, `error` says why, and its kinds are held."""
+        """Import it, once. If that fails, `error` says why, and deletion of its kinds is blocked."""
         if self.loaded or self.error:
             return
         try:
@@ -60,9 +60,9 @@ class Plugin:
             for offer in offers:
                 for kinds in offer.kinds:
                     if not self.kinds.covers(kinds):
-                        # Were it to break one day, nobody would know to hold that kind.
+                        # If the plugin broke one day, nothing would tell that this kind must be blocked.
                         raise UnwindError(
-                            f"{offer.name} is for {kinds}, which the entry point {self.name!r} leaves out"
+                            f"{offer.name} is for {kinds}, which the entry point {self.name!r} does not cover"
                         )
         except BaseException as error:  # noqa: BLE001 - an import of another package may raise anything
             self.error = str(error) if isinstance(error, UnwindError) else f"{type(error).__name__}: {error}"
@@ -77,12 +77,12 @@ class Plugin:
 
 
 def installed() -> list[Plugin]:
-    """The plugins of the packages that are installed."""
+    """The plugins of all installed packages."""
     return [Plugin(point.name, point.load, source=_source(point)) for point in entry_points(group=GROUP)]
 
 
 class Registry:
-    """All deleters: the built-in ones, and those of plugins."""
+    """All deleters: the built-in ones and those of plugins."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Registry:
         plugins: Iterable[Plugin] = (),
         broken: Callable[[Plugin], None] = lambda _: None,
     ) -> None:
-        """`broken` is told of every plugin that does not load."""
+        """`broken` is called for every plugin that fails to load."""
         self.plugins = tuple(plugins)
         self._broken = broken
         self._known = tuple(known)
@@ -99,24 +99,24 @@ class Registry:
         self._loading = asyncio.Lock()
         self._links: dict[Resource, tuple[Registration, ...]] = {}
         self._choosy: dict[Resource, bool] = {}
-        """Whether some of them are only for some objects."""
+        """Whether some of them have a predicate."""
 
     async def load(self, resource: Resource | None = None) -> None:
-        """Load the plugins that may have something for a resource; all, if none is given."""
+        """Load the plugins that may be for a resource; all of them if none is given."""
         wanted = [one for one in self.plugins if one in self._untried and _concerns(one, resource)]
         if wanted:
             async with self._loading:
                 for plugin in self._untried.intersection(wanted):
-                    # An import reads files, and may take a second: not on the loop.
+                    # An import reads files and may take a second: not on the event loop.
                     await asyncio.to_thread(plugin.load)
                     self._untried.discard(plugin)
                     if plugin.error:
                         self._broken(plugin)
 
     async def deleters(self, resource: Resource) -> tuple[Registration, ...]:
-        """Those for a resource, in their order, whatever they think of single objects.
+        """The deleters for a resource, in order, before predicates are applied.
 
-        Raises PermanentError if it is not known who belongs to them: then nothing of the kind is deleted.
+        Raises PermanentError if they cannot be determined: nothing of the kind is then deleted.
         """
         if resource not in self._links:
             await self.load(resource)
@@ -126,31 +126,35 @@ class Registry:
         return self._links[resource]
 
     async def external(self, resource: Resource) -> External | None:
-        """How what the objects of a resource stand for is reached; None if they stand for themselves."""
+        """The external end for a resource; None if its objects represent nothing outside the cluster."""
         await self.load(resource)
         self._refuse_broken(resource)
         found = [one for one in self.all() if isinstance(one, External) and _for(one, resource)]
         if len(found) > 1:
             who = " and ".join(one.name for one in found)
-            raise PermanentError(f"both {who} say where {resource.kind} ends", reason=Reason.HELD, remedy="remove one")
+            raise PermanentError(
+                f"cannot delete {resource.kind} objects: {who} both register an external end for them",
+                reason=Reason.HELD,
+                remedy="remove one of them",
+            )
         return found[0] if found else None
 
     async def chain(self, ctx: DeleteContext, obj: Object, end: End) -> DeleteFunc[Object]:
-        """What the deletion of an object goes through. Raises PermanentError if that is not known."""
+        """The chain for an object. Raises PermanentError if it cannot be determined."""
         links = await self.deleters(ctx.resource)
         if self._choosy[ctx.resource]:
             links = tuple([link for link in links if await self._joins(link, ctx, obj)])
         begun = ctx.memo.scopes()
         if begun and (missing := begun.difference([link.name for link in links], [end.name])):
             raise PermanentError(
-                f"{' and '.join(sorted(missing))} began to delete {ctx.ref} and is not here any more",
+                f"cannot delete {ctx.ref}: {' and '.join(sorted(missing))} started its deletion and is not installed",
                 reason=Reason.HELD,
-                remedy="install it again (`unwind deleters` lists what there is)",
+                remedy="install it again (`unwind deleters` lists what is installed)",
             )
         return chain(links, end)
 
     def all(self) -> Iterable[Registration | External]:
-        """Everything that is known so far: what comes along, and what the plugins that are loaded brought."""
+        """Everything that is registered so far: the built-in deleters and those of loaded plugins."""
         yield from self._known
         for plugin in self.plugins:
             yield from plugin.offers()
@@ -162,7 +166,9 @@ class Registry:
         if twice:
             who = ", ".join(f"{link.name} of {link.source}" for link in links if link.name in twice)
             raise PermanentError(
-                f"two deleters have the same name: {who}", reason=Reason.HELD, remedy="rename one, memos go by it"
+                f"two deleters have the same name: {who}",
+                reason=Reason.HELD,
+                remedy="rename one of them, because memos are stored by name",
             )
         return links
 
@@ -170,13 +176,14 @@ class Registry:
         for plugin in self.plugins:
             if plugin.error and _concerns(plugin, resource):
                 raise PermanentError(
-                    f"{plugin.source} has a say in the deletion of {resource.kind}, and does not load: {plugin.error}",
+                    f"cannot delete {resource.kind} objects: plugin {plugin.source} cannot be loaded: {plugin.error}",
                     reason=Reason.HELD,
-                    remedy="mend or uninstall it, and start the manager again",
+                    remedy="fix or uninstall it, then restart the manager",
                 )
 
     async def _joins(self, link: Registration, ctx: DeleteContext, obj: Object) -> bool:
-        """Whether a deleter is for this object. Once it is, it stays: when the object is gone, nobody can ask again."""
+        """Whether a deleter is for this object. The answer is recorded: once the object is gone, it cannot be asked
+        again."""
         memo = ctx.memo.of(link.name)
         if link.when is None or _JOINED in memo:
             return True
@@ -185,9 +192,9 @@ class Registry:
         try:
             joins = bool(link.when(obj if link.model is None else msgspec.convert(obj, link.model, strict=False)))
         except BaseException as error:
-            # A plain function cannot be cancelled, so that whatever it raises is its own.
+            # A plain function cannot be cancelled, so whatever it raises is its own error.
             raise PermanentError(
-                f"{link.name} could not tell whether it is for {ctx.ref}: {described(error)}", reason=Reason.HELD
+                f"cannot delete {ctx.ref}: the predicate of {link.name} failed: {described(error)}", reason=Reason.HELD
             ) from error
         if joins:
             await memo.put(_JOINED)
@@ -199,17 +206,17 @@ def _source(point: EntryPoint) -> str:
 
 
 def _for(one: Registration | External, resource: Resource) -> bool:
-    """Whether it is for a resource. Raises where it is for the same kind in another version: it can neither be asked
-    about an object that it may misread, nor left out."""
+    """Whether it is for a resource. Raises if it is for another version of the kind: it might misread the object, and
+    it must not be skipped."""
     matches = [kinds.match(resource) for kinds in one.kinds]
     if Match.YES in matches:
         return True
     if Match.OTHER_VERSION in matches:
         wanted = ", ".join(str(kinds) for kinds in one.kinds)
         raise PermanentError(
-            f"{one.name} is for {wanted}, and {resource.kind} is read in {resource.api_version}",
+            f"cannot delete {resource.kind} objects: {one.name} is for {wanted}, not for {resource.api_version}",
             reason=Reason.HELD,
-            remedy=f"have it registered for {resource.group}/*",
+            remedy=f"register it for {resource.group}/*",
         )
     return False
 

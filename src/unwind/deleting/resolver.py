@@ -1,4 +1,4 @@
-"""What an object refers to: other objects, Secrets, its namespace."""
+"""Resolves references of an object: other objects, Secrets, its namespace."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class Resolver:
-    """Finds what an object refers to, where it is kept. Everything is read fresh, but namespaces: those are remembered
-    for a while, because many objects that go together are in the same one."""
+    """Resolves references of an object. Everything is read fresh except namespaces, which are cached for a while
+    because many objects that are deleted together are in the same one."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Resolver:
         remembers: float = math.inf,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`remembers`: for how many seconds; for ever is for a resolver that is made for one entry of a chain."""
+        """`remembers`: how long namespaces are cached, in seconds; forever for a resolver of a single pass."""
         self._client = client
         self._discovery = discovery or Discovery(client)
         self._remembers = remembers
@@ -42,11 +42,11 @@ class Resolver:
         self._reading: dict[str, asyncio.Lock] = {}
 
     async def resource(self, name: str) -> Resource:
-        """The resource that a person means: `pods`, `deploy`, `jobs.batch`."""
+        """The resource with this name: `pods`, `deploy`, `jobs.batch`."""
         return await self._discovery.named(name)
 
     async def object(self, reference: Reference, *, namespace: str = "") -> Object | None:
-        """The object that is referred to, or None if it is not there; `namespace` where the reference names none."""
+        """The referenced object; None if it does not exist. `namespace`: the default if the reference has none."""
         group, _, version = reference.api_version.rpartition("/")
         resource = await self._discovery.resource(reference.kind, group=group, version=version or None)
         where = (reference.namespace or namespace) if resource.namespaced else None
@@ -56,23 +56,23 @@ class Resolver:
             return None
 
     async def secret(self, reference: SecretReference, key: str, *, namespace: str = "") -> str:
-        """A value of a Secret. Raises if it is not there: it may still come."""
+        """A value of a Secret. Raises TransientError if it does not exist, because it may still be created."""
         where = reference.namespace or namespace
         try:
             secret = await self._client.get(SECRETS, reference.name, namespace=where)
             return base64.b64decode((secret.get("data") or {})[key], validate=True).decode()
         except NotFoundError:
-            raise TransientError(f"there is no Secret {where}/{reference.name}", remedy="create it") from None
+            raise TransientError(f"Secret {where}/{reference.name} not found", remedy="create it") from None
         except KeyError:
             raise TransientError(f"Secret {where}/{reference.name} has no key {key!r}", remedy="add it") from None
         except (binascii.Error, UnicodeDecodeError):
-            # The value itself is never shown.
-            raise TransientError(f"{key!r} of Secret {where}/{reference.name} is no text") from None
+            # The value itself must never be shown.
+            raise TransientError(f"cannot decode {key!r} of Secret {where}/{reference.name}: not UTF-8 text") from None
 
     async def namespace(self, name: str) -> Object | None:
-        """A namespace, or None if it is not there."""
+        """A namespace; None if it does not exist."""
         if not self._knows(name):
-            # Many may want to know the same: one asks.
+            # Many deletions may ask for the same namespace: only one reads it.
             async with self._reading.setdefault(name, asyncio.Lock()):
                 if not self._knows(name):
                     asked = self._clock.monotonic()

@@ -105,7 +105,7 @@ async def test_what_is_neither_gone_nor_kept_lets_nothing_go(returned: Any) -> N
 
     result = await entered(FakeEnd(), odd)
     assert isinstance(result, Failed)
-    assert "neither Gone nor Kept" in result.message
+    assert "instead of Gone or Kept" in result.message
 
 
 @pytest.mark.parametrize(

@@ -68,14 +68,14 @@ async def test_what_is_dropped_is_taken_out_where_it_was_written() -> None:
 async def test_a_memo_is_small() -> None:
     memo = nowhere().of("one")
     await memo.put("most", "x" * (LIMIT - 1))
-    with pytest.raises(PermanentError, match="room for"):
+    with pytest.raises(PermanentError, match="memo too large"):
         await memo.put("more", "xx")
     await memo.put("most", "y" * LIMIT)
 
 
 @pytest.mark.parametrize("key", ["", "Cancelled", "a.b", "a/b", "x" * 25, "-a"])
 async def test_a_key_that_fits_no_annotation_is_refused(key: str) -> None:
-    with pytest.raises(PermanentError, match="key of a memo"):
+    with pytest.raises(PermanentError, match="invalid memo key"):
         await nowhere().of("one").put(key)
 
 

@@ -16,7 +16,7 @@ MANAGE, SKIP, DETACH = DeletePolicy.MANAGE, DeletePolicy.SKIP, DeletePolicy.DETA
 
 
 def test_who_says_nothing_is_deleted_by_default() -> None:
-    assert ruling({}) == Ruling(MANAGE, "the default of this process")
+    assert ruling({}) == Ruling(MANAGE, "the manager's default")
 
 
 @pytest.mark.parametrize("annotation", [OURS, AZURES])

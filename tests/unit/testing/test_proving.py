@@ -157,7 +157,7 @@ async def test_it_dies_in_every_entry_not_only_in_the_first() -> None:
         (bill_every_time, 1, "the state should be"),
         (bill_then_remember, 2, "the state should be"),
         (forget_to_purge, 1, "the state should be"),
-        (gone_when_begun, 3, "says that Bucket default/b is gone"),
+        (gone_when_begun, 3, "reports that Bucket default/b is gone"),
     ],
     ids=lambda one: getattr(one, "__name__", None),
 )
