@@ -184,7 +184,9 @@ async def test_a_member_without_a_way_to_it_says_what_is_missing(client: Client)
         assert "it names no Secret with the way to it" in message(it)
         ref = {"namespace": KARMADA_CLUSTER_NAMESPACE, "name": name}
         await client.patch(CLUSTERS, name, {"spec": {"secretRef": ref}})
-        it = await member.until(lambda it: f"there is no Secret {KARMADA_CLUSTER_NAMESPACE}/{name}" in message(it))
+        it = await member.until(
+            lambda it: f"Secret {KARMADA_CLUSTER_NAMESPACE}/{name} with its credentials not found" in message(it)
+        )
         assert KARMADA_NOT_READY_TAINT in taints(it)
     await clear(client, name)
 
@@ -267,7 +269,7 @@ async def test_a_token_that_is_refused_is_replaced_while_the_one_before_still_se
         await set_token(client, member, "nonsense")
         async with running(client):
             it = await member.until(says("ClusterNotReachable"))
-            assert "does not let us in" in message(it)
+            assert "refused access" in message(it)
             await joining.join(client, cluster.client, Wish(name=member.name))
             await member.until(says("ClusterReady"), "Ready")
 

@@ -713,7 +713,7 @@ async def test_a_kubeconfig_that_is_put_right_is_used_at_once(scene: Scene) -> N
     await scene.profile("web", "web")
     async with running(scene.client, scene.namespace):
         failed = await scene.until_summary("web", lambda it: feature(it) == "Failed", "Failed")
-        assert f"SveltosCluster {scene.namespace}/edge cannot be reached" in message(failed)
+        assert f"cannot connect to SveltosCluster {scene.namespace}/edge" in message(failed)
         await scene.client.patch(SECRETS, name, {"data": {"kubeconfig": right}}, **where)
         await scene.until_provisioned("web")
 

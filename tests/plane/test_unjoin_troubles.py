@@ -138,9 +138,9 @@ async def test_credentials_that_are_revoked_in_the_middle_hold_it_until_there_ar
             await member.delete(
                 SERVICE_ACCOUNTS, account, uid=found["metadata"]["uid"], namespace=KARMADA_CLUSTER_NAMESPACE
             )
-            await it.says("UnjoinFailed", "Work web", "does not let us in", "Unauthorized", "since 20")
+            await it.says("UnjoinFailed", "Work web", "refused access", "Unauthorized", "since 20")
             await it.unblock("web-1")
-            await it.says("UnjoinFailed", "Work below", "does not let us in", "Unauthorized", "since 20")
+            await it.says("UnjoinFailed", "Work below", "refused access", "Unauthorized", "since 20")
             assert set(await it.on_member()) == {"below-0", "below-1"}
             again = {key: found[key] for key in ("apiVersion", "kind")}
             head = {"name": account, "namespace": KARMADA_CLUSTER_NAMESPACE, "labels": found["metadata"]["labels"]}

@@ -510,7 +510,7 @@ async def test_the_command_prints_the_verdict_the_chain_and_what_to_type(asker: 
         ("cm/nothing -n why", 1, "there is no ConfigMap why/nothing"),
         ("unicorn/one", 1, "this cluster knows no 'unicorn'"),
         ("just-a-name", 2, "write KIND/NAME"),
-        ("cm/x --cluster nowhere", 1, "there is no cluster nowhere"),
+        ("cm/x --cluster nowhere", 1, "cluster 'nowhere' not found"),
     ],
 )
 async def test_what_cannot_be_answered_ends_with_another_code(

@@ -1,1 +1,1 @@
-"""Members: where their credentials are, their clients, whether they answer, who they are."""
+"""Member clusters: their credentials, clients, identity and reachability."""

@@ -1,4 +1,4 @@
-"""What is in a namespace, and what belongs to what: everything that a cluster serves, by metadata only."""
+"""Lists everything in a namespace or cluster, and resolves owner references, from metadata only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN = 5
 
 
 class Content(msgspec.Struct, frozen=True):
-    """An object, as far as it matters here."""
+    """An object and its metadata."""
 
     resource: Resource
     metadata: Metadata
@@ -35,12 +35,12 @@ class Content(msgspec.Struct, frozen=True):
 
 
 async def in_namespace(client: Client, discovery: Discovery, namespace: str) -> list[Content]:
-    """Everything in a namespace. Raises if something does not answer: then nobody knows what is there."""
+    """Everything in a namespace. Raises if part of the API does not answer, because the list would be incomplete."""
     return await _everything(client, discovery, namespace)
 
 
 async def in_cluster(client: Client, discovery: Discovery) -> list[Content]:
-    """Everything there is. It costs: what is cluster-wide may own something anywhere."""
+    """Everything in the cluster. Expensive: a cluster-scoped object may own objects anywhere."""
     return await _everything(client, discovery, None)
 
 
@@ -49,8 +49,8 @@ async def _everything(client: Client, discovery: Discovery, namespace: str | Non
     if silent := await discovery.silent():
         where = f"namespace {namespace}" if namespace else "the cluster"
         raise TransientError(
-            f"{', '.join(silent)} does not answer, so nobody knows what is in {where}",
-            remedy="mend or remove its APIService",
+            f"cannot list the contents of {where}: {', '.join(silent)} does not answer",
+            remedy="fix or delete its APIService",
         )
     found: list[Content] = []
 
@@ -62,24 +62,25 @@ async def _everything(client: Client, discovery: Discovery, namespace: str | Non
 
 
 def listable(kinds: Iterable[Kind], *, namespaced: bool) -> list[Resource]:
-    """Of all kinds those that count as somebody's objects, each in the version that the server prefers; `namespaced`:
-    only those that live in namespaces."""
+    """The resources whose objects users care about, each in the preferred version. `namespaced`: only namespaced
+    resources."""
     found = {
         (one.resource.group, one.resource.plural): one.resource
         for one in reversed(list(kinds))
-        # What cannot be deleted is a view of something else (metrics of Pods): the namespace's end is nothing to it.
+        # A resource that cannot be deleted is a view of another one (such as Pod metrics) and does not block a
+        # namespace.
         if one.verbs >= {"list", "delete"} and (one.resource.namespaced or not namespaced) and not _passing(one)
     }
     return list(found.values())
 
 
 def _passing(kind: Kind) -> bool:
-    """Whether its objects go by themselves and mean nothing to anybody: there may be thousands of Events."""
+    """Whether its objects expire by themselves and belong to no user: there may be thousands of Events."""
     return kind.resource.kind == "Event" and kind.resource.group in ("", "events.k8s.io")
 
 
 async def of_kind(client: Client, resource: Resource, *, namespace: str | None = None) -> list[Content]:
-    """All objects of a resource, in a namespace or everywhere."""
+    """All objects of a resource, in a namespace or in all namespaces."""
     view = views.metadata(resource)
     found: list[Content] = []
     pages = client.pages(resource, namespace=namespace, accept=view.accept_list)
@@ -90,7 +91,7 @@ async def of_kind(client: Client, resource: Resource, *, namespace: str | None =
 
 
 def defined_by(definition: Object) -> Resource | None:
-    """The resource that a CRD defines; None if it serves no version, so that nobody can tell what there is of it."""
+    """The resource that a CRD defines; None if it serves no version, so its objects cannot be listed."""
     spec = definition["spec"]
     served = [one["name"] for one in spec["versions"] if one["served"]]
     if not served:
@@ -100,7 +101,7 @@ def defined_by(definition: Object) -> Resource | None:
 
 
 def made_by_the_server(content: Content) -> bool:
-    """Whether Kubernetes itself puts it into every namespace."""
+    """Whether Kubernetes creates this object in every namespace."""
     kind, it = content.resource.kind, content.metadata
     return (
         (kind == "Event" and content.resource.group in ("", "events.k8s.io"))
@@ -111,7 +112,7 @@ def made_by_the_server(content: Content) -> bool:
 
 
 def descendants(contents: Iterable[Content], uids: Collection[str]) -> list[Content]:
-    """What belongs to these objects, directly or through others."""
+    """The direct and indirect dependents of these objects."""
     children: dict[str, list[Content]] = {}
     for content in contents:
         for owner in content.metadata.owner_references:
@@ -127,8 +128,8 @@ def descendants(contents: Iterable[Content], uids: Collection[str]) -> list[Cont
 
 
 def orphans(contents: Collection[Content], kinds: Collection[tuple[str, str]]) -> list[Content]:
-    """What the garbage collector is about to take: all that it belonged to is gone. `kinds` (group, kind): those of
-    which everything is among the contents, so that what is not there is nowhere."""
+    """Objects that the garbage collector is about to delete, because all their owners are gone. `kinds` (group, kind):
+    those that are listed completely, so that a missing owner is known not to exist."""
     uids = {one.metadata.uid for one in contents}
     return [
         one
@@ -142,6 +143,6 @@ def orphans(contents: Collection[Content], kinds: Collection[tuple[str, str]]) -
 
 
 def named(found: Collection[Content], *, shown: int = _SHOWN) -> str:
-    """The first few of them by name, for people."""
+    """The first few objects by name, for display."""
     more = f" and {len(found) - shown} more" if len(found) > shown else ""
     return ", ".join(sorted(str(one) for one in found)[:shown]) + more

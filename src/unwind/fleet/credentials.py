@@ -1,4 +1,5 @@
-"""The Secret with the way to a member: read, and kept for as long as something is on the member."""
+"""Reads the Secret with a member's credentials and protects it with a finalizer while something is deployed on the
+member."""
 
 from __future__ import annotations
 
@@ -21,25 +22,25 @@ if TYPE_CHECKING:
     from unwind.kube.kubeconfig import Connection
 
 
-# The type of a Secret with the token of a ServiceAccount of the cluster that it is in.
+# The type of a Secret with a token for a ServiceAccount of the cluster that it is in.
 _ACCOUNT_TOKEN = "kubernetes.io/service-account-token"  # noqa: S105 - a type
 
 
 async def secret(client: Client, target: Anchor) -> Object:
-    """The Secret as it is now. Raises UnreachableError if there is none."""
+    """The current Secret. Raises UnreachableError if it does not exist."""
     if not target.secret:
-        # Without a name, the server would show all of them.
-        raise UnreachableError(f"{target} cannot be reached: it names no Secret with the way to it")
+        # Without a name, the request would list all Secrets.
+        raise UnreachableError(f"cannot connect to {target}: it does not name a Secret with credentials")
     try:
         found = await client.get(SECRETS, target.secret, namespace=target.home)
     except NotFoundError:
         raise UnreachableError(
-            f"{target} cannot be reached: there is no Secret {target.home}/{target.secret} with the way to it"
+            f"cannot connect to {target}: Secret {target.home}/{target.secret} with its credentials not found"
         ) from None
     if not belongs(target, found):
         raise UnreachableError(
-            f"{target} cannot be reached: Secret {target.home}/{target.secret} is not its own; the Secret must have an "
-            f"ownerReference to it, or be {names.KARMADA_CLUSTER_NAMESPACE}/{target.ref.name}"
+            f"cannot connect to {target}: Secret {target.home}/{target.secret} does not belong to it; "
+            f"the Secret must have an ownerReference to it, or be {names.KARMADA_CLUSTER_NAMESPACE}/{target.ref.name}"
         )
     return found
 
@@ -47,13 +48,14 @@ async def secret(client: Client, target: Anchor) -> Object:
 def belongs(target: Anchor, found: Object) -> bool:
     """Whether a Secret may be used for a member (pure).
 
-    A Cluster of Karmada names a Secret in any namespace, and the server that its token is sent to. A user who may
-    write Clusters, and no Secrets, must not get another's token sent to a server of theirs. So the Secret has to say
-    itself that it is this Cluster's, or stand where `join` puts the Secret of a Cluster of this name. The token of a
-    ServiceAccount of the management cluster never does.
+    A Karmada Cluster can name a Secret in any namespace, and the server that the token is sent to. A user who can write
+    Clusters but not Secrets must not be able to send another user's token to a server of their own. So the Secret must
+    have an ownerReference to this Cluster, or be where `join` puts the Secret of a Cluster with this name. A token for
+    a
+    ServiceAccount of the management cluster is never used.
     """
     if target.endpoint is None:
-        return True  # it is in the namespace of the cluster, and names the server itself
+        return True  # it is in the cluster's namespace, and contains the server's address itself
     if found.get("type") == _ACCOUNT_TOKEN:
         return False
     owners = {owner.get("uid") for owner in found["metadata"].get("ownerReferences") or ()}
@@ -62,8 +64,8 @@ def belongs(target: Anchor, found: Object) -> bool:
 
 
 def connection(target: Anchor, found: Object) -> Connection:
-    """The way to the member that its Secret tells. Raises UnreachableError where it tells none, or one that must not be
-    taken."""
+    """The connection to a member, from its Secret. Raises UnreachableError if the Secret is invalid, or must not be
+    used."""
     name = f"Secret {target.home}/{target.secret}"
     data: dict[str, str] = found.get("data") or {}
     try:
@@ -75,9 +77,9 @@ def connection(target: Anchor, found: Object) -> Connection:
     except UnreachableError:
         raise
     except UnwindError as error:
-        raise UnreachableError(f"{target} cannot be reached: {error}") from error
+        raise UnreachableError(f"cannot connect to {target}: {error}") from error
     if urlsplit(way.server).scheme != "https":
-        raise UnreachableError(f"{target} cannot be reached: {kubeconfig.shown(way.server)} is not an https address")
+        raise UnreachableError(f"cannot connect to {target}: {kubeconfig.shown(way.server)} is not an https address")
     return way
 
 
@@ -85,25 +87,25 @@ def _by_kubeconfig(target: Anchor, data: dict[str, str], name: str) -> Connectio
     key = target.secret_key or next(iter(sorted(data)), "")
     if key not in data:
         missing = f"has no key {key!r}" if key else "is empty"
-        raise UnreachableError(f"{target} cannot be reached: {name} {missing}")
+        raise UnreachableError(f"cannot connect to {target}: {name} {missing}")
     try:
         text = base64.b64decode(data[key], validate=True)
     except (binascii.Error, ValueError) as error:
-        raise UnreachableError(f"{target} cannot be reached: {name} is damaged ({error})") from error
+        raise UnreachableError(f"cannot connect to {target}: {name} cannot be decoded ({error})") from error
     return kubeconfig.parse(text, source=f"{key!r} in {name}")
 
 
 def _by_token(target: Anchor, endpoint: Endpoint, data: dict[str, str], name: str) -> Connection:
     if not endpoint.server:
-        raise UnreachableError(f"{target} cannot be reached: it does not say where its API server is")
+        raise UnreachableError(f"cannot connect to {target}: it has no API server address")
     if TOKEN_KEY not in data:
-        raise UnreachableError(f"{target} cannot be reached: {name} has no key {TOKEN_KEY!r}")
+        raise UnreachableError(f"cannot connect to {target}: {name} has no key {TOKEN_KEY!r}")
     try:
-        # Who writes a token with `echo` has a line end in it.
+        # A token that was written with `echo` ends with a newline.
         token = base64.b64decode(data[TOKEN_KEY], validate=True).decode().strip()
         authority = base64.b64decode(data.get(CA_BUNDLE_KEY, ""), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise UnreachableError(f"{target} cannot be reached: {name} is damaged ({error})") from error
+        raise UnreachableError(f"cannot connect to {target}: {name} cannot be decoded ({error})") from error
     return kubeconfig.Connection(
         server=endpoint.server,
         authority=authority or None,
@@ -114,23 +116,24 @@ def _by_token(target: Anchor, endpoint: Endpoint, data: dict[str, str], name: st
 
 
 async def hold(client: Client, target: Anchor) -> None:
-    """Have the Secret stay until `let_go`: who deletes a namespace deletes the Secret beside the Cluster, and without
-    it nobody could take off what is on the member. Raises UnreachableError if it is gone, or going."""
+    """Add Unwind's finalizer to the Secret, to keep it until `let_go`: deleting a namespace deletes the Secret beside
+    the Cluster, and without it the member's objects cannot be removed. Raises UnreachableError if it is gone or being
+    deleted."""
     while True:
         found = await secret(client, target)
         finalizers = _finalizers(found)
         if Finalizer.CREDENTIALS in finalizers:
             return
         if found["metadata"].get("deletionTimestamp"):
-            # The API server takes no new finalizer on what is being deleted.
+            # The API server accepts no new finalizer on an object that is being deleted.
             where = f"{target.home}/{target.secret}"
-            raise UnreachableError(f"{target} cannot be kept in reach: its Secret {where} is being deleted")
+            raise UnreachableError(f"cannot keep the credentials of {target}: Secret {where} is being deleted")
         if await _write(client, found, [*finalizers, Finalizer.CREDENTIALS.value]):
             return
 
 
 async def let_go(client: Client, target: Anchor) -> None:
-    """Let the Secret go its way. It may have gone already."""
+    """Remove Unwind's finalizer from the Secret, which may already be gone."""
     while True:
         try:
             found = await client.get(SECRETS, target.secret, namespace=target.home)
@@ -149,7 +152,7 @@ def _finalizers(found: Object) -> list[str]:
 
 
 async def _write(client: Client, found: Object, finalizers: list[str]) -> bool:
-    """Whether it was written; if not, somebody changed the Secret meanwhile, and it has to be looked at again."""
+    """Whether the write succeeded; if not, the Secret has changed and must be read again."""
     try:
         await client.revise(SECRETS, found, {"metadata": {"finalizers": finalizers}})
     except (ConflictError, NotFoundError):

@@ -1,4 +1,4 @@
-"""Which cluster a person means by its name, and what stands for it."""
+"""Finds the cluster that a user names, and the object that represents it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS: tuple[Resource, ...] = (capi.CLUSTERS, sveltos.SVELTOS_CLUSTERS, karmada
 
 
 def anchor(resource: Resource, obj: Object) -> Anchor:
-    """What an object of one of these kinds stands for (pure)."""
+    """The anchor of an object of one of these kinds (pure)."""
     if resource.group == capi.CLUSTERS.group:
         return targets.of_capi(_read(obj, capi.Cluster))
     if resource.group == sveltos.SVELTOS_CLUSTERS.group:
@@ -31,21 +31,22 @@ def anchor(resource: Resource, obj: Object) -> Anchor:
 
 
 async def anchor_of(client: Client, discovery: Discovery, ref: ObjectRef) -> Anchor:
-    """What stands for a member, read now. Raises UnwindError if it is gone, or another has its name."""
+    """The anchor of a member, read now. Raises UnwindError if its object is gone, or was replaced by another of that
+    name."""
     if not any((one.group, one.kind) == (ref.group, ref.kind) for one in _KINDS):
-        raise UnwindError(f"{ref} stands for no cluster")
+        raise UnwindError(f"cannot connect to {ref}: it does not represent a cluster")
     resource = await discovery.resource(ref.kind, group=ref.group)
     try:
         found = await client.get(resource, ref.name, namespace=ref.namespace or None)
     except NotFoundError:
-        raise UnwindError(f"{ref} is not there any more, so nobody knows the way to that cluster") from None
+        raise UnwindError(f"cannot connect to the cluster of {ref}: the object no longer exists") from None
     if ref.uid and found["metadata"]["uid"] != ref.uid:
-        raise UnwindError(f"{ref} is another one by now")
+        raise UnwindError(f"cannot connect to the cluster of {ref}: the object was replaced by another one")
     return anchor(resource, found)
 
 
 async def called(client: Client, discovery: Discovery, text: str) -> Anchor:
-    """The cluster that a person calls NAME, or NAMESPACE/NAME: of Cluster API, of Sveltos or of Karmada.
+    """The cluster with this NAME or NAMESPACE/NAME: of Cluster API, of Sveltos or of Karmada.
 
     Raises UnwindError if there is none, or more than one.
     """
@@ -59,10 +60,10 @@ async def called(client: Client, discovery: Discovery, text: str) -> Anchor:
         objects = await client.list(resource, namespace=namespace or None, fields=f"metadata.name={name}")
         found += [anchor(resource, it) for it in objects]
     if not found:
-        raise UnwindError(f"there is no cluster {text}", remedy="write NAME, or NAMESPACE/NAME")
+        raise UnwindError(f"cluster {text!r} not found", remedy="use NAME or NAMESPACE/NAME")
     if len(found) > 1:
         several = ", ".join(f"{one} ({one.ref.group})" for one in found)
-        raise UnwindError(f"{text} may mean {several}", remedy="write NAMESPACE/NAME")
+        raise UnwindError(f"{text!r} is ambiguous: {several}", remedy="use NAMESPACE/NAME")
     return found[0]
 
 

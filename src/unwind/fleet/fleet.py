@@ -1,4 +1,4 @@
-"""The members that somebody works with, each opened once and shared."""
+"""The fleet: open connections to members, shared by all users of a member."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.kube.kubeconfig import Connection
 
-# Add-ons come in swarms, one summary after the other: a member that nobody needs just now is soon needed again.
+# Add-ons come in bursts, one ClusterSummary after the other: a member that is idle now is soon needed again.
 LINGER = 30.0
-# The way to the management cluster; no digest is like it.
+# The key of the management cluster; no digest equals it.
 _HOME = ""
 
 
 class _Shared:
-    """One open member, and how many work with it."""
+    """One open member, and its number of users."""
 
     def __init__(self, way: str) -> None:
         self.way = way
@@ -51,7 +51,7 @@ class _Shared:
     async def opened(self) -> Member:
         await self.tried.wait()
         if self.member is None:
-            raise self.error or UnreachableError("members are no longer opened: the process ends")
+            raise self.error or UnreachableError("cannot open the member: the process is shutting down")
         return self.member
 
 
@@ -66,7 +66,7 @@ class Fleet:
         troubled: Callable[[Exception], None] = lambda _: None,
         observe: Callable[[str, str, int, float], None] = lambda *_: None,
     ) -> None:
-        """`client`: of the management cluster. `troubled` is told what goes wrong in members' watches."""
+        """`client`: of the management cluster. `troubled` is called with errors of members' watches."""
         self._client = client
         self._clock = clock
         self._troubled = troubled
@@ -75,11 +75,11 @@ class Fleet:
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
         self._shared: dict[str, _Shared] = {}
-        """By the way to them: whatever stands for a cluster, it is opened and watched once."""
+        """By connection: a cluster is opened and watched once, whatever objects represent it."""
         self._ways: dict[str, str] = {}
-        """The way to each target that was last found, by its uid."""
+        """The last known connection of each target, by its uid."""
         self._read: dict[str, tuple[float, Connection, str]] = {}
-        """When that was, and what it is; as long as it is open."""
+        """When that was read, and the connection itself; kept while it is open."""
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
@@ -93,23 +93,24 @@ class Fleet:
                 shared.lingering.cancel()
         for task in self._tasks:
             task.cancel()
-        # What was raised in the body goes on by itself, and not in a group.
+        # An exception of the body is raised as it is, and not in a group.
         await self._group.__aexit__(None, None, None)
 
     @property
     def open(self) -> int:
-        """How many members are open."""
+        """Number of open members."""
         return len(self._shared)
 
     @asynccontextmanager
     async def member(self, target: Anchor, *, system_uid: str = "") -> AsyncIterator[Member]:
-        """The member that a target stands for, which has just answered.
+        """The member of a target, verified to answer.
 
-        `system_uid`: what it was known by when something was put there. Raises UnreachableError if it cannot be
-        reached, or if another cluster answers in its place; the text says what is missing.
+        `system_uid`: its identity when something was deployed on it. Raises UnreachableError if it is unreachable, or
+        if
+        another cluster answers at its address; the message says which.
         """
         if target.pull_mode:
-            raise UnreachableError(f"{target} is in pull mode: it cannot be reached from here")
+            raise UnreachableError(f"cannot connect to {target}: it is in pull mode")
         way, key = await self._way(target)
         async with self._using(key, lambda: self._connect(target, way), target.ref) as member:
             if system_uid and member.system_uid != system_uid:
@@ -119,12 +120,12 @@ class Fleet:
             yield member if member.ref == target.ref else member.standing_for(target.ref)
 
     def look_again(self, target: Anchor) -> None:
-        """Have the way to a target read anew, although it was a moment ago."""
+        """Read the credentials of a target again, although they were read a moment ago."""
         self._read.pop(target.ref.uid, None)
 
     async def _way(self, target: Anchor) -> tuple[Connection, str]:
-        """How it is reached, and what that is known by. Read each time, but for a moment ago: a Secret that was rotated
-        is another way in, and the old one may be shut."""
+        """Its connection, and the key of it. Read each time unless it was read a moment ago: a rotated Secret is a new
+        connection, and the old credentials may be revoked."""
         uid, now = target.ref.uid, self._clock.monotonic()
         if (last := self._read.get(uid)) and now - last[0] < RECENT and self._ways.get(uid) == last[2]:
             return last[1:]
@@ -136,12 +137,12 @@ class Fleet:
         return way, key
 
     def reread(self, uid: str) -> None:
-        """Have the way to a target read again when it is next asked for, be it at once: its Secret has changed."""
+        """Read the credentials of a target again on the next use: its Secret has changed."""
         self._read.pop(uid, None)
 
     @asynccontextmanager
     async def management(self) -> AsyncIterator[Member]:
-        """The management cluster itself, as a member: where what is `Local` goes."""
+        """The management cluster itself, as a member: `Local` manifests are deployed there."""
         async with self._using(_HOME, self._at_home) as member:
             yield member
 
@@ -173,11 +174,11 @@ class Fleet:
             self._left(shared)
 
     async def _verify(self, member: Member, shared: _Shared, ref: ObjectRef) -> None:
-        """It has been open for a while: does it still answer, and is it still the same?"""
+        """Check that a member that has been open for a while still answers, and is still the same cluster."""
         try:
             await member.verify(within=RECENT)
         except (ApiError, UnreachableError) as error:
-            # Whoever comes next shall find out anew who is there.
+            # The next user must check the identity again.
             shared.outdated = True
             self._forget(shared)
             raise _told(ref, error) from error
@@ -191,7 +192,7 @@ class Fleet:
             shared.lingering = self._clock.call_later(LINGER, lambda: self._close(shared))
 
     def _close(self, shared: _Shared) -> None:
-        self._forget(shared)  # at once: nobody may find it while it closes
+        self._forget(shared)  # at once: it must not be found while it closes
         shared.over.set()
 
     def _forget(self, shared: _Shared) -> None:
@@ -202,8 +203,8 @@ class Fleet:
                 self._read.pop(uid, None)
 
     def _outdate(self, uid: str, way: str) -> None:
-        """The Secret may tell another way than before: what was opened by that one is closed as soon as nobody uses it,
-        unless another target is reached by it still."""
+        """The Secret may contain another connection than before: close the old one as soon as it is unused, unless
+        another target still uses it."""
         before, self._ways[uid] = self._ways.get(uid), way
         shared = self._shared.get(before) if before and before != way else None
         if shared is None or before in self._ways.values():
@@ -216,8 +217,8 @@ class Fleet:
         self._left(shared)
 
     async def _keep(self, shared: _Shared, connect: Callable[[], AbstractAsyncContextManager[Member]]) -> None:
-        """Hold a member open. In a task of its own, because its watches belong to the task that opened them, and who
-        opens it first may leave first."""
+        """Keep a member open. Runs in its own task, because its watches belong to the task that opened them, and the
+        first user may leave first."""
         try:
             async with connect() as member:
                 shared.member = member
@@ -239,7 +240,7 @@ class Fleet:
                 system_uid = await client.cluster_uid()
             except UnwindError as error:
                 raise _told(target.ref, error) from error
-            # Whatever else is behind that address: from now on only this cluster is believed.
+            # From now on only this cluster is accepted, whatever else is behind that address.
             client.pin(system_uid)
             member = Member(
                 target.ref, client, system_uid=system_uid, answered=True, clock=self._clock, troubled=self._troubled
@@ -250,7 +251,7 @@ class Fleet:
     @asynccontextmanager
     async def _at_home(self) -> AsyncIterator[Member]:
         uid = await self._client.cluster_uid()
-        # Nothing stands for the management cluster but what it is known by.
+        # No object represents the management cluster, only its identity.
         ref = ObjectRef(version=NAMESPACES.version, kind=NAMESPACES.kind, name="kube-system", uid=uid)
         member = Member(ref, self._client, system_uid=uid, answered=True, clock=self._clock, troubled=self._troubled)
         async with member:
@@ -258,11 +259,11 @@ class Fleet:
 
 
 def _digest(way: Connection) -> str:
-    """The same for all who go the same way: address, authority, credentials."""
+    """A key of a connection: address, CA and credentials."""
     return hashlib.sha256(msgspec.json.encode(way, order="sorted")).hexdigest()
 
 
 def _told(ref: ObjectRef, error: UnwindError) -> UnreachableError:
-    # It may have answered, but not to us: a token that has run out, a user without rights.
-    how = "does not let us in" if isinstance(error, ApiError) else "does not answer"
+    # The server may have answered but refused: an expired token, a user without permissions.
+    how = "refused access" if isinstance(error, ApiError) else "does not answer"
     return UnreachableError(f"{ref} {how}: {error}")

@@ -1,6 +1,6 @@
-"""A cluster becomes a member: made on both sides, taken back if it fails half-way; and our end of it taken out again.
+"""Joins a cluster as a member: creates objects on both sides, rolls back on failure; and removes them from the member.
 
-What is there already from a join that was cut short is gone on with, so that the same command may be given again.
+An interrupted join is resumed by running the same command again.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from unwind.kube.kubeconfig import Connection
 
 _CONTROL_PLANE, _MEMBER = "control plane", "member"
-# A new account and its rights reach the server's own caches a moment after they were written.
+# A new service account and its permissions reach the server's caches a moment after they were written.
 _BELIEVED_WITHIN = 15.0
-# Whoever pressed Ctrl-C wants to have it over, also where a server does not answer.
+# After Ctrl-C the command must end soon, also if a server does not answer.
 _TAKEN_BACK_WITHIN = 45.0
-_NO_TOKEN = "(made when the cluster is joined)"  # noqa: S105 - that is no token
+_NO_TOKEN = "(created by the join)"  # noqa: S105 - not a token
 
 
 class Result(StrEnum):
-    """What became of one object."""
+    """The result for one object."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -46,12 +46,12 @@ class Result(StrEnum):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one object, for people and programs."""
+    """The result for one object, for display and JSON."""
 
     kind: str
     name: str
     where: str
-    """In the member, or in the control plane."""
+    """The member, or the control plane."""
     result: Result
 
     def __str__(self) -> str:
@@ -59,16 +59,16 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
-    """A member, and what was done for it."""
+    """A member, and what was created for it."""
 
     name: str
     id: str
-    """What it is known by: the uid of its kube-system."""
+    """Its identity: the uid of its kube-system namespace."""
     done: tuple[Done, ...] = ()
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What was there before."""
+    """What existed before."""
 
     home: str
     identity: str
@@ -76,7 +76,8 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def rehearse(home: Client, member: Client, wish: Wish) -> list[Object]:
-    """What would be made, the member's side first. Nothing is written; raises UnwindError where join would refuse."""
+    """The objects that a join would create, those of the member first (dry run). Raises UnwindError if join would
+    refuse."""
     found = await _look(home, member, wish)
     mark = {names.JOINED_LABEL: found.home}
     secret = memberships.secret(wish, member.connection, "", home=found.home)
@@ -93,28 +94,28 @@ async def rehearse(home: Client, member: Client, wish: Wish) -> list[Object]:
 
 
 async def join(home: Client, member: Client, wish: Wish, *, announce: Callable[[str], None] = lambda _: None) -> Joined:
-    """Make a cluster a member of a control plane (`home`). What this call made is taken back if it does not succeed."""
+    """Join a cluster to a control plane (`home`). Rolls back what it created if it fails."""
     found = await _look(home, member, wish)
     work = _Work(home, member, wish, found, announce)
     try:
         await work.carry_out()
     except (Exception, asyncio.CancelledError) as error:
         if left := await work.take_back():
-            told = str(error) or "it was interrupted"
-            raise UnwindError(f"{told}; left behind: {', '.join(left)}", remedy="join again, to go on") from error
+            told = str(error) or "interrupted"
+            raise UnwindError(f"{told}; left behind: {', '.join(left)}", remedy="run join again to resume") from error
         raise
     return Joined(name=wish.name, id=found.identity, done=tuple(work.done))
 
 
 async def take_out(client: Client, name: str, namespace: str, *, joined_to: str) -> list[str]:
-    """Take our credentials out of a member; returns what went, by name. What does not carry our mark stays.
+    """Remove Unwind's credentials from a member; returns what was deleted. Objects without Unwind's label stay.
 
-    `client`: of the member, with other credentials than those that go. `joined_to`: the control plane's kube-system
-    uid. The namespace goes, too, if it is ours and nothing else is in it.
+    `client`: of the member, with credentials other than those that are removed. `joined_to`: the uid of the control
+    plane's kube-system namespace. The namespace is deleted as well if Unwind created it and it is empty.
     """
     gone = []
     for resource, called, where in (
-        # The rights first: should the rest not work, what is left is worth nothing to whoever finds it.
+        # Permissions first: if the rest fails, the remaining credentials are worthless.
         (CLUSTER_ROLE_BINDINGS, memberships.role(name), None),
         (CLUSTER_ROLES, memberships.role(name), None),
         (SERVICE_ACCOUNTS, memberships.account(name), namespace),
@@ -126,17 +127,17 @@ async def take_out(client: Client, name: str, namespace: str, *, joined_to: str)
                 continue
             if resource is NAMESPACES and await _inside(client, called):
                 continue
-            # As it was looked at: somebody may make it theirs at this moment.
+            # With the version that was read as a precondition: another client may take it over at this moment.
             version = found["metadata"]["resourceVersion"]
             await client.delete(resource, called, uid=found["metadata"]["uid"], namespace=where, version=version)
         except (NotFoundError, ConflictError):
-            continue  # it is gone, or another's by now
+            continue  # it is gone, or belongs to another client by now
         gone.append(f"{resource.kind} {where}/{called}" if where else f"{resource.kind} {called}")
     return gone
 
 
 class _Work:
-    """One join, as far as it has got."""
+    """The progress of one join."""
 
     def __init__(
         self, home: Client, member: Client, wish: Wish, found: _Found, announce: Callable[[str], None]
@@ -148,7 +149,7 @@ class _Work:
         self._announce = announce
         self._made: list[tuple[Client, Resource, Object]] = []
         self._unsure: list[str] = []
-        """What was asked for, and no answer came."""
+        """Requests without an answer: the objects may or may not exist."""
         self.done: list[Done] = []
 
     async def carry_out(self) -> None:
@@ -161,13 +162,13 @@ class _Work:
         secret = await self._have_secret()
         cluster = await self._have_cluster()
         await self._have_owned(secret, cluster)
-        # Labelled with whose it is: one that was left by another cluster of this name is another one.
+        # Labelled with its owner: one that another cluster of this name left behind is a different object.
         label = {names.MEMBER_LABEL: cluster["metadata"]["uid"]}
         execution = memberships.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{wish.name}", labels=label)
         await self._have(self._home, NAMESPACES, execution)
 
     async def take_back(self) -> list[str]:
-        """Take back what was made here, the last first; returns what may be left."""
+        """Roll back what was created here, newest first; returns what may be left."""
         left = [*self._unsure]
         try:
             async with asyncio.timeout(_TAKEN_BACK_WITHIN):
@@ -185,16 +186,16 @@ class _Work:
     async def _delete(self, client: Client, resource: Resource, made: Object) -> None:
         meta, called = made["metadata"], self._called(client, resource, made)
         if resource is NAMESPACES and (inside := await _inside(client, meta["name"])):
-            self._announce(f"{called} stays: {contents.named(inside)} is in it")
+            self._announce(f"keeping {called}: it contains {contents.named(inside)}")
             return
         try:
             await client.delete(resource, meta["name"], uid=meta["uid"], namespace=meta.get("namespace"))
         except (NotFoundError, ConflictError):
-            return  # somebody was faster
-        self._announce(f"{called} taken back")
+            return  # another client was faster
+        self._announce(f"deleted {called}")
 
     async def _have(self, client: Client, resource: Resource, body: Object) -> Object:
-        """The object, made or found. What is found has to be ours, but for a namespace."""
+        """The object, created or found. A found object must belong to this join, except a namespace."""
         if made := await self._create(client, resource, body):
             return made
         meta = body["metadata"]
@@ -211,7 +212,7 @@ class _Work:
         return now
 
     async def _have_secret(self) -> Object:
-        """The Secret with a token that has been seen to work."""
+        """The Secret with a token that is verified to work."""
         wish, member = self._wish, self._member
         found = await _get(self._home, SECRETS, wish.name, wish.namespace)
         if found:
@@ -225,14 +226,14 @@ class _Work:
         if found is None:
             if made := await self._create(self._home, SECRETS, body):
                 return made
-            raise UnwindError(f"{wish.name} is being joined by somebody else at this moment", remedy="try again")
+            raise UnwindError(f"cannot join {wish.name}: another join of it is running", remedy="retry")
         patch = {"metadata": {"uid": found["metadata"]["uid"]}, "data": body["data"]}
         written = await self._home.patch(SECRETS, wish.name, patch, namespace=wish.namespace)
         self._tell(self._home, SECRETS, written, Result.CHANGED)
         return written
 
     async def _serves(self, secret: Object) -> bool:
-        """Whether the token of an earlier join will do."""
+        """Whether the token of an earlier join still works."""
         try:
             way = self._way(secret)
             await tokens.prove(way, identity=self._found.identity)
@@ -242,7 +243,7 @@ class _Work:
         return token is None or not token.due(datetime.now(UTC))
 
     def _way(self, secret: Object) -> Connection:
-        """Exactly as the control plane will go."""
+        """The same connection that the control plane will use."""
         body = memberships.cluster(self._wish, self._member.connection, identity=self._found.identity)
         return credentials.connection(targets.of_karmada(msgspec.convert(body, Cluster)), secret)
 
@@ -254,14 +255,14 @@ class _Work:
                 self._home, CLUSTERS, memberships.cluster(wish, way, identity=self._found.identity)
             )
             if made is None:
-                raise UnwindError(f"{wish.name} is being joined by somebody else at this moment", remedy="try again")
+                raise UnwindError(f"cannot join {wish.name}: another join of it is running", remedy="retry")
             await self._refuse_twins(msgspec.convert(made, Cluster))
             return await self._strategy_once(made)
         body = memberships.cluster(wish, way, identity=self._found.identity)
         annotations = body["metadata"].get("annotations") or {}
         patch = {
             "metadata": {"uid": before.metadata.uid, "annotations": annotations},
-            # What no longer holds is taken out: above all, that nobody looks at its certificate.
+            # Obsolete fields are removed, above all insecureSkipTLSVerification.
             "spec": {
                 "insecureSkipTLSVerification": None,
                 "proxyURL": None,
@@ -275,7 +276,7 @@ class _Work:
         return now
 
     async def _strategy_once(self, cluster: Object) -> Object:
-        """Where the field is served, what it says is not said twice."""
+        """If the field is served, the annotation with the same value is not needed."""
         strategy = self._wish.remove_strategy
         if strategy is None or cluster["spec"].get("removeStrategy") != strategy:
             return cluster
@@ -288,12 +289,12 @@ class _Work:
         return await self._home.patch(CLUSTERS, cluster["metadata"]["name"], patch)
 
     async def _refuse_twins(self, ours: Cluster) -> None:
-        """Two who join the same cluster under two names at once both find nobody; the later one gives way."""
+        """Two joins of the same cluster under two names may both find none at first; the later one gives way."""
         others = [one for one in await _clusters(self._home) if memberships.may_be_older(one, ours)]
         memberships.standing(self._wish, others, identity=ours.spec.id, server=ours.spec.api_endpoint)
 
     async def _have_owned(self, secret: Object, cluster: Object) -> None:
-        """Let the Secret go when the Cluster has gone."""
+        """Make the Cluster the owner of the Secret, so that it is deleted with it."""
         meta = cluster["metadata"]
         owner = {
             "apiVersion": CLUSTERS.api_version,
@@ -302,20 +303,20 @@ class _Work:
             "uid": meta["uid"],
         }
         keys = {key: secret["metadata"][key] for key in ("name", "namespace", "uid")}
-        # Applied: the manager, which has seen the Cluster by now, writes to the Secret as well.
+        # Server-side apply: the manager, which has seen the Cluster by now, writes to the Secret as well.
         await self._home.apply(
             SECRETS,
             {"apiVersion": "v1", "kind": SECRETS.kind, "metadata": {**keys, "ownerReferences": [owner]}},
         )
 
     async def _create(self, client: Client, resource: Resource, body: Object) -> Object | None:
-        """The new object; None if one of its name is there."""
+        """The new object; None if one with its name exists."""
         try:
             made = await client.create(resource, body)
         except AlreadyExistsError:
             return None
         except (UnreachableError, asyncio.CancelledError):
-            self._unsure.append(f"{self._called(client, resource, body)}, of which it is not known whether it was made")
+            self._unsure.append(f"{self._called(client, resource, body)} (may exist: its creation was not answered)")
             raise
         self._made.append((client, resource, made))
         self._tell(client, resource, made, Result.CREATED)
@@ -334,24 +335,22 @@ class _Work:
 
 
 async def _look(home: Client, member: Client, wish: Wish) -> _Found:
-    """Who both of them are, and what is there. Raises UnwindError where the cluster cannot become a member."""
+    """The identity of both clusters, and what exists. Raises UnwindError if the cluster cannot be joined."""
     wish.check()
     if urlsplit(member.connection.server).scheme != "https":
-        raise UnwindError(
-            f"the cluster that is to be joined cannot be used: {member.connection.server} is not an https address"
-        )
+        raise UnwindError(f"cannot join the cluster: {member.connection.server} is not an https address")
     try:
         identity = await member.cluster_uid()
     except (ApiError, UnreachableError) as error:
-        raise UnwindError(f"the cluster that is to be joined cannot be used: {error}") from error
+        raise UnwindError(f"cannot join the cluster: {error}") from error
     try:
         uid = await home.cluster_uid()
         clusters = await _clusters(home)
     except (ApiError, UnreachableError) as error:
-        raise UnwindError(f"the control plane cannot be used: {error}") from error
+        raise UnwindError(f"cannot use the control plane: {error}") from error
     cluster = memberships.standing(wish, clusters, identity=identity, server=member.connection.server)
     made = memberships.credentials(wish, home=uid)
-    # What can be known before anything is written is told then.
+    # Whatever can be refused is refused before anything is written.
     for client, resource, name, namespace in (
         (member, NAMESPACES, wish.namespace, None),
         *((member, kind, it["metadata"]["name"], it["metadata"].get("namespace")) for kind, it in made),
@@ -371,7 +370,7 @@ async def _clusters(home: Client) -> list[Cluster]:
         if error.code != 404:
             raise
         raise UnwindError(
-            f"this control plane does not know {CLUSTERS.kind} of {CLUSTERS.group}", remedy="`unwind install` brings it"
+            f"the {CLUSTERS.kind} CRD of {CLUSTERS.group} is not installed", remedy="run `unwind install` first"
         ) from error
 
 
@@ -383,16 +382,17 @@ async def _get(client: Client, resource: Resource, name: str, namespace: str | N
 
 
 def _refuse(where: str, resource: Resource, found: Object, *, home: str) -> None:
-    """Raise UnwindError for what is going, or somebody else's. A namespace may be anybody's."""
+    """Raise UnwindError for an object that is being deleted or belongs to another owner. A namespace may belong to
+    anyone."""
     called = f"{resource.kind} {_name(found)} in the {where}"
     if found["metadata"].get("deletionTimestamp"):
-        raise UnwindError(f"{called} is being deleted", remedy="wait until it is gone, and join again")
+        raise UnwindError(f"{called} is being deleted", remedy="wait until it is gone, then join again")
     if resource is not NAMESPACES and not _marked(found, home):
-        raise UnwindError(f"{called} is somebody else's", remedy="choose another name, or --cluster-namespace")
+        raise UnwindError(f"{called} was not created by this join", remedy="use another name or --cluster-namespace")
 
 
 def _has(found: Object, body: Object) -> bool:
-    """Whether an object is as it would be made."""
+    """Whether an object already has these contents."""
     return all(found.get(field) == value for field, value in body.items() if field != "metadata")
 
 
@@ -402,7 +402,7 @@ def _name(found: Object) -> str:
 
 
 async def _inside(client: Client, namespace: str) -> list[contents.Content]:
-    """What people or programs put into a namespace."""
+    """What users or programs created in a namespace."""
     found = await contents.in_namespace(client, Discovery(client), namespace)
     return [one for one in found if not contents.made_by_the_server(one)]
 

@@ -1,4 +1,4 @@
-"""A member, while somebody works with it."""
+"""A member cluster with an open connection."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 RECENT = 2.0
-"""Seconds for which what a member said is not asked again: each request may fail a moment later anyway."""
+"""Seconds for which an answer of a member is reused: any request may fail a moment later anyway."""
 
 
 class Member:
-    """A cluster that add-ons or Works are on: who it is, how it is spoken to. Use it as an async context manager."""
+    """A cluster with add-ons or Works: its identity, client and watches. Use it as an async context manager."""
 
     def __init__(
         self,
@@ -39,15 +39,15 @@ class Member:
         clock: Clock = SYSTEM,
         troubled: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        """`ref`: the object that stands for it. `system_uid`: what it is known by, the uid of its kube-system.
-        `answered`: whether that is what it has just said itself."""
+        """`ref`: the object that represents it. `system_uid`: its identity, the uid of its kube-system namespace.
+        `answered`: whether the member itself has just confirmed that."""
         self.ref = ref
         self.client = client
         self.system_uid = system_uid
         self._clock = clock
         self._answers: Together[float] = Together()
         self._answered = [clock.monotonic() if answered else -math.inf]
-        """When it last answered as the one that it is; shared by all who stand for it."""
+        """When its identity was last verified; shared by all objects that represent it."""
         self.watches = Watches(client, cluster=system_uid, clock=clock, troubled=troubled)
         self.discovery = Discovery(client)
         self.resolver = Resolver(client, discovery=self.discovery, remembers=RECENT, clock=clock)
@@ -62,15 +62,15 @@ class Member:
         await self.watches.__aexit__(kind, error, traceback)
 
     def standing_for(self, ref: ObjectRef) -> Member:
-        """The same member with another object that stands for it; all else is shared."""
+        """The same member for another object that represents it; everything else is shared."""
         other = copy.copy(self)
         other.ref = ref
         return other
 
     async def verify(self, *, within: float = 0.0) -> None:
-        """Raise UnreachableError if it does not answer, or another cluster does in its place.
+        """Raise UnreachableError if it does not answer, or if another cluster answers.
 
-        `within`: it will do if it answered so many seconds ago.
+        `within`: an answer of so many seconds ago is enough.
         """
         if self._clock.monotonic() - self._answered[0] >= within:
             self._answered[0] = await self._answers.ask("", self._ask)

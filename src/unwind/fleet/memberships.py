@@ -1,4 +1,4 @@
-"""What a member and its control plane are to have, and who may become one (pure)."""
+"""The objects of a membership on both sides, and the checks before a join (pure)."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-# Karmada's own limit: what is put in front of the name has to fit, too.
+# Karmada's own limit: the prefix must fit as well.
 _LONGEST = 48
 _LONGEST_NAMESPACE = 63
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member is to be called, and what is said of it."""
+    """The options of a join."""
 
     name: str
     namespace: str = names.KARMADA_CLUSTER_NAMESPACE
-    """Where credentials are, in the member and in the control plane."""
+    """The namespace of the credentials, in the member and in the control plane."""
     provider: str = ""
     region: str = ""
     zones: tuple[str, ...] = ()
     remove_strategy: RemoveStrategy | None = None
 
     def check(self) -> None:
-        """Raise UnwindError for what cannot be a name."""
+        """Raise UnwindError for an invalid name."""
         for option, text, longest in (
-            ("the name", self.name, _LONGEST),
+            ("name", self.name, _LONGEST),
             ("--cluster-namespace", self.namespace, _LONGEST_NAMESPACE),
         ):
             if len(text) > longest or not _LABEL.fullmatch(text):
                 raise UnwindError(
-                    f"{option} {text!r} cannot be used",
-                    remedy=f"lower case letters, digits and '-' between them, at most {longest}",
+                    f"invalid {option} {text!r}",
+                    remedy=f"use lower case letters, digits and '-' between them, at most {longest}",
                 )
 
     @property
@@ -61,7 +61,7 @@ def account(name: str) -> str:
 
 
 def role(name: str) -> str:
-    """Its role, and the binding of it."""
+    """The name of its ClusterRole and ClusterRoleBinding."""
     return f"{names.KARMADA_ROLE}{account(name)}"
 
 
@@ -70,9 +70,10 @@ def namespace(name: str, *, labels: dict[str, str] | None = None) -> Object:
 
 
 def credentials(wish: Wish, *, home: str) -> list[tuple[Resource, Object]]:
-    """What is ours in a member, in the order in which it is made. `home`: the control plane's kube-system uid."""
+    """Unwind's objects in a member, in order of creation. `home`: the uid of the control plane's kube-system
+    namespace."""
     mark = {names.JOINED_LABEL: home}
-    # A Work may be of anything, so this may do anything, as with Karmada.
+    # A Work may contain any kind, so this role allows everything, as with Karmada.
     rules = [
         {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
         {"nonResourceURLs": ["*"], "verbs": ["get"]},
@@ -94,23 +95,23 @@ def credentials(wish: Wish, *, home: str) -> list[tuple[Resource, Object]]:
 
 
 def secret(wish: Wish, way: Connection, token: str, *, home: str) -> Object:
-    """The Secret with the way to the member."""
+    """The Secret with the member's credentials."""
     data = {TOKEN_KEY: token.encode()} | ({CA_BUNDLE_KEY: way.authority} if way.authority else {})
     body = _object(SECRETS, wish.name, namespace=wish.namespace, labels={names.JOINED_LABEL: home})
     return {**body, "data": {key: base64.b64encode(text).decode() for key, text in data.items()}}
 
 
 def cluster(wish: Wish, way: Connection, *, identity: str) -> Object:
-    """The Cluster that stands for the member. `identity`: its kube-system uid."""
+    """The Cluster object of the member. `identity`: the uid of its kube-system namespace."""
     body = _object(CLUSTERS, wish.name)
     if wish.remove_strategy:
-        # An API server that does not know the field drops it without a word: then this holds.
+        # An API server without the field in its schema drops it silently: then the annotation counts.
         body["metadata"]["annotations"] = {names.REMOVE_STRATEGY_ANNOTATION: wish.remove_strategy.value}
     return {**body, "spec": {"syncMode": SyncMode.PUSH.value, "id": identity, **reached(wish, way), **said(wish)}}
 
 
 def reached(wish: Wish, way: Connection) -> Object:
-    """How the member is reached, as its Cluster tells it."""
+    """The connection fields of the Cluster object."""
     return {
         "apiEndpoint": way.server,
         "secretRef": {"namespace": wish.namespace, "name": wish.name},
@@ -120,7 +121,7 @@ def reached(wish: Wish, way: Connection) -> Object:
 
 
 def said(wish: Wish) -> Object:
-    """What a person said of it, and nothing else."""
+    """The fields that the user set, and nothing else."""
     told = {
         "provider": wish.provider,
         "region": wish.region,
@@ -131,9 +132,9 @@ def said(wish: Wish) -> Object:
 
 
 def standing(wish: Wish, clusters: Iterable[Cluster], *, identity: str, server: str) -> Cluster | None:
-    """The Cluster that is there already for this very member. Raises UnwindError if it cannot become one.
+    """The existing Cluster object of this member; None if there is none. Raises UnwindError if it cannot be joined.
 
-    `identity`: the member's kube-system uid. `server`: its address.
+    `identity`: the uid of the member's kube-system namespace. `server`: its address.
     """
     found = None
     for one in clusters:
@@ -142,25 +143,25 @@ def standing(wish: Wish, clusters: Iterable[Cluster], *, identity: str, server: 
             found = one
         elif spec.id == identity or (not spec.id and spec.api_endpoint == server):
             raise UnwindError(
-                f"this cluster is joined already, as {name}",
-                remedy=f"unjoin {name} first, or go on with that name",
+                f"this cluster is already joined as {name}",
+                remedy=f"unjoin {name} first, or use that name",
             )
     if found is None:
         return None
     if found.spec.id != identity:
-        which = f"cluster {found.spec.id}" if found.spec.id else "a cluster that is not known yet"
-        raise UnwindError(f"the name {wish.name} is taken by {which}", remedy="choose another name")
+        which = f"cluster {found.spec.id}" if found.spec.id else "a cluster without an id"
+        raise UnwindError(f"the name {wish.name} is taken by {which}", remedy="use another name")
     if found.metadata.terminating:
-        raise UnwindError(f"{wish.name} is being unjoined", remedy="wait until it is gone, and join again")
+        raise UnwindError(f"{wish.name} is being unjoined", remedy="wait until it is gone, then join again")
     if found.spec.sync_mode != SyncMode.PUSH:
-        raise UnwindError(f"{wish.name} is joined already, in {found.spec.sync_mode} mode", remedy="unjoin it first")
+        raise UnwindError(f"{wish.name} is already joined in {found.spec.sync_mode} mode", remedy="unjoin it first")
     return found
 
 
 def may_be_older(other: Cluster, ours: Cluster) -> bool:
-    """Whether a Cluster may have been there before ours, which has just been made.
+    """Whether a Cluster may be older than ours, which was just created.
 
-    Of two that were made in the same second, the versions tell, unless the other one was written to since.
+    If both were created in the same second, resourceVersions decide, unless the other one was updated since.
     """
     then, now = other.metadata, ours.metadata
     if then.creation_timestamp != now.creation_timestamp:

@@ -1,4 +1,4 @@
-"""What stands for a member on the management cluster, whichever kind it is of (pure)."""
+"""Anchors: the objects on the management cluster that represent members, of any kind (pure)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from unwind.api import capi, karmada, sveltos
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.sveltos import ClusterType
 
-# Where Cluster API puts a kubeconfig in its Secret.
+# The key of the kubeconfig in Cluster API's Secrets.
 _CAPI_KEY = "value"
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an API server is, told by the object that stands for it: its Secret has a token, and no kubeconfig."""
+    """The address of an API server, from the object that represents it: its Secret has a token, but no kubeconfig."""
 
     server: str
     insecure: bool = False
@@ -23,31 +23,31 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """The object on the management cluster that stands for a member, and by which that is reached."""
+    """The object on the management cluster that represents a member, and how to connect to that member."""
 
     ref: ObjectRef
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     secret: str
-    """The Secret with the way in: a kubeconfig; or, where there is an endpoint, a token and the server's authority."""
+    """The Secret with the credentials: a kubeconfig; or, with an endpoint, a token and a CA bundle."""
     secret_namespace: str = ""
-    """Where that is; empty for the namespace of the object itself."""
+    """Namespace of the Secret; empty for the object's own namespace."""
     secret_key: str = ""
-    """The key in it; empty for the first one."""
+    """The key in the Secret; empty for the first one."""
     endpoint: Endpoint | None = None
     terminating: bool = False
     deleted_at: dt.datetime | None = None
     paused: bool = False
     ready: bool = False
-    """Whether it has ever answered: before that, nothing can have been put on it."""
+    """Whether it was ever reachable: before that, nothing can have been deployed on it."""
     has_class: bool = False
-    """Whether Cluster API asks a hook before it deletes it."""
+    """Whether Cluster API calls a hook before it deletes it."""
     pull_mode: bool = False
-    """Whether nobody can reach it from here: an agent in it fetches what it shall have."""
+    """Whether it cannot be reached from here, because an agent in it pulls its configuration."""
 
     @property
     def gated(self) -> bool:
-        """Whether it stays until it is let go: Cluster API asks our hook, or our own finalizer is on it."""
+        """Whether its deletion waits for Unwind: Cluster API calls Unwind's hook, or it has Unwind's finalizer."""
         return self.has_class or self.ref.group == karmada.CLUSTERS.group
 
     @property
@@ -60,13 +60,13 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(Anchor, frozen=True, kw_only=True):
-    """A cluster that add-ons can be put on, and from which they have to go when it does."""
+    """A cluster that add-ons are deployed on, and removed from when it is deleted."""
 
     type: ClusterType
 
 
 def of_capi(cluster: capi.Cluster) -> Target:
-    """The target that a Cluster of Cluster API is."""
+    """The target of a Cluster API Cluster."""
     meta = cluster.metadata
     return Target(
         type=ClusterType.CAPI,
@@ -84,7 +84,7 @@ def of_capi(cluster: capi.Cluster) -> Target:
 
 
 def of_sveltos(cluster: sveltos.SveltosCluster) -> Target:
-    """The target that a SveltosCluster is."""
+    """The target of a SveltosCluster."""
     meta = cluster.metadata
     return Target(
         type=ClusterType.SVELTOS,
@@ -96,31 +96,32 @@ def of_sveltos(cluster: sveltos.SveltosCluster) -> Target:
         terminating=meta.terminating,
         deleted_at=meta.deletion_timestamp,
         paused=cluster.spec.paused,
-        # Only Sveltos' own manager would write status.ready, and it does not run beside us. Whoever registers a cluster
-        # says that it is there; if it does not answer, that is told where it is tried.
+        # Only Sveltos' own manager would set status.ready, and it does not run beside Unwind. A registered cluster
+        # counts as
+        # ready; if it does not answer, that is reported when it is used.
         ready=True,
         pull_mode=cluster.spec.pull_mode,
     )
 
 
 def capi_ref(namespace: str, name: str, uid: str) -> ObjectRef:
-    """A Cluster of Cluster API by what it is known by."""
+    """A reference to a Cluster API Cluster."""
     return ref_of(capi.CLUSTERS, ObjectMeta(namespace=namespace, name=name, uid=uid))
 
 
 def of_gone(ref: ObjectRef) -> Target:
-    """The target that a Cluster of Cluster API was: all that is left of it is where its kubeconfig may be."""
+    """The target of a deleted Cluster API Cluster: only the place of its kubeconfig is known."""
     secret = capi.Cluster(metadata=ObjectMeta(name=ref.name)).kubeconfig_secret
     return Target(type=ClusterType.CAPI, ref=ref, secret=secret, secret_key=_CAPI_KEY)
 
 
 def karmada_ref(name: str, uid: str) -> ObjectRef:
-    """A Cluster of Karmada by what it is known by."""
+    """A reference to a Karmada Cluster."""
     return ref_of(karmada.CLUSTERS, ObjectMeta(name=name, uid=uid))
 
 
 def of_karmada(cluster: karmada.Cluster) -> Anchor:
-    """What a Cluster of Karmada is: Works are put on it, and no add-ons."""
+    """The anchor of a Karmada Cluster: Works are applied on it, but no add-ons."""
     meta, spec = cluster.metadata, cluster.spec
     secret = spec.secret_ref
     return Anchor(
@@ -132,6 +133,6 @@ def of_karmada(cluster: karmada.Cluster) -> Anchor:
         endpoint=Endpoint(server=spec.api_endpoint, insecure=spec.insecure_skip_tls_verification, proxy=spec.proxy_url),
         terminating=meta.terminating,
         deleted_at=meta.deletion_timestamp,
-        ready=True,  # it was joined: if it does not answer, that is told where it is tried
+        ready=True,  # it was joined: if it does not answer, that is reported when it is used
         pull_mode=spec.sync_mode == karmada.SyncMode.PULL,
     )

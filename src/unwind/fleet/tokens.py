@@ -1,4 +1,4 @@
-"""Tokens that a member gives for a while: how long one lasts, when it is time for the next, and whether it serves."""
+"""Service account tokens of members: request, expiry, renewal and verification."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unwind.kube.kubeconfig import Connection
 
 LIFETIME = dt.timedelta(days=30)
-"""What is asked for; a server may give less. Long enough to outlast a manager that is away, or a removal that waits."""
+"""The requested lifetime; a server may grant less. Long enough to outlast a stopped manager or a blocked removal."""
 _LOOK_AGAIN = 0.2
 
 
@@ -38,24 +38,24 @@ class _Claims(msgspec.Struct):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service account's token says of itself."""
+    """The claims of a service account token."""
 
     namespace: str = ""
     account: str = ""
-    """Whose it is; empty where it does not say."""
+    """Its service account; empty if the token does not say."""
     issued: dt.datetime
     expires: dt.datetime
 
     def due(self, now: dt.datetime) -> bool:
-        """Whether it is time for another one: with two thirds of it left there is time for many a try."""
+        """Whether to renew it: two thirds of its lifetime remain, which is time for many retries."""
         return now >= self.issued + (self.expires - self.issued) / 3
 
 
 def read(token: str) -> Token | None:
-    """What a token says; None for one that does not end, or that only its server can read."""
+    """The claims of a token; None if it does not expire, or is opaque."""
     try:
         _, payload, _ = token.split(".")
-        # Written without the padding that the decoder insists on.
+        # JWTs omit the padding that the decoder requires.
         claims = msgspec.json.decode(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)), type=_Claims)
         if claims.exp is None or claims.iat is None:
             return None
@@ -79,7 +79,7 @@ async def request(client: Client, *, namespace: str, account: str) -> str:
 
 
 async def prove(way: Connection, *, identity: str, within: float = 0.0) -> None:
-    """Raise unless this way leads into the cluster with this identity. `within`: seconds in which it may begin to."""
+    """Raise unless this connection leads to the cluster with this identity. `within`: seconds until it must work."""
     ends = SYSTEM.monotonic() + within
     async with Client(way) as client:
         while (uid := await _let_in(client, last=SYSTEM.monotonic() >= ends)) is None:
@@ -89,7 +89,7 @@ async def prove(way: Connection, *, identity: str, within: float = 0.0) -> None:
 
 
 async def _let_in(client: Client, *, last: bool) -> str | None:
-    """Which cluster it is; None if it does not let us in, unless that was the last try."""
+    """The cluster's identity; None if it refuses access, unless this is the last try."""
     try:
         return await client.cluster_uid()
     except ApiError as error:

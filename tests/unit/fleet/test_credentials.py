@@ -43,7 +43,7 @@ def test_the_key_is_the_one_that_is_named_or_the_first() -> None:
     [
         ({}, "Secret fleet/prod-kubeconfig is empty"),
         (secret(a="nothing"), "'a' in Secret fleet/prod-kubeconfig is not a kubeconfig"),
-        ({"data": {"a": "%"}}, "Cluster fleet/prod cannot be reached"),
+        ({"data": {"a": "%"}}, "cannot connect to Cluster fleet/prod"),
         (secret(a=CONFIG.replace("token: t", "tokenFile: /etc/passwd")), "names a file"),
         (secret(a=CONFIG.replace("token: t", "exec: {command: sh, apiVersion: v1}")), "names a program to run"),
     ],
