@@ -1,16 +1,39 @@
-"""Running code of other packages: whatever it raises stays with the object or request that it was run for."""
+"""Code of other packages: which of it is used, and that whatever it raises stays with what it was run for."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import re
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
+    from importlib.metadata import EntryPoint
 
 P = ParamSpec("P")
 T = TypeVar("T")
+# A line of a package's metadata: "azure-core>=1.36; extra == 'azure'". Lines with more conditions do not match.
+_OF_EXTRA = re.compile(r"""(?P<name>[\w.-]+)[^;]*;\s*extra\s*==\s*['"](?P<extra>[\w.-]+)['"]\s*""")
+
+
+def missing_libraries(point: EntryPoint) -> list[str]:
+    """The libraries that an entry point's extras require and that are not installed.
+
+    `"example.dev/v1/Bucket" = "buckets [cloud]"` names the extra `cloud` of its package.
+    """
+    lines = (point.dist.requires if point.dist else None) or []
+    required = [found["name"] for found in map(_OF_EXTRA.fullmatch, lines) if found and found["extra"] in point.extras]
+    return [name for name in required if not _is_installed(name)]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 class Cancellation:

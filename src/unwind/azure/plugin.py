@@ -16,8 +16,8 @@ try:
     from unwind.azure.operator import azure_operator_away
     from unwind.azure.vaults import purge_vault
 except ImportError as error:
-    # Their kinds are held then, and whoever asks why shall read what to do.
-    what = f"Azure's libraries are not there ({error})"
+    # They are installed (otherwise the entry point is skipped) and broken, so the kinds are held.
+    what = f"cannot import Azure's libraries: {error}"
     raise UnwindError(what, remedy="pip install 'kube-unwind[azure]'") from error
 
 if TYPE_CHECKING:

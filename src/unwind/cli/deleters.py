@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from cyclopts import Parameter
+from rich.markup import escape
 from rich.table import Table
 
 from unwind.api.resources import Resource
@@ -16,7 +17,7 @@ from unwind.deleting.kinds import Kinds
 from unwind.deleting.kubernetes import KubernetesEnd
 from unwind.deleting.outcomes import PermanentError
 from unwind.deleting.registering import External, Registration
-from unwind.deleting.registry import Registry, installed
+from unwind.deleting.registry import Registry, installed, skipped
 from unwind.errors import UsageError
 
 
@@ -43,19 +44,22 @@ async def deleters(
     """Show the deleters in the order in which they are entered; what is not decided by one goes on to the next.
 
     They come with Unwind and from packages beside it (entry points in the group unwind.deleters). A package that does
-    not load has its kinds held: nothing of them is deleted.
+    not load has its kinds held: nothing of them is deleted. A package that was installed without the extra that its
+    entry point names is skipped.
     """
     registry = Registry(BUILTIN, plugins=installed())
     await registry.load()
     held = {plugin.name: f"{plugin.source}: {plugin.error}" for plugin in registry.plugins if plugin.error}
     rows = await _chain(registry, kind, held) if kind and "/" in kind else _all(registry, kind)
     if output == "json":
-        told = {"deleters": msgspec.to_builtins(rows), "held": held}
+        told = {"deleters": msgspec.to_builtins(rows), "held": held, "skipped": skipped()}
         console.show_json(told)
         return
     _show(rows)
     for kinds, why in held.items():
         console.err.print(f"[bold]held:[/] {kinds}, because a plugin does not load ({why})")
+    for kinds, why in skipped().items():
+        console.err.print(f"[bold]skipped:[/] {kinds} ({escape(why)})")
 
 
 async def _chain(registry: Registry, kind: str, held: dict[str, str]) -> list[Row]:

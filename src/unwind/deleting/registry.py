@@ -14,7 +14,7 @@ from unwind.deleting.kinds import Kinds, Match
 from unwind.deleting.outcomes import PermanentError
 from unwind.deleting.registering import External, Registration, registrations
 from unwind.errors import UnwindError
-from unwind.plugins import contained, described
+from unwind.plugins import contained, described, missing_libraries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -77,8 +77,21 @@ class Plugin:
 
 
 def installed() -> list[Plugin]:
-    """The plugins of all installed packages."""
-    return [Plugin(point.name, point.load, source=_source(point)) for point in entry_points(group=GROUP)]
+    """The plugins of the packages that are installed, without those that `skipped` names."""
+    points = [point for point in entry_points(group=GROUP) if not missing_libraries(point)]
+    return [Plugin(point.name, point.load, source=_source(point)) for point in points]
+
+
+def skipped() -> dict[str, str]:
+    """The entry points that are not used because their package was installed without the extra that they name, each
+    with the reason. Their kinds are not held: they are deleted as if the plugin did not exist."""
+    found: dict[str, str] = {}
+    for point in entry_points(group=GROUP):
+        if missing := missing_libraries(point):
+            package = point.dist.name if point.dist else point.module
+            extra = f"{package}[{','.join(point.extras)}]"
+            found[point.name] = f"{', '.join(missing)} not installed; to use it: pip install '{extra}'"
+    return found
 
 
 class Registry:

@@ -35,7 +35,11 @@ def png(svg: str, *, scale: float = 2) -> bytes:
 
 
 def _drawn(svg: str, scale: float = 1) -> bytes:
-    # Nobody should wait for it who only wants help.
-    import resvg_py  # noqa: PLC0415
-
+    # Other commands do not wait for this import.
+    try:
+        import resvg_py  # noqa: PLC0415
+    except ImportError as error:
+        raise UnwindError(
+            f"cannot draw a PNG: {error}", remedy="use SVG, or install the extra: pip install 'kube-unwind[png]'"
+        ) from error
     return resvg_py.svg_to_bytes(svg_string=svg, zoom=scale)

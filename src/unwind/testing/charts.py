@@ -6,21 +6,25 @@ import asyncio
 import gzip
 import hashlib
 import io
+import re
 import ssl
 import tarfile
 import tempfile
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Self
+from urllib.parse import unquote
 
 import msgspec
 import yaml
-from aiohttp import web
 
 from unwind.certificates import Authority
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
 _CONFIG = "application/vnd.cncf.helm.config.v1+json"
@@ -82,7 +86,7 @@ class ChartRepository:
         self._charts: dict[tuple[str, str], Packed] = {}
         self._blobs: dict[str, bytes] = {}
         self._manifests: dict[tuple[str, str], bytes] = {}
-        self._runner: web.AppRunner | None = None
+        self._servers: list[ThreadingHTTPServer] = []
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
     def add(self, name: str, files: Mapping[str, str], *, version: str = "1.0.0") -> Packed:
@@ -98,30 +102,26 @@ class ChartRepository:
         return chart
 
     async def __aenter__(self) -> Self:
-        app = web.Application()
-        app.router.add_get("/index.yaml", self._index)
-        app.router.add_get("/{file}.tgz", self._archive)
-        app.router.add_get("/v2/", self._welcome)
-        app.router.add_get("/v2/{name}/tags/list", self._tags)
-        app.router.add_get("/v2/{name}/manifests/{reference}", self._manifest)
-        app.router.add_get("/v2/{name}/blobs/{digest}", self._serve_blob)
-        self._runner = web.AppRunner(app)
-        await self._runner.setup()
-        plain = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await plain.start()
-        secure = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=await asyncio.to_thread(self._certified))
-        await secure.start()
-        ports = [address[1] for address in self._runner.addresses]
-        self.url, self.registry = f"http://127.0.0.1:{ports[0]}", f"oci://127.0.0.1:{ports[1]}"
+        context = await asyncio.to_thread(self._certified)
+        plain, secure = self._listen(), self._listen(context)
+        self.url, self.registry = f"http://127.0.0.1:{plain}", f"oci://127.0.0.1:{secure}"
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._runner  # noqa: S101 - made above
-        await self._runner.cleanup()
+        for server in self._servers:
+            await asyncio.to_thread(server.shutdown)
+            server.server_close()
         if self._directory:
             await asyncio.to_thread(self._directory.cleanup)
+
+    def _listen(self, context: ssl.SSLContext | None = None) -> int:
+        """Serve on a port of loopback, in threads, and return the port."""
+        server = _Server(self._answer, context)
+        self._servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return int(server.server_address[1])
 
     def _certified(self) -> ssl.SSLContext:
         authority = Authority("charts")
@@ -140,43 +140,85 @@ class ChartRepository:
         self._blobs[digest] = body
         return {"mediaType": media_type, "digest": digest, "size": len(body)}
 
-    async def _index(self, request: web.Request) -> web.Response:
-        self.asked.append(request.path)
+    def _answer(self, path: str) -> _Answer | None:
+        """What is served at a path; None if nothing is."""
+        if path == "/index.yaml":
+            self.asked.append(path)
+            return _Answer(self._index().encode(), "application/yaml")
+        if path == "/v2/":
+            return _Answer(b"{}")
+        if found := re.fullmatch(r"/(?P<file>[^/]+)\.tgz", path):
+            self.asked.append(path)
+            charts = {f"{name}-{version}": chart for (name, version), chart in self._charts.items()}
+            chart = charts.get(found["file"])
+            return _Answer(chart.archive, "application/gzip") if chart else None
+        if found := re.fullmatch(r"/v2/(?P<name>[^/]+)/tags/list", path):
+            tags = [version for name, version in self._charts if name == found["name"]]
+            return _Answer(msgspec.json.encode({"name": found["name"], "tags": tags}))
+        if found := re.fullmatch(r"/v2/(?P<name>[^/]+)/manifests/(?P<reference>[^/]+)", path):
+            self.asked.append(path)
+            manifest = self._manifests.get((found["name"], found["reference"]))
+            return _Answer(manifest, _MANIFEST) if manifest else None
+        if found := re.fullmatch(r"/v2/[^/]+/blobs/(?P<digest>[^/]+)", path):
+            blob = self._blobs.get(found["digest"])
+            return _Answer(blob, "application/octet-stream") if blob else None
+        return None
+
+    def _index(self) -> str:
         entries: dict[str, list[dict[str, object]]] = {}
         for chart in self._charts.values():
-            entries.setdefault(chart.name, []).append(
-                {
-                    **metadata(chart.name, chart.version),
-                    "urls": [f"{chart.name}-{chart.version}.tgz"],
-                    "digest": chart.digest,
-                }
-            )
-        return web.Response(text=yaml.dump({"apiVersion": "v1", "entries": entries}))
+            urls = [f"{chart.name}-{chart.version}.tgz"]
+            entry: dict[str, object] = {**metadata(chart.name, chart.version), "urls": urls, "digest": chart.digest}
+            entries.setdefault(chart.name, []).append(entry)
+        return yaml.dump({"apiVersion": "v1", "entries": entries})
 
-    async def _archive(self, request: web.Request) -> web.Response:
-        self.asked.append(request.path)
-        for chart in self._charts.values():
-            if request.match_info["file"] == f"{chart.name}-{chart.version}":
-                return web.Response(body=chart.archive, content_type="application/gzip")
-        raise web.HTTPNotFound
 
-    async def _welcome(self, _: web.Request) -> web.Response:
-        return web.json_response({})
+class _Answer(msgspec.Struct, frozen=True):
+    body: bytes
+    type: str = "application/json"
 
-    async def _tags(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        return web.json_response({"name": name, "tags": [version for its, version in self._charts if its == name]})
+    @property
+    def digest(self) -> str:
+        return f"sha256:{hashlib.sha256(self.body).hexdigest()}"
 
-    async def _manifest(self, request: web.Request) -> web.Response:
-        self.asked.append(request.path)
-        found = self._manifests.get((request.match_info["name"], request.match_info["reference"]))
-        if found is None:
-            raise web.HTTPNotFound
-        digest = f"sha256:{hashlib.sha256(found).hexdigest()}"
-        return web.Response(body=found, content_type=_MANIFEST, headers={"Docker-Content-Digest": digest})
 
-    async def _serve_blob(self, request: web.Request) -> web.Response:
-        found = self._blobs.get(request.match_info["digest"])
-        if found is None:
-            raise web.HTTPNotFound
-        return web.Response(body=found, content_type="application/octet-stream")
+class _Server(ThreadingHTTPServer):
+    """Python's own server: this module must not need a library that Unwind itself does not."""
+
+    daemon_threads = True
+
+    def __init__(self, answer: Callable[[str], _Answer | None], context: ssl.SSLContext | None) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer = answer
+        if context:
+            # A handshake belongs to the thread of its connection: otherwise a silent client blocks all others.
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that closes its connection, or does not trust the certificate, is not reported."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_GET(self) -> None:
+        self._reply(body=True)
+
+    def do_HEAD(self) -> None:
+        self._reply(body=False)
+
+    def _reply(self, *, body: bool) -> None:
+        answer = self.server.answer(unquote(self.path.partition("?")[0]))
+        sent = answer or _Answer(b"not found", "text/plain")
+        self.send_response(HTTPStatus.OK if answer else HTTPStatus.NOT_FOUND)
+        self.send_header("Content-Type", sent.type)
+        self.send_header("Content-Length", str(len(sent.body)))
+        if answer:
+            self.send_header("Docker-Content-Digest", sent.digest)
+        self.end_headers()
+        if body:
+            self.wfile.write(sent.body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Nothing is logged."""

@@ -14,7 +14,8 @@ UNWIND = Path(sys.executable).with_name("unwind")
 
 
 def run(*arguments: str, beside: Path | None = None) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"NO_COLOR": "1", "COLUMNS": "160", "PYTHONPATH": str(beside or "")}
+    path = os.pathsep.join(filter(None, (str(beside or ""), os.environ.get("PYTHONPATH"))))
+    env = os.environ | {"NO_COLOR": "1", "COLUMNS": "160", "PYTHONPATH": path}
     return subprocess.run([UNWIND, "deleters", *arguments], env=env, capture_output=True, text=True, check=False)
 
 
@@ -25,12 +26,14 @@ def told(*arguments: str, beside: Path | None = None) -> dict[str, Any]:
     return decoded
 
 
-def package(directory: Path, *, point: str, code: str) -> Path:
-    """A package as pip leaves it behind."""
+def package(directory: Path, *, point: str, code: str, extra: str = "", requires: str = "") -> Path:
+    """A package as pip leaves it behind. `requires`: what its extra `cloud` requires."""
     about = directory / "kube_example-1.0.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: kube-example\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(f"[unwind.deleters]\n{point} = kube_example\n")
+    metadata = "Metadata-Version: 2.1\nName: kube-example\nVersion: 1.0\nProvides-Extra: cloud\n"
+    metadata += f"Requires-Dist: {requires}; extra == 'cloud'\n" if requires else ""
+    (about / "METADATA").write_text(metadata)
+    (about / "entry_points.txt").write_text(f"[unwind.deleters]\n{point} = kube_example {extra}\n")
     (directory / "kube_example.py").write_text(code)
     return directory
 
@@ -72,6 +75,49 @@ def test_a_plugin_takes_its_place(tmp_path: Path) -> None:
     assert answer["deleters"][2]["source"] == "kube-example 1.0"
     assert "empty-first" in names(told("Bucket", beside=beside))
     assert "empty-first" not in names(told("v1/ConfigMap", beside=beside))
+
+
+EMPTY_FIRST = (
+    "from unwind import deleter\n"
+    "@deleter('example.dev/v1', 'Bucket')\n"
+    "async def empty_first(ctx, obj, next):\n"
+    "    return await next(ctx, obj)\n"
+)
+
+
+def test_a_plugin_whose_extra_is_not_installed_is_skipped_and_holds_nothing(tmp_path: Path) -> None:
+    beside = package(
+        tmp_path,
+        point="example.dev/v1/Bucket",
+        code="import cloud_library\n",
+        extra="[cloud]",
+        requires="cloud-library>=1.0",
+    )
+    answer = told("example.dev/v1/Bucket", beside=beside)
+    assert answer["held"] == {}
+    assert names(answer) == ["keep-by-policy", "wait-for-dependents", "kubernetes"]
+    assert answer["skipped"] == {
+        "example.dev/v1/Bucket": "cloud-library not installed; to use it: pip install 'kube-example[cloud]'"
+    }
+    assert "skipped: example.dev/v1/Bucket (cloud-library not installed" in run(beside=beside).stderr
+
+
+def test_a_plugin_whose_extra_is_installed_is_used(tmp_path: Path) -> None:
+    beside = package(
+        tmp_path, point="example.dev/v1/Bucket", code=EMPTY_FIRST, extra="[cloud]", requires="msgspec>=0.1"
+    )
+    answer = told("example.dev/v1/Bucket", beside=beside)
+    assert "empty-first" in names(answer)
+    assert "example.dev/v1/Bucket" not in answer["skipped"]
+
+
+def test_a_plugin_that_does_not_load_although_its_extra_is_installed_holds_its_kind(tmp_path: Path) -> None:
+    beside = package(
+        tmp_path, point="example.dev/v1/Bucket", code="import nowhere\n", extra="[cloud]", requires="msgspec>=0.1"
+    )
+    answer = told("example.dev/v1/Bucket", beside=beside)
+    assert answer["deleters"] == []
+    assert "nowhere" in answer["held"]["example.dev/v1/Bucket"]
 
 
 def test_a_plugin_that_does_not_load_is_told_and_its_kind_held(tmp_path: Path) -> None:

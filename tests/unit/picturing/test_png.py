@@ -45,6 +45,12 @@ def test_without_any_font_there_is_an_error_and_no_picture_without_words(monkeyp
         png(svg(planned()))
 
 
+def test_without_its_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(UnwindError, match=r"pip install 'kube-unwind\[png\]'"):
+        png(svg(planned()))
+
+
 def test_nobody_waits_for_it_who_does_not_want_a_png() -> None:
     asked = "import sys, unwind.cli, unwind.picturing.png; sys.exit('resvg_py' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0

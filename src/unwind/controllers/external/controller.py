@@ -28,7 +28,7 @@ from unwind.deleting.builtin import BUILTIN
 from unwind.deleting.deletion import delay
 from unwind.deleting.entering import Failed, Waiting
 from unwind.deleting.outcomes import Gone, Kept, Pace, Severity
-from unwind.deleting.registry import Registry, installed
+from unwind.deleting.registry import Registry, installed, skipped
 from unwind.kube import views
 from unwind.kube.errors import ApiError, UnreachableError
 from unwind.kube.fencing import Fences
@@ -154,6 +154,8 @@ class ExternalResources:
 
     async def run(self) -> None:
         """Look after them, until cancelled."""
+        for name, why in skipped().items():
+            log.info("plugin skipped", plugin=name, why=why)
         cluster = await self._cluster()
         async with (
             Watches(self._client, cluster=cluster, clock=self._clock) as watches,
@@ -263,7 +265,7 @@ class ExternalResources:
         """Enter the object's chain, and do what came of it; returns after how many seconds to do so again."""
         self._waits.give_up(target)
         ref = ref_of(kind.resource, metadata)
-        # What lets an object go is not decided by what a cache says (DESIGN, rule 4).
+        # Not from a cache (docs/architecture.md, Fresh reads open gates).
         obj = await self._chains.read(kind.resource, ref)
         if obj is None or act(objects.metadata_of(obj)) is not Act.DELETE:
             self._forget(target)
