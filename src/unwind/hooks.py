@@ -1,4 +1,4 @@
-"""Rules at Cluster API's lifecycle hooks, also of other packages: what a cluster waits for before it goes on.
+"""The public API for rules at Cluster API's lifecycle hooks: what a cluster waits for before it continues.
 
     class Freeze(msgspec.Struct):
         frozen_until: str = ""
@@ -19,9 +19,36 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from unwind.api.hooks import Hook
+from unwind.api.hooks import (
+    AfterClusterUpgrade,
+    AfterControlPlaneInitialized,
+    AfterControlPlaneUpgrade,
+    AfterWorkersUpgrade,
+    BeforeClusterCreate,
+    BeforeClusterDelete,
+    BeforeClusterUpgrade,
+    BeforeControlPlaneUpgrade,
+    BeforeWorkersUpgrade,
+    Hook,
+)
 from unwind.errors import UnwindError
 from unwind.kube.client import Client
+
+__all__ = [
+    "AfterClusterUpgrade",
+    "AfterControlPlaneInitialized",
+    "AfterControlPlaneUpgrade",
+    "AfterWorkersUpgrade",
+    "BeforeClusterCreate",
+    "BeforeClusterDelete",
+    "BeforeClusterUpgrade",
+    "BeforeControlPlaneUpgrade",
+    "BeforeWorkersUpgrade",
+    "Hook",
+    "HookContext",
+    "Wait",
+    "hook",
+]
 
 S = TypeVar("S")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -50,7 +50,7 @@ class Directory:
         (tools / "pip").chmod(0o755)
         self.env = os.environ | {
             "PATH": f"{tools}:{VENV}:{os.environ['PATH']}",
-            "PYTHONPATH": str(site),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH")))),
             "PYTHONDONTWRITEBYTECODE": "1",
             "NO_COLOR": "1",
             "COLUMNS": "200",
