@@ -34,8 +34,8 @@ class Part(Protocol):
     """Something that runs as long as the process does: a controller, a certificate that is kept fresh.
 
     It starts when `run` is called and stops when that is cancelled. What can be waited out, it waits out itself. If
-    `run` raises, the process ends: whoever started it starts it again, and all state is in the API server (DESIGN,
-    rule 6).
+    `run` raises, the process ends: its supervisor restarts it, and all state is in the API server
+    (docs/architecture.md, State in the API server).
     """
 
     @property

@@ -1,4 +1,4 @@
-"""One object on the member: made, brought up to date, or left to whose it is (DESIGN, rule 2)."""
+"""One object on the member: created, updated, or left to its owner (docs/architecture.md, Only our own objects)."""
 
 from __future__ import annotations
 

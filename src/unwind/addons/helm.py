@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from unwind.kube.kubeconfig import Connection
 
 AT_ONCE = 2
-"""How many may run in one process (DESIGN): each takes some 100 MB and a core."""
+"""How many may run in one process: each takes about 100 MB and a core."""
 # An operation's timeout is for each hook and each wait of its own; this is for when Helm itself hangs.
 _OPERATIONS = 4
 _START = 60.0

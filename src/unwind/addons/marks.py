@@ -1,4 +1,4 @@
-"""The marks on what is deployed: whose it is, where it came from, in which version (pure; DESIGN, rule 2)."""
+"""The marks on deployed objects: owner, source, version (pure; docs/architecture.md, Only our own objects)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What one owner has put on one member, as the inventory says it: written by compare-and-swap, so that nothing is added
-to what a removal has sealed (DESIGN, rule 6)."""
+to what a removal has sealed (docs/architecture.md, State in the API server)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """May a cluster be taken apart? Only add-ons that have to be gone before it keep it (pure).
 
 A verdict is as good as what it was made of: a no may come from caches, a yes has to be made of what was read for it
-(DESIGN, rule 4).
+(docs/architecture.md, Fresh reads open gates).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether an object is gone: the one place where that is decided (DESIGN, rule 1).
+"""Whether an object is absent: the one place where that is decided (docs/architecture.md, Verified absence).
 
 Gone is a strong word. A 404 for a version that is no longer served, from a proxy, or from another cluster behind the
 same address says nothing about the object; all that is *unknown*, and unknown never lets anything go.

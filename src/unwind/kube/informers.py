@@ -194,7 +194,7 @@ class Informer(Generic[T]):
             await self._confirm()
             for obj in unconfirmed:
                 self._tell(self.store.put(obj))
-        # A consistent list without it says that it is gone (DESIGN, rule 1).
+        # A consistent list without it means that it is absent (docs/architecture.md, Verified absence).
         for key in [key for key in self.store.keys() if key not in seen]:  # noqa: SIM118 - a cache is no dict
             self._tell(self.store.drop(key))
         self.broken = {key: why for key, why in self.broken.items() if key in seen}

@@ -1,8 +1,8 @@
 """Shards: who looks after which clusters, decided by Leases.
 
 There is a fixed set of shards, each with a Lease, spread evenly over the replicas that are alive. A replica makes
-itself known by a Lease of its own. Leases cannot rule out two owners at once (DESIGN, rule 6): an owner therefore stops
-acting well before its Lease runs out, and what it does is harmless if it comes too late.
+itself known by a Lease of its own. Leases cannot rule out two owners at once (docs/architecture.md, State in the API
+server): an owner therefore stops acting well before its Lease runs out, and late writes are harmless.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Watches of one cluster, opened for as long as somebody waits for something there: shared, and counted.
 
-One for each resource, without selectors and with metadata only (DESIGN, decided). What is waited for is either that one
-object is gone, or that something has changed.
+One for each resource, without selectors and with metadata only (docs/architecture.md, The process). A subscriber waits
+either for the absence of one object, or for any change.
 """
 
 from __future__ import annotations

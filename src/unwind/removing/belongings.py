@@ -1,4 +1,4 @@
-"""What belongs to removed objects: absence covers it, too (DESIGN, rule 1)."""
+"""What removed objects own: it must be absent, too (docs/architecture.md, Verified absence)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Namespace or a CRD goes only when nothing foreign is left in it (DESIGN, rule 2)."""
+"""Foreign content: a Namespace or a CRD that contains any is kept (docs/architecture.md, Only our own objects)."""
 
 from __future__ import annotations
 

@@ -284,7 +284,8 @@ def items(chunks: Iterable[Inventory]) -> list[Item]:
 class Notes:
     """What became of entries, written behind the back of who reports it: thousands of reports cost a few writes.
 
-    No write stands between one object and the next: what was done is seen again after a crash (DESIGN, rule 7).
+    No write stands between one object and the next: what was done is observed again after a crash
+    (docs/architecture.md, Events drive, timers insure).
     """
 
     def __init__(

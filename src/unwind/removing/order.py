@@ -1,4 +1,4 @@
-"""In which order the objects of one step go (pure; DESIGN, rules of order)."""
+"""The order in which the objects of one step are removed (pure; docs/architecture.md, Order inside a step)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What was deployed as one by a program of its own, and is removed by it: releases of Helm.
 
-The one place where something else sends DELETEs, and by name (DESIGN, rules of order). So whatever a deleter has a say
-in is not left to it.
+The one place where another program sends DELETEs, and by name (docs/architecture.md, Order inside a step). So objects
+that a deleter handles are not left to it.
 """
 
 from __future__ import annotations

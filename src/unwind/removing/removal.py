@@ -65,7 +65,8 @@ class Progress(msgspec.Struct):
     waits: dict[ObjectRef, Waiting | Failed] = {}
     """What is waited for, object by object."""
     over: bool = False
-    """Everything is gone or left, and only has to be written down: nobody needs to wait for that (DESIGN, rule 7)."""
+    """Everything is removed or left, and only has to be recorded. Nothing waits for that (docs/architecture.md, Events
+    drive, timers insure)."""
 
 
 class Removal:

@@ -1,4 +1,4 @@
-"""What another profile has taken over since it was written down (DESIGN, tiers): it is that one's now."""
+"""Objects that another profile with a lower tier has taken over since the inventory was written."""
 
 from __future__ import annotations
 

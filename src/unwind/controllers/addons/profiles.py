@@ -292,7 +292,7 @@ class Profiles:
     async def _withdraw(self, pair: Pair, summary: ClusterSummary) -> None:
         """Have the summary deleted: its own controller takes back what was deployed, or leaves it.
 
-        What lets things go is not decided by what a cache says (DESIGN, rule 4): it may be behind.
+        This is not decided from a cache, which may be stale (docs/architecture.md, Fresh reads open gates).
         """
         async with asyncio.TaskGroup() as reading:
             what = reading.create_task(self._caches.read_profile(pair.profile))

@@ -375,7 +375,8 @@ class Summaries:
                 self._queue.add(key_of(other))
 
     def _has_landed(self, summary: ClusterSummary) -> None:
-        """What needs it starts from this very event, and waits for no write (DESIGN, rule 7)."""
+        """Start what depends on it from this event, without waiting for a write (docs/architecture.md, Events drive,
+        timers insure)."""
         self._landed.add(summary.metadata.uid)
         self._look_above(summary)
 
@@ -393,7 +394,7 @@ class Summaries:
         if target is None or target.terminating:
             if not self._caches.knows(cluster):
                 return
-            # What lets things go is not decided by what a cache says (DESIGN, rule 4).
+            # Not from a cache (docs/architecture.md, Fresh reads open gates).
             target = self._same(summary, await self._caches.read_target(cluster))
         gone = target is None or target.terminating
         if gone and cluster.type == ClusterType.CAPI:

@@ -1,7 +1,7 @@
 """The rules that come with Unwind, at every hook but the one before a deletion, which is the gate's.
 
-Each first looks into the caches: a no may come from there. A yes is confirmed by what the API server says now (DESIGN,
-rule 4), within the time that Cluster API waits for the answer.
+Each first looks into the caches: a no may come from there. A yes is confirmed by a fresh read (docs/architecture.md,
+Fresh reads open gates), within the time that Cluster API waits for the answer.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Closing:
         self._changed = changed
         plan = teardown.spec.plan
         self._planned = {step.object.uid for step in plan.steps} if plan else set()
-        # What a person let go, and what was to stay anyway, holds nothing up (DESIGN, rule 4).
+        # Released objects, and those that were to stay, block nothing (docs/architecture.md, Fresh reads open gates).
         self._strict = teardown.phase is Phase.COMPLETE and drafting.enforced(plan)
         self._waits: dict[ObjectRef, Waiting | Failed] = {}
         self._news = asyncio.Event()
@@ -104,7 +104,7 @@ class Closing:
             telling.cancel()
 
     async def _confirm(self) -> None:
-        """The end of the teardown may be known from a cache, which is no reason to let anything go (DESIGN, rule 4)."""
+        """Confirm the end of the teardown by a fresh read (docs/architecture.md, Fresh reads open gates)."""
         try:
             found = await self._client.get(TEARDOWNS, self._teardown.metadata.name, type=Teardown)
         except NotFoundError:

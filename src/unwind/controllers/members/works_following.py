@@ -1,8 +1,9 @@
 """The objects that Works put on members, followed there: whoever changes or deletes one is noticed at once.
 
 A watch for each kind that Works have put on a member, of metadata only, and of nothing but what carries our marks. A
-removal's watches are without selectors, because a selected one also tells DELETED when a label goes (DESIGN, rule 1).
-Here that is what is wanted: who takes our mark off an object has changed it, and no absence is ever concluded from it.
+removal's watches are without selectors, because a selected one also sends DELETED when a label is removed
+(docs/architecture.md, Verified absence). Here that is wanted: removing our mark is a change, and absence is never
+concluded from these watches.
 So a member with a hundred thousand Pods costs no more than the ten that are ours.
 
 What it costs: some 50 KB for each kind on each member, about 1 KB for each object, and a look at an object (three or

@@ -59,8 +59,8 @@ class Withdrawing:
         cluster = self._caches.cluster_of(work)
         unjoined = cluster is not None and cluster.metadata.terminating
         if cluster is None or not (unjoined or self._withdrawals.get(work.metadata.uid)):
-            # What is removed, or let go, is not decided by what a cache says (DESIGN, rule 4): a Work that goes because
-            # its member is unjoined may be told of before that is.
+            # Not from a cache (docs/architecture.md, Fresh reads open gates): the deletion of a Work whose member is
+            # unjoined may arrive before the deletion of the member.
             cluster = await self._read_cluster(work)
         if cluster is None:
             return await self._let_go(work)

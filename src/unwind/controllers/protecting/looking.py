@@ -1,4 +1,5 @@
-"""What is in a namespace or of a CRD just now, read from the server: no yes is built on a cache (DESIGN, rule 4).
+"""The contents of a namespace or a CRD, read from the API server and not from a cache (docs/architecture.md,
+Fresh reads open gates).
 
 What cannot be listed is not taken for absent: it is told with the reason, and refuses the deletion.
 """

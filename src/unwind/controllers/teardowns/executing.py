@@ -225,7 +225,8 @@ class Execution:
         async with asyncio.TaskGroup() as inner:
             inner.create_task(carrying.run())
             await carrying.over.wait()
-            # The next ones start from this very event; nobody waits for a write (DESIGN, rule 7).
+            # The next steps start from this event and wait for no write (docs/architecture.md, Events drive, timers
+            # insure).
             for free in self._progress.done(name):
                 self._start(group, free)
             self._deleting.discard(name)

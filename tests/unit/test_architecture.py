@@ -1,0 +1,91 @@
+"""docs/architecture.md: citations in the code lead to a section of it, and its table of fields is complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from unwind.api import names
+from unwind.api.rights import Setting
+from unwind.installing.manifests import manifests
+
+HOME = Path(__file__).parents[2]
+PAGE = (HOME / "docs" / "architecture.md").read_text()
+FIELDS = PAGE.partition("## Fields of other systems' objects")[2].partition("\n## ")[0]
+CITATION = re.compile(r"docs/architecture\.md,([^)]*)\)")
+
+# Written by people, who ask for something with them.
+REQUESTS = {
+    names.ADOPT_ANNOTATION,
+    names.DEADLINE_ANNOTATION,
+    names.DELETE_MODE_ANNOTATION,
+    names.DELETE_POLICY_ANNOTATION,
+    names.DEPENDS_ON_ANNOTATION,
+    names.KUBERNETES_VERSIONS_ANNOTATION,
+    names.ON_DEADLINE_ANNOTATION,
+    names.SCALE_TO_ZERO_ANNOTATION,
+    names.TAKE_ALONG_ANNOTATION,
+    names.VOLUMES_ANNOTATION,
+    names.WAIT_FOR_DEPENDENTS_ANNOTATION,
+}
+# On Unwind's own kinds, and on its Leases.
+OWN_OBJECTS = {
+    names.FURTHER_LABEL,
+    names.MAX_OBJECTS_ANNOTATION,
+    names.RESOURCE_ANNOTATION,
+    names.SET_ASIDE_ANNOTATION,
+    names.SET_ASIDE_LABEL,
+    names.SIGNATURE_ANNOTATION,
+    names.VERSION_ANNOTATION,
+    names.Finalizer.INVENTORY.value,
+}
+
+
+def test_every_citation_names_a_section() -> None:
+    sections = {heading.lower() for heading in re.findall(r"^##+ (.*)$", PAGE, re.MULTILINE)}
+    cited: dict[str, Path] = {}
+    for directory in ("src", "tests", "bench"):
+        for path in (HOME / directory).rglob("*.py"):
+            if path != Path(__file__):
+                for section in CITATION.findall(path.read_text()):
+                    cited[" ".join(section.replace("#", " ").split()).lower()] = path
+    assert cited, "the pattern finds nothing"
+    assert {section: str(path) for section, path in cited.items() if section not in sections} == {}
+
+
+def test_every_name_that_we_write_on_other_objects_is_in_the_table() -> None:
+    ours = {
+        value
+        for key, value in vars(names).items()
+        if key.endswith(("_LABEL", "_ANNOTATION")) and value.startswith(names.PREFIX)
+    } | {one.value for one in names.Finalizer}
+    missing = {name for name in ours - REQUESTS - OWN_OBJECTS if f"`{name}" not in FIELDS}
+    assert missing == set()
+
+
+def test_every_kind_that_the_manager_may_change_is_in_the_table() -> None:
+    """Not its own kinds, nor what it may change by name only: those are the objects that it was installed with."""
+    kinds = {
+        "clusters": "| Cluster (`",
+        "clusterconfigurations": "| ClusterConfiguration ",
+        "clusterprofiles": "| ClusterProfile, Profile ",
+        "clustersummaries": "| ClusterSummary ",
+        "events": "Events about it",
+        "extensionconfigs": "| ExtensionConfig ",
+        "namespaces": "| Namespace ",
+        "profiles": "| ClusterProfile, Profile ",
+        "secrets": "| Secret ",
+        "works": "| Work ",
+    }
+    changed = {
+        resource.partition("/")[0]
+        for one in manifests(Setting())
+        if one["kind"] == "ClusterRole"
+        for rule in one.get("rules", ())
+        if not rule.get("resourceNames") and not set(rule["verbs"]) <= {"get", "list", "watch"}
+        for group in rule["apiGroups"]
+        if group != "unwind.dev"
+        for resource in rule["resources"]
+    }
+    assert changed - kinds.keys() == set()
+    assert [kind for kind in changed if kinds[kind] not in FIELDS] == []
