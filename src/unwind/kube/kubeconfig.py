@@ -212,6 +212,7 @@ def _encode(data: bytes) -> str:
 
 
 _Files = Sequence[tuple[Path | None, dict[str, Any]]]
+_PASSWORD = re.compile(r"://[^/\s@]*@")
 _HOW_TO_SEE = "`kubectl config view` shows what is in it"
 
 
@@ -260,11 +261,16 @@ def _connection(files: _Files, *, context: str | None, source: str | None = None
         )
         found.check()
     except UnwindError as error:
-        raise UnwindError(f"{where} cannot be used (context {wanted!r}: {error})", remedy=_HOW_TO_SEE) from error
+        raise UnwindError(_unusable(where, wanted, str(error)), remedy=_HOW_TO_SEE) from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         told = str(error.args[0]) if error.args else repr(error)
-        raise UnwindError(f"{where} cannot be used (context {wanted!r}: {told})", remedy=_HOW_TO_SEE) from error
+        raise UnwindError(_unusable(where, wanted, told), remedy=_HOW_TO_SEE) from error
     return found
+
+
+def _unusable(where: str, context: str, why: str) -> str:
+    # In a damaged file an address, with its password, may stand in the place of a name.
+    return f"{where} cannot be used ({_PASSWORD.sub('://…@', f'context {context!r}: {why}')})"
 
 
 def _named(files: _Files, section: str, part: str, name: str) -> tuple[Path | None, dict[str, Any]]:

@@ -156,6 +156,15 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(write: Any, content: Any
     assert "\n" not in str(error.value)
 
 
+def test_an_error_shows_no_password_even_where_a_name_is_expected(write: Any) -> None:
+    """Half of a file may be lost, so that an address stands in the place of a name."""
+    lost = config(contexts=[{"name": "c", "context": {"cluster": "socks5://me:hunter2@proxy:1"}}])
+    with pytest.raises(UnwindError, match="clusters has no") as refused:
+        kubeconfig.load(write(lost))
+    assert "hunter2" not in str(refused.value)
+    assert "socks5://…@proxy:1" in str(refused.value)
+
+
 def test_a_file_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UnwindError, match=r"cannot be read.*--kubeconfig or KUBECONFIG"):
         kubeconfig.load(tmp_path / "nowhere")
