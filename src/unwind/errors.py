@@ -14,7 +14,7 @@ class UnwindError(Exception):
     def __init__(self, what: str, *, remedy: str = "") -> None:
         self.what = what
         self.remedy = remedy
-        super().__init__(f"{what}: {remedy}" if remedy else what)
+        super().__init__(f"{what}; {remedy}" if remedy else what)
 
 
 class UsageError(UnwindError):

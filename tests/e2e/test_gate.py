@@ -154,7 +154,7 @@ async def test_a_gated_cluster_is_not_deleted_in_the_foreground(scene: Scene) ->
     # It is being deleted: a second request could still turn that into a foreground deletion.
     with pytest.raises(ApiError, match="Delete it in the background"):
         await delete_in_foreground()
-    with pytest.raises(ApiError, match="is held until its add-ons are removed"):
+    with pytest.raises(ApiError, match="is blocked until its add-ons are removed"):
         await cluster.annotate(scene.client, {OK_TO_DELETE_ANNOTATION: ""})
     await cluster.until_held("base-0")
     assert cluster.taken_apart() == []

@@ -68,7 +68,7 @@ async def test_ok_to_delete_is_refused_to_everyone_while_the_teardown_of_the_clu
 
     for phase, *states in (("Removing", "Removed", "Removing"), ("Held", "Removed", "Waiting")):
         await say(client, teardown, phase, *states)
-        with pytest.raises(ApiError, match="is held until its add-ons are removed"):
+        with pytest.raises(ApiError, match="is blocked until its add-ons are removed"):
             await _mark(client, "held")
     for phase, *states in (("Removing", "Removing", "Removed"), ("Released", "Waiting", "GivenUp")):
         await say(client, teardown, phase, *states)

@@ -149,9 +149,9 @@ async def test_install_waits_for_rivals_to_stop_and_changes_nothing_the_second_t
     await client.create(API_SERVICES, body(API_SERVICES, "v1alpha1.cluster.karmada.io", spec=spec))
 
     refusal = (await command(fresh_member, "install")).refusal
-    assert "Sveltos' addon-controller runs here (Deployment projectsveltos/addon-controller, 1 of 1 avail" in refusal
+    assert "Sveltos' addon-controller is running (Deployment projectsveltos/addon-controller, 1 of 1 avail" in refusal
     assert "kubectl -n projectsveltos scale deployment addon-controller --replicas=0" in refusal
-    assert "Karmada's controller-manager runs here (Lease karmada-system/karmada-controller-manager" in refusal
+    assert "Karmada's controller-manager is running (Lease karmada-system/karmada-controller-manager" in refusal
     assert await client.list(CUSTOM_RESOURCE_DEFINITIONS) == [], "it looks before it touches anything"
     assert await absent(fresh_member, NAMESPACES, HOME)
 
@@ -162,11 +162,14 @@ async def test_install_waits_for_rivals_to_stop_and_changes_nothing_the_second_t
 
     first = await command(fresh_member, "install")
     assert first.counts == {"created": len(manifests(Setting())) - 2 + SECRET, "left alone": 1, "left out": 1}
-    without = "ExtensionConfig unwind-system left out (Cluster API is not here: the manager registers itself"
+    without = "ExtensionConfig unwind-system left out (Cluster API is not installed: the manager registers"
     assert without in first.err
     elsewhere = "clusters.cluster.karmada.io"
-    assert f"{elsewhere} left alone (it is served by karmada-system/karmada-aggregated-apiserver)" in first.err
-    assert "warning: OpenKruise runs here" in first.err
+    assert (
+        f"{elsewhere} left alone (served by aggregated API server karmada-system/karmada-aggregated-apiserver)"
+        in first.err
+    )
+    assert "warning: OpenKruise is running" in first.err
     crds = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
     assert {crd["metadata"]["name"] for crd in crds} == {definition.name for definition in DEFINITIONS} - {elsewhere}
     assert all(established(crd) for crd in crds), "who has installed wants to use it"
@@ -206,7 +209,7 @@ async def _check_that_somebody_elses_service_account_is_not_taken_over(cluster: 
     await cluster.create_namespace("shared")
     await cluster.client.create(SERVICE_ACCOUNTS, body(SERVICE_ACCOUNTS, "unwind", "shared"))
     refusal = (await command(cluster, "install", "--namespace", "shared")).refusal
-    assert "somebody else's objects stand where ours should be: ServiceAccount shared/unwind" in refusal
+    assert "were not created by Unwind: ServiceAccount shared/unwind" in refusal
     taken = await cluster.client.get(SERVICE_ACCOUNTS, "unwind", namespace="shared")
     assert "labels" not in taken["metadata"]
 
@@ -291,7 +294,7 @@ async def test_a_crd_of_somebody_elses_is_left_alone_and_adopting_only_adds_to_i
 
     gone = await command(fresh_member, "uninstall", "--yes")
     assert gone.counts["kept"] == 1, "the namespace was there before, and no CRD of ours has objects"
-    assert f"kept the fields that were added to {name}" in gone.out
+    assert f"kept added fields of CRD {name}" in gone.out
     kept = await client.get(profiles, "strict", type=sveltos.ClusterProfile)
     assert kept.spec.deletion is sveltos.ClusterDeletionBehavior.ENFORCE
     assert [crd["metadata"]["name"] for crd in await client.list(CUSTOM_RESOURCE_DEFINITIONS)] == [name]
@@ -351,7 +354,7 @@ async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_n
     await client.create(LEASES, body(LEASES, "unwind-shard-00", HOME, spec=lease))
     assert "a manager is running (replica-a)" in (await command(fresh_member, "uninstall", "--yes")).refusal
     await client.patch(LEASES, "unwind-shard-00", {"spec": {"holderIdentity": ""}}, namespace=HOME)
-    assert "say --yes" in (await command(fresh_member, "uninstall")).refusal
+    assert "use --yes" in (await command(fresh_member, "uninstall")).refusal
 
     # An object that waits for us, one that waits for somebody else as well, and what was deployed.
     held = body(CONFIG_MAPS, "held", "default")
@@ -370,9 +373,9 @@ async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_n
     await client.create(unwind.INVENTORIES, inventory)
 
     first = await command(fresh_member, "uninstall", "--yes")
-    assert first.counts == {"deleted": len(manifests(Setting())) - 4 + SECRET, "let go": 3, "kept": 3}
-    assert "kept CustomResourceDefinition teardowns.unwind.dev, because there is 1 object of it" in first.out
-    assert f"kept Namespace {HOME}, because of what is in it: Inventory i" in first.out
+    assert first.counts == {"deleted": len(manifests(Setting())) - 4 + SECRET, "finalizers removed": 3, "kept": 3}
+    assert "kept CustomResourceDefinition teardowns.unwind.dev: it has 1 object" in first.out
+    assert f"kept Namespace {HOME}: it contains Inventory i" in first.out
     assert await absent(fresh_member, CONFIG_MAPS, "held", namespace="default")
     released = await client.get(SECRETS, "both", namespace="default")
     assert released["metadata"]["finalizers"] == ["example.io/theirs"]
@@ -381,19 +384,23 @@ async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_n
     # Somebody put something of theirs into our namespace: it stays, until they take it out.
     await client.create(CONFIG_MAPS, body(CONFIG_MAPS, "theirs", HOME))
     second = await command(fresh_member, "uninstall", "--yes", "--delete-crds")
-    assert second.counts == {"deleted": 2, "let go": 0, "kept": 1}
+    assert second.counts == {"deleted": 2, "finalizers removed": 0, "kept": 1}
     assert "CustomResourceDefinition teardowns.unwind.dev deleted, with 1 object" in second.err
-    assert f"kept Namespace {HOME}, because of what is in it: ConfigMap theirs" in second.out
+    assert f"kept Namespace {HOME}: it contains ConfigMap theirs" in second.out
     theirs = await client.get(CONFIG_MAPS, "theirs", namespace=HOME)
     await client.delete(CONFIG_MAPS, "theirs", namespace=HOME, uid=theirs["metadata"]["uid"])
 
-    assert (await command(fresh_member, "uninstall", "--yes")).counts == {"deleted": 1, "let go": 0, "kept": 0}
+    assert (await command(fresh_member, "uninstall", "--yes")).counts == {
+        "deleted": 1,
+        "finalizers removed": 0,
+        "kept": 0,
+    }
     for manifest in manifests(Setting()):
         metadata = manifest["metadata"]
         where = {"namespace": metadata["namespace"]} if "namespace" in metadata else {}
         if resource_of(manifest) != EXTENSION_CONFIGS:  # which is not served here
             assert await absent(fresh_member, resource_of(manifest), metadata["name"], **where)
-    assert (await command(fresh_member, "uninstall", "--yes")).out == "Nothing of Unwind is here.\n"
+    assert (await command(fresh_member, "uninstall", "--yes")).out == "Unwind is not installed.\n"
 
 
 async def test_without_a_cluster_manifests_are_printed_and_the_rest_is_one_line(tmp_path: Path) -> None:
@@ -408,4 +415,4 @@ async def test_without_a_cluster_manifests_are_printed_and_the_rest_is_one_line(
     assert "it knows cluster.karmada.io" in (await run("crds", "--group", "x", kubeconfig=nowhere)).refusal
     for name in ("install", "uninstall"):
         assert str(nowhere) in (await run(name, kubeconfig=nowhere)).refusal
-    assert "write https://HOST:PORT" in (await run("install", "--dry-run", "--url", "x", kubeconfig=nowhere)).refusal
+    assert "use https://HOST:PORT" in (await run("install", "--dry-run", "--url", "x", kubeconfig=nowhere)).refusal

@@ -103,7 +103,7 @@ async def test_a_cluster_is_joined_with_all_that_it_takes(
     told = await join(plane, name, *options, "--remove-strategy", "Required")
     assert told.code == 0, told.err
     identity = await member.client.cluster_uid()
-    assert told.out.strip() == f"{name} is a member: cluster {identity}"
+    assert told.out.strip() == f"{name} joined (cluster ID {identity})"
 
     it = await client.get(CLUSTERS, name, type=Cluster)
     assert (it.spec.id, it.spec.sync_mode, it.spec.api_endpoint) == (identity, "Push", member.server)
@@ -169,7 +169,7 @@ async def test_a_member_is_not_joined_under_a_second_name(
     other = a_name()
     for more in ((), ("--dry-run",)):
         refusal = (await join(plane, other, *more)).refusal
-        assert f"this cluster is already joined as {name}: unjoin {name} first" in refusal
+        assert f"this cluster is already joined as {name}; unjoin {name} first" in refusal
     assert await remains(client, member.client, other) == []
 
 
@@ -220,15 +220,15 @@ async def test_what_cannot_be_joined_is_told_in_one_line(plane: Plane, client: C
     nowhere, name = tmp_path / "nowhere", a_name()
     nowhere.write_text(there.read_text().replace(plane.members["member-1"].server, "https://127.0.0.1:1"))
     for given, said in (
-        ({"name": "Not_A_Name"}, "invalid name 'Not_A_Name': use lower case letters"),
+        ({"name": "Not_A_Name"}, "invalid name 'Not_A_Name'; use lower case letters"),
         ({"name": "a" * 49}, "invalid name"),
         ({"cluster_namespace": "No"}, "invalid --cluster-namespace 'No'"),
-        ({"remove_strategy": "required"}, "--remove-strategy is 'required': use one of Needless, Required"),
+        ({"remove_strategy": "required"}, "invalid --remove-strategy 'required' (valid: Needless, Required)"),
         ({"cluster_context": "none"}, "contexts has no 'none'"),
         ({"cluster_kubeconfig": tmp_path / "none"}, "--cluster-kubeconfig: the kubeconfig"),
         ({"cluster_kubeconfig": nowhere}, "cannot join the cluster"),
         ({"kubeconfig": nowhere}, "cannot use the control plane"),
-        ({"kubeconfig": there}, "the Cluster CRD of cluster.karmada.io is not installed: run `unwind install`"),
+        ({"kubeconfig": there}, "the Cluster CRD of cluster.karmada.io is not installed; run `unwind install`"),
     ):
         with pytest.raises(UnwindError) as refusal:
             await cli_join(**{"name": name, "kubeconfig": here, "cluster_kubeconfig": there, **given})  # type: ignore[arg-type]

@@ -96,7 +96,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def test_three_api_servers_come_up_that_kubectl_talks_to_and_down_leaves_nothing(shell: Shell) -> None:
     up = shell.run("local", "up", "--members", "2")
     assert up.returncode == 0, up.stderr
-    assert "Plane 'default' is up." in up.stdout
+    assert "Control plane 'default' is running." in up.stdout
 
     servers = set()
     for cluster in ("", "member-1", "member-2"):
@@ -118,7 +118,7 @@ def test_three_api_servers_come_up_that_kubectl_talks_to_and_down_leaves_nothing
     assert len(shell.processes()) >= 7
 
     down = shell.run("local", "down")
-    assert (down.returncode, down.stdout) == (0, "Plane 'default' is down.\n")
+    assert (down.returncode, down.stdout) == (0, "Control plane 'default' stopped.\n")
     assert shell.nothing_left()
 
 
@@ -196,7 +196,7 @@ def test_interrupted_while_it_comes_up_it_leaves_nothing(
     up.send_signal(sign)
     output, _ = up.communicate(timeout=30)
     assert "Traceback" not in output
-    assert "is up." not in output
+    assert "is running." not in output
     assert shell.nothing_left()
 
 
@@ -214,15 +214,15 @@ def test_a_program_that_dies_is_started_again_and_status_says_so(shell: Shell) -
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert msgspec.convert(manager()["process"], ProcessId) != killed
-    assert "kube-controller-manager of management was started again once" in shell.run("local", "status").stdout
+    assert "kube-controller-manager of management restarted once" in shell.run("local", "status").stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["up", "--name", "Bad_Name"], "cannot be the name of a plane"),
-        (["up", "--with", "nodes,unicorns"], "--with does not know unicorns: it knows nodes, helm, capi, cloud"),
-        (["up", "--members", "-1"], "--members is -1: use 0 or more"),
+        (["up", "--with", "nodes,unicorns"], "unknown component unicorns in --with (valid: nodes, helm, capi, cloud)"),
+        (["up", "--members", "-1"], "invalid --members -1; use 0 or more"),
         (["kubeconfig", "--name", "nowhere"], "no plane 'nowhere' is up: `unwind local up --name nowhere` starts one"),
         (["down", "--name", "../etc"], "cannot be the name of a plane"),
     ],

@@ -251,7 +251,7 @@ async def test_protect_takes_any_kind_and_refuses_what_the_label_would_not_prote
     assert told["now"].startswith(ALWAYS)
     await told_by(cluster, "unprotect", "gizmo/mine", "-n", ROOM)
     assert (
-        "--cascading would not protect it"
+        "does not count dependents"
         in (await command(cluster, "protect", "gizmo/mine", "-n", ROOM, "--cascading")).refusal
     )
 

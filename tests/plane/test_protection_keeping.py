@@ -125,7 +125,7 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
             await waiting.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, name)
         told = await command(fresh_member, "protect", f"ns/{ROOM}")
         assert (
-            f"kept by ValidatingWebhookConfiguration {CONFIGURATION}: a manager is asked, and none is running"
+            f"enforced by ValidatingWebhookConfiguration {CONFIGURATION}: enforced by the manager, and none is running"
             in told.out
         )
     # Where there are no policies, it is the same; and whoever insists on them is told so.

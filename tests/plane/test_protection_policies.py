@@ -270,12 +270,12 @@ async def test_protect_says_who_keeps_it_and_what_it_is_not_protected_against_an
 
     for kind in ("cm/any", "clusters.cluster.karmada.io/any"):
         refusal = (await command(protected, "protect", kind, "--cascading")).refusal
-        assert "--cascading would not protect it: leave --cascading out" in refusal
+        assert "does not count dependents of this kind; omit --cascading" in refusal
     refusal = (await command(protected, "protect", "ns/nowhere")).refusal
-    assert "there is no Namespace nowhere" in refusal
+    assert "Namespace nowhere not found" in refusal
     [going] = [row for row in BY_ITSELF if row.state == "terminating" and row.kind.kind == "Secret"]
     refusal = (await command(protected, "protect", f"secret/{going.name}", "-n", ROOM)).refusal
-    assert "is being deleted already, which no label stops" in refusal
+    assert "it is already being deleted" in refusal
 
 
 async def test_protect_says_that_nobody_keeps_it_where_nobody_does(plane: Plane, namespace: str) -> None:
@@ -283,9 +283,9 @@ async def test_protect_says_that_nobody_keeps_it_where_nobody_does(plane: Plane,
     await client.create(CONFIG_MAPS, named(CONFIG_MAPS, "alone", namespace))
     told = await command(plane.management, "protect", "cm/alone", "-n", namespace)
     assert told.code == 1
-    assert "kept by nobody" in told.out
-    assert "a deletion just now would be let through" in told.out
-    assert f"ConfigMap {namespace}/alone is labelled, and nobody keeps it" in told.err
+    assert "not enforced: " in told.out
+    assert "a DELETE now would be allowed" in told.out
+    assert f"ConfigMap {namespace}/alone is labelled but not protected: nothing enforces it" in told.err
     assert (await client.get(CONFIG_MAPS, "alone", namespace=namespace))["metadata"]["labels"] == {LABEL: "Always"}
     told = await command(plane.management, "unprotect", "cm/alone", "-n", namespace)
     assert f"ConfigMap {namespace}/alone is no longer protected (it was Always)" in told.out

@@ -91,11 +91,11 @@ async def test_install_registers_us_for_all_namespaces_and_uninstall_takes_it_ba
     assert made["spec"]["namespaceSelector"] == {"matchLabels": {"hold": "yes", "team": "a"}}
     assert made["metadata"]["annotations"] == {INJECT_CA_ANNOTATION: f"{HOME}/{NAME}"}
     refusal = (await command(fresh_member, "install", "--namespace-selector", "hold")).refusal
-    assert "write key=value" in refusal
+    assert "use key=value" in refusal
 
     cluster = {"metadata": {"namespace": "default", "name": "c", "uid": "u-1"}}
     teardown = await create_teardown(client, cluster, "Enforce")
-    assert "release its target" in (await command(fresh_member, "uninstall", "--yes")).refusal
+    assert "force-release with `unwind release`" in (await command(fresh_member, "uninstall", "--yes")).refusal
     await say(client, teardown, "Complete", "Removed")
     await until_allowed(partial(_delete, client, dry_run=True))
     gone = await command(fresh_member, "uninstall", "--yes", "--delete-crds")
@@ -138,8 +138,8 @@ async def test_the_registration_stays_while_a_teardown_holds_a_cluster(plane: Pl
 
     refused = await until_refused(partial(_delete, client, dry_run=True))
     assert refused.code == 403
-    assert f"ExtensionConfig {OURS} holds Cluster default/prod-7 until its add-ons are removed" in str(refused)
-    assert f"Wait until Teardown {teardown} is finished, or let the cluster go with the annotation" in str(refused)
+    assert f"ExtensionConfig {OURS} blocks Cluster default/prod-7 until its add-ons are removed" in str(refused)
+    assert f"Wait until Teardown {teardown} is finished, or release the cluster with the annotation" in str(refused)
     with pytest.raises(ApiError, match="holds Cluster default/prod-7"):
         await _delete(client)
     with pytest.raises(ApiError, match="holds Cluster default/prod-7"):

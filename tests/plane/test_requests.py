@@ -255,7 +255,7 @@ async def test_a_user_who_may_create_teardowns_cannot_plant_a_record(room: Room,
     ]
     for metadata in odd:
         wanted = body(tenant, ref, "configmaps")
-        with pytest.raises(ApiError, match="a request has no ownerReferences"):
+        with pytest.raises(ApiError, match="a request must not have ownerReferences"):
             await tenant.client.create(TEARDOWNS, wanted | {"metadata": wanted["metadata"] | metadata})
     with pytest.raises(ApiError, match="403"):
         await tenant.client.patch(TEARDOWNS, "any", {"status": {"phase": "Complete"}}, subresource="status")

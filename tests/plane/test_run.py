@@ -300,18 +300,24 @@ async def test_what_is_wrong_is_said_in_one_line_with_what_to_do(plane: Plane, n
     nowhere.write_text(path.read_text().replace(plane.management.server, "https://127.0.0.1:1"))
     taken = plane.management.server.removeprefix("https://")
     for options, said in (
-        ((*kubeconfig, "--roles", "serving,cooking"), "--roles does not know cooking: use controllers,serving"),
+        ((*kubeconfig, "--roles", "serving,cooking"), "unknown role cooking in --roles (valid: controllers, serving)"),
         ((*kubeconfig, "--feature-gates", "Nope=true"), "there is no feature gate 'Nope'"),
         ((*kubeconfig, "--listen", "9443"), "--listen is '9443': write HOST:PORT"),
         ((*kubeconfig, "--listen", taken), "Address already in use"),
-        ((*kubeconfig, "--shutdown-grace", "soon"), "write a span such as 20s"),
-        ((*kubeconfig, "--keep-teardowns", "a week"), "--keep-teardowns is 'a week': write a span such as 20s"),
-        ((*kubeconfig, "--best-effort-timeout", "60"), "--best-effort-timeout is '60': write a span such as 20s"),
+        ((*kubeconfig, "--shutdown-grace", "soon"), "use a duration such as 20s"),
+        (
+            (*kubeconfig, "--keep-teardowns", "a week"),
+            "invalid duration 'a week' for --keep-teardowns; use a duration such as 20s",
+        ),
+        (
+            (*kubeconfig, "--best-effort-timeout", "60"),
+            "invalid duration '60' for --best-effort-timeout; use a duration such as 20s",
+        ),
         (
             (*kubeconfig, "--delete-policy", "Skip"),
-            "--delete-policy is 'Skip': use one of manage, skip, detach-on-delete",
+            "invalid --delete-policy 'Skip' (valid: manage, skip, detach-on-delete)",
         ),
-        ((*kubeconfig, "--tls-cert", str(tmp_path / "crt")), "give both --tls-cert and --tls-key"),
+        ((*kubeconfig, "--tls-cert", str(tmp_path / "crt")), "--tls-cert and --tls-key must be used together"),
         (
             (*kubeconfig, "--tls-cert", str(tmp_path / "none"), "--tls-key", str(tmp_path / "key")),
             "cannot be read (No such file or directory): check --tls-cert",

@@ -157,7 +157,7 @@ async def a_profile_reads_no_secret_that_its_author_may_not(it: Stage) -> None:
     ):
         with refused("may not get the secrets", f"in namespace {it.namespace}"):
             await it.tenant.create(kind, bad)
-    with refused("deploymentType Local needs the verb deploy-local"):
+    with refused("deploymentType Local requires the verb deploy-local"):
         await it.tenant.create(kind, _profile(kind, it.namespace, _ref("ConfigMap", "", deploymentType="Local")))
     await it.tenant.create(kind, _profile(kind, it.namespace, _ref("ConfigMap", it.namespace)))
     edit = {"spec": {"policyRefs": [_ref("Secret", it.namespace)]}}
@@ -206,8 +206,12 @@ async def a_cluster_profile_reads_nothing_that_its_author_may_not(it: Stage) -> 
         ([_ref("ConfigMap", it.victim.namespace)], [], "may not get the configmaps"),
         ([], [_chart(_ref("Secret", "kube-system"))], "may not get the secrets"),
         # The right is for one namespace: a reference to a second one, or to that of each cluster, needs it in all.
-        ([_ref("ConfigMap", it.namespace), _ref("ConfigMap", "kube-system")], [], "need the right in all namespaces"),
-        ([_ref("ConfigMap", "")], [], "need the right in all namespaces"),
+        (
+            [_ref("ConfigMap", it.namespace), _ref("ConfigMap", "kube-system")],
+            [],
+            "require this right in all namespaces",
+        ),
+        ([_ref("ConfigMap", "")], [], "require this right in all namespaces"),
         ([_ref("ConfigMap", it.namespace, deploymentType="Local")], [], "may not deploy to the management cluster"),
     ):
         with refused(why):

@@ -1,4 +1,4 @@
-"""Shows the building of binaries: bars on a terminal, a line now and then elsewhere."""
+"""Build progress of local binaries: progress bars on a terminal, periodic lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINE_EVERY = 15.0
 
 
 class BuildProgress:
-    """Told by `unwind.local.building` what goes on; use it as a context manager."""
+    """Progress callbacks for `unwind.local.building`; use it as a context manager."""
 
     def __init__(self, *, list_found: bool = False) -> None:
         self._list_found = list_found
@@ -46,15 +46,15 @@ class BuildProgress:
 
     def found(self, found: Found) -> None:
         if self._list_found:
-            where = "cached" if found.origin is Origin.CACHE else f"{found.path}, by {found.origin}"
+            where = "cached" if found.origin is Origin.CACHE else f"{found.path} (from {found.origin})"
             console.err.print(f"{found.name:<24} {where}")
 
     def mending(self, name: str, condition: Condition) -> None:
-        console.err.print(f"{name} in the cache {condition}: it is made again")
+        console.err.print(f"rebuilding {name}: cached binary {condition}")
 
     def waiting(self, module: str, pid: int | None) -> None:
         who = f"process {pid}" if pid else "another process"
-        console.err.print(f"waiting for {who}, which is building {module}")
+        console.err.print(f"waiting for {who} to build {module}")
 
     def downloading(self, name: str, what: str, count: int) -> None:
         self._show(name, f"{count} modules downloaded", done=0, total=None)
@@ -66,7 +66,7 @@ class BuildProgress:
     def built(self, found: Found, seconds: float) -> None:
         if found.name in self._bars:
             self._shown.remove_task(self._bars.pop(found.name))
-        console.err.print(f"{found.name:<24} built in {seconds:.0f} s")
+        console.err.print(f"{found.name:<24} built in {seconds:.0f}s")
 
     def _show(self, name: str, doing: str, *, done: int, total: int | None) -> None:
         if name not in self._bars:

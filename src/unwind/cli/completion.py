@@ -1,4 +1,4 @@
-"""`unwind completion`: what a shell needs to complete our commands, and names from the cluster."""
+"""`unwind completion`: print a shell completion script."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Literal
 
 
 def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
-    """Print the script that has a shell complete commands, options, and names from the cluster.
+    """Print a script for shell completion of commands, options and object names.
 
     bash: `source <(unwind completion bash)`; zsh: `unwind completion zsh > "${fpath[1]}/_unwind"`; fish:
     `unwind completion fish > ~/.config/fish/completions/unwind.fish`.
     """
-    # The program that it is a part of: it can be imported only when this is called.
+    # Imported here to avoid an import cycle: unwind.cli registers this command.
     from unwind.cli import app  # noqa: PLC0415
 
     sys.stdout.write(app().generate_completion(prog_name="unwind", shell=shell))

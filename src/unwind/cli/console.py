@@ -1,4 +1,4 @@
-"""What goes to the terminal, and how it looks in a pipe."""
+"""Console output: terminal, pipe, JSON and confirmation prompts."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ if TYPE_CHECKING:
 out = Console(highlight=False, soft_wrap=True)
 err = Console(highlight=False, soft_wrap=True, stderr=True)
 
-# In a pipe nothing is cut off: there is no window that it would have to fit.
+# Output into a pipe is never truncated, because there is no terminal width to fit.
 _ENDLESS = 10_000
 
 
 def age(since: float) -> str:
-    """How long ago, the way kubectl writes it."""
+    """The age since a timestamp, formatted as kubectl does."""
     return span(time.time() - since)
 
 
 def show(what: RenderableType) -> None:
-    """Print something that knows how wide it may be: the window, or in a pipe as wide as it likes."""
+    """Print a renderable, fitted to the terminal's width, or at full width into a pipe."""
     if out.is_terminal:
         out.print(what, soft_wrap=False)
         return
     text = io.StringIO()
     Console(file=text, highlight=False, width=_ENDLESS).print(what)
-    # Columns are filled up with spaces, which nobody in a pipe wants at the end of a line.
+    # Tables pad columns with spaces; trailing spaces are stripped for pipes.
     sys.stdout.writelines(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
 def show_json(what: Any) -> None:
-    """Print a value for machines."""
+    """Print a value as formatted JSON."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(what)).decode() + "\n")
 
 
 def announce(line: str) -> None:
-    """Say what is going on, to a person: what is piped into a program is not disturbed by it."""
-    # Names have brackets in them, which are no markup.
+    """Print a progress line to standard error, which keeps piped output clean."""
+    # Names may contain brackets, which are not markup.
     err.print(line, markup=False)
 
 
 def ask(question: str, *, expected: str) -> None:
-    """Have a person type something before it goes on; raises if they type anything else, or are not there."""
+    """Ask for a confirmation; raises UnwindError if the answer differs from `expected` or stdin is not a terminal."""
     if not sys.stdin.isatty():
-        raise UnwindError("nobody is there to ask", remedy="say --yes")
+        raise UnwindError("cannot ask for confirmation: stdin is not a terminal", remedy="use --yes")
     try:
         answer = err.input(question, markup=False)
     except EOFError:
         answer = ""
     if answer.strip() != expected:
-        raise UnwindError("nothing was done", remedy=f"what was typed is not {expected!r}")
+        raise UnwindError(f"aborted: the answer is not {expected!r}", remedy="nothing was changed")

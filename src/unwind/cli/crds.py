@@ -1,4 +1,4 @@
-"""`unwind crds`: the kinds that Unwind brings along."""
+"""`unwind crds`: print the CustomResourceDefinitions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from unwind.installing import manifests
 
 def crds(
     *,
-    group: Annotated[str | None, Parameter(help="Only the kinds of this API group.")] = None,
-    output: Annotated[documents.Format, Parameter(name=["--output", "-o"], help="How to print them.")] = "yaml",
+    group: Annotated[str | None, Parameter(help="Print only the CRDs of this API group.")] = None,
+    output: Annotated[documents.Format, Parameter(name=["--output", "-o"], help="Output format.")] = "yaml",
 ) -> None:
     """Print the CustomResourceDefinitions: `unwind crds | kubectl apply --server-side -f -`."""
     if group is not None and group not in groups():
-        raise UsageError(f"--group does not know {group}", remedy=f"it knows {', '.join(groups())}")
+        raise UsageError(f"unknown group {group!r} (valid: {', '.join(groups())})")
     documents.show(manifests.crds(group), output)

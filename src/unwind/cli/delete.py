@@ -1,4 +1,4 @@
-"""`unwind delete`: have something deleted, with all that hangs on it, and see it through."""
+"""`unwind delete`: delete an object and its dependents in order, and wait until they are gone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SHOWN = 3
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What became of it, for machines."""
+    """The result of a deletion, for JSON output."""
 
     target: ObjectRef
     objects: int
@@ -52,10 +52,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     phase: str = ""
     removed: str = ""
     gone: bool = False
-    """Whether the target was seen to be absent."""
+    """Whether the target was verified absent."""
     refused: str = ""
     left: tuple[Left, ...] = ()
-    """What was knowingly left, each with why."""
+    """Objects left behind, each with its reason."""
 
 
 async def delete(
@@ -63,27 +63,27 @@ async def delete(
     /,
     *,
     namespace: Place = None,
-    yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask for confirmation.")] = False,
     max_objects: Annotated[
         int | None,
-        Parameter(validator=validators.Number(gte=0), help="Refuse if more objects than this would go."),
+        Parameter(validator=validators.Number(gte=0), help="Refuse if more objects than this would be deleted."),
     ] = None,
     volumes: Volumes = "Retain",
-    wait: Annotated[bool, Parameter(help="Stay until it is gone.")] = True,
+    wait: Annotated[bool, Parameter(help="Wait until the target is gone.")] = True,
     timeout: Annotated[  # noqa: ASYNC109 - what a person types
-        str | None, Parameter(help="How long to stay (90s, 10m); it goes on afterwards. Exits with 3.")
+        str | None, Parameter(help="How long to wait (90s, 10m), then exit with 3; the deletion continues.")
     ] = None,
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
+    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     unwind_namespace: Home = HOME,
 ) -> None:
-    """Have a target deleted in the right order, with what it holds and owns, by a manager that is running.
+    """Delete a target and its dependents in order. Requires a running manager.
 
-    Shows the plan and asks for the target's name first. A cluster, a member or a profile is deleted as such, and its
-    controllers take apart what hangs on it; for anything else a Teardown is written, which the manager carries out.
-    What is protected refuses before anything is deleted. Exits with 0 if it is gone, 1 if it is refused, failed or was
-    kept, 3 if the time is over.
+    Shows the plan and asks for the name of the target first. A cluster, member or profile is deleted directly, and the
+    manager removes its dependents; for any other object a Teardown is created, which the manager runs. A protected
+    object refuses the request before anything is deleted. Exit codes: 0 the target is gone; 1 refused, failed or kept;
+    3 timed out.
     """
     within = span(timeout, option="--timeout")
     connection = kubeconfigs.load(kubeconfig, context=context)
@@ -92,18 +92,18 @@ async def delete(
         try:
             seen = await foresee(client, named, home=unwind_namespace, volumes=VolumePolicy(volumes))
         except NotFoundError as error:
-            raise UnwindError(f"there is no {named}", remedy=str(error)) from error
+            raise UnwindError(f"cannot delete {named}: not found", remedy=str(error)) from error
         if output == "table":
             console.show(foreseen.table(seen))
         refuse(seen, max_objects)
         check_volumes(seen, volumes)
         if not await managers.alive(client, unwind_namespace):
             raise UnwindError(
-                f"no manager is running in {unwind_namespace}, so nobody would carry it out",
+                f"cannot delete {named}: no manager is running in namespace {unwind_namespace}",
                 remedy="start one with `unwind run`",
             )
         if not yes:
-            console.ask(f"\nType the name of {seen.title} to have it deleted: ", expected=named.name)
+            console.ask(f"\nType the name of {seen.title} to delete it: ", expected=named.name)
         try:
             async with asyncio.timeout(within):
                 outcome = await _carried_out(
@@ -118,8 +118,8 @@ async def delete(
                 )
         except TimeoutError:
             raise TimedOutError(
-                f"{seen.title} was not gone in time, and goes on being deleted",
-                remedy=f"`unwind status {named.name}` says what it waits for",
+                f"timed out waiting for {seen.title} to be deleted; the deletion continues",
+                remedy=f"see `unwind status {named.name}`",
             ) from None
     if output == "json":
         console.show_json(outcome)
@@ -127,16 +127,16 @@ async def delete(
 
 
 def refuse(seen: Foreseen, max_objects: int | None) -> None:
-    """Raise an error with why nothing is to be deleted, if there is a reason."""
+    """Raise UnwindError if the deletion is refused or exceeds `max_objects`."""
     if seen.refusals:
         told = "; ".join(f"{one.object}: {one.why}" for one in seen.refusals[:_SHOWN])
         more = f"; and {len(seen.refusals) - _SHOWN} more" if len(seen.refusals) > _SHOWN else ""
-        raise UnwindError(f"{seen.title} cannot be deleted: {told}{more}")
+        raise UnwindError(f"cannot delete {seen.title}: {told}{more}")
     going = foreseen.total(seen)
     if max_objects is not None and going > max_objects:
         raise UnwindError(
-            f"{going} objects would go with {seen.title}, and no more than {max_objects} may",
-            remedy="`unwind plan` shows them",
+            f"cannot delete {seen.title}: {going} objects would be deleted, more than --max-objects {max_objects}",
+            remedy="list them with `unwind plan`",
         )
 
 
@@ -171,9 +171,11 @@ async def _carried_out(
         try:
             await client.delete(named.resource, named.name, uid=uid, namespace=named.where)
         except NotFoundError:
-            pass  # it went meanwhile, as it should
+            pass  # already gone
         except ConflictError as error:
-            raise UnwindError(f"{seen.title} is another one by now", remedy="look at it, and ask again") from error
+            raise UnwindError(
+                f"cannot delete {seen.title}: the uid changed, it was recreated", remedy="check it and retry"
+            ) from error
 
     if not wait:
         await ask()
@@ -191,14 +193,14 @@ async def _carried_out(
 
 
 async def _tell_withdrawn(client: Client, seen: Foreseen, *, quiet: bool) -> None:
-    """Say of a profile from which clusters it is gone, until cancelled: there is no Teardown that would."""
+    """Print each cluster that a profile was withdrawn from, until cancelled: a profile has no Teardown to report it."""
     if quiet or (seen.target.group, seen.target.kind) not in ((one.group, one.kind) for one in PROFILES):
         return
 
     def tell(change: Change[ClusterSummary]) -> None:
         one = change.old
         if one and change.new is None and any(it.uid == seen.target.uid for it in one.metadata.owner_references):
-            console.announce(f"{seen.title} is withdrawn from {one.spec.cluster_namespace}/{one.spec.cluster_name}")
+            console.announce(f"{seen.title} withdrawn from {one.spec.cluster_namespace}/{one.spec.cluster_name}")
 
     informer = Informer(client, views.typed(CLUSTER_SUMMARIES, ClusterSummary))
     informer.subscribe(tell)
@@ -206,7 +208,7 @@ async def _tell_withdrawn(client: Client, seen: Foreseen, *, quiet: bool) -> Non
 
 
 async def _left(client: Client, home: str, teardown: Teardown) -> tuple[Left, ...]:
-    """What was knowingly left, as the ledger has it."""
+    """The objects left behind, from the ledger."""
     steps = teardown.spec.plan.steps if teardown.spec.plan else ()
     if not teardown.status.left or not steps:
         return ()
@@ -215,7 +217,7 @@ async def _left(client: Client, home: str, teardown: Teardown) -> tuple[Left, ..
     except ApiError as error:
         if error.code != 403:
             raise
-        console.announce(f"the ledger cannot be read, {teardown.status.left} objects were left: {error}")
+        console.announce(f"cannot read the ledger of {teardown.status.left} objects left behind: {error}")
         return ()
     return tuple(left for chunk in chunks for left in of_inventory(chunk))
 
@@ -236,20 +238,20 @@ def _outcome(seen: Foreseen, teardown: Teardown | None, *, gone: bool = False, l
 
 
 def _conclude(outcome: Outcome, seen: Foreseen, *, wait: bool, quiet: bool) -> None:
-    """Say how it ended; raises UnwindError if the target is still there."""
+    """Print the outcome; raises UnwindError if the target still exists."""
     if not wait:
         if not quiet:
             named = f", as Teardown {outcome.teardown}" if outcome.teardown else ""
             console.announce(f"{seen.title} is being deleted{named}")
         return
     if outcome.refused:
-        raise UnwindError(f"{seen.title} was not deleted: {outcome.refused}")
+        raise UnwindError(f"cannot delete {seen.title}: {outcome.refused}")
     if not quiet:
         for one in outcome.left:
-            console.announce(f"left: {one.object}: {one.message}")
+            console.announce(f"left behind: {one.object}: {one.message}")
     if not outcome.gone:
         kept = [one.message for one in outcome.left if one.object.uid == seen.target.uid]
         why = kept[0] if kept else f"its Teardown ended as {outcome.phase}"
-        raise UnwindError(f"{seen.title} was kept: {why}", remedy="`unwind plan` says what is left")
+        raise UnwindError(f"{seen.title} was kept: {why}", remedy="list what is left with `unwind plan`")
     if not quiet:
         console.announce(f"{seen.title} is gone{f', {outcome.removed} objects removed' if outcome.removed else ''}")

@@ -1,4 +1,4 @@
-"""`unwind deleters`: what the deletion of an object goes through, in which order."""
+"""`unwind deleters`: list the deleters in the order of the chain."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ from unwind.errors import UsageError
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One deleter, or the end of a chain."""
+    """One deleter, or the final DELETE of the chain."""
 
     order: int | None
     name: str
     kinds: tuple[str, ...]
     some: bool = False
-    """Only for some objects of these kinds: it has a predicate."""
+    """It has a predicate, so it handles only some objects of these kinds."""
     source: str
     about: str = ""
 
 
 async def deleters(
     kind: Annotated[
-        str | None, Parameter(help="Only those for a kind: Deployment, or apps/v1/Deployment for its exact chain.")
+        str | None,
+        Parameter(help="Show only deleters for this kind (Deployment), or its exact chain (apps/v1/Deployment)."),
     ] = None,
     /,
     *,
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
+    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")] = "table",
 ) -> None:
-    """Show the deleters in the order in which they are entered; what is not decided by one goes on to the next.
+    """List the deleters in the order in which they run. Each deleter handles the object or passes it to the next.
 
-    They come with Unwind and from packages beside it (entry points in the group unwind.deleters). A package that does
-    not load has its kinds held: nothing of them is deleted. A package that was installed without the extra that its
-    entry point names is skipped.
+    Deleters come with Unwind and from installed packages (entry point group unwind.deleters). If a package fails to
+    load, deletion of its kinds is blocked. A package that was installed without the extra that its entry point names is
+    skipped.
     """
     registry = Registry(BUILTIN, plugins=installed())
     await registry.load()
@@ -57,16 +58,18 @@ async def deleters(
         return
     _show(rows)
     for kinds, why in held.items():
-        console.err.print(f"[bold]held:[/] {kinds}, because a plugin does not load ({why})")
+        console.err.print(f"[bold]blocked:[/] {kinds}: plugin failed to load ({why})")
     for kinds, why in skipped().items():
         console.err.print(f"[bold]skipped:[/] {kinds} ({escape(why)})")
 
 
 async def _chain(registry: Registry, kind: str, held: dict[str, str]) -> list[Row]:
-    """The links for one kind, and the end."""
+    """The deleters for one kind, and the final DELETE."""
     exact = Kinds.parse(kind)
     if "*" in kind:
-        raise UsageError(f"{kind} is more than one kind", remedy="name one: apps/v1/Deployment")
+        raise UsageError(
+            f"{kind} matches more than one kind", remedy="specify group and version, as in apps/v1/Deployment"
+        )
     group, _, version = exact.api_version.rpartition("/")
     resource = Resource(group, version, "", exact.kind)
     try:
@@ -103,7 +106,7 @@ def _row(one: Registration | External) -> Row:
 
 
 def _kubernetes() -> Row:
-    about = "Delete the object by its uid, and wait until it was seen to be absent."
+    about = "DELETE with the uid as precondition, then wait until the object is verified absent."
     return Row(order=None, name=KubernetesEnd.name, kinds=("*",), source="unwind", about=about)
 
 

@@ -1,4 +1,4 @@
-"""`unwind demo`: what Unwind does, shown on a real control plane on this machine."""
+"""`unwind demo`: a demonstration on a local control plane."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from unwind.demo import story
 async def demo(
     *,
     no_input: Annotated[
-        bool, Parameter(name="--no-input", negative="", help="Press the key by itself, after a few seconds.")
+        bool, Parameter(name="--no-input", negative="", help="Continue automatically after a few seconds.")
     ] = False,
     keep: Annotated[
-        bool, Parameter(negative="", help="Leave everything up in the end, with another cluster, until Ctrl-C.")
+        bool,
+        Parameter(negative="", help="Keep the control plane running at the end, with another cluster, until Ctrl-C."),
     ] = False,
 ) -> None:
-    """Show on a real control plane what happens when a cluster is deleted. It takes a minute."""
+    """Show on a local control plane what happens when a cluster is deleted. Takes about a minute."""
     with BuildProgress() as progress:
         await story.tell(console.out, progress, ask=sys.stdin.isatty() and not no_input, keep=keep)

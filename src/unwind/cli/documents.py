@@ -1,4 +1,4 @@
-"""Prints objects as YAML documents or JSON."""
+"""Output of objects as YAML documents or JSON."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Format = Literal["yaml", "json"]
 
 class _Dumper(yaml.CSafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
-        # What is the same in two places is written twice: anchors are for programs.
+        # Repeat shared values instead of using anchors: the output is for people.
         return True
 
 
 def show(objects: Sequence[dict[str, Any]], form: Format) -> None:
-    """Write objects to standard output, so that `kubectl apply -f -` takes them."""
+    """Write objects to standard output in a form that `kubectl apply -f -` accepts."""
     sys.stdout.write(as_yaml(objects) if form == "yaml" else as_json(objects))
 
 

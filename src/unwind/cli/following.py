@@ -1,4 +1,4 @@
-"""A teardown as it goes on: live on a terminal, a line for each change in a pipe."""
+"""Follow the progress of a Teardown: live view on a terminal, one line per change in a pipe."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class Following:
-    """Follows one Teardown, and shows what becomes of it."""
+    """Watches one Teardown and prints its progress."""
 
     def __init__(self, client: Client, *, name: str = "", target: str = "", title: str, quiet: bool = False) -> None:
-        """`name`: of the Teardown. `target`: or the uid of the target that the manager writes a record of. `quiet`:
-        nothing is shown, because what is printed is for a program."""
+        """`name`: of the Teardown; or `target`: the uid of its target. `quiet`: print nothing, because standard output
+        is for a program."""
         self._client = client
         self._name = name
         self._target = target
@@ -53,40 +53,41 @@ class Following:
 
     @property
     def teardown(self) -> Teardown | None:
-        """As it was last seen."""
+        """The Teardown as last seen."""
         if self._name:
             return self._informer.cache.get(Key("", self._name))
         return next((one for one in self._informer.cache if self._is_followed(one)), None)
 
     async def until_finished(self) -> Teardown:
-        """Return when it is finished. Raises UnwindError if somebody takes it back."""
+        """Return when it is finished. Raises UnwindError if the Teardown is deleted before that."""
         await self._until(None)
         found = self.teardown
         if found is None:
             raise UnwindError(
-                f"the request to delete {self._title} was taken back", remedy="`unwind plan` says what is left"
+                f"deletion of {self._title} was cancelled: its Teardown was deleted",
+                remedy="list what is left with `unwind plan`",
             )
         return found
 
     async def until(self, over: asyncio.Event) -> None:
-        """Return when something else has happened; there may never be such a Teardown."""
+        """Return when `over` is set; there may never be such a Teardown."""
         await self._until(over)
 
     async def until_absent(
         self, resource: Resource, ref: ObjectRef, *, ask: Callable[[], Awaitable[None]], within: float | None = None
     ) -> None:
-        """Ask for the deletion of an object, and return when it was seen to be absent; there may never be a Teardown.
+        """Call `ask` to delete an object and return when it is verified absent; there may never be a Teardown.
 
-        `within`: how many seconds, from when it was asked for; raises TimeoutError when they are over.
+        `within`: seconds to wait, counted from the request; raises TimeoutError after that.
         """
         async with Fleet(self._client) as fleet, fleet.management() as here:
-            # Before it is asked for, so that its end is not missed.
+            # Start watching before the request, so that the DELETED event is not missed.
             absence = await here.watches.absence(resource, name=ref.name, uid=ref.uid, namespace=ref.namespace)
             await ask()
             over = asyncio.Event()
 
             async def wait() -> None:
-                # It may have gone before the watch began, of which that tells nothing.
+                # The object may be gone before the watch began, and the watch does not report that.
                 seen = await here.client.sighting(
                     resource, ref.name, uid=ref.uid, namespace=ref.namespace or None, cluster=here.system_uid
                 )
@@ -108,7 +109,7 @@ class Following:
                 if over:
                     tasks.append(group.create_task(self._wake_at(over)))
                 await self._informer.until_synced()
-                # Whoever waits for its end has seen it before: if it is not there now, it was taken back.
+                # A caller that waits for the end has seen the Teardown before: if it is absent now, it was deleted.
                 self._seen = self._seen or over is None
                 with self._shown() as live:
                     while not self._is_over(over):
@@ -138,7 +139,7 @@ class Following:
 
     def _picture(self) -> RenderableType:
         found = self.teardown
-        return shown.detail(found, now=datetime.now(UTC)) if found else Text(f"{self._title} is being deleted")
+        return shown.detail(found, now=datetime.now(UTC)) if found else Text(f"deleting {self._title}")
 
     def _tell(self, live: Live | None) -> None:
         if live:
@@ -164,7 +165,7 @@ class Following:
         self._changed.set()
 
     def _troubled(self, error: Exception) -> None:
-        # Said once, and not at every try: it goes on by itself.
+        # Print each error once, not at every retry: the watch retries by itself.
         if str(error) not in self._troubles:
             self._troubles.add(str(error))
-            console.announce(f"the server does not answer, it is tried again: {error}")
+            console.announce(f"watch failed, will retry: {error}")

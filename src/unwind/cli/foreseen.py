@@ -1,4 +1,4 @@
-"""What a deletion would come to, for people and for machines."""
+"""Preview of a deletion as table, JSON or picture."""
 
 from __future__ import annotations
 
@@ -28,29 +28,31 @@ _WARNINGS = 10
 _KINDS = 4
 _EFFORTS = {
     Effort.ENFORCE.value: "removed",
-    Effort.TRY.value: "tried, and given up after a while",
-    Effort.LEAVE.value: "left as it is",
+    Effort.TRY.value: "best effort, with timeout",
+    Effort.LEAVE.value: "left in place",
 }
 
 
 def total(foreseen: Foreseen) -> int:
-    """How many objects go, with all that goes along: what `--max-objects` is about."""
+    """How many objects would be deleted, dependents included: what `--max-objects` limits."""
     return foreseen.radius.total + (0 if foreseen.requested else len(foreseen.along) + 1)
 
 
 def summary(foreseen: Foreseen) -> str:
-    """All of it on one line."""
+    """The preview in one line."""
     waves = foreseen.plan.waves
-    parts = [f"{counted(total(foreseen), 'object')} would go" if total(foreseen) else "nothing would go"]
+    parts = [
+        f"{counted(total(foreseen), 'object')} would be deleted" if total(foreseen) else "nothing would be deleted"
+    ]
     if waves:
         parts.append(f"in {counted(waves, 'wave')}")
     if staying := len(foreseen.staying):
-        parts.append(f"{staying} would stay")
+        parts.append(f"{staying} would be kept")
     return ", ".join(parts)
 
 
 def table(foreseen: Foreseen, *, wide: bool = False) -> RenderableType:
-    """For a terminal: the order, the blast radius, and what a person should know."""
+    """The preview for a terminal: order, blast radius and warnings."""
     parts: list[RenderableType] = [
         Text.assemble((foreseen.title, "bold"), ": ", summary(foreseen)),
         Text(""),
@@ -63,13 +65,13 @@ def table(foreseen: Foreseen, *, wide: bool = False) -> RenderableType:
 
 
 def document(foreseen: Foreseen) -> dict[str, Any]:
-    """For machines: all of it."""
+    """The whole preview as plain data for JSON and YAML."""
     told: dict[str, Any] = msgspec.to_builtins(foreseen)
     return told | {"total": total(foreseen), "refused": bool(foreseen.refusals)}
 
 
 def pictured(foreseen: Foreseen) -> Picture:
-    """As a picture: a column for each wave, what is in each step in small print, what would refuse marked."""
+    """The preview as a picture: a column per wave, a box per step with its kinds; refusals are marked."""
     plain = of_plan(foreseen.title, foreseen.plan, subtitle=summary(foreseen))
     refusing = {told.object.uid: told.why for told in foreseen.refusals if told.object.uid}
 
@@ -82,10 +84,10 @@ def pictured(foreseen: Foreseen) -> Picture:
         msgspec.structs.replace(column, boxes=tuple(map(with_details, column.boxes))) for column in plain.columns
     )
     notes = [
-        *(f"would refuse: {told.object}: {told.why}" for told in foreseen.refusals[:_SHOWN]),
+        *(f"refused: {told.object}: {told.why}" for told in foreseen.refusals[:_SHOWN]),
         *_in_the_cloud(foreseen),
         *plain.notes,
-        *(f"stays: {told.object}: {told.why}" for told in foreseen.staying[:_SHOWN]),
+        *(f"kept: {told.object}: {told.why}" for told in foreseen.staying[:_SHOWN]),
     ]
     return msgspec.structs.replace(plain, columns=columns, notes=tuple(notes))
 
@@ -105,24 +107,25 @@ def _steps(foreseen: Foreseen) -> Table:
 
 def _paragraphs(foreseen: Foreseen, *, wide: bool) -> Iterator[tuple[str, str, list[str]]]:
     refusals = [f"{told.object}: {told.why}" for told in foreseen.refusals]
-    yield "Would refuse, so nothing is deleted:", "bold red", refusals
-    yield "In the cloud:", "bold", _in_the_cloud(foreseen)
+    yield "Refused, nothing would be deleted:", "bold red", refusals
+    yield "Cloud resources:", "bold", _in_the_cloud(foreseen)
     definitions = [
-        f"{one.name}: {_number(one.resources)} custom resources" + (f", {one.along} of others" if one.along else "")
+        f"{one.name}: {_number(one.resources)} custom resources"
+        + (f", {one.along} not managed by this target" if one.along else "")
         for one in foreseen.radius.definitions
     ]
-    yield "Definitions, and what they take along:", "bold", definitions
-    yield "Goes with what it belongs to:", "bold", _named(foreseen.along, wide=wide)
+    yield "CustomResourceDefinitions and their custom resources:", "bold", definitions
+    yield "Deleted with their owners:", "bold", _named(foreseen.along, wide=wide)
     staying = [f"{told.object}: {told.why}" for told in foreseen.staying]
-    yield "Stays:", "bold", staying if wide else _cut(staying)
-    yield "Take care:", "bold yellow", list(foreseen.warnings) if wide else _cut(foreseen.warnings, most=_WARNINGS)
+    yield "Kept:", "bold", staying if wide else _cut(staying)
+    yield "Warnings:", "bold yellow", list(foreseen.warnings) if wide else _cut(foreseen.warnings, most=_WARNINGS)
     if wide:
         kinds = [f"{one.objects:>6} {one.kind}{f'.{one.group}' if one.group else ''}" for one in foreseen.radius.kinds]
         yield "Objects by kind:", "bold", kinds
         for step in foreseen.plan.steps:
             yield f"Wave {step.wave}, {step.name}:", "bold", [str(ref) for ref in foreseen.objects.get(step.name, ())]
         if len(foreseen.critical_path) > 1:
-            yield "The longest way:", "bold", [" → ".join(foreseen.critical_path)]
+            yield "Critical path:", "bold", [" → ".join(foreseen.critical_path)]
 
 
 def _in_the_cloud(foreseen: Foreseen) -> list[str]:
@@ -138,7 +141,7 @@ def _in_the_cloud(foreseen: Foreseen) -> list[str]:
 
 
 def _number(count: int | None) -> str:
-    return "nobody knows how many" if count is None else str(count)
+    return "an unknown number of" if count is None else str(count)
 
 
 def _named(refs: Sequence[ObjectRef], *, wide: bool) -> list[str]:
@@ -148,7 +151,7 @@ def _named(refs: Sequence[ObjectRef], *, wide: bool) -> list[str]:
 
 
 def _kinds(refs: Iterable[ObjectRef]) -> list[str]:
-    """How many of each kind, the most frequent first."""
+    """The number of objects per kind, the most frequent first."""
     counts = Counter(ref.kind for ref in refs)
     ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     told = [f"{count} {kind}" for kind, count in ordered[:_KINDS]]

@@ -1,4 +1,4 @@
-"""`unwind hooks`: what clusters wait for at Cluster API's lifecycle hooks."""
+"""`unwind hooks`: list Cluster API's lifecycle hooks and the rules on each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unwind.gating.rules.known import KNOWN
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule at a hook."""
+    """One rule on a hook."""
 
     name: str
     source: str
@@ -25,30 +25,30 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One hook, in the order in which a cluster comes by."""
+    """One hook; hooks are listed in the order of a Cluster's life."""
 
     hook: str
     on: bool
-    """Whether Cluster API is told of it."""
+    """Whether the hook is registered with Cluster API."""
     blocks: bool
-    """Whether a cluster can be made to wait there."""
+    """Whether the hook can block a Cluster."""
     rules: tuple[Row, ...]
     held: tuple[str, ...] = ()
-    """Why it holds clusters whatever its rules say."""
+    """Plugin load errors that make the hook block, whatever its rules say."""
 
 
 def hooks(
     *,
     feature_gates: Annotated[
         str,
-        Parameter(env_var="UNWIND_FEATURE_GATES", help="The manager's: what is switched on or off, K=true,K=false."),
+        Parameter(env_var="UNWIND_FEATURE_GATES", help="The feature gates of the manager: NAME=true,NAME=false."),
     ] = "",
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
+    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")] = "table",
 ) -> None:
-    """Show the hooks at which Cluster API asks, whether each is switched on, and the rules that have a say there.
+    """List the lifecycle hooks of Cluster API, whether each is enabled, and its rules.
 
-    Rules come with Unwind and from packages beside it (entry points in the group unwind.hooks). A package that does not
-    load has its hook held. A hook is switched on with `unwind run --feature-gates HOOK=true`.
+    Rules come with Unwind and from installed packages (entry point group unwind.hooks). If a package fails to load, its
+    hook blocks. Enable a hook with `unwind run --feature-gates HOOK=true`.
     """
     on = switched_on(features.parse(feature_gates))
     plugins = installed()
@@ -63,7 +63,7 @@ def hooks(
     _show(listed)
     for one in listed:
         for why in one.held:
-            console.err.print(f"[bold]held:[/] {one.hook}, because {why}")
+            console.err.print(f"[bold]blocked:[/] {one.hook}: {why}")
 
 
 def _listed(hook: Hook, registry: Registry, *, on: bool) -> Listed:
@@ -74,9 +74,9 @@ def _listed(hook: Hook, registry: Registry, *, on: bool) -> Listed:
 
 def _show(listed: list[Listed]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("HOOK", "ON", "RULE", "FROM"):
+    for heading in ("HOOK", "ENABLED", "RULE", "SOURCE"):
         table.add_column(heading, no_wrap=True)
-    table.add_column("WHAT IT DOES")
+    table.add_column("DESCRIPTION")
     for one in listed:
         first = (one.hook, "yes" if one.on else "no")
         for place, row in enumerate(one.rules):

@@ -1,4 +1,4 @@
-"""`unwind install`: put Unwind into a cluster."""
+"""`unwind install`: install or upgrade Unwind in a cluster."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Kubeconfig = Annotated[
-    Path | None, Parameter(help="The kubeconfig file; otherwise KUBECONFIG, ~/.kube/config, or the Pod's own.")
+    Path | None,
+    Parameter(help="The kubeconfig file; default: KUBECONFIG, ~/.kube/config, or the Pod's ServiceAccount."),
 ]
-Context = Annotated[str | None, Parameter(help="The context in it, instead of the current one.")]
-Namespace = Annotated[str, Parameter(help="The namespace of Unwind itself.")]
+Context = Annotated[str | None, Parameter(help="The kubeconfig context; default: the current context.")]
+Namespace = Annotated[str, Parameter(help="The namespace that Unwind is installed in.")]
 
 
 async def install(
@@ -35,29 +36,29 @@ async def install(
     namespace: Namespace = HOME,
     url: Annotated[
         str | None,
-        Parameter(help="https://HOST:PORT of a manager that runs outside the cluster; it is called there."),
+        Parameter(help="https://HOST:PORT of a manager that runs outside the cluster."),
     ] = None,
     namespace_selector: Annotated[
         str,
-        Parameter(help="Labels (a=b,c=d) of the namespaces whose clusters Cluster API asks about; otherwise all."),
+        Parameter(help="Labels (a=b,c=d) of the namespaces whose Clusters call the hooks; default: all namespaces."),
     ] = "",
     hook_setting: Annotated[
         list[str] | None,
-        Parameter(negative="", help="What rules at hooks go by, as key=value; may be given repeatedly."),
+        Parameter(negative="", help="A setting for hook rules, as key=value; may be repeated."),
     ] = None,
     inject_ca_from_secret: Annotated[
         bool,
-        Parameter(negative="", help="Have Cluster API read the authority from the manager's Secret by itself."),
+        Parameter(negative="", help="Let Cluster API inject the CA bundle from the manager's Secret."),
     ] = False,
     authorized_groups: Annotated[
         str | None,
         Parameter(
-            help="The API groups, separated by commas, that the manager may read to count what there is of a CRD"
-            " before it may be deleted; all if unset."
+            help="Comma-separated API groups that the manager may read to count the custom resources of a CRD"
+            " before the CRD is deleted; default: all groups."
         ),
     ] = None,
     adopt_crds: Annotated[
-        bool, Parameter(negative="", help="Add the fields that are missing to CRDs that something else installed.")
+        bool, Parameter(negative="", help="Add missing fields to CRDs that another system installed.")
     ] = False,
     rotate_path: Annotated[
         bool,
@@ -66,12 +67,12 @@ async def install(
             help="Replace the secret segments of the webhook and hook paths; the old ones are accepted for 10 minutes.",
         ),
     ] = False,
-    dry_run: Annotated[bool, Parameter(negative="", help="Print what would be applied; no cluster is asked.")] = False,
-    output: Annotated[documents.Format | None, Parameter(name=["--output", "-o"], help="How to print it.")] = None,
+    dry_run: Annotated[bool, Parameter(negative="", help="Print the manifests without contacting a cluster.")] = False,
+    output: Annotated[documents.Format | None, Parameter(name=["--output", "-o"], help="Output format.")] = None,
 ) -> None:
-    """Put namespace, CRDs and rights into a cluster, or bring them up to date.
+    """Install the namespace, CRDs, RBAC rules and policies in a cluster, or upgrade them.
 
-    It refuses where another system's own controller is alive, and leaves alone what something else installed.
+    Refuses if another controller for the same kinds is running. Does not change objects that another system installed.
     """
     setting = Setting(
         namespace=namespace,
@@ -96,18 +97,18 @@ async def install(
 
 
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """What an option says as key=value, several times."""
+    """A repeated key=value option as a dictionary."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise UsageError(f"{option}: {text!r} says nothing", remedy="write key=value")
+            raise UsageError(f"invalid value {text!r} for {option}", remedy="use key=value")
         found[key.strip()] = value.strip()
     return found
 
 
 def _announce(line: str) -> None:
-    # Names of fields have brackets, which are no markup.
+    # Field names may contain brackets, which are not markup.
     console.err.print(line, markup=False)
 
 

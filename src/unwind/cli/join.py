@@ -1,4 +1,4 @@
-"""`unwind join`: have a cluster become a member."""
+"""`unwind join`: join a cluster as a member."""
 
 from __future__ import annotations
 
@@ -23,30 +23,32 @@ if TYPE_CHECKING:
 
 
 async def join(
-    name: Annotated[str, Parameter(help="What the member is to be called.")],
+    name: Annotated[str, Parameter(help="The name of the member.")],
     *,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
-    cluster_kubeconfig: Annotated[Path, Parameter(help="The kubeconfig file of the cluster that is to be joined.")],
+    cluster_kubeconfig: Annotated[Path, Parameter(help="The kubeconfig file of the cluster to join.")],
     cluster_context: Annotated[
-        str | None, Parameter(help="The context in that one, instead of the current one.")
+        str | None, Parameter(help="The context in --cluster-kubeconfig; default: its current context.")
     ] = None,
     cluster_namespace: Annotated[
-        str, Parameter(help="The namespace of the credentials, in the member and in the control plane.")
+        str, Parameter(help="The namespace for the credentials, in the member and in the control plane.")
     ] = names.KARMADA_CLUSTER_NAMESPACE,
-    cluster_provider: Annotated[str, Parameter(help="Whose cloud it is in.")] = "",
-    cluster_region: Annotated[str, Parameter(help="Where.")] = "",
-    cluster_zones: Annotated[str, Parameter(help="Where exactly: names, separated by commas.")] = "",
+    cluster_provider: Annotated[str, Parameter(help="The cloud provider of the member.")] = "",
+    cluster_region: Annotated[str, Parameter(help="The region of the member.")] = "",
+    cluster_zones: Annotated[str, Parameter(help="The zones of the member, comma-separated.")] = "",
     remove_strategy: Annotated[
         str | None,
-        Parameter(help="What becomes of its objects when it is unjoined: they stay (Needless) or must go (Required)."),
+        Parameter(help="Whether unjoin keeps the member's objects (Needless) or must remove them first (Required)."),
     ] = None,
-    dry_run: Annotated[bool, Parameter(negative="", help="Print what would be made, the member's side first.")] = False,
-    output: Annotated[documents.Format | None, Parameter(name=["--output", "-o"], help="How to print it.")] = None,
+    dry_run: Annotated[
+        bool, Parameter(negative="", help="Print the objects that would be created, those in the member first.")
+    ] = False,
+    output: Annotated[documents.Format | None, Parameter(name=["--output", "-o"], help="Output format.")] = None,
 ) -> None:
-    """Have a cluster become a member: an account in it, and here a Cluster with the way to it.
+    """Join a cluster: create a ServiceAccount in it, and a Cluster with its credentials in the control plane.
 
-    What was made is taken back if it fails half-way. It may be given again, to go on or to bring up to date.
+    If it fails, the objects that it created are removed. Run it again to retry or to update a member.
     """
     wish = Wish(
         name=name,
@@ -67,7 +69,7 @@ async def join(
     if output:
         documents.show([msgspec.to_builtins(one) for one in joined.done], output)
         return
-    console.out.print(f"{joined.name} is a member: cluster {joined.id}")
+    console.out.print(f"{joined.name} joined (cluster ID {joined.id})")
 
 
 def way_to(file: Path, context: str | None) -> Connection:
@@ -75,7 +77,7 @@ def way_to(file: Path, context: str | None) -> Connection:
         return kubeconfigs.load(file, context=context)
     except UnwindError as error:
         raise UnwindError(
-            f"--cluster-kubeconfig: {error.what}", remedy="name another one, or a context of it with --cluster-context"
+            f"--cluster-kubeconfig: {error.what}", remedy="check the file, or choose a context with --cluster-context"
         ) from error
 
 
@@ -85,7 +87,7 @@ def _strategy(text: str | None) -> RemoveStrategy | None:
     strategy = RemoveStrategy.read(text)
     if isinstance(strategy, RemoveStrategy):
         return strategy
-    raise UnwindError(f"--remove-strategy is {text!r}", remedy=f"use one of {', '.join(RemoveStrategy)}")
+    raise UnwindError(f"invalid --remove-strategy {text!r} (valid: {', '.join(RemoveStrategy)})")
 
 
 def _announce(line: str) -> None:

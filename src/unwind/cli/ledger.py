@@ -1,4 +1,4 @@
-"""`unwind ledger`: what was ever left behind, why, by whose decision, when."""
+"""`unwind ledger`: list the objects that were left behind, why, by whose decision and when."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 Form = Literal["table", "json", "yaml"]
 
-# Each has up to 500 entries in it.
+# Inventories per page; each holds up to 500 entries.
 _AT_ONCE = 50
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One object that was knowingly left behind."""
+    """One object that was left behind by decision."""
 
     cluster: str
-    """The cluster that it is on, for people."""
+    """The cluster of the object, as display text."""
     object: ObjectRef
     owner: str = ""
-    """What had put it there."""
+    """The owner that deployed it."""
     kept: bool = False
-    """On purpose; otherwise it should have gone, and somebody let its cluster go before."""
+    """Kept on purpose. If false, it should have been removed, but its cluster was force-released first."""
     reason: str
     message: str = ""
     by: str
@@ -50,7 +50,7 @@ class Left(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A target that was let go before everything was removed."""
+    """A target that was force-released before everything was removed."""
 
     target: ObjectRef
     title: str
@@ -59,7 +59,7 @@ class Released(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 class SetAside(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A Teardown that has the place of a record, and that the manager did not write."""
+    """A Teardown with the name of a record that the manager did not write."""
 
     teardown: str
     target: ObjectRef
@@ -67,7 +67,7 @@ class SetAside(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All that is written down."""
+    """Everything recorded as released, left behind or set aside."""
 
     released: tuple[Released, ...] = ()
     left: tuple[Left, ...] = ()
@@ -79,23 +79,22 @@ async def ledger(
         str | None,
         Parameter(
             name="CLUSTER",
-            help="Only of this one: NAME, NAMESPACE/NAME or KIND/NAME; it may be gone already.",
+            help="Show only this cluster: NAME, NAMESPACE/NAME or KIND/NAME; it may be gone already.",
             completer=records.names,
         ),
     ] = None,
     /,
     *,
     namespace: Annotated[
-        str | None, Parameter(name=["--namespace", "-n"], help="Only of clusters in this namespace.")
+        str | None, Parameter(name=["--namespace", "-n"], help="Show only clusters in this namespace.")
     ] = None,
-    output: Annotated[Form, Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
+    output: Annotated[Form, Parameter(name=["--output", "-o"], help="Output format.")] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show what was knowingly left behind: each object with the reason, who decided it, and when.
+    """List the objects that were left behind, each with the reason, the decision maker and the time.
 
-    It is told from the inventories and the Teardowns; those go some days after their end (`unwind run
-    --keep-teardowns`), and the ledger with them.
+    Read from Inventories and Teardowns, which are deleted some days after they finish (`unwind run --keep-teardowns`).
     """
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-ledger") as client:
         whole = await read(client, cluster, namespace)
@@ -106,15 +105,15 @@ async def ledger(
     elif whole.left or whole.released or whole.set_aside:
         console.show(table(whole))
     else:
-        console.announce(f"Nothing was left behind{records.described(cluster, namespace)}.")
+        console.announce(f"No objects were left behind{records.described(cluster, namespace)}.")
 
 
 async def read(client: Client, cluster: str | None, namespace: str | None) -> Ledger:
-    """What is written down of a cluster, or of all; the latest first."""
+    """The ledger of a cluster, or of all clusters; the latest entries first."""
     found = await records.listed(client, TEARDOWNS)
     every_one = records.readable(found)
     teardowns = records.chosen(every_one, cluster, namespace)
-    # A cluster that went may be asked for by the name of its Teardown, too: that is its uid.
+    # A deleted cluster may also be given by the name of its Teardown, which is its uid.
     uids = {one.spec.target.uid for one in teardowns}
     left: list[Left] = []
     async with aclosing(inventories(client)) as every:
@@ -138,8 +137,8 @@ async def read(client: Client, cluster: str | None, namespace: str | None) -> Le
 
 
 async def inventories(client: Client, *, labels: str = "") -> AsyncGenerator[Inventory, None]:
-    """The inventories of all namespaces, one after the other: they can be many and large. One that cannot be read is
-    told of, and stops nobody from seeing the others."""
+    """The inventories of all namespaces, one at a time, because they can be many and large. One that cannot be read
+    is reported and skipped."""
     async with aclosing(client.pages(INVENTORIES, labels=labels, limit=_AT_ONCE)) as pages:
         async for page in pages:
             for item in page.items or ():
@@ -147,13 +146,13 @@ async def inventories(client: Client, *, labels: str = "") -> AsyncGenerator[Inv
                     inventory = msgspec.json.decode(item, type=Inventory)
                 except msgspec.ValidationError as error:
                     where = views.stamp_of(item).key
-                    console.announce(f"Inventory {where} cannot be read ({error}): what is in it is not shown")
+                    console.announce(f"cannot read Inventory {where}, its entries are not shown: {error}")
                     continue
                 yield inventory
 
 
 def of_inventory(inventory: Inventory) -> Iterable[Left]:
-    """What was left of one inventory."""
+    """The ledger entries of one inventory."""
     for entry in inventory.spec.entries.values():
         note = entry.ledger
         if note is not None:
@@ -170,7 +169,7 @@ def of_inventory(inventory: Inventory) -> Iterable[Left]:
 
 
 def standing(inventory: Inventory) -> list[ObjectRef]:
-    """What of an inventory is there still, as far as is written down, and would be left now."""
+    """The objects of an inventory that are not recorded as removed, and would be left behind now."""
     return [
         entry.object
         for entry in inventory.spec.entries.values()
@@ -179,11 +178,11 @@ def standing(inventory: Inventory) -> list[ObjectRef]:
 
 
 def table(whole: Ledger) -> RenderableType:
-    """The ledger for people: who let what go, then each object."""
+    """The ledger as text: force-releases first, then each object."""
     parts: list[RenderableType] = []
     for one in whole.released:
         release = one.release
-        said = Text.assemble((one.title, "bold"), f" was let go by {release.by}")
+        said = Text.assemble((one.title, "bold"), f" was released by {release.by}")
         said.append(f"{_on(release.at)} ({release.reason}): {release.message}")
         if one.left:
             said.append(f"; {counted(one.left, 'object')} left behind", style="yellow")
@@ -204,7 +203,7 @@ def _objects(left: Sequence[Left]) -> Table:
     for one in left:
         why = f"{one.reason}: {one.message}" if one.message else one.reason
         when = one.at.strftime("%Y-%m-%d %H:%M") if one.at else ""
-        # None of it is markup, whatever is in it.
+        # Cells are plain text, never markup.
         shown.add_row(*(Text(cell) for cell in (one.cluster, str(one.object), why, one.by, when)))
     return shown
 

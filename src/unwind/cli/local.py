@@ -1,4 +1,4 @@
-"""`unwind local`: a real control plane on this machine."""
+"""`unwind local`: manage control planes on this machine."""
 
 from __future__ import annotations
 
@@ -29,43 +29,50 @@ if TYPE_CHECKING:
 
 local = App(
     name="local",
-    help="""A real control plane on this machine: etcd, API server, controller manager, and members.
+    help="""Run Kubernetes control planes on this machine: etcd, API server, controller manager, and members.
 
-Everything listens on loopback only. The programs are looked for in `UNWIND_<NAME>` variables (UNWIND_KUBE_APISERVER),
-on the PATH and in the cache, and built from their Go modules if they are nowhere.""",
+All servers listen on loopback only. Binaries are taken from `UNWIND_<NAME>` variables (UNWIND_KUBE_APISERVER), the PATH
+or the cache, and are otherwise built from their Go modules.""",
 )
 
 PARTS = ("nodes", "helm", "capi", "cloud")
-Name = Annotated[str, Parameter(help="Which plane; several can be up side by side.")]
-Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")]
+Name = Annotated[str, Parameter(help="The name of the control plane; several can run side by side.")]
+Output = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")]
 
 
 @local.command
 async def up(
     *,
     name: Name = "default",
-    members: Annotated[int, Parameter(help="How many member clusters beside the management cluster.")] = 0,
+    members: Annotated[
+        int, Parameter(help="The number of member clusters, in addition to the management cluster.")
+    ] = 0,
     with_: Annotated[
         str,
         Parameter(
             name="--with",
-            help="What else, separated by commas: nodes (Pods run), helm, capi (Cluster API's manager), "
+            help="Comma-separated components: nodes (Pods run), helm, capi (Cluster API's manager), "
             "cloud (LoadBalancer Services get an address).",
         ),
     ] = "",
-    cloud_delay: Annotated[float, Parameter(help="Seconds the cloud takes to remove a load balancer.")] = 3.0,
+    cloud_delay: Annotated[
+        float, Parameter(help="Seconds that the simulated cloud takes to remove a load balancer.")
+    ] = 3.0,
     foreground: Annotated[
-        bool, Parameter(negative="", help="Stay, and take the plane along when this process or its parent ends.")
+        bool,
+        Parameter(
+            negative="", help="Run in the foreground; stop the control plane when this process or its parent ends."
+        ),
     ] = False,
     output: Output = "table",
 ) -> None:
-    """Bring a control plane up, and leave it running."""
+    """Start a control plane in the background."""
     shape = shape_of(members=members, with_=with_, cloud_delay=cloud_delay)
     with BuildProgress() as progress:
         toolbox = await equip(shape, progress)
     order = supervising.Order(name=name, shape=shape, toolbox=toolbox)
     if not foreground:
-        with console.err.status(f"Starting plane {name!r}"):
+        with console.err.status(f"Starting control plane {name!r}"):
             record = await supervising.up(order, announce=_announce)
         _told(record, output)
         return
@@ -84,30 +91,30 @@ async def up(
 async def down(
     *,
     name: Name = "default",
-    all_: Annotated[bool, Parameter(name="--all", negative="", help="Every plane there is.")] = False,
+    all_: Annotated[bool, Parameter(name="--all", negative="", help="Stop all control planes.")] = False,
     output: Output = "table",
 ) -> None:
-    """Take a control plane down: no process and no file of it is left."""
+    """Stop a control plane and delete its files."""
     names = [home.name for home in Home.all()] if all_ else [name]
     taken: dict[str, bool] = {}
     for one in names:
-        with console.err.status(f"Taking plane {one!r} down"):
+        with console.err.status(f"Stopping control plane {one!r}"):
             taken[one] = await supervising.down(one)
         if output == "table":
-            console.out.print(f"Plane {one!r} is down." if taken[one] else f"There is no plane {one!r}.")
+            console.out.print(f"Control plane {one!r} stopped." if taken[one] else f"Control plane {one!r} not found.")
     if output == "json":
         console.show_json({"down": [one for one, found in taken.items() if found]})
 
 
 @local.command
 def status(*, output: Output = "table") -> None:
-    """Show the planes on this machine, and what runs of each."""
+    """List the control planes on this machine and their components."""
     planes = [(home, record) for home in Home.all() if (record := home.read())]
     if output == "json":
         console.show_json([{"state": _state(home, record), **msgspec.to_builtins(record)} for home, record in planes])
         return
     if not planes:
-        console.out.print("No plane is up. `unwind local up` starts one.")
+        console.out.print("No control plane is running. Start one with `unwind local up`.")
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("PLANE", "CLUSTER", "STATE", "SERVER", "PROGRAMS", "MEMORY", "AGE"):
@@ -123,40 +130,45 @@ def status(*, output: Output = "table") -> None:
 def kubeconfig(
     *,
     name: Name = "default",
-    member: Annotated[str | None, Parameter(help="A member, instead of the management cluster.")] = None,
-    path: Annotated[bool, Parameter(negative="", help="Print where the file is, instead of what is in it.")] = False,
+    member: Annotated[str | None, Parameter(help="The member cluster; default: the management cluster.")] = None,
+    path: Annotated[bool, Parameter(negative="", help="Print the path of the file instead of its content.")] = False,
 ) -> None:
     """Print the kubeconfig of a cluster: `export KUBECONFIG=$(unwind local kubeconfig --path)`."""
     clusters = _clusters(supervising.existing(name))
     wanted = member or MANAGEMENT
     if wanted not in clusters:
-        raise UnwindError(f"plane {name!r} has no {wanted!r}", remedy=f"it has {', '.join(sorted(clusters))}")
+        raise UnwindError(f"control plane {name!r} has no cluster {wanted!r} (it has: {', '.join(sorted(clusters))})")
     file = Path(clusters[wanted].kubeconfig)
     sys.stdout.write(f"{file}\n" if path else file.read_text())
 
 
 @local.command
 async def cluster(
-    cluster_name: Annotated[str, Parameter(name="CLUSTER", help="What to call it.")],
+    cluster_name: Annotated[str, Parameter(name="CLUSTER", help="The name of the Cluster.")],
     /,
     *,
     name: Name = "default",
-    member: Annotated[str, Parameter(help="The member that is its workload cluster.")] = "member-1",
-    namespace: Annotated[str, Parameter(name=["--namespace", "-n"], help="Where to put it.")] = "default",
+    member: Annotated[str, Parameter(help="The member to use as its workload cluster.")] = "member-1",
+    namespace: Annotated[str, Parameter(name=["--namespace", "-n"], help="The namespace of the Cluster.")] = "default",
     by_hand: Annotated[
-        bool, Parameter(negative="", help="Without a ClusterClass: Cluster API calls no hooks for such a Cluster.")
+        bool,
+        Parameter(negative="", help="Create it without a ClusterClass; Cluster API calls no hooks for such a Cluster."),
     ] = False,
     output: Output = "table",
 ) -> None:
-    """Make a Cluster of Cluster API, whose workload cluster is a member; return when it is Available."""
+    """Create a Cluster API Cluster with a member as its workload cluster, and wait until it is Available."""
     record = supervising.existing(name)
     if not record.shape.capi:
-        raise UnwindError(f"plane {name!r} has no Cluster API", remedy="bring one up with `--with capi`")
+        raise UnwindError(
+            f"Cluster API is not installed in control plane {name!r}", remedy="start one with `--with capi`"
+        )
     clusters = _clusters(record)
     if member not in clusters or member == MANAGEMENT:
-        raise UnwindError(f"plane {name!r} has no member {member!r}", remedy="`unwind local status` lists them")
+        raise UnwindError(
+            f"control plane {name!r} has no member {member!r}", remedy="list them with `unwind local status`"
+        )
     config = kubeconfigs.load(Path(clusters[MANAGEMENT].kubeconfig))
-    with console.err.status(f"Making Cluster {cluster_name!r}"):
+    with console.err.status(f"Creating Cluster {cluster_name!r}"):
         async with Client(config) as client:
             made = await create_cluster(
                 client, name=cluster_name, namespace=namespace, member=member, topology=not by_hand
@@ -169,25 +181,25 @@ async def cluster(
 
 @local.command
 async def build(*, output: Output = "table") -> None:
-    """Build every binary ahead of time; what is there already is only listed."""
+    """Build all binaries ahead of time; those that exist are only listed."""
     with BuildProgress(list_found=True) as progress:
         await building.ensure(tools.ALL, progress)
     if output == "json":
         console.show_json({"programs": [tool.name for tool in tools.ALL], "cache": str(cache_dir())})
         return
-    console.err.print(f"All {len(tools.ALL)} programs are there. The cache is {cache_dir()}.")
+    console.err.print(f"All {len(tools.ALL)} binaries are available. Cache: {cache_dir()}.")
 
 
 def shape_of(*, members: int, with_: str, cloud_delay: float) -> Shape:
-    """Read what was asked for."""
+    """The Shape that the options describe; raises UsageError."""
     parts = [part for part in with_.replace(" ", "").split(",") if part]
     unknown = sorted(set(parts) - set(PARTS))
     if unknown:
-        raise UsageError(f"--with does not know {', '.join(unknown)}", remedy=f"it knows {', '.join(PARTS)}")
+        raise UsageError(f"unknown component {', '.join(unknown)} in --with (valid: {', '.join(PARTS)})")
     if members < 0:
-        raise UsageError(f"--members is {members}", remedy="use 0 or more")
+        raise UsageError(f"invalid --members {members}", remedy="use 0 or more")
     if cloud_delay < 0:
-        raise UsageError(f"--cloud-delay is {cloud_delay}", remedy="use 0 or more seconds")
+        raise UsageError(f"invalid --cloud-delay {cloud_delay}", remedy="use 0 or more seconds")
     return Shape(members=members, cloud_delay=cloud_delay, **dict.fromkeys(parts, True))
 
 
@@ -199,9 +211,9 @@ def _told(record: Record, output: str) -> None:
 
 
 def show_up(record: Record) -> None:
-    """Say that a plane is up, and what to do with it."""
+    """Print that a control plane is running, with the next commands."""
     name = "" if record.name == "default" else f" --name {record.name}"
-    console.out.print(f"[bold]Plane {record.name!r} is up.[/bold]")
+    console.out.print(f"[bold]Control plane {record.name!r} is running.[/bold]")
     console.out.print(f"  export KUBECONFIG=$(unwind local kubeconfig{name} --path)")
     if record.shape.members:
         console.out.print(f"  unwind local kubeconfig{name} --member member-1")
@@ -240,10 +252,10 @@ def _add_rows(table: Table, state: str, record: Record) -> None:
 
 def _remarks(state: str, record: Record) -> Iterator[str]:
     if state == "Dead":
-        yield f"Plane {record.name!r} was killed: `unwind local down --name {record.name}` clears away what is left."
+        yield f"Control plane {record.name!r} was killed: clean up with `unwind local down --name {record.name}`."
     for one in record.processes:
         if one.restarts:
             times = "once" if one.restarts == 1 else f"{one.restarts} times"
-            yield f"{one.name} of {one.cluster or record.name} was started again {times}: {one.log}"
+            yield f"{one.name} of {one.cluster or record.name} restarted {times}: see {one.log}"
     for balancer in record.load_balancers:
-        yield f"Load balancer in the cloud of {balancer}"
+        yield f"Simulated load balancer of {balancer}"

@@ -1,4 +1,4 @@
-"""`unwind plan`: what a deletion would come to. Only reads."""
+"""`unwind plan`: preview what a deletion would remove, read-only."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ async def plan(
     *,
     namespace: Place = None,
     volumes: Volumes = "Retain",
-    output: Annotated[Form, Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
+    output: Annotated[Form, Parameter(name=["--output", "-o"], help="Output format.")] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     unwind_namespace: Home = HOME,
 ) -> None:
-    """Show what would go if a target were deleted, in which order, and what a person should know before.
+    """Preview what deleting a target would remove, in order. Read-only.
 
-    Nothing is deleted or written. What belongs to it goes along; what is protected would refuse; what is somebody
-    else's stays; and what stays and needs it is named.
+    Shows the dependents that are deleted with it, the protected objects that would refuse the deletion, the objects
+    that are kept because they are not managed by the target, and the kept objects that depend on it.
     """
     if output == "png" and sys.stdout.isatty():
         raise UsageError(
-            "a PNG is nothing for a terminal", remedy="write it into a file: unwind plan … -o png > plan.png"
+            "cannot print a PNG to a terminal", remedy="redirect it to a file: unwind plan … -o png > plan.png"
         )
     connection = kubeconfigs.load(kubeconfig, context=context)
     async with Client(connection, user_agent="unwind-plan") as client:
@@ -55,13 +55,13 @@ async def plan(
         try:
             seen = await foresee(client, named, home=unwind_namespace, volumes=VolumePolicy(volumes))
         except NotFoundError as error:
-            raise UnwindError(f"there is no {named}", remedy=str(error)) from error
+            raise UnwindError(f"cannot plan deletion of {named}: not found", remedy=str(error)) from error
     check_volumes(seen, volumes)
     show(seen, output)
 
 
 def show(seen: Foreseen, output: Form) -> None:
-    """Print it."""
+    """Print the preview in the given format."""
     match output:
         case "table" | "wide":
             console.show(foreseen.table(seen, wide=output == "wide"))

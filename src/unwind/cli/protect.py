@@ -1,4 +1,4 @@
-"""`unwind protect` and `unwind unprotect`: the label that keeps an object from being deleted."""
+"""`unwind protect` and `unwind unprotect`: set and remove the deletion protection label."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ if TYPE_CHECKING:
 Target = Annotated[
     str, Parameter(name="KIND/NAME", help="The object: deploy/web, ns/shop, crd/pools.example.dev, pvc/data.")
 ]
-Form = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")]
+Form = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")]
 
 _BY = {
-    enforcing.POLICY: "by",
-    enforcing.WEBHOOK: "by",
-    enforcing.NOBODY: "by nobody",
-    enforcing.NOT_KNOWN: "by whom is not known",
+    enforcing.POLICY: "enforced by",
+    enforcing.WEBHOOK: "enforced by",
+    enforcing.NOBODY: "not enforced",
+    enforcing.NOT_KNOWN: "enforcement unknown",
 }
 
 
 class Protected(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What is protected now, for machines."""
+    """The protection of an object, for JSON output."""
 
     object: ObjectRef
     label: str = ""
-    """What the label says; empty if there is none."""
+    """The value of the label; empty if there is none."""
     before: str = ""
     enforced: Enforced | None = None
     now: str = ""
-    """What a DELETE is refused with just now; empty if it is not."""
+    """The message that refuses a DELETE now; empty if it is allowed."""
     not_known: str = ""
-    """Why that could not be found out."""
+    """Why the dry run of the DELETE gave no answer."""
     not_against: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    """What else must be done so that nothing is lost."""
+    """What else to do to prevent data loss."""
 
 
 async def protect(
@@ -72,16 +72,18 @@ async def protect(
     namespace: Place = None,
     cascading: Annotated[
         bool,
-        Parameter(negative="", help="Only as long as something depends on it: replicas, Pods, volumes, resources."),
+        Parameter(
+            negative="", help="Protect only while something depends on it: replicas, Pods, volumes, custom resources."
+        ),
     ] = False,
     output: Form = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Have an object not be deleted until its label policy.kruise.io/delete-protection is taken away.
+    """Protect an object from deletion with the label policy.kruise.io/delete-protection.
 
-    Says what is protected now, by which way, and what that does not protect against. Ends with 1 if nobody enforces
-    it, with the label set all the same.
+    Shows how the protection is enforced and what it does not protect against. Exits with 1 if nothing enforces it; the
+    label is set all the same.
     """
     word = DeleteProtection.CASCADING if cascading else DeleteProtection.ALWAYS
     async with _client(kubeconfig, context) as client:
@@ -92,7 +94,7 @@ async def protect(
         _refuse_unprotectable(named, kind, read)
         if read.terminating:
             raise UnwindError(
-                f"{named} is being deleted already, which no label stops", remedy="`unwind why` says what it waits for"
+                f"cannot protect {named}: it is already being deleted", remedy="see `unwind why` for what it waits for"
             )
         await _label(client, named, read, word.value)
         refusal, not_known = await _asked(client, named, read)
@@ -111,7 +113,9 @@ async def protect(
     else:
         _show(told)
     if told.enforced and told.enforced.way == enforcing.NOBODY:
-        raise UnwindError(f"{told.object} is labelled, and nobody keeps it", remedy=told.enforced.note)
+        raise UnwindError(
+            f"{told.object} is labelled but not protected: nothing enforces it", remedy=told.enforced.note
+        )
 
 
 async def unprotect(
@@ -123,14 +127,14 @@ async def unprotect(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Take the label policy.kruise.io/delete-protection away, so that the object can be deleted again."""
+    """Remove the label policy.kruise.io/delete-protection from an object, so that it can be deleted."""
     async with _client(kubeconfig, context) as client:
         named, _ = await _meant(client, target, namespace)
         read = await _read(client, named)
         before = read.labels.get(DELETE_PROTECTION_LABEL, "")
         if DELETE_PROTECTION_LABEL in read.labels:
             await _label(client, named, read, None)
-        # A namespace and a CRD may hold something that is protected itself.
+        # A Namespace or CRD may contain objects that are protected themselves.
         refusal, not_known = await _asked(client, named, read)
     told = Protected(object=ref_of(named.resource, read), before=before, now=refusal, not_known=not_known)
     if output == "json":
@@ -166,12 +170,12 @@ def _warnings(kind: Kind, found: Object) -> Iterator[str]:
 
 
 def _refuse_empty(kind: Kind, word: DeleteProtection) -> None:
-    """Not a label that says nothing: whoever asks for protection believes to have it."""
+    """Refuse --cascading for a kind without dependents: the label would have no effect, and suggest protection."""
     if word is not DeleteProtection.CASCADING or (kind.cascading and (kind.count or kind.rest)):
         return
     raise UnwindError(
-        f"nothing depends on a {kind.kind} that could be counted, so --cascading would not protect it",
-        remedy="leave --cascading out",
+        f"cannot use --cascading for {kind.kind}: Unwind does not count dependents of this kind",
+        remedy="omit --cascading",
     )
 
 
@@ -184,20 +188,20 @@ async def _found(client: Client, named: Named) -> Object:
         return await client.get(named.resource, named.name, namespace=named.where)
     except NotFoundError as error:
         remedy = "look in another namespace with -n" if named.namespace else ""
-        raise UnwindError(f"there is no {named}", remedy=remedy) from error
+        raise UnwindError(f"{named} not found", remedy=remedy) from error
 
 
 async def _label(client: Client, named: Named, read: ObjectMeta, value: str | None) -> None:
-    # With the uid: its name may belong to another by now. Not with the version: of the labels only ours is written.
+    # uid as precondition: the object may have been recreated. No resourceVersion: only our own label is written.
     patch: Object = {"metadata": {"uid": read.uid, "labels": {DELETE_PROTECTION_LABEL: value}}}
     try:
         await client.patch(named.resource, named.name, patch, namespace=named.where)
     except (NotFoundError, ConflictError) as error:
-        raise UnwindError(f"{named} is gone, or another one by now", remedy="look at it, and ask again") from error
+        raise UnwindError(f"cannot label {named}: it was deleted or recreated", remedy="check it and retry") from error
 
 
 async def _asked(client: Client, named: Named, read: ObjectMeta) -> tuple[str, str]:
-    """What a DELETE would be refused with just now, and why that is not known; both empty if it would not be."""
+    """The message that refuses a dry-run DELETE, and why the answer is unknown; both empty if it is allowed."""
     try:
         await client.delete(named.resource, named.name, uid=read.uid, namespace=named.where, dry_run=True)
     except ApiError as error:
@@ -211,12 +215,12 @@ async def _asked(client: Client, named: Named, read: ObjectMeta) -> tuple[str, s
 def _show(told: Protected) -> None:
     out = console.out
     assert told.enforced  # noqa: S101 - for the type checker
-    again = " already" if told.before == told.label else f", and was {told.before}" if told.before else ""
+    again = " already" if told.before == told.label else f" (was {told.before})" if told.before else ""
     out.print(Text(f"{told.object} is labelled {DELETE_PROTECTION_LABEL}={told.label}{again}", style="bold"))
     by = told.enforced
-    out.print(Text(" ".join(filter(None, ("kept", _BY[by.way], by.by))) + f": {by.note}"))
+    out.print(Text(" ".join(filter(None, (_BY[by.way], by.by))) + f": {by.note}"))
     _show_now(told)
-    out.print(Text("it does not protect against"))
+    out.print(Text("not protected against:"))
     for one in told.not_against:
         out.print(Text(f"  {one}"))
     for one in told.warnings:
@@ -225,7 +229,7 @@ def _show(told: Protected) -> None:
 
 def _show_now(told: Protected) -> None:
     if told.not_known:
-        said = f"whether it could be deleted just now is not known: {told.not_known}"
+        said = f"unknown whether a DELETE would be refused now: {told.not_known}"
     else:
-        said = f"a deletion just now would be {f'refused: {told.now}' if told.now else 'let through'}"
+        said = f"a DELETE now would be {f'refused: {told.now}' if told.now else 'allowed'}"
     console.out.print(Text(said))

@@ -1,4 +1,4 @@
-"""The records that people ask for by name: Teardowns, read and chosen."""
+"""List and select Teardowns by the name of their target."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.client import Object
 
-# Who presses TAB waits for it.
+# Kept short: shell completion waits for it.
 _PATIENCE = 5.0
 
 
 async def listed(client: Client, resource: Resource, **selected: Any) -> list[Object]:
-    """Every object of a kind of ours; raises an error with a way out where Unwind is not installed."""
+    """All objects of one of Unwind's kinds; raises UnwindError if the CRD is not installed."""
     try:
         return await client.list(resource, **selected)
     except ApiError as error:
         if error.code == 404:
             raise UnwindError(
-                f"this cluster does not know {resource.kind}s", remedy="`unwind install` puts Unwind into it"
+                f"the CRD of {resource.kind} is not installed", remedy="install it with `unwind install`"
             ) from error
         raise
 
 
 def readable(found: Iterable[Object]) -> list[Teardown]:
-    """Teardowns as values. One that cannot be read is told of, and stops nobody from seeing the others."""
+    """Decoded Teardowns. One that cannot be decoded is reported and skipped."""
     read = []
     for one in found:
         try:
             read.append(msgspec.convert(one, Teardown))
         except msgspec.ValidationError as error:
             name = one["metadata"]["name"]
-            console.announce(f"Teardown {name} cannot be read ({error}): see `kubectl get teardown {name} -o yaml`")
+            console.announce(f"cannot read Teardown {name}: {error}; see `kubectl get teardown {name} -o yaml`")
     return read
 
 
 def meant(ref: ObjectRef, wanted: str | None, namespace: str | None) -> bool:
-    """Whether a person means this object: by its name, namespace/name, Kind/name or uid; None means any."""
+    """Whether `wanted` selects this object: name, namespace/name, Kind/name or uid; None selects any."""
     if namespace is not None and ref.namespace != namespace:
         return False
     if wanted is None:
@@ -66,7 +66,7 @@ def meant(ref: ObjectRef, wanted: str | None, namespace: str | None) -> bool:
 
 
 def chosen(all_: Iterable[Teardown], wanted: str | None, namespace: str | None) -> list[Teardown]:
-    """Those of what a person means. One that the manager did not write is meant by its own name only."""
+    """The selected Teardowns. One that the manager did not write is selected by its own name only."""
     return [
         one
         for one in all_
@@ -75,7 +75,7 @@ def chosen(all_: Iterable[Teardown], wanted: str | None, namespace: str | None) 
 
 
 def picked(found: Iterable[Object], wanted: str | None, namespace: str | None) -> list[Object]:
-    """The same, as the server told of them."""
+    """The same selection on undecoded objects."""
     return [
         one
         for one in found
@@ -88,7 +88,7 @@ def picked(found: Iterable[Object], wanted: str | None, namespace: str | None) -
 
 
 def is_set_aside(teardown: Teardown) -> bool:
-    """Whether the manager ignores it, because the manager did not write it."""
+    """Whether the manager ignores this Teardown, because it did not write it."""
     return SET_ASIDE_LABEL in teardown.metadata.labels
 
 
@@ -106,13 +106,13 @@ async def of_target(client: Client, uid: str) -> Teardown | None:
 
 
 def described(wanted: str | None, namespace: str | None) -> str:
-    """What was asked for, in an error."""
+    """The selection as a suffix for messages."""
     of = f" of {wanted!r}" if wanted else ""
     return f"{of} in namespace {namespace}" if namespace else of
 
 
 def names(context: CompletionContext) -> list[tuple[str, str]]:
-    """What can be typed for a target: the names of what is, or was, torn down, with how far each is."""
+    """Completions for a target: the names of torn-down targets, with their phases."""
 
     async def ask(client: Client) -> list[tuple[str, str]]:
         found = msgspec.convert(await client.list(TEARDOWNS), list[Teardown])
@@ -124,7 +124,7 @@ def names(context: CompletionContext) -> list[tuple[str, str]]:
 def completed(
     context: CompletionContext, ask: Callable[[Client], Awaitable[list[tuple[str, str]]]]
 ) -> list[tuple[str, str]]:
-    """What a cluster answers while somebody types; nothing if it does not answer soon."""
+    """Completions from the cluster; none if it does not answer quickly."""
     file, name = context.get("kubeconfig"), context.get("context")
     path = Path(file.raw).expanduser() if file and file.raw else None
 
@@ -136,4 +136,4 @@ def completed(
     try:
         return asyncio.run(asked())
     except (UnwindError, TimeoutError, OSError, msgspec.ValidationError):
-        return []  # there is nobody to tell: a person is in the middle of a line
+        return []  # an error message would disturb the line that is being typed

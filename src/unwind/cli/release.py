@@ -1,4 +1,4 @@
-"""`unwind release`: let a cluster go that is held, with a record of who did it and of all that is left."""
+"""`unwind release`: force-release a blocked cluster and record who did it and what is left behind."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
     from unwind.kube.client import Object
 
-# What can be held: by Cluster API, which asks our hook, or by our own finalizer.
+# Kinds that Unwind can block: by Cluster API's hook, or by our own finalizer.
 _HELD = (capi.CLUSTERS, capi.CLUSTERS_V1BETA1, karmada.CLUSTERS)
 _NAMED = 20
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster that a person means."""
+    """A cluster object of any supported kind."""
 
     resource: Resource
     metadata: ObjectMeta
@@ -73,33 +73,37 @@ async def release(
     ],
     /,
     *,
-    reason: Annotated[str, Parameter(help="Why it may go; it is written down with who you are.")],
-    namespace: Annotated[str | None, Parameter(name=["--namespace", "-n"], help="The namespace it is in.")] = None,
-    yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,
+    reason: Annotated[str, Parameter(help="Why it is released; recorded in the ledger with your user name.")],
+    namespace: Annotated[
+        str | None, Parameter(name=["--namespace", "-n"], help="The namespace of the cluster.")
+    ] = None,
+    yes: Annotated[bool, Parameter(negative="", help="Do not ask for confirmation.")] = False,
     timeout: Annotated[  # noqa: ASYNC109 - what a person types
-        str, Parameter(help="How long to wait for the manager to let it go; then exit with 3.")
+        str, Parameter(help="How long to wait for the manager to release it, then exit with 3.")
     ] = "2m",
     output: Annotated[
-        Literal["table", "json", "yaml"], Parameter(name=["--output", "-o"], help="How to print the ledger.")
+        Literal["table", "json", "yaml"], Parameter(name=["--output", "-o"], help="Output format of the ledger.")
     ] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Let a cluster go now that is being deleted and held, and name everything that is left behind.
+    """Force-release a cluster whose deletion is blocked, and record what is left behind.
 
-    What would be left is shown before. The manager lets the cluster go, and writes into the ledger who did it, why, and
-    each object that stays: `unwind ledger CLUSTER` shows it later.
+    Shows what would be left behind first. The manager releases the cluster and records in the ledger who did it, why,
+    and each object that remains; see `unwind ledger CLUSTER`.
     """
     within = span(timeout, option="--timeout") or 0.0
     if not reason.strip():
-        raise UsageError("--reason says nothing", remedy="say why it may go: it goes into the ledger")
+        raise UsageError("--reason is empty", remedy="state why the cluster is released; it is recorded in the ledger")
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-release") as client:
         found = await _find(client, cluster, namespace)
         teardown = await _held(client, found)
         left = await _standing(client, found)
         _warn(found, teardown, left)
         if not yes:
-            console.ask(f"Type its name to let it go: {found.metadata.name} ? ", expected=found.metadata.name)
+            console.ask(
+                f"Type the name of the cluster ({found.metadata.name}) to release it: ", expected=found.metadata.name
+            )
         await _let_go(client, found, reason.strip())
         ended = await _ended(client, found, teardown.metadata.name, within)
         whole = await ledgers.read(client, found.metadata.uid, None)
@@ -109,20 +113,20 @@ async def release(
     if output == "yaml":
         documents.show([msgspec.to_builtins(whole)], "yaml")
         return
-    console.show(Text.assemble((str(found), "bold"), f" is free to go: {ended.phase}."))
+    console.show(Text.assemble((str(found), "bold"), f" is released: {ended.phase}."))
     if whole.left or whole.released:
         console.show(ledgers.table(whole))
 
 
 async def clusters(client: Client) -> list[Found]:
-    """Every cluster that Unwind could hold."""
+    """All clusters of the kinds that Unwind can block."""
     found: dict[str, Found] = {}
     for resource in _HELD:
         try:
             objects = await client.list(resource)
         except ApiError as error:
             if error.code == 404:
-                continue  # this system is not here, or not in this version
+                continue  # this kind or version is not installed
             raise
         for one in objects:
             metadata = msgspec.convert(one["metadata"], ObjectMeta)
@@ -131,22 +135,27 @@ async def clusters(client: Client) -> list[Found]:
 
 
 async def _find(client: Client, wanted: str, namespace: str | None) -> Found:
-    """The one cluster that is meant, and that is being deleted."""
+    """The selected cluster that is being deleted; raises UnwindError if it is not exactly one."""
     every = [one for one in await clusters(client) if records.meant(one.ref, wanted, namespace)]
-    where = records.described(wanted, namespace)
+    where = f" in namespace {namespace}" if namespace else ""
     if not every:
-        raise UnwindError(f"there is no cluster{where}", remedy="`kubectl get clusters -A` lists them")
-    # Two systems may have a cluster of the same name; who is not being deleted is not meant.
+        raise UnwindError(
+            f"cannot release cluster {wanted!r}: not found{where}",
+            remedy="list clusters with `kubectl get clusters -A`",
+        )
+    # Two systems may have a cluster of the same name; only the one being deleted is selected.
     going = [one for one in every if one.metadata.terminating]
     if not going:
         one = every[0]
         raise UnwindError(
-            f"{one} is not being deleted, so nothing holds it",
-            remedy=f"`{_deletion(one)}` begins with it",
+            f"cannot release {one}: it is not being deleted",
+            remedy=f"delete it first with `{_deletion(one)}`",
         )
     if len(going) > 1:
         listed = ", ".join(f"{one.metadata.namespace or one.resource.group}/{one.metadata.name}" for one in going)
-        raise UnwindError(f"several clusters{where} are being deleted: {listed}", remedy="say which, with --namespace")
+        raise UnwindError(
+            f"cannot release cluster {wanted!r}: several are being deleted{where}: {listed}", remedy="use --namespace"
+        )
     return going[0]
 
 
@@ -156,23 +165,23 @@ def _deletion(one: Found) -> str:
 
 
 async def _held(client: Client, found: Found) -> Teardown:
-    """The Teardown that holds it."""
+    """The unfinished Teardown that blocks the cluster."""
     teardown = await records.of_target(client, found.metadata.uid)
     if teardown is None:
         raise UnwindError(
-            f"{found} is being deleted, and there is no Teardown of it",
-            remedy="either Unwind does not hold it, or no manager runs: see `kubectl describe` of it",
+            f"cannot release {found}: it has no Teardown",
+            remedy="Unwind does not block it, or no manager is running; see `unwind version` and `kubectl describe`",
         )
     if teardown.finished:
         raise UnwindError(
-            f"the teardown of {found} is finished ({teardown.phase}): Unwind does not hold it",
-            remedy=f"`unwind ledger {found.metadata.name}` shows what was left, `kubectl describe` what holds it now",
+            f"cannot release {found}: its teardown is finished ({teardown.phase}), Unwind does not block it",
+            remedy=f"see `unwind ledger {found.metadata.name}` and `unwind why` for what blocks it now",
         )
     return teardown
 
 
 async def _standing(client: Client, found: Found) -> list[ObjectRef]:
-    """What would be left if it went now, as far as it is written down."""
+    """The objects that would be left behind now, from the inventories."""
     left: list[ObjectRef] = []
     async with aclosing(ledgers.inventories(client, labels=f"{MEMBER_LABEL}={found.metadata.uid}")) as every:
         async for inventory in every:
@@ -182,15 +191,15 @@ async def _standing(client: Client, found: Found) -> list[ObjectRef]:
 
 def _warn(found: Found, teardown: Teardown, left: list[ObjectRef]) -> None:
     said = console.announce
-    said(f"{found} is {teardown.phase}; {teardown.status.removed or '0/0'} objects were seen to be gone.")
+    said(f"{found} is {teardown.phase}; {teardown.status.removed or '0/0'} objects removed.")
     for blocker in teardown.status.blockers[:3]:
-        said(f"  it waits: {blocker.message or blocker.object}")
+        said(f"  blocked: {blocker.message or blocker.object}")
     if not left:
-        said("Nothing that is written down would be left.")
+        said("No recorded object would be left behind.")
         return
     kinds = Counter(ref.kind for ref in left)
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda one: (-one[1], one[0])))
-    said(f"{counted(len(left), 'object')} would be left (what is not known to be gone): {told}")
+    said(f"{counted(len(left), 'object')} would be left behind (not verified absent): {told}")
     for ref in left[:_NAMED]:
         said(f"  {ref}")
     if len(left) > _NAMED:
@@ -198,32 +207,32 @@ def _warn(found: Found, teardown: Teardown, left: list[ObjectRef]) -> None:
 
 
 async def _let_go(client: Client, found: Found, reason: str) -> None:
-    """Say on the cluster that it may go: on this one, and not on another that got its name meanwhile."""
+    """Annotate the cluster for force-release, with its uid as precondition: it may have been recreated."""
     name, namespace = found.metadata.name, found.metadata.namespace or None
     while True:
         try:
             now = msgspec.convert((await client.get(found.resource, name, namespace=namespace))["metadata"], ObjectMeta)
         except NotFoundError:
-            console.announce(f"{found} is gone meanwhile.")
+            console.announce(f"{found} is already gone.")
             return
         if now.uid != found.metadata.uid:
-            raise UnwindError(f"{found} is another one meanwhile", remedy="look at it again, and decide anew")
+            raise UnwindError(f"cannot release {found}: it was recreated with another uid", remedy="check it and retry")
         said = now.annotations.get(FORCE_RELEASE_ANNOTATION)
         if said is not None:
-            # What they said stays as it is: who was first is in the ledger.
-            by = now.annotations.get(FORCE_RELEASE_BY_ANNOTATION, "somebody")
-            console.announce(f"{by} has let it go already, and said: {said}")
+            # The first request is kept as it is, because the ledger names its author.
+            by = now.annotations.get(FORCE_RELEASE_BY_ANNOTATION, "another user")
+            console.announce(f"already released by {by}: {said}")
             return
         guard = {"uid": now.uid, "resourceVersion": now.resource_version}
         patch = {"metadata": guard | {"annotations": {FORCE_RELEASE_ANNOTATION: reason}}}
-        # Somebody may write to it at the same time, and even let it go: then it is looked at anew.
+        # On a concurrent write, which may itself be a release, read the cluster again.
         with suppress(ConflictError, NotFoundError):
             await client.patch(found.resource, name, patch, namespace=namespace, field_manager=RELEASE_FIELD_MANAGER)
             return
 
 
 async def _ended(client: Client, found: Found, name: str, within: float) -> Teardown:
-    """The Teardown of this name at its end; told by watch."""
+    """The finished Teardown of this name, waited for by watch."""
 
     def over(obj: Object | None) -> bool:
         return obj is not None and msgspec.convert(obj, Teardown).finished
@@ -233,7 +242,7 @@ async def _ended(client: Client, found: Found, name: str, within: float) -> Tear
             ended = await until(client, TEARDOWNS, name, over, Phase.RELEASED, within=within + 60)
     except TimeoutError:
         raise TimedOutError(
-            f"{found} was told that it may go, and no manager has let it go in {within:.0f} s",
-            remedy="see that one runs (`unwind version` tells); it does so as soon as it does",
+            f"timed out after {within:.0f}s waiting for the manager to release {found}; the request remains",
+            remedy="check that a manager is running with `unwind version`",
         ) from None
     return msgspec.convert(ended, Teardown)

@@ -1,4 +1,4 @@
-"""`unwind run`: the manager."""
+"""`unwind run`: options of the manager process."""
 
 from __future__ import annotations
 
@@ -28,90 +28,92 @@ def run(
         File,
         Parameter(
             env_var="UNWIND_KUBECONFIG",
-            help="The kubeconfig file; otherwise KUBECONFIG, ~/.kube/config, or the Pod's own.",
+            help="The kubeconfig file; default: KUBECONFIG, ~/.kube/config, or the Pod's ServiceAccount.",
         ),
     ] = None,
     context: Annotated[
-        str | None, Parameter(env_var="UNWIND_CONTEXT", help="The context in it, instead of the current one.")
+        str | None, Parameter(env_var="UNWIND_CONTEXT", help="The kubeconfig context; default: the current context.")
     ] = None,
-    namespace: Annotated[str, Parameter(env_var="UNWIND_NAMESPACE", help="The namespace of Unwind itself.")] = HOME,
+    namespace: Annotated[
+        str, Parameter(env_var="UNWIND_NAMESPACE", help="The namespace that Unwind is installed in.")
+    ] = HOME,
     listen: Annotated[
-        str, Parameter(env_var="UNWIND_LISTEN", help="Where webhooks and hooks are answered, over HTTPS.")
+        str, Parameter(env_var="UNWIND_LISTEN", help="HTTPS address for webhooks and lifecycle hooks.")
     ] = "0.0.0.0:9443",
     metrics_listen: Annotated[
-        str, Parameter(env_var="UNWIND_METRICS_LISTEN", help="Where /healthz, /readyz and /metrics are.")
+        str, Parameter(env_var="UNWIND_METRICS_LISTEN", help="HTTP address for /healthz, /readyz and /metrics.")
     ] = "0.0.0.0:8080",
     roles: Annotated[
-        str, Parameter(env_var="UNWIND_ROLES", help="What this process does: controllers, serving, or both.")
+        str, Parameter(env_var="UNWIND_ROLES", help="Roles of this process: controllers, serving, or both.")
     ] = "controllers,serving",
     feature_gates: Annotated[
-        str, Parameter(env_var="UNWIND_FEATURE_GATES", help="What is switched on or off: K=true,K=false.")
+        str, Parameter(env_var="UNWIND_FEATURE_GATES", help="Feature gates: NAME=true,NAME=false.")
     ] = "",
     tls_cert: Annotated[
         File,
         Parameter(
             env_var="UNWIND_TLS_CERT",
-            help="The serving certificate, read again when it changes. Without it, Unwind makes and renews its own.",
+            help="Serving certificate file, reloaded when it changes; default: a generated, renewed certificate.",
         ),
     ] = None,
-    tls_key: Annotated[File, Parameter(env_var="UNWIND_TLS_KEY", help="Its key.")] = None,
+    tls_key: Annotated[File, Parameter(env_var="UNWIND_TLS_KEY", help="Private key file of --tls-cert.")] = None,
     tls_hosts: Annotated[
         str,
         Parameter(
             env_var="UNWIND_TLS_HOSTS",
-            help="Names and addresses, separated by commas, that our own certificate is for besides the Service's.",
+            help="Comma-separated DNS names and IP addresses to add to the generated certificate.",
         ),
     ] = "",
     client_ca: Annotated[
         File,
-        Parameter(env_var="UNWIND_CLIENT_CA", help="Only callers with a certificate from this authority get in."),
+        Parameter(env_var="UNWIND_CLIENT_CA", help="CA file; callers must present a client certificate from this CA."),
     ] = None,
     delete_policy: Annotated[
         str,
         Parameter(
             env_var="UNWIND_DELETE_POLICY",
-            help="What holds for things outside the cluster whose objects say nothing: manage, skip, detach-on-delete.",
+            help="Default policy for external resources without an annotation: manage, skip, detach-on-delete.",
         ),
     ] = DeletePolicy.MANAGE.value,
     best_effort_timeout: Annotated[
         str,
         Parameter(
             env_var="UNWIND_BEST_EFFORT_TIMEOUT",
-            help="How long the removal of an add-on is tried whose cluster does not wait for it (RemovePolicies).",
+            help="How long to try to remove a best-effort add-on (RemovePolicies).",
         ),
     ] = "60s",
     keep_teardowns: Annotated[
         str,
         Parameter(
             env_var="UNWIND_KEEP_TEARDOWNS",
-            help="How long the record of a teardown, with its ledger, stays at its end.",
+            help="How long finished Teardowns, with their ledger, are kept.",
         ),
     ] = "7d",
     protection_mode: Annotated[
         Mode,
         Parameter(
             env_var="UNWIND_PROTECTION_MODE",
-            help="Who keeps protected objects: policies in the API server, the manager's webhook, or whichever can.",
+            help="How protection is enforced: admission policies, the manager's webhook, or automatic choice.",
         ),
     ] = Mode.AUTO,
     authorized_groups: Annotated[
         str | None,
         Parameter(
             env_var="UNWIND_AUTHORIZED_GROUPS",
-            help="The API groups, separated by commas, that may be read to count what there is of a CRD; all if unset.",
+            help="Comma-separated API groups that may be read to count custom resources; default: all.",
         ),
     ] = None,
     log_format: Annotated[
         logs.Format,
-        Parameter(env_var="UNWIND_LOG_FORMAT", help="console is for people, json for machines; auto is by the output."),
+        Parameter(env_var="UNWIND_LOG_FORMAT", help="Log format; auto is console on a terminal and json elsewhere."),
     ] = "auto",
     shutdown_grace: Annotated[
-        str, Parameter(env_var="UNWIND_SHUTDOWN_GRACE", help="How long requests under way may take after SIGTERM.")
+        str, Parameter(env_var="UNWIND_SHUTDOWN_GRACE", help="How long requests in flight may take after SIGTERM.")
     ] = "20s",
 ) -> None:
-    """Run Unwind: all controllers and the server for webhooks and hooks, until SIGTERM."""
+    """Run the manager: controllers and the server for webhooks and lifecycle hooks, until SIGTERM."""
     if (tls_cert is None) != (tls_key is None):
-        raise UsageError("a certificate and its key belong together", remedy="give both --tls-cert and --tls-key")
+        raise UsageError("--tls-cert and --tls-key must be used together")
     options = Options(
         kubeconfig=kubeconfig,
         context=context,
@@ -142,18 +144,18 @@ def _roles(text: str) -> tuple[Role, ...]:
     known = {role.value: role for role in Role}
     unknown = [word for word in words(text) if word not in known]
     if unknown or not words(text):
-        raise UsageError(f"--roles does not know {', '.join(unknown) or 'nothing'}", remedy=f"use {','.join(known)}")
+        raise UsageError(f"unknown role {', '.join(unknown) or repr('')} in --roles (valid: {', '.join(known)})")
     return tuple(dict.fromkeys(known[word] for word in words(text)))
 
 
 def _policy(text: str) -> DeletePolicy:
     policy = DeletePolicy.read(text)
     if isinstance(policy, Unknown):
-        raise UsageError(f"--delete-policy is {text!r}", remedy=f"use one of {', '.join(DeletePolicy)}")
+        raise UsageError(f"invalid --delete-policy {text!r} (valid: {', '.join(DeletePolicy)})")
     return policy
 
 
 def _allow_many_files() -> None:
-    """Every watch and every caller is an open file, and the usual soft limit of 1,024 is for programs with select()."""
+    """Raise the soft limit of open files: each watch and caller needs one, and 1,024 exists for select() only."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

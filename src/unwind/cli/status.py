@@ -1,4 +1,4 @@
-"""`unwind status`: how far teardowns are, what they wait for, and who must act."""
+"""`unwind status`: progress and blockers of teardowns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Target = Annotated[
     str | None,
     Parameter(
         name="CLUSTER",
-        help="Only this one: NAME, NAMESPACE/NAME, KIND/NAME, or the name of a Teardown.",
+        help="Show only this one: NAME, NAMESPACE/NAME, KIND/NAME, or the name of a Teardown.",
         completer=records.names,
     ),
 ]
@@ -48,27 +48,27 @@ async def status(
     /,
     *,
     namespace: Annotated[
-        str | None, Parameter(name=["--namespace", "-n"], help="Only what is, or was, in this namespace.")
+        str | None, Parameter(name=["--namespace", "-n"], help="Show only targets in this namespace.")
     ] = None,
     watch: Annotated[
         bool,
         Parameter(
             name=["--watch", "-w"],
             negative="",
-            help="Go on telling what changes; with CLUSTER until its teardown is finished.",
+            help="Watch for changes; with CLUSTER, until its teardown is finished.",
         ),
     ] = False,
     timeout: Annotated[  # noqa: ASYNC109 - what a person types
-        str | None, Parameter(help="With --watch: stop after this span (90s, 10m), and exit with 3.")
+        str | None, Parameter(help="With --watch: stop after this duration (90s, 10m) and exit with 3.")
     ] = None,
-    output: Annotated[Form, Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
+    output: Annotated[Form, Parameter(name=["--output", "-o"], help="Output format.")] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show teardowns: how far each is, what it waits for, since when, and who must act.
+    """Show teardowns: progress, blockers, since when, and which controller or user must act.
 
-    With CLUSTER, its waves and steps as well. In a pipe, --watch prints a line for each change, and nothing else; with
-    -o json or yaml, each Teardown whenever it changes.
+    With CLUSTER, show its waves and steps too. In a pipe, --watch prints a line per change; with -o json or yaml, it
+    prints each Teardown when it changes.
     """
     within = span(timeout, option="--timeout")
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-status") as client:
@@ -87,23 +87,23 @@ async def status(
 
 
 def span(text: str | None, *, option: str) -> float | None:
-    """How many seconds a person allows; None if they said nothing."""
+    """A duration option in seconds; None if it is not set."""
     if text is None:
         return None
     return words.span(text, option=option).total_seconds()
 
 
 def plain(obj: Object) -> Object:
-    """An object without what only the API server looks at, and with its kind, which items of a list do not have."""
+    """The object without managedFields, and with apiVersion and kind, which items of a list lack."""
     metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
     return {"apiVersion": TEARDOWNS.api_version, "kind": TEARDOWNS.kind, **obj, "metadata": metadata}
 
 
 def _nothing(cluster: str | None, namespace: str | None, *, some: bool) -> None:
     if cluster is not None:
-        remedy = "`unwind status` lists those there are" if some else "nothing is, or was lately, taken apart here"
-        raise UnwindError(f"there is no teardown{records.described(cluster, namespace)}", remedy=remedy)
-    console.announce(f"There are no teardowns{records.described(None, namespace)}.")
+        remedy = "list teardowns with `unwind status`" if some else "this cluster has no teardowns"
+        raise UnwindError(f"no teardown{records.described(cluster, namespace)} found", remedy=remedy)
+    console.announce(f"No teardowns found{records.described(None, namespace)}.")
 
 
 def _picture(teardowns: list[Teardown], cluster: str | None, output: Form) -> RenderableType:
@@ -117,7 +117,7 @@ def _picture(teardowns: list[Teardown], cluster: str | None, output: Form) -> Re
 
 
 class _Choice:
-    """What a person asked for."""
+    """The selected targets."""
 
     def __init__(self, cluster: str | None, namespace: str | None) -> None:
         self.cluster = cluster
@@ -127,21 +127,21 @@ class _Choice:
         return records.chosen(informer.cache, self.cluster, self.namespace)
 
     def over(self, informer: Informer[Teardown]) -> bool:
-        """Whether there is nothing more to be seen: somebody asked for one, and it is finished."""
+        """Whether the watch can end: one target is selected, and its teardowns are finished."""
         mine = self.of(informer)
         return self.cluster is not None and bool(mine) and all(one.finished for one in mine)
 
 
 async def _watch(client: Client, choice: _Choice, output: Form, within: float | None) -> None:
-    """Follow them, told by the server, until there is nothing more to be seen."""
+    """Watch the selected teardowns until they are finished or the time is over."""
     changed = asyncio.Event()
     told: list[str] = []
 
     def troubled(error: Exception) -> None:
-        # Said once, and not at every try: the view goes on from where it was by itself.
+        # Print each error once, not at every retry: the watch resumes by itself.
         if str(error) not in told:
             told.append(str(error))
-            console.announce(f"the server does not answer, it is tried again: {error}")
+            console.announce(f"watch failed, will retry: {error}")
 
     informer = Informer(client, views.typed(TEARDOWNS, Teardown), troubled=troubled)
     live = console.out.is_terminal and output in ("table", "wide")
@@ -152,14 +152,14 @@ async def _watch(client: Client, choice: _Choice, output: Form, within: float | 
     except TimeoutError:
         what = f"the teardown{records.described(choice.cluster, choice.namespace)}"
         raise TimedOutError(
-            f"{what} was not finished in time" if choice.cluster else "the time for watching is over",
-            remedy="`unwind status` says what it waits for",
+            f"timed out waiting for {what} to finish" if choice.cluster else "watch timed out",
+            remedy="see what it waits for with `unwind status`",
         ) from None
 
 
 @asynccontextmanager
 async def _following(informer: Informer[Teardown]) -> AsyncIterator[None]:
-    """Have it follow the server as long as the body lasts."""
+    """Run the informer while the body runs."""
     tasks = asyncio.TaskGroup()
     await tasks.__aenter__()
     following = tasks.create_task(informer.run())
@@ -167,7 +167,7 @@ async def _following(informer: Informer[Teardown]) -> AsyncIterator[None]:
         yield
     finally:
         following.cancel()
-        # What was raised in the body goes on by itself, and not in a group: `head` may have closed the pipe.
+        # An exception of the body propagates by itself, not in a group: `head` may have closed the pipe.
         await tasks.__aexit__(None, None, None)
 
 
@@ -176,9 +176,9 @@ async def _live(informer: Informer[Teardown], choice: _Choice, output: Form, cha
         teardowns = choice.of(informer)
         if teardowns:
             return _picture(teardowns, choice.cluster, output)
-        return Text(f"There are no teardowns{records.described(choice.cluster, choice.namespace)}: waiting for one.")
+        return Text(f"No teardowns found{records.described(choice.cluster, choice.namespace)}; waiting.")
 
-    # Ages go on by themselves, so it is drawn once a second; what happened is drawn at once.
+    # Redrawn once a second because ages advance; changes are drawn at once.
     with Live(get_renderable=picture, console=console.out, refresh_per_second=1) as live:
         informer.subscribe(lambda _: changed.set())
         while not choice.over(informer):
@@ -188,7 +188,7 @@ async def _live(informer: Informer[Teardown], choice: _Choice, output: Form, cha
 
 
 async def _piped(informer: Informer[Teardown], choice: _Choice, output: Form, changed: asyncio.Event) -> None:
-    """What changed, as lines; each is written out at once, because somebody reads along."""
+    """Print changes as lines, flushed at once for the reader of the pipe."""
     happened: list[Change[Teardown]] = []
 
     def note(change: Change[Teardown]) -> None:
@@ -197,7 +197,7 @@ async def _piped(informer: Informer[Teardown], choice: _Choice, output: Form, ch
 
     informer.subscribe(note)
     while True:
-        # Asked before the lines are written: what comes meanwhile is told as well.
+        # Evaluated before the lines are written, so that changes that arrive meanwhile are printed as well.
         over = choice.over(informer)
         while happened:
             change = happened.pop(0)

@@ -1,4 +1,4 @@
-"""What a person means by TARGET: a cluster by its name, or any object as KIND/NAME."""
+"""Resolve the TARGET argument: a cluster by name, or any object as KIND/NAME."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _CLUSTERS = ("cluster", "clusters")
 
 
 def names(context: CompletionContext) -> list[tuple[str, str]]:
-    """What can be typed for a target: the clusters and the namespaces that there are."""
+    """Completions for a target: clusters and namespaces."""
 
     async def ask(client: Client) -> list[tuple[str, str]]:
         found = [(f"ns/{one['metadata']['name']}", "Namespace") for one in await client.list(NAMESPACES)]
         for resource in (capi.CLUSTERS, sveltos.SVELTOS_CLUSTERS, karmada.CLUSTERS):
-            with suppress(ApiError):  # there may be no such kind
+            with suppress(ApiError):  # the CRD may not be installed
                 found += [(f"cluster/{one['metadata']['name']}", resource.kind) for one in await client.list(resource)]
         return sorted(found)
 
@@ -50,25 +50,25 @@ Target = Annotated[
     ),
 ]
 Place = Annotated[
-    str | None, Parameter(name=["--namespace", "-n"], help="Its namespace; otherwise that of the context.")
+    str | None, Parameter(name=["--namespace", "-n"], help="The namespace of the target; default: that of the context.")
 ]
 Home = Annotated[
     str,
-    Parameter(name="--unwind-namespace", env_var="UNWIND_NAMESPACE", help="The namespace of Unwind itself."),
+    Parameter(name="--unwind-namespace", env_var="UNWIND_NAMESPACE", help="The namespace that Unwind is installed in."),
 ]
 
 
 Volumes = Annotated[
     Literal["Delete", "Retain"],
     Parameter(
-        help="What becomes of the volume claims of StatefulSets that go: Retain keeps those that the StatefulSet does"
-        " not delete itself. Not for clusters and profiles: annotate the profile, or the Work, with unwind.dev/volumes."
+        help="Policy for the volume claims of deleted StatefulSets: Retain keeps those that the StatefulSet does not"
+        " delete itself. Not for clusters and profiles: annotate the profile, or the Work, with unwind.dev/volumes."
     ),
 ]
 
 
 def check_volumes(seen: Foreseen, volumes: Literal["Delete", "Retain"]) -> None:
-    """Raise UsageError if what becomes of volumes is not for this request to say."""
+    """Raise UsageError if --volumes does not apply to this target."""
     if volumes != VolumePolicy.RETAIN.value and not seen.requested:
         raise UsageError(
             f"--volumes does not apply to {seen.title}",
@@ -79,16 +79,16 @@ def check_volumes(seen: Foreseen, volumes: Literal["Delete", "Retain"]) -> None:
 async def meant(
     client: Client, discovery: Discovery, text: str, *, namespace: str | None, otherwise: str = "default"
 ) -> Named:
-    """The object that a person means: whether it is there is another question, but for clusters.
+    """The object that TARGET refers to. Only clusters are looked up; for others, existence is not checked.
 
-    `cluster/NAME` may be one of Cluster API, of Sveltos or of Karmada, in any namespace unless one is given: the one
-    that is there is meant. `otherwise`: where all else is, if no namespace is given.
+    `cluster/NAME` matches a cluster of Cluster API, Sveltos or Karmada, in any namespace unless one is given.
+    `otherwise`: the namespace of other objects if none is given.
     """
     kind, slash, name = text.strip().partition("/")
     if not slash:
         kind, name = _CLUSTERS[0], kind
     if not kind or not name:
-        raise UsageError(f"{text!r} names nothing", remedy="write KIND/NAME, such as cluster/prod-7 or ns/shop")
+        raise UsageError(f"invalid target {text!r}", remedy="use KIND/NAME, such as cluster/prod-7 or ns/shop")
     if kind.lower() in _CLUSTERS:
         return await _cluster(client, discovery, name, namespace)
     return await naming.resolve(discovery, text, namespace=namespace or otherwise)
@@ -99,7 +99,7 @@ async def _cluster(client: Client, discovery: Discovery, name: str, namespace: s
         found = (await finding.called(client, discovery, f"{namespace}/{name}" if namespace else name)).ref
     except UnwindError as error:
         if error.remedy:
-            remedy = "say its namespace with -n, or its kind: clusters.cluster.x-k8s.io/NAME, sveltoscluster/NAME"
+            remedy = "set the namespace with -n, or the kind: clusters.cluster.x-k8s.io/NAME, sveltoscluster/NAME"
             raise UnwindError(error.what, remedy=remedy) from error
         raise
     resource = await discovery.resource(found.kind, group=found.group)

@@ -1,4 +1,4 @@
-"""`unwind uninstall`: take Unwind out of a cluster."""
+"""`unwind uninstall`: remove Unwind from a cluster."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ async def uninstall(
     context: Context = None,
     namespace: Namespace = HOME,
     delete_crds: Annotated[
-        bool, Parameter(negative="", help="Delete our CRDs even if there are objects of them, which go along.")
+        bool,
+        Parameter(
+            negative="", help="Delete Unwind's CRDs even if custom resources exist, which are deleted with them."
+        ),
     ] = False,
-    yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
+    yes: Annotated[bool, Parameter(negative="", help="Do not ask for confirmation.")] = False,
+    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")] = "table",
 ) -> None:
-    """Take back what install has put there, and our finalizers from every object.
+    """Remove what install created, and Unwind's finalizers from all objects.
 
-    It refuses while a Teardown is not finished or a manager runs. CRDs of which there are objects stay.
+    Refuses while a Teardown is unfinished or a manager is running. CRDs that have custom resources are kept.
     """
     setting = Setting(namespace=namespace)
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-uninstall") as client:
@@ -39,7 +42,7 @@ async def uninstall(
             if output == "json":
                 console.show_json(nothing)
             else:
-                console.out.print("Nothing of Unwind is here.")
+                console.out.print("Unwind is not installed.")
             return
         if not yes:
             _confirm(seen, delete_crds=delete_crds)
@@ -51,22 +54,26 @@ async def uninstall(
         return
     for one in outcome.kept:
         console.out.print(f"kept {one}", markup=False)
-    console.out.print(f"deleted {len(outcome.deleted)}, let go {outcome.released}, kept {len(outcome.kept)}")
+    console.out.print(
+        f"deleted {len(outcome.deleted)}, finalizers removed {outcome.released}, kept {len(outcome.kept)}"
+    )
 
 
 def _confirm(seen: uninstalling.Survey, *, delete_crds: bool) -> None:
     if not sys.stdin.isatty():
-        raise UnwindError("nobody is there to ask", remedy="say --yes")
+        raise UnwindError("cannot ask for confirmation: stdin is not a terminal", remedy="use --yes")
     along = sum(crd.objects for crd in seen.crds)
-    console.err.print(f"{len(seen.bearers)} objects lose Unwind's finalizers; {len(seen.objects)} objects of ours go.")
+    console.err.print(
+        f"{len(seen.bearers)} objects lose Unwind's finalizers; {len(seen.objects)} objects of Unwind are deleted."
+    )
     for crd in seen.crds:
-        fate = "goes" if delete_crds or not crd.objects else "stays"
+        fate = "is deleted" if delete_crds or not crd.objects else "is kept"
         console.err.print(f"CustomResourceDefinition {crd.name} {fate}: {crd.objects} objects")
     if delete_crds and along:
-        console.err.print(f"[bold red]{along} objects go along with their CRDs.[/bold red]")
+        console.err.print(f"[bold red]{along} custom resources are deleted with their CRDs.[/bold red]")
     try:
-        answer = console.err.input("Go ahead? (yes/no) ")
+        answer = console.err.input("Continue? (yes/no) ")
     except EOFError:
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
-        raise UnwindError("nothing was done")
+        raise UnwindError("aborted: nothing was changed")

@@ -1,4 +1,4 @@
-"""`unwind unjoin`: have a member leave, and see it through."""
+"""`unwind unjoin`: unjoin a member cluster and wait until it is gone."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ if TYPE_CHECKING:
     from unwind.cli.ledger import Left
 
 FORCED = "unwind unjoin --force"
-"""What the ledger says of a member that was let go like this."""
+"""The reason in the ledger of a member that was force-released by this command."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What became of a member, for machines."""
+    """The result of an unjoin, for JSON output."""
 
     cluster: str
     gone: bool
-    """Whether its Cluster was seen to be absent."""
+    """Whether its Cluster was verified absent."""
     strategy: str = ""
     teardown: str = ""
     phase: str = ""
     removed: str = ""
     why: str = ""
-    """Why it is still there."""
+    """Why the member is not unjoined."""
     works: tuple[dict[str, Any], ...] = ()
-    """Each Work, and how far it has come."""
+    """The state of each Work."""
     blockers: tuple[dict[str, Any], ...] = ()
-    """Each object that is waited for; the first of them."""
+    """The first of the objects that block the unjoin."""
     left: tuple[dict[str, Any], ...] = ()
-    """What stays on the member, each with why."""
+    """Objects left on the member, each with its reason."""
     credentials: tuple[str, ...] = ()
-    """What was taken out of the member."""
+    """Credentials that were removed from the member."""
 
 
 def _joined(context: CompletionContext) -> list[tuple[str, str]]:
-    """The names of all members."""
+    """Completions: the names of all members."""
 
     async def ask(client: Client) -> list[tuple[str, str]]:
         found = msgspec.convert(await client.list(CLUSTERS), list[Cluster])
@@ -73,31 +73,33 @@ def _joined(context: CompletionContext) -> list[tuple[str, str]]:
 
 
 async def unjoin(
-    name: Annotated[str, Parameter(name="NAME", help="The member.", completer=_joined)],
+    name: Annotated[str, Parameter(name="NAME", help="The name of the member.", completer=_joined)],
     /,
     *,
-    wait: Annotated[str, Parameter(help="How long to stay (60s, 10m); it goes on afterwards.")] = "60s",
+    wait: Annotated[str, Parameter(help="How long to wait (60s, 10m); the unjoin continues afterwards.")] = "60s",
     force: Annotated[
         bool,
-        Parameter(negative="", help="Let it go now, whatever is still on it: the ledger names each object."),
+        Parameter(negative="", help="Force-release it now with its objects in place; the ledger records each object."),
     ] = False,
-    dry_run: Annotated[bool, Parameter(negative="", help="Print what would go, what would stay, and how.")] = False,
+    dry_run: Annotated[
+        bool, Parameter(negative="", help="Print what would be removed and what would be kept.")
+    ] = False,
     cluster_kubeconfig: Annotated[
-        Path | None, Parameter(help="A kubeconfig file of the member, to take our credentials out of it.")
+        Path | None, Parameter(help="A kubeconfig file of the member, to remove Unwind's credentials from it.")
     ] = None,
     cluster_context: Annotated[
-        str | None, Parameter(help="The context in that one, instead of the current one.")
+        str | None, Parameter(help="The context in --cluster-kubeconfig; default: its current context.")
     ] = None,
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
+    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     unwind_namespace: Home = HOME,
 ) -> None:
-    """Have a member leave, as its removeStrategy says: what is on it stays (Needless) or has to go before (Required).
+    """Unjoin a member according to its removeStrategy: keep its objects (Needless) or remove them first (Required).
 
-    What cannot be removed is named, with its Work and why, and goes on being tried: the member leaves by itself when
-    the obstacle is gone. Exits with 0 if the member is gone, 1 if it is refused or something cannot be removed, 3 if
-    the time is over.
+    Objects that cannot be removed are listed with their Work and the reason, and removal is retried: the unjoin
+    completes when the blockers are resolved. Exit codes: 0 the member is gone; 1 refused, or removal is blocked; 3
+    timed out.
     """
     within = span(wait, option="--wait") or 0.0
     quiet = output == "json"
@@ -115,7 +117,7 @@ async def unjoin(
             await _recognise(member, cluster)
         if not await managers.alive(client, unwind_namespace):
             raise UnwindError(
-                f"no manager is running in {unwind_namespace}, so nobody would carry it out",
+                f"cannot unjoin {name}: no manager is running in namespace {unwind_namespace}",
                 remedy="start one with `unwind run`",
             )
         teardown = await _carried_out(client, cluster, force=force, within=within, quiet=quiet)
@@ -131,32 +133,34 @@ async def _find(client: Client, name: str) -> Cluster:
         return await client.get(CLUSTERS, name, type=Cluster)
     except NotFoundError:
         raise UnwindError(
-            f"there is no member {name!r}", remedy=f"`kubectl get {CLUSTERS.plural}.{CLUSTERS.group}` lists them"
+            f"member {name!r} not found", remedy=f"list members with `kubectl get {CLUSTERS.plural}.{CLUSTERS.group}`"
         ) from None
     except ApiError as error:
         if error.code != 404:
             raise
-        raise UnwindError("this cluster knows no members", remedy="`unwind install` puts Unwind into it") from error
+        raise UnwindError(
+            "the Karmada Cluster CRD is not installed", remedy="install it with `unwind install`"
+        ) from error
 
 
 async def _recognise(member: Client, cluster: Cluster) -> None:
-    """Before anything is done: is this the member that leaves?"""
+    """Raise UnwindError before anything is done if --cluster-kubeconfig is not for this member."""
     try:
         found = await member.cluster_uid()
     except (ApiError, UnreachableError) as error:
-        remedy = "mend it, or go without: its credentials stay in the member then"
+        remedy = "fix it, or omit it: the credentials then remain in the member"
         raise UnwindError(
-            f"--cluster-kubeconfig does not lead to {cluster.metadata.name}: {error}", remedy=remedy
+            f"cannot reach {cluster.metadata.name} with --cluster-kubeconfig: {error}", remedy=remedy
         ) from error
     if cluster.spec.id and found != cluster.spec.id:
         raise UnwindError(
-            f"--cluster-kubeconfig leads to another cluster ({found}) than {cluster.metadata.name} ({cluster.spec.id})",
-            remedy="name the member's own",
+            f"--cluster-kubeconfig is for cluster {found}, not for {cluster.metadata.name} ({cluster.spec.id})",
+            remedy="use the kubeconfig of the member",
         )
 
 
 async def _carried_out(client: Client, cluster: Cluster, *, force: bool, within: float, quiet: bool) -> Teardown | None:
-    """Have it deleted, and stay until it is gone; the record of it."""
+    """Delete the Cluster and wait until it is gone; returns its Teardown."""
     ref = ref_of(CLUSTERS, cluster.metadata)
     following = Following(client, target=ref.uid, title=str(ref), quiet=quiet)
     try:
@@ -167,7 +171,7 @@ async def _carried_out(client: Client, cluster: Cluster, *, force: bool, within:
 
 
 async def _ask_for(client: Client, cluster: Cluster, *, force: bool) -> None:
-    """Ask for the deletion of exactly this Cluster."""
+    """DELETE this Cluster, with its uid as precondition."""
     meta = cluster.metadata
 
     async def annotate(value: str | None) -> None:
@@ -175,23 +179,25 @@ async def _ask_for(client: Client, cluster: Cluster, *, force: bool) -> None:
         await client.patch(CLUSTERS, meta.name, patch, field_manager="unwind-unjoin")
 
     try:
-        if force:  # before: nothing shall be removed from a member that is let go
+        if force:  # first, so that nothing is removed from a force-released member
             await annotate(FORCED)
         if not meta.terminating:
             await client.delete(CLUSTERS, meta.name, uid=meta.uid)
     except NotFoundError:
-        return  # it went meanwhile, as it should
+        return  # already gone
     except ConflictError as error:
-        raise UnwindError(f"{meta.name} is another member by now", remedy="look at it, and ask again") from error
+        raise UnwindError(
+            f"cannot unjoin {meta.name}: it was recreated with another uid", remedy="check it and retry"
+        ) from error
     except (ApiError, UnreachableError):
         if force and not meta.terminating:
-            # It is not deleted, so it must not go without a removal when it is one day.
+            # The DELETE failed: take the annotation off, so that a later deletion does not skip the removal.
             await annotate(meta.annotations.get(FORCE_RELEASE_ANNOTATION))
         raise
 
 
 async def _unfinished(client: Client, cluster: Cluster, within: float, *, quiet: bool) -> UnwindError:
-    """What to say of a member that is still there when the time is over: each Work and each object, and why."""
+    """Print the Works and blockers of a member that is not gone in time, and return the error to raise."""
     name = cluster.metadata.name
     try:
         now = await client.get(CLUSTERS, name, type=Cluster)
@@ -210,28 +216,28 @@ async def _unfinished(client: Client, cluster: Cluster, within: float, *, quiet:
             console.announce(f"{_work(blocker.step)}: {blocker.object}: {blocker.message}{actor}")
     if failed and is_true(now.status.conditions, ConditionType.UNJOIN_FAILED):
         return UnwindError(
-            f"{name} is not unjoined: {failed.message}",
-            remedy="it goes on when that is mended; --force lets it go, with each object named in the ledger",
+            f"cannot unjoin {name}: {failed.message}",
+            remedy="the unjoin continues when this is fixed; --force releases it and records each object in the ledger",
         )
     return TimedOutError(
-        f"{name} was not gone after {within:.0f} s, and goes on leaving",
-        remedy=f"`unwind status {name}` says how far it is",
+        f"timed out after {within:.0f}s; the unjoin of {name} continues in the background",
+        remedy=f"see `unwind status {name}`",
     )
 
 
 async def _take_out(client: Client, member: Client | None, cluster: Cluster, *, quiet: bool) -> tuple[str, ...]:
-    """Take our credentials out of the member, by another way in than those."""
+    """Remove Unwind's credentials from the member, using the given kubeconfig."""
     name, ref = cluster.metadata.name, cluster.spec.secret_ref
     namespace = ref.namespace if ref else KARMADA_CLUSTER_NAMESPACE
     if member is None:
         if not quiet:
             console.announce(
-                f"our credentials stay in the member, in its namespace {namespace}: --cluster-kubeconfig takes them out"
+                f"Unwind's credentials remain in namespace {namespace} of the member; --cluster-kubeconfig removes them"
             )
         return ()
     taken = await joining.take_out(member, name, namespace, joined_to=await client.cluster_uid())
     if not quiet and taken:
-        console.announce(f"taken out of the member: {', '.join(taken)}")
+        console.announce(f"removed from the member: {', '.join(taken)}")
     return tuple(taken)
 
 
@@ -267,21 +273,21 @@ def _outcome(
 def _conclude(outcome: Outcome, left: tuple[Left, ...]) -> None:
     if left:
         console.show(ledger.table(ledger.Ledger(left=left)))
-    stays = f", {counted(len(left), 'object')} left on it" if left else ""
+    stays = f", {counted(len(left), 'object')} left behind" if left else ""
     removed = f", {outcome.removed} objects removed" if outcome.removed and not outcome.removed.startswith("0/") else ""
-    console.announce(f"{outcome.cluster} is unjoined{removed}{stays}")
+    console.announce(f"{outcome.cluster} unjoined{removed}{stays}")
 
 
 def _insist_on_ledger(cluster: Cluster, teardown: Teardown | None, left: tuple[Left, ...], *, force: bool) -> None:
-    """Raise UnwindError if a member was let go by force, and what is left on it is not written down."""
+    """Raise UnwindError if a member was force-released and the ledger does not record all of its objects."""
     if not force:
         return
     name = cluster.metadata.name
     if teardown is None or not teardown.finished:
-        raise UnwindError(f"{name} is gone, and there is no record of what was left on it")
+        raise UnwindError(f"{name} is gone, but there is no record of the objects left on it")
     if len(left) < teardown.status.left:
         raise UnwindError(
-            f"{name} is gone with {teardown.status.left} objects left on it, of which the ledger names {len(left)}"
+            f"{name} is gone with {teardown.status.left} objects left on it, but the ledger records {len(left)}"
         )
 
 

@@ -1,4 +1,4 @@
-"""`unwind version`: what runs here, in the cluster, and the cluster itself."""
+"""`unwind version`: versions of the client, the running managers and the cluster."""
 
 from __future__ import annotations
 
@@ -30,39 +30,40 @@ PACKAGE = "kube-unwind"
 
 
 class Manager(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A replica of the manager that gave a sign of life."""
+    """A replica of the manager with a current lease."""
 
     name: str
     version: str = ""
-    """Empty where it does not say."""
+    """Empty if the lease does not carry it."""
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What runs where."""
+    """Versions of the client, the managers and the cluster."""
 
     client: str
     python: str
     server: str = ""
-    """Of Kubernetes; empty if there is no answer."""
+    """The Kubernetes version; empty if the API server does not answer."""
     managers: tuple[Manager, ...] | None = None
-    """Those that are alive; None if it is not known."""
+    """Running managers; None if unknown."""
     problem: str = ""
-    """Why something is not known."""
+    """Why a version is unknown."""
 
 
 async def version(
     *,
     namespace: Namespace = HOME,
     client_only: Annotated[
-        bool, Parameter(name="--client", negative="", help="Only of this program; no cluster is asked.")
+        bool,
+        Parameter(name="--client", negative="", help="Show the client version only, without contacting a cluster."),
     ] = False,
     output: Annotated[
-        Literal["table", "json", "yaml"], Parameter(name=["--output", "-o"], help="How to print it.")
+        Literal["table", "json", "yaml"], Parameter(name=["--output", "-o"], help="Output format.")
     ] = "table",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show the versions of this program, of the managers that run, and of the cluster."""
+    """Show the versions of the client, of the running managers and of the cluster."""
     told = Versions(client=version_of(PACKAGE), python=platform.python_version())
     if not client_only:
         told = await _asked(told, kubeconfig, context, namespace)
@@ -75,7 +76,7 @@ async def version(
 
 
 async def _asked(told: Versions, kubeconfig: Kubeconfig, context: Context, namespace: str) -> Versions:
-    """The same, with what the cluster says; and why, where it says nothing."""
+    """The versions with those of the cluster, or with the error that prevented reading them."""
     try:
         connection = kubeconfigs.load(kubeconfig, context=context)
         async with Client(connection, user_agent="unwind-version", deadline=5.0) as client:
@@ -83,7 +84,7 @@ async def _asked(told: Versions, kubeconfig: Kubeconfig, context: Context, names
             told = msgspec.structs.replace(told, server=server.get("gitVersion", "unknown"))
             leases = await client.list(LEASES, namespace=namespace)
     except UnwindError as error:
-        # What is asked for is what there is: that a cluster does not answer is part of it.
+        # An unreachable cluster is part of the answer, not an error.
         return msgspec.structs.replace(told, problem=str(error))
     return msgspec.structs.replace(told, managers=tuple(_managers(leases, now=datetime.now(UTC))))
 
@@ -102,8 +103,8 @@ def _show(told: Versions) -> None:
     if told.server:
         say(f"server   {told.server}", markup=False)
     for one in told.managers or ():
-        say(f"manager  {one.version or 'of a version that it does not tell'} ({one.name})", markup=False)
+        say(f"manager  {one.version or 'unknown version'} ({one.name})", markup=False)
     if told.managers == ():
-        say("manager  none is running")
+        say("manager  not running")
     if told.problem:
-        console.announce(f"not known: {told.problem}")
+        console.announce(f"unknown: {told.problem}")

@@ -1,4 +1,4 @@
-"""`unwind why`: why an object is still there, or may not be deleted, and what to do about it."""
+"""`unwind why`: explain why an object is not deleted or cannot be deleted, and what to do."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ async def why(
     namespace: targets.Place = None,
     cluster: Annotated[
         str | None,
-        Parameter(help="The member that it is on: NAME or NAMESPACE/NAME of what stands for it here."),
+        Parameter(help="The member cluster of the object: NAME or NAMESPACE/NAME of its cluster object here."),
     ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="How to print it.")] = "table",
+    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")] = "table",
 ) -> None:
-    """Say why an object is not gone, or why it may not be deleted, who must act, and by which command it gets free.
+    """Explain why an object is not gone or cannot be deleted, who must act, and which command unblocks it.
 
-    Any object will do. Nothing is changed: whether something may be deleted is asked of the API server with a dry run.
-    Each command is marked: safe, or with what it leaves behind. Ends with 0 if there is an answer, and with 1 if there
-    is no such object or the cluster cannot be reached.
+    Works for any object and changes nothing: whether an object can be deleted is checked with a dry run. Each command
+    is marked as safe, or with what it leaves behind. Exit codes: 0 answered; 1 the object is not found or the cluster
+    is unreachable.
     """
-    naming.split(target)  # before anybody is asked
+    naming.split(target)  # check the syntax before any request
     connection = kubeconfigs.load(kubeconfig, context=context)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(connection, user_agent="unwind-why"))
@@ -71,14 +71,14 @@ async def why(
         if cluster:
             anchor = await finding.called(client, place.discovery, cluster)
             place = await stack.enter_async_context(place.reached(anchor))
-        # A member's context is not one that a person chose a namespace in.
+        # The namespace of a member's kubeconfig context is not the user's choice.
         otherwise = "default" if cluster else connection.namespace
         named = await targets.meant(place.client, place.discovery, target, namespace=namespace, otherwise=otherwise)
         try:
             answer = await ask(place, named, clock=SYSTEM)
         except NotFoundError:
             on = f" on {place.name}" if cluster else ""
-            raise UnwindError(f"there is no {named}{on}: it is gone, or never was", remedy=_elsewhere(named)) from None
+            raise UnwindError(f"{named} not found{on}", remedy=_elsewhere(named)) from None
     if output == "json":
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(answer)).decode() + "\n")
         return
@@ -86,7 +86,7 @@ async def why(
 
 
 def _kubectl(kubeconfig: Path | None, context: str | None) -> Kubectl:
-    """Commands go where we went."""
+    """The kubectl prefix for printed commands, with the same kubeconfig and context."""
     options: list[str] = []
     if kubeconfig:
         options += ["--kubeconfig", shlex.quote(str(kubeconfig))]
@@ -103,7 +103,7 @@ def _show(answer: Answer) -> None:
     out = console.out
     out.print(Text(answer.verdict, style=_COLOURS[answer.state]))
     if answer.since:
-        out.print(Text(f"its deletion was asked for {console.age(answer.since.timestamp())} ago", style="dim"))
+        out.print(Text(f"deletion requested {console.age(answer.since.timestamp())} ago", style="dim"))
     if answer.chain:
         out.print(Text("\nwhy", style="bold"))
         for link in answer.chain:
@@ -131,7 +131,7 @@ def _show_remedies(answer: Answer) -> None:
         return
     console.out.print(Text("\nwhat to do", style="bold"))
     if answer.only:
-        console.out.print(Text(f"  only somebody else can act: {answer.only}"))
+        console.out.print(Text(f"  no command available: {answer.only}"))
     for remedy in answer.remedies:
         _show_remedy(remedy)
 
@@ -143,6 +143,6 @@ def _show_remedy(remedy: Remedy) -> None:
     for command in remedy.commands:
         console.out.print(Text(f"    {command}"))
     if remedy.afterwards:
-        console.out.print(Text("    and when it is gone:", style="dim"))
+        console.out.print(Text("    then, when it is gone:", style="dim"))
         for command in remedy.afterwards:
             console.out.print(Text(f"    {command}"))

@@ -1,4 +1,4 @@
-"""How options are read that take several words, or a span of time."""
+"""Parse comma-separated and duration options."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def words(text: str) -> list[str]:
-    """The words of an option, separated by commas."""
+    """The values of a comma-separated option."""
     return [word for word in text.replace(" ", "").split(",") if word]
 
 
 def span(text: str, *, option: str) -> timedelta:
-    """The span of time that was given for an option."""
+    """The value of a duration option."""
     read = durations.parse(text)
     if isinstance(read, Unknown):
-        raise UsageError(f"{option} is {text!r}", remedy="write a span such as 20s, 1m30s or 7d")
+        raise UsageError(f"invalid duration {text!r} for {option}", remedy="use a duration such as 20s, 1m30s or 7d")
     return read

@@ -1,1 +1,1 @@
-"""What `unwind install` puts into a cluster, and how it is taken back."""
+"""Install and uninstall Unwind in a cluster: manifests, RBAC rules and admission policies."""

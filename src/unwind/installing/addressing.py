@@ -1,4 +1,4 @@
-"""What the manager is called in a cluster, how it is called there, and the rights that it is given by name."""
+"""Names of the manager's Service, ServiceAccount and Secret, and how the API server calls its webhooks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 SERVICE = "unwind"
 """The Service of a manager that runs in the cluster: unwind.NAMESPACE.svc."""
 MANAGER = "unwind"
-"""What the manager's ServiceAccount, roles and bindings are called."""
+"""The name of the manager's ServiceAccount, roles and bindings."""
 CERTIFICATE = "unwind-serving-cert"
-"""The Secret with the certificate that the replicas show, and in `ca.crt` what callers verify it against."""
+"""The Secret with the serving certificate of the replicas, and its CA bundle in `ca.crt`."""
 PORT = 443
 
 
 def webhook(setting: Setting, path: str) -> dict[str, Any]:
-    """How the API server calls the manager at a path."""
+    """The clientConfig by which the API server calls the manager at a path."""
     path = segments.prefix(setting.path_key, path) + path
     if setting.url:
         return {"url": setting.url.rstrip("/") + path}
@@ -28,7 +28,7 @@ def webhook(setting: Setting, path: str) -> dict[str, Any]:
 
 
 def granted(setting: Setting, name: str, **role: Any) -> list[dict[str, Any]]:
-    """A role in the whole cluster that the manager has, beside the one with all that is always the same."""
+    """An additional ClusterRole for the manager, with its binding."""
     name = f"{name}:{setting.namespace}"
     return [
         {

@@ -1,7 +1,7 @@
-"""Adding fields to a CRD that somebody else installed, and nothing but adding.
+"""Adopt CRDs that another system installed: add missing fields to their schema and change nothing else.
 
-Their schema keeps everything it has: types, rules, versions, conversion. What is added is only what our models have
-and theirs lacks; none of it is ever required, so every object that is valid stays valid.
+The existing schema keeps everything: types, rules, versions, conversion. Only fields that our models have and the
+schema lacks are added. They are never required, so every valid object stays valid.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Path = tuple[str, ...]
 
 
 class Addition(msgspec.Struct, frozen=True):
-    """A field that is not in their schema, and where it goes."""
+    """A field that the schema lacks, and its place."""
 
     path: Path
-    """Within the schema: properties, spec, properties, …"""
+    """The path within the schema: properties, spec, properties, …"""
     schema: Object
 
     @property
     def field(self) -> str:
-        """The field as people write it: spec.clusterDeletionBehavior, spec.policyRefs[].tier."""
+        """The field path in the usual notation: spec.clusterDeletionBehavior, spec.policyRefs[].tier."""
         written = ""
         parts = iter(self.path)
         for part in parts:
@@ -42,9 +42,9 @@ class Addition(msgspec.Struct, frozen=True):
 
 
 def additions(theirs: Object, ours: Object, *, at: Path = ()) -> Iterator[Addition]:
-    """The fields that are in our schema and not in theirs."""
+    """The fields that are in our schema and not in the existing one."""
     known, wanted = theirs.get("properties"), ours.get("properties")
-    # Where they list no properties, or keep what is not listed, something else may stand there already.
+    # Without listed properties, or with unknown fields preserved, another field of this name may be in use already.
     if known and wanted and not theirs.get(PRESERVE):
         for name, schema in wanted.items():
             path = (*at, "properties", name)
@@ -57,7 +57,7 @@ def additions(theirs: Object, ours: Object, *, at: Path = ()) -> Iterator[Additi
 
 
 def with_additions(theirs: Object, added: Sequence[Addition]) -> Object:
-    """Their schema with the fields added; theirs itself is not touched."""
+    """A copy of the existing schema with the fields added."""
     whole: Object = msgspec.json.decode(msgspec.json.encode(theirs))
     for addition in added:
         node = whole
@@ -68,7 +68,7 @@ def with_additions(theirs: Object, added: Sequence[Addition]) -> Object:
 
 
 def adoption(theirs: Object, ours: Object) -> tuple[list[str], list[Object]]:
-    """The fields to add to their CRD, and the JSON patch that adds them; both empty if it has them all."""
+    """The fields to add to an existing CRD, and the JSON patch that adds them; both empty if none is missing."""
     version = ours["spec"]["versions"][0]
     place, served = _served(theirs, version["name"])
     schema = served.get("schema", {}).get("openAPIV3Schema", {})
@@ -81,7 +81,7 @@ def adoption(theirs: Object, ours: Object) -> tuple[list[str], list[Object]]:
     before = (metadata.get("annotations") or {}).get(names.ADOPTED_FIELDS_ANNOTATION, "")
     noted = sorted({*filter(None, before.split(",")), *fields})
     patch: list[Object] = [
-        # Refused if it changed since it was looked at: the paths below count on it.
+        # The patch must fail if the CRD changed since it was read, because the paths below depend on it.
         {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
     ]
     if not metadata.get("annotations"):
@@ -102,8 +102,8 @@ def _served(crd: Object, version: str) -> tuple[int, Object]:
         if candidate["name"] == version and candidate.get("served"):
             return place, candidate
     raise UnwindError(
-        f"the CRD {crd['metadata']['name']} that is there does not serve {version}",
-        remedy=f"install a release of the other system that serves {version}",
+        f"cannot adopt CRD {crd['metadata']['name']}: it does not serve version {version}",
+        remedy=f"install a release of its system that serves {version}",
     )
 
 

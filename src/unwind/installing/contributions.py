@@ -1,7 +1,7 @@
-"""Who needs what: the register of what the parts of Unwind want to have in a cluster.
+"""Contributions: the RBAC rules and objects that each feature of Unwind needs in a cluster.
 
-A part that needs rights or objects says so in a Contribution of its own and is entered here; install and uninstall
-know no other list. Rights are as narrow as what the code really does: add a verb with the code that uses it.
+Each feature declares its Contribution and is registered here; install and uninstall use this list only. Rules are as
+narrow as what the code does: add a verb together with the code that uses it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PROFILES_PATH = "/admit/profiles"
-"""Where the API server asks about profiles."""
+"""The path of the admission webhook for profiles."""
 _LISTENS_ON = 9443
 
 
@@ -52,18 +52,18 @@ def _service(setting: Setting) -> list[dict[str, Any]]:
 MACHINERY = Contribution(
     name="machinery",
     everywhere=(
-        # Kinds come and go: informers wait for the CRDs of theirs.
+        # Informers wait for the CRDs of their kinds, which may come and go.
         Right("apiextensions.k8s.io", ("customresourcedefinitions",), READ),
-        # The manager does not start where another system's controller is alive.
+        # The manager does not start while a conflicting controller is running.
         Right("apps", ("deployments", "statefulsets"), ("list",)),
         Right("coordination.k8s.io", ("leases",), ("list",)),
-        # Which cluster this is: the uid of kube-system.
+        # The uid of kube-system identifies the cluster.
         Right("", ("namespaces",), ("get",), ("kube-system",)),
         Right("events.k8s.io", ("events",), ("create", "patch")),
     ),
     at_home=(
         Right("coordination.k8s.io", ("leases",), (*READ, "create", "patch", "delete")),
-        # The authority that signs our serving certificates is shared by the replicas in a Secret.
+        # The replicas share the CA of their serving certificates in a Secret.
         Right("", ("secrets",), (*READ, "create", "patch")),
     ),
     kinds=(SERVICES,),
@@ -81,45 +81,45 @@ RECORDS = Contribution(
 
 
 def _aggregated(setting: Setting) -> list[dict[str, Any]]:
-    """A role that has the rights of all roles with our label, and gives them to the manager.
+    """An aggregated ClusterRole with the rules of all roles that carry our label, bound to the manager.
 
-    Which kinds stand for something outside is known by plugins only, and RBAC has no patterns such as `*.azure.com`:
-    the alternative would be a right to everything.
+    Only plugins know which kinds stand for external resources, and RBAC has no patterns such as `*.azure.com`: the
+    alternative would be a wildcard rule.
     """
-    # Its rules are written by the API server's own controller.
+    # The rules are filled in by Kubernetes' aggregation controller.
     selectors = [{"matchLabels": {names.AGGREGATE_LABEL: "true"}}]
     return granted(setting, f"{MANAGER}-external", aggregationRule={"clusterRoleSelectors": selectors})
 
 
 EXTERNAL = Contribution(
     name="external",
-    # A namespace may have a policy for what is in it.
+    # Namespaces may carry the default policy for their objects.
     everywhere=(Right("", ("namespaces",), READ),),
-    # The ledger of what was kept is among the records.
+    # The ledger of kept resources is part of the records.
     kinds=(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS),
     manifests=_aggregated,
 )
 
 
-# In CEL, where a field that is not there is an error, and an error is as if nobody had asked.
+# CEL: reading a missing field is an error, and on an error the webhook is not called.
 _DEPENDS_ON_OTHERS = "has(object.spec) && has(object.spec.dependsOn) && size(object.spec.dependsOn) > 0"
 _ANEW = (
     "oldObject == null || !has(oldObject.spec) || !has(oldObject.spec.dependsOn)"
-    # Which names are new is found out by whoever is asked: CEL may run out of its budget over a thousand of them.
+    # The webhook finds out which names are new: CEL may exceed its cost limit over a thousand names.
     " || object.spec.dependsOn != oldObject.spec.dependsOn"
 )
 
 
 def profile_rules(namespace: str) -> str:
-    """What the configuration is called that has the API server ask about profiles: one for each manager."""
+    """The name of the webhook configuration for profiles; one per manager."""
     return f"{MANAGER}-profiles.{namespace}"
 
 
 def _admission(setting: Setting) -> list[dict[str, Any]]:
-    """The API server asks before it writes a profile with another dependsOn than before."""
+    """The webhook configuration that checks a profile when its dependsOn changes."""
     name = profile_rules(setting.namespace)
     kind = VALIDATING_WEBHOOK_CONFIGURATIONS
-    # Whoever may write any of these has the say over every write in the cluster: the right is for this one alone.
+    # The right to write any webhook configuration controls every write in the cluster, so it is for this name only.
     right = Right(kind.group, (kind.plural,), (*READ, "patch"), (name,))
     asking = {
         "name": "profiles.addons.unwind.dev",
@@ -134,12 +134,12 @@ def _admission(setting: Setting) -> list[dict[str, Any]]:
             }
         ],
         "matchPolicy": "Equivalent",
-        # Our own finalizers and annotations, and whatever else is written, need not wait for an answer.
+        # Other writes, such as our own finalizers and annotations, do not call the webhook.
         "matchConditions": [
             {"name": "depends-on-others", "expression": _DEPENDS_ON_OTHERS},
             {"name": "not-as-before", "expression": _ANEW},
         ],
-        # A manager that is not there holds nobody's profiles up; a cycle that gets in is dealt with by the planner.
+        # A missing manager must not block writes of profiles; the planner handles a cycle that gets in.
         "failurePolicy": "Ignore",
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
@@ -161,9 +161,9 @@ ADDONS = Contribution(
         Right(sveltos.CONFIG_GROUP, ("clustersummaries/status", "clusterconfigurations/status"), ("patch",)),
         Right(sveltos.LIB_GROUP, ("sveltosclusters",), READ),
         Right(capi.CLUSTERS.group, ("clusters",), READ),
-        # What is deployed stands in these, and the way to each cluster does.
+        # These hold the manifests to deploy and the kubeconfigs of clusters.
         Right("", ("configmaps", "secrets"), READ),
-        # A kubeconfig has to outlast what is on its cluster: our finalizer.
+        # Our finalizer keeps a kubeconfig until everything on its cluster is removed.
         Right("", ("secrets",), ("patch",)),
     ),
     kinds=(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, VALIDATING_WEBHOOK_CONFIGURATIONS),
@@ -176,12 +176,12 @@ MEMBERS = Contribution(
         Right(karmada.CLUSTERS.group, ("clusters",), (*READ, "patch")),
         Right(karmada.CLUSTERS.group, ("clusters/status",), ("patch",)),
         Right(karmada.WORKS.group, ("works",), READ),
-        # Works go when their member is unjoined: our finalizer on them, and they themselves.
+        # Unjoin puts our finalizer on Works and deletes them.
         Right(karmada.WORKS.group, ("works",), ("patch", "delete")),
         Right(karmada.WORKS.group, ("works/status",), ("patch",)),
-        # Works of a member are in a namespace of its own, which is made again if it is missing, and goes after them.
+        # Each member has a namespace for its Works; it is recreated if missing, and deleted after them.
         Right("", ("namespaces",), (*READ, "create", "delete")),
-        # The way to each member: our finalizer, and a new token.
+        # Credentials of members: our finalizer, and token renewal.
         Right("", ("secrets",), (*READ, "patch")),
     ),
 )

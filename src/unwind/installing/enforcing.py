@@ -1,4 +1,4 @@
-"""Who keeps protected objects in a cluster just now: its policies, a manager's webhook, or nobody."""
+"""How deletion protection is enforced in a cluster: admission policy, webhook, or not at all."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ _SWITCH = f"unwind run --feature-gates {FEATURE}=true"
 
 
 class Enforced(msgspec.Struct, frozen=True, kw_only=True):
-    """Who keeps an object."""
+    """How the protection of an object is enforced."""
 
     way: str
     """policy, webhook, nobody or not known."""
     by: str = ""
-    """The object in the cluster that sees to it."""
+    """The object in the cluster that enforces it."""
     note: str = ""
-    """What a person has to know of it: what it depends on, or what is missing."""
+    """What the enforcement depends on, or what is missing."""
 
 
 async def enforced(client: Client, kind: Kind, word: DeleteProtection) -> Enforced:
-    """Who keeps an object of a kind that is labelled with a word."""
+    """How protection is enforced for objects of a kind with this label value."""
     try:
         alone = kind.rest is None or word is DeleteProtection.ALWAYS
         if alone and (policy := await _policy(client, policies.of(kind).name)):
             return Enforced(
                 way=POLICY,
                 by=f"{VALIDATING_ADMISSION_POLICIES.kind} {policy}",
-                note="the API server decides by itself, also while no manager runs",
+                note="enforced by the API server, even while no manager is running",
             )
         if configuration := await _webhook(client, kind):
             return await _by_manager(client, configuration)
         return Enforced(way=NOBODY, note=await _missing(client))
     except ApiError as error:
-        return Enforced(way=NOT_KNOWN, note=f"it could not be looked at: {error}")
+        return Enforced(way=NOT_KNOWN, note=f"cannot read admission configuration: {error}")
 
 
 async def _policy(client: Client, policy: str) -> str:
-    """The name of a policy that is in force; empty if there is none."""
+    """The name of a policy that is bound; empty if there is none."""
     start = f"{protection.PREFIX}{policy}."
     try:
         bound = await _ours(client, VALIDATING_ADMISSION_POLICY_BINDINGS, start)
@@ -69,13 +69,13 @@ async def _policy(client: Client, policy: str) -> str:
         raise
     except ApiError as error:
         if error.code == 404:
-            return ""  # this API server has no policies
+            return ""  # this API server does not serve admission policies
         raise
     return next(iter(sorted(bound.keys() & there.keys())), "")
 
 
 async def _webhook(client: Client, kind: Kind) -> str:
-    """The name of the configuration that has a manager asked about labelled objects of a kind; empty if none does."""
+    """The name of the webhook configuration that matches labelled objects of a kind; empty if there is none."""
     found = await _ours(client, VALIDATING_WEBHOOK_CONFIGURATIONS, f"{protection.PREFIX}{protection.CONFIGURATION}.")
     return next((name for name, one in sorted(found.items()) if any(_asks(it, kind) for it in one["webhooks"])), "")
 
@@ -101,12 +101,12 @@ async def _by_manager(client: Client, configuration: str) -> Enforced:
     try:
         running = bool(await managers.alive(client, home))
     except ApiError:
-        note = "a manager is asked; whether one is running could not be looked at"
+        note = "enforced by the manager; cannot read whether one is running"
     else:
         note = (
-            "a manager is asked; while none runs, its deletion is refused altogether"
+            "enforced by the manager; while none is running, all deletions are refused"
             if running
-            else "a manager is asked, and none is running: until one does, its deletion is refused altogether"
+            else "enforced by the manager, and none is running: all deletions are refused until one runs"
         )
     return Enforced(way=WEBHOOK, by=f"{VALIDATING_WEBHOOK_CONFIGURATIONS.kind} {configuration}", note=note)
 
@@ -115,7 +115,7 @@ async def _missing(client: Client) -> str:
     try:
         await client.get(CUSTOM_RESOURCE_DEFINITIONS, f"{TEARDOWNS.plural}.{TEARDOWNS.group}")
     except NotFoundError:
-        return f"Unwind is not installed here: `unwind install`, and start a manager with `{_SWITCH}`"
+        return f"Unwind is not installed: run `unwind install`, then start a manager with `{_SWITCH}`"
     return f"the feature gate {FEATURE} is off: start the manager with `{_SWITCH}`"
 
 

@@ -1,7 +1,7 @@
 """The admission policies that keep Cluster API's gate closed while add-ons have to be removed.
 
-Each closes one way around the gate: the ExtensionConfig, the annotation by which Cluster API remembers that it may go
-on, foreground deletion, and the deletion of the namespace.
+Each closes one way around the gate: the ExtensionConfig, the annotation that records Cluster API's permission to
+delete, foreground deletion, and deletion of the namespace.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unwind.installing.policies import policy_and_binding, resource_rule
 
 Object = dict[str, Any]
 
-# Every object of the kind; where there is none, nothing is held.
+# All objects of the kind; if there are none, the policy allows the request.
 _ALL: Object = {"selector": {}, "parameterNotFoundAction": "Allow"}
 # Every Teardown that the manager wrote.
 _RECORDS: Object = _ALL | {
@@ -28,7 +28,7 @@ _RECORDS: Object = _ALL | {
 def extension_name(namespace: str) -> str:
     """The name of a manager's ExtensionConfig.
 
-    Cluster API accepts no dot in it and at most 63 characters, and so does a namespace's name.
+    Cluster API does not accept a dot in it, nor more than 63 characters; the same holds for a namespace's name.
     """
     return namespace
 
@@ -63,8 +63,8 @@ def annotation(of: str, name: str) -> str:
     return f"{of}.metadata.?annotations[?'{name}']"
 
 
-# CEL over one Teardown (params). It says the same as unwind.gating.gate.of_teardown: a yes to Cluster API must never
-# meet a refusal here. What is not known holds: a Teardown without a plan, an effort or a state that is new.
+# CEL over one Teardown (params). It must decide as unwind.gating.gate.of_teardown does: this policy must never refuse
+# what our hook allowed. Unknown values block: a Teardown without a plan, a new effort or state.
 _LENIENT = [effort.value for effort in Effort if effort is not Effort.ENFORCE]
 _LAST = [phase.value for phase in Phase if phase.finished]
 _STEPS = "has(params.status) && has(params.status.steps) ? params.status.steps.{}.map(step, step.name) : []"
@@ -102,22 +102,22 @@ _NARROWED = (
     " && object.spec.namespaceSelector.?matchExpressions.orValue([]).size() == 0)"
 )
 _GUARDED = (
-    "'ExtensionConfig ' + oldObject.metadata.name + ' holds ' + params.spec.title + ' until its add-ons are removed:"
-    " without it, or with a narrower namespaceSelector, Cluster API lets the cluster go at once. Wait until Teardown '"
-    " + params.metadata.name + ' is finished, or let the cluster go with the annotation"
+    "'ExtensionConfig ' + oldObject.metadata.name + ' blocks ' + params.spec.title + ' until its add-ons are removed:"
+    " without it, or with a narrower namespaceSelector, Cluster API would delete the cluster at once. Wait until"
+    " Teardown ' + params.metadata.name + ' is finished, or release the cluster with the annotation"
     f" {names.FORCE_RELEASE_ANNOTATION}'"
 )
 
 
 def guard(namespace: str) -> list[Object]:
-    """While a Teardown holds a cluster, its ExtensionConfig stays, and stays in charge of every namespace.
+    """While a Teardown blocks a cluster, its ExtensionConfig cannot be deleted or narrowed to fewer namespaces.
 
-    Cluster API drops an extension as soon as it is being deleted: a finalizer would be too late.
+    Cluster API drops an extension as soon as its deletion is requested: a finalizer would be too late.
     """
     policy = {
         "paramKind": _TEARDOWNS,
         "matchConstraints": {"resourceRules": [resource_rule(capi.EXTENSION_CONFIGS, "UPDATE", "DELETE")]},
-        # By the object, and not by the name of the request: that has none when a whole collection is deleted.
+        # Match by the object, not by the name of the request, which is empty for deletecollection.
         "matchConditions": [
             {"name": "ours", "expression": f"oldObject.metadata.name == '{extension_name(namespace)}'"},
             {"name": "gone-or-narrowed", "expression": f"request.operation == 'DELETE' || ({_NARROWED})"},
@@ -135,24 +135,24 @@ _MARKED = (
 _TERMINATING = "has(object.metadata.deletionTimestamp)"
 _NOT_DELETED = (
     "'Cluster ' + object.metadata.namespace + '/' + object.metadata.name + ' is not being deleted: with the annotation"
-    f" {names.OK_TO_DELETE_ANNOTATION} Cluster API would delete it one day without calling any hook. To let a cluster"
-    f" go that is being deleted, annotate it with {names.FORCE_RELEASE_ANNOTATION}'"
+    f" {names.OK_TO_DELETE_ANNOTATION} Cluster API would later delete it without calling any hook. To release a cluster"
+    f" that is being deleted, annotate it with {names.FORCE_RELEASE_ANNOTATION}'"
 )
 _HELD = (
-    "params.spec.title + ' is held until its add-ons are removed: the annotation"
+    "params.spec.title + ' is blocked until its add-ons are removed: the annotation"
     f" {names.OK_TO_DELETE_ANNOTATION} would release it without a ledger. Wait until Teardown '"
     f" + params.metadata.name + ' is finished, or annotate the Cluster with {names.FORCE_RELEASE_ANNOTATION}=REASON'"
 )
 
 
 def _unmarked(namespace: str) -> list[Object]:
-    """A Cluster that is not being deleted is not marked ok-to-delete.
+    """Refuses the mark ok-to-delete on a Cluster that is not being deleted.
 
-    Cluster API writes the mark by name when it lets a Cluster go. Where another was made under that name in the same
-    moment, it would get the mark, and Cluster API would never ask about it (seen with v1.14.2).
+    Cluster API writes the mark by name when it allows a deletion. If another Cluster was created under that name in the
+    same moment, it would get the mark, and Cluster API would never call the hook for it (seen with v1.14.2).
     """
     policy = {
-        # Not CREATE: a Cluster that is moved or restored brings all its annotations. The manager removes the mark.
+        # Not CREATE: a moved or restored Cluster brings all its annotations. The manager removes the mark.
         "matchConstraints": {"resourceRules": [resource_rule(capi.CLUSTERS, "UPDATE")]},
         "validations": [
             {
@@ -166,15 +166,15 @@ def _unmarked(namespace: str) -> list[Object]:
 
 
 def _unmarked_while_held(namespace: str) -> list[Object]:
-    """A Cluster whose Teardown holds it is not marked ok-to-delete, not even by Cluster API.
+    """Refuses the mark ok-to-delete on a Cluster while its Teardown blocks, even for Cluster API.
 
-    Cluster API writes the mark after our yes, which is answered only after the status that this policy reads was
-    written. Should the API server's copy of the Teardown be older for a moment, Cluster API asks and writes again.
+    Cluster API writes the mark after our hook allows it, which happens only after the status that this policy reads was
+    written. If the API server's copy of the Teardown is stale for a moment, Cluster API calls the hook and retries.
     """
     policy = {
         "paramKind": _TEARDOWNS,
         "matchConstraints": {"resourceRules": [resource_rule(capi.CLUSTERS, "UPDATE")]},
-        # Decided before any Teardown is looked at: other updates cost nothing.
+        # Evaluated before any Teardown is read, so that other updates cost nothing.
         "matchConditions": [{"name": "marked", "expression": f"{_MARKED} && {_TERMINATING}"}],
         "variables": _TEARDOWN,
         "validations": [
@@ -188,8 +188,8 @@ def _unmarked_while_held(namespace: str) -> list[Object]:
     return policy_and_binding(held_marks_name(namespace), policy, paramRef=_RECORDS)
 
 
-# CEL over one ClusterSummary (params): what unwind.controllers.teardowns.drafting.behaviour says. A word that is not
-# known holds; where nothing is said, the default is to remove, and the cluster does not wait.
+# CEL over one ClusterSummary (params), equal to unwind.controllers.teardowns.drafting.behaviour. An unknown value
+# blocks; the default is to remove without blocking the cluster.
 _LETTING_GO = [ClusterDeletionBehavior.LEAVE.value, ClusterDeletionBehavior.REMOVE.value]
 _SUMMARY: list[Object] = [
     {
@@ -203,7 +203,7 @@ _SUMMARY: list[Object] = [
     },
 ]
 _SUMMARIES: Object = {"apiVersion": sveltos.CLUSTER_SUMMARIES.api_version, "kind": sveltos.CLUSTER_SUMMARIES.kind}
-# As the API server decides it: without a word in the request, a finalizer that is there already decides.
+# As in the API server: if the request does not say, an existing finalizer decides.
 _FOREGROUND = (
     "request.options.?propagationPolicy.hasValue()"
     " ? request.options.propagationPolicy == 'Foreground'"
@@ -212,8 +212,8 @@ _FOREGROUND = (
 )
 _NOT_IN_FOREGROUND = (
     "'Cluster ' + oldObject.metadata.namespace + '/' + oldObject.metadata.name + ' has add-ons that must be removed"
-    " before it goes (ClusterSummary ' + params.metadata.name + '): foreground deletion would delete its control plane"
-    " and machines at once. Delete it in the background: kubectl delete cluster.' + request.resource.group + ' '"
+    " before it is deleted (ClusterSummary ' + params.metadata.name + '): foreground deletion would delete its control"
+    " plane and machines at once. Delete it in the background: kubectl delete cluster.' + request.resource.group + ' '"
     " + oldObject.metadata.name + ' -n ' + oldObject.metadata.namespace + ' (without --cascade=foreground; in Argo CD,"
     " set the finalizer resources-finalizer.argocd.argoproj.io/background or the sync option"
     " PrunePropagationPolicy=background)'"
@@ -221,15 +221,15 @@ _NOT_IN_FOREGROUND = (
 
 
 def _not_in_foreground(namespace: str) -> list[Object]:
-    """A gated Cluster is not deleted in the foreground.
+    """Refuses foreground deletion of a gated Cluster.
 
-    The garbage collector would delete everything the Cluster owns at once, and Cluster API's hook would be called
-    afterwards. Orphaning deletes nothing, so it passes.
+    The garbage collector would delete everything that the Cluster owns at once, and Cluster API would call the hook
+    afterwards. Orphaning deletes nothing, so it is allowed.
     """
     policy = {
         "paramKind": _SUMMARIES,
         "matchConstraints": {"resourceRules": [resource_rule(capi.CLUSTERS, "DELETE")]},
-        # Cluster API calls no hook about a Cluster without ClusterClass: it is not gated.
+        # Cluster API calls no hooks for a Cluster without ClusterClass, so it is not gated.
         "matchConditions": [
             {"name": "foreground", "expression": _FOREGROUND},
             {"name": "has-hooks", "expression": "oldObject.?spec.?topology.hasValue()"},
@@ -243,20 +243,20 @@ def _not_in_foreground(namespace: str) -> list[Object]:
             }
         ],
     }
-    # Those in the namespace of the Cluster: a namespaced kind without a namespace here.
+    # The summaries in the namespace of the Cluster: a namespaced param kind without a namespace here.
     return policy_and_binding(foreground_name(namespace), policy, paramRef=_ALL)
 
 
 _NAMESPACE_HOLDS = (
     "'Namespace ' + oldObject.metadata.name + ' contains Cluster ' + params.spec.clusterName + ', which has add-ons"
-    " that must be removed before it goes (ClusterSummary ' + params.metadata.name + '). Delete the Cluster first, and"
-    f" wait until it is gone: kubectl delete cluster.{capi.CLUSTERS.group} ' + params.spec.clusterName"
+    " that must be removed before it is deleted (ClusterSummary ' + params.metadata.name + '). Delete the Cluster"
+    f" first and wait until it is gone: kubectl delete cluster.{capi.CLUSTERS.group} ' + params.spec.clusterName"
     " + ' -n ' + oldObject.metadata.name"
 )
 
 
 def _not_with_clusters(namespace: str) -> list[Object]:
-    """A Namespace with a gated Cluster is not deleted: everything in it would be deleted at once."""
+    """Refuses deletion of a Namespace with a gated Cluster: everything in it would be deleted at once."""
     policy = {
         "paramKind": _SUMMARIES,
         "matchConstraints": {"resourceRules": [resource_rule(NAMESPACES, "DELETE")]},
@@ -265,12 +265,12 @@ def _not_with_clusters(namespace: str) -> list[Object]:
             {"expression": "!variables.gates", "messageExpression": _NAMESPACE_HOLDS, "reason": "Forbidden"}
         ],
     }
-    # The API server takes the Namespace itself for the namespace of the request, so these are the summaries in it.
+    # The API server uses the Namespace itself as the namespace of the request, so these are the summaries in it.
     return policy_and_binding(namespaces_name(namespace), policy, paramRef=_ALL)
 
 
 def gate_policies(namespace: str) -> list[Object]:
-    """All of them but the guard of the ExtensionConfig, which is applied right before that."""
+    """All gate policies except the guard of the ExtensionConfig, which is applied right before the ExtensionConfig."""
     return [
         *_unmarked(namespace),
         *_unmarked_while_held(namespace),

@@ -1,12 +1,12 @@
-"""Policies that guard Unwind's own objects: records, keys, Leases, registration, webhooks, kinds and namespace.
+"""Admission policies that guard Unwind's own objects: records, keys, Leases, registration, webhooks, CRDs, namespace.
 
-A cluster-admin counts as the manager (see `policies.BY_MANAGER`), and the accidents that matter most are a
-cluster-admin's: `kubectl delete crd inventories.unwind.dev` would lose every record. So what is lost for ever is not
-guarded by the manager's right alone. Records are deleted with a uid as precondition, which the manager always sends and
-kubectl never does. Kinds and the namespace are not deleted at all while these policies are there: `unwind uninstall`
-removes the policies first.
+A cluster-admin counts as the manager (see `policies.BY_MANAGER`), and the most likely accidents are a cluster-admin's:
+`kubectl delete crd inventories.unwind.dev` would lose every record. So the manager's right alone does not guard what
+cannot be recovered. Deleting a record requires its uid as precondition, which the manager always sends and kubectl
+never does. CRDs and the namespace cannot be deleted at all while these policies exist: `unwind uninstall` removes the
+policies first.
 
-Policies do not apply to policies. The manager makes them again where they vanished (`controllers.protecting.keeping`).
+Policies do not apply to policies. The manager restores deleted ones (`controllers.protecting.keeping`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Object = dict[str, Any]
 
 _CREATE, _UPDATE, _DELETE = "CREATE", "UPDATE", "DELETE"
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
-# Of the object, and not of the request: the request has no name when a whole collection is deleted.
+# The name of the object, not of the request, which is empty for deletecollection.
 _IT = "(object != null ? object : oldObject)"
 _NAME = f"{_IT}.metadata.?name.orValue('')"
 _CALLED = f"request.kind.kind + ' ' + request.namespace + '/' + {_NAME}"
@@ -49,11 +49,11 @@ _OURS = (
     f"{_IS_INVENTORY}"
     f" || (request.resource.resource == '{LEASES.plural}' && {_NAME}.startsWith('{LEASE_PREFIX}'))"
     f" || (request.resource.resource == '{CONFIG_MAPS.plural}' && {_NAME} == '{REGISTRATION}')"
-    # Keys of the manager's. Its certificate may be another's, such as cert-manager's.
+    # The manager's keys. Its certificate may be written by another controller, such as cert-manager.
     f" || (request.resource.resource == '{SECRETS.plural}'"
     f" && {_NAME}.startsWith('{MANAGER}-') && {_NAME} != '{CERTIFICATE}')"
 )
-# Once the namespace goes, its controller clears it. Inventories have finalizers, and are not cleared.
+# The namespace controller may delete the content of a terminating namespace, except Inventories, which have finalizers.
 _CLEARED = f"!({_IS_INVENTORY}) && {_IS_DELETE} && has(namespaceObject.metadata.deletionTimestamp)"
 _OLD = "request.kind.kind + ' ' + oldObject.metadata.name"
 _LOST = "Without its records, Unwind does not know what it deployed."
@@ -73,10 +73,10 @@ def kinds_name(namespace: str) -> str:
 
 
 def _records(setting: Setting) -> list[Object]:
-    """Only the manager writes its records, keys and Leases; records and keys are deleted by their uid only."""
+    """Only the manager writes its records, keys and Leases; deleting records and keys requires their uid."""
     spec = {
         "matchConstraints": {
-            # Before any CEL: Leases and ConfigMaps are written all the time, in other namespaces.
+            # Matched before any CEL, because Leases and ConfigMaps of other namespaces are written all the time.
             "namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: setting.namespace}},
             "resourceRules": [
                 resource_rule(unwind.INVENTORIES, _CREATE, _UPDATE, _DELETE),
@@ -91,14 +91,14 @@ def _records(setting: Setting) -> list[Object]:
         "validations": [
             {
                 "expression": f"{BY_MANAGER} || ({_CLEARED})",
-                "messageExpression": f"{_CALLED} + ' is written by Unwind only'",
+                "messageExpression": f"{_CALLED} + ' can be written by Unwind only'",
                 "reason": "Forbidden",
             },
             {
                 "expression": f"!({_IS_DELETE}) || request.resource.resource == '{LEASES.plural}' || {_BY_UID}"
                 f" || ({_CLEARED})",
-                "messageExpression": f"{_CALLED} + ' is a record of Unwind. {_LOST} To delete it all the same, send its"
-                " uid as a precondition; to remove Unwind, use `unwind uninstall`'",
+                "messageExpression": f"{_CALLED} + ' is a record of Unwind. {_LOST} To delete it anyway, send its uid"
+                " as a precondition; to remove Unwind, use `unwind uninstall`'",
                 "reason": "Forbidden",
             },
         ],
@@ -107,7 +107,7 @@ def _records(setting: Setting) -> list[Object]:
 
 
 def _kinds(setting: Setting) -> list[Object]:
-    """The kinds and the namespace stay until Unwind is uninstalled; its webhooks are changed by it only."""
+    """Unwind's CRDs and namespace cannot be deleted until uninstall; only Unwind changes its webhook configurations."""
     is_kind, is_namespace = (
         f"request.resource.resource == '{resource.plural}'" for resource in (CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES)
     )
@@ -132,25 +132,25 @@ def _kinds(setting: Setting) -> list[Object]:
         "validations": [
             {
                 "expression": f"!({_IS_DELETE}) || !({is_kind} || {is_namespace})",
-                "messageExpression": f"{_OLD} + ' holds the records of Unwind. {_LOST} To remove Unwind, use `unwind"
+                "messageExpression": f"{_OLD} + ' contains the records of Unwind. {_LOST} To remove Unwind, use `unwind"
                 " uninstall`'",
                 "reason": "Forbidden",
             },
             {
                 "expression": BY_MANAGER,
-                "messageExpression": f"{_OLD} + ' is changed by Unwind only'",
+                "messageExpression": f"{_OLD} + ' can be changed by Unwind only'",
                 "reason": "Forbidden",
             },
             {
                 "expression": f"!({_IS_DELETE}) || {is_kind} || {is_namespace} || {_BY_UID}",
-                "messageExpression": f"{_OLD} + ' has the API server ask Unwind. To delete it all the same, send its"
+                "messageExpression": f"{_OLD} + ' registers the webhooks of Unwind. To delete it anyway, send its"
                 " uid as a precondition; to remove Unwind, use `unwind uninstall`'",
                 "reason": "Forbidden",
             },
             {
                 "expression": f"{_IS_DELETE} || !({is_kind}) || !({_GROUP}) || {_SERVED}",
-                "messageExpression": f"{_OLD} + ' must go on serving version {unwind.INVENTORIES.version}: Unwind reads"
-                " its records by it'",
+                "messageExpression": f"{_OLD} + ' must serve version {unwind.INVENTORIES.version}: Unwind reads"
+                " its records in this version'",
                 "reason": "Forbidden",
             },
         ],

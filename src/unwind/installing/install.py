@@ -1,4 +1,4 @@
-"""`unwind install`, carried out: looks first, refuses or goes ahead, and changes nothing that is not ours."""
+"""Install or upgrade Unwind: check for conflicts first, then apply; objects of other systems are not changed."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _ESTABLISHED_WITHIN = 60.0
 
 
 class Result(StrEnum):
-    """What became of one object."""
+    """The result for one object."""
 
     CREATED = "created"
     CHANGED = "changed"
     UNCHANGED = "unchanged"
     ADOPTED = "adopted"
-    """Fields were added to a CRD of somebody else's."""
+    """Fields were added to a CRD of another system."""
     LEFT_ALONE = "left alone"
-    """It is not ours, and it will do as it is."""
+    """It was not installed by Unwind, and is sufficient as it is."""
     LEFT_OUT = "left out"
-    """Its kind is not served here."""
+    """Its kind is not served by this API server."""
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What became of one object, for people and programs."""
+    """The result for one object, for text and JSON output."""
 
     kind: str
     name: str
@@ -61,9 +61,9 @@ async def install(
     announce: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> list[Done]:
-    """Put everything there that is missing, and bring up to date what is ours. Nothing is touched if it refuses.
+    """Create what is missing and update what is ours. If it refuses, nothing was changed.
 
-    `rotate_path`: replace the secret segments of our paths; the old ones are accepted for a while longer.
+    `rotate_path`: replace the secret segments of our paths; the old ones stay accepted for a while.
     """
     await _refuse_rivals(client, warn)
     found = [await _look(client, manifest) for manifest in manifests(setting)]
@@ -79,7 +79,7 @@ async def install(
         note = f" ({result.note})" if result.note else ""
         announce(f"{result.kind} {result.name} {result.result}{note}")
         if one.resource == NAMESPACES:
-            # The first of them: the Secret is in it.
+            # The namespace is applied first, because the Secret is in it.
             before = await path_keys.exists(client, setting.namespace)
             keys = await path_keys.obtain(client, setting.namespace, now=datetime.now(UTC), rotate=rotate_path)
             changed = Result.CHANGED if rotate_path else Result.UNCHANGED
@@ -87,14 +87,14 @@ async def install(
             setting = msgspec.structs.replace(setting, path_key=keys.current)
             found = [_with(one, manifest) for one, manifest in zip(found, manifests(setting), strict=True)]
         if place == after:
-            # Before what goes by our kinds: a policy over Teardowns refuses everything while there are none to be had.
+            # Before objects that need our kinds: a policy over Teardowns refuses everything until they are served.
             crds = [one.name for one in done if one.kind == CUSTOM_RESOURCE_DEFINITIONS.kind]
             await _until_established(client, crds, elsewhere)
     return done
 
 
 def _with(one: Found, manifest: Object) -> Found:
-    """The same with another manifest, in the version that is served."""
+    """The same Found with another manifest, in the served version."""
     return msgspec.structs.replace(one, manifest=manifest | {"apiVersion": one.manifest["apiVersion"]})
 
 
@@ -106,7 +106,7 @@ async def _put(client: Client, one: Found, elsewhere: dict[str, str]) -> Done:
     if one.foreign and one.resource == CUSTOM_RESOURCE_DEFINITIONS:
         return await _adopt(client, one)
     if one.foreign:
-        return Done(one.resource.kind, one.name, Result.LEFT_ALONE, "it was there before, and stays on uninstall")
+        return Done(one.resource.kind, one.name, Result.LEFT_ALONE, "it existed before, and is kept on uninstall")
     return await _apply(client, one)
 
 
@@ -114,12 +114,13 @@ async def _refuse_rivals(client: Client, warn: Callable[[str], None]) -> None:
     alive = await rivals.find(client, now=datetime.now(UTC))
     for one in alive:
         if one.rival.coexists:
-            warn(f"{one.rival.name} runs here ({one.found}): {one.rival.note}")
+            warn(f"{one.rival.name} is running ({one.found}): {one.rival.note}")
     against = [one for one in alive if not one.rival.coexists]
     if against:
         raise UnwindError(
-            "; ".join(f"{one.rival.name} runs here ({one.found})" for one in against)
-            + ": two controllers would work against each other",
+            "cannot install: "
+            + "; ".join(f"{one.rival.name} is running ({one.found})" for one in against)
+            + ": two controllers would work on the same objects",
             remedy="stop it first: " + "; ".join(one.remedy for one in against),
         )
 
@@ -128,20 +129,20 @@ async def _look(client: Client, manifest: Object) -> Found:
     found = await look(client, manifest)
     if found.existing and found.existing["metadata"].get("deletionTimestamp"):
         raise UnwindError(
-            f"{found.resource.kind} {found.name} is being deleted", remedy="wait until it is gone, and install again"
+            f"cannot install: {found.resource.kind} {found.name} is being deleted", remedy="retry when it is gone"
         )
     return found
 
 
 async def _served_elsewhere(client: Client) -> dict[str, str]:
-    """The CRDs whose kinds are served by an API server of somebody else's: a CRD beside it would never be asked."""
+    """The CRDs whose kinds an aggregated API server serves, so that the CRD itself would never be used."""
     services = {service["metadata"]["name"]: service for service in await client.list(API_SERVICES)}
     elsewhere = {}
     for definition in DEFINITIONS:
         service = services.get(f"{definition.resource.version}.{definition.resource.group}", {})
         target = service.get("spec", {}).get("service")
         if target:
-            elsewhere[definition.name] = f"it is served by {target['namespace']}/{target['name']}"
+            elsewhere[definition.name] = f"served by aggregated API server {target['namespace']}/{target['name']}"
     return elsewhere
 
 
@@ -151,13 +152,13 @@ def _refuse_foreign(found: list[Found], *, adopt_crds: bool) -> None:
     others = [f"{one.resource.kind} {one.name}" for one in foreign if one.resource != CUSTOM_RESOURCE_DEFINITIONS]
     if others:
         raise UnwindError(
-            f"somebody else's objects stand where ours should be: {', '.join(others)}",
+            f"cannot install: objects with these names exist and were not created by Unwind: {', '.join(others)}",
             remedy="choose another --namespace, or delete them",
         )
     if crds and not adopt_crds:
         raise UnwindError(
-            f"these CRDs were installed by something else: {', '.join(crds)}",
-            remedy="--adopt-crds adds the fields that they lack and changes nothing else",
+            f"cannot install: these CRDs were installed by another system: {', '.join(crds)}",
+            remedy="use --adopt-crds to add the missing fields and change nothing else",
         )
 
 
@@ -173,7 +174,7 @@ async def _apply(client: Client, one: Found) -> Done:
 
 
 def _written(obj: Object) -> Object:
-    """What of an object is not the server's own: others may write its status at any moment."""
+    """The object without server-set metadata and status, which may change at any time."""
     metadata = {key: value for key, value in obj["metadata"].items() if key not in ("resourceVersion", "managedFields")}
     return {key: value for key, value in obj.items() if key != "status"} | {"metadata": metadata}
 
@@ -182,13 +183,13 @@ async def _adopt(client: Client, one: Found) -> Done:
     assert one.existing  # noqa: S101 - for the type checker
     fields, patch = adopting.adoption(one.existing, one.manifest)
     if not fields:
-        return Done(one.resource.kind, one.name, Result.UNCHANGED, "it has every field")
+        return Done(one.resource.kind, one.name, Result.UNCHANGED, "no field is missing")
     await client.patch(one.resource, one.manifest["metadata"]["name"], patch, field_manager=names.INSTALL_FIELD_MANAGER)
     return Done(one.resource.kind, one.name, Result.ADOPTED, f"added {', '.join(fields)}")
 
 
 async def _until_established(client: Client, crds: list[str], elsewhere: dict[str, str]) -> None:
-    """Wait until the kinds are served: who installs wants to use them."""
+    """Wait until the CRDs are served."""
     for name in crds:
         if name in elsewhere:
             continue
@@ -202,8 +203,8 @@ async def _until_established(client: Client, crds: list[str], elsewhere: dict[st
                         break
         except TimeoutError:
             raise UnwindError(
-                f"the CRD {name} is not served after {_ESTABLISHED_WITHIN:.0f} s",
-                remedy=f"`kubectl describe crd {name}` says why",
+                f"timed out after {_ESTABLISHED_WITHIN:.0f}s waiting for CRD {name} to be established",
+                remedy=f"see `kubectl describe crd {name}`",
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""Every kind that an API server serves, to look for what Unwind left on objects of any kind."""
+"""All served kinds, to find Unwind's finalizers on objects of any kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.client import Client
 
-# An API server of somebody else's may not know the short form.
+# An aggregated API server may not support PartialObjectMetadata.
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
 
@@ -25,13 +25,13 @@ class _Partial(msgspec.Struct):
 
 
 async def served(client: Client) -> list[Kind]:
-    """Each kind once, in the version that the server prefers."""
+    """Each kind once, in the server's preferred version."""
     discovery = Discovery(client)
     for silent in await discovery.silent():
-        # What is behind it may carry our finalizers as well: not to know is not to find nothing.
+        # Its objects may carry our finalizers: unknown must not count as none.
         raise UnwindError(
-            f"{silent} does not answer, so it is not known what is in it",
-            remedy=f"`kubectl get apiservice {silent}` says why",
+            f"cannot list the kinds of APIService {silent}: it does not answer",
+            remedy=f"see `kubectl get apiservice {silent}`",
         )
     found: dict[tuple[str, str], Kind] = {}
     for kind in await discovery.kinds():
@@ -42,7 +42,7 @@ async def served(client: Client) -> list[Kind]:
 async def metadata(
     client: Client, resource: Resource, *, namespace: str | None = None
 ) -> AsyncGenerator[ObjectMeta, None]:
-    """The metadata of every object of a kind."""
+    """The metadata of all objects of a kind."""
     async for page in client.pages(resource, namespace=namespace, accept=_METADATA_ONLY):
         for item in page.items or []:
             yield msgspec.json.decode(item, type=_Partial).metadata

@@ -1,4 +1,4 @@
-"""What stands where something of ours should be, and whether such a thing can stand there at all."""
+"""Look up the existing object of a manifest, and whether its kind is served."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Object = dict[str, Any]
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A manifest, and what stands in its place."""
+    """A manifest and the existing object of its name."""
 
     resource: Resource
-    """Its kind, in the version that is served."""
+    """Its kind, in the served version."""
     manifest: Object
     existing: Object | None = None
     unserved: str = ""
-    """What is said of it where its kind is not served; empty where it is."""
+    """The note for a kind that is not served; empty if it is served."""
 
     @property
     def name(self) -> str:
@@ -38,7 +38,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 async def look(client: Client, manifest: Object) -> Found:
-    """What is there now; raises ApiError for a kind that has to be served and is not."""
+    """The existing object; raises ApiError if a required kind is not served."""
     wanted, metadata = resource_of(manifest), manifest["metadata"]
     notes = {kind: note for contribution in REGISTER for kind, note in contribution.optional.items()}
     for resource in VERSIONS if wanted in VERSIONS else (wanted,):
@@ -48,7 +48,7 @@ async def look(client: Client, manifest: Object) -> Found:
         except NotFoundError:
             return Found(resource, written)
         except ApiError as error:
-            # What is not served is not found either, but not in the words of the API (FACTS: as plain text).
+            # For a kind that is not served the API server answers 404 in plain text, not with a Status.
             if error.code != 404 or wanted not in notes:
                 raise
         else:

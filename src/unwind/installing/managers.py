@@ -1,4 +1,4 @@
-"""Whether a manager is alive: its replicas hold Leases."""
+"""Find running managers by their Leases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEASE_PREFIX = "unwind-"
 
 
 async def alive(client: Client, namespace: str) -> list[str]:
-    """The replicas that have renewed a Lease lately. `namespace`: Unwind's own."""
+    """The replicas with a current Lease. `namespace`: that of Unwind."""
     leases = await client.list(LEASES, namespace=namespace)
     now = datetime.now(UTC)
     return sorted(

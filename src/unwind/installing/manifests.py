@@ -1,4 +1,4 @@
-"""Everything that `unwind install` applies, as plain values, in the order in which it is applied."""
+"""All manifests of `unwind install`, in the order in which they are applied."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _KINDS = (
 
 
 def manifests(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
-    """All of it: what is there has to stand before what comes after it."""
+    """All manifests in order: each may depend on those before it."""
     _check(setting)
     others = [manifest for contribution in register for manifest in contribution.manifests(setting)]
     return [marked(manifest) for manifest in (namespace(setting), *crds(), *_rights(setting, register), *others)]
 
 
 def everything(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
-    """The same, with what a manager has made by itself meanwhile."""
+    """All manifests, and the objects that a running manager creates itself."""
     later = [marked(manifest) for contribution in register for manifest in contribution.later(setting)]
     return [*manifests(setting, register), *later]
 
@@ -61,7 +61,7 @@ def namespace(setting: Setting) -> Object:
 
 
 def crds(group: str | None = None) -> list[Object]:
-    """The CRDs, of one group or of all."""
+    """The CRDs of one API group, or all."""
     return [
         definition.custom_resource_definition()
         for definition in DEFINITIONS
@@ -75,25 +75,25 @@ def marked(manifest: Object) -> Object:
 
 
 def is_ours(obj: Object) -> bool:
-    """Whether `unwind install` put it there."""
+    """Whether `unwind install` created the object."""
     labels: dict[str, str] = obj["metadata"].get("labels") or {}
     return labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY_UNWIND
 
 
 def resource_of(manifest: Object) -> Resource:
-    """The kind of a manifest."""
+    """The resource of a manifest."""
     known = [*_KINDS, *(kind for contribution in REGISTER for kind in contribution.kinds)]
     return next(kind for kind in known if (kind.api_version, kind.kind) == (manifest["apiVersion"], manifest["kind"]))
 
 
 def called(obj: Object) -> str:
-    """An object's name, with its namespace if it has one."""
+    """NAMESPACE/NAME of an object, or NAME."""
     metadata = obj["metadata"]
     return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else metadata["name"]
 
 
 def policies(setting: Setting, register: Sequence[Contribution] = REGISTER) -> tuple[list[Object], list[Object]]:
-    """The admission policies that install writes, and their bindings. The manager restores them where they vanish."""
+    """The admission policies that install writes, and their bindings. The manager restores deleted ones."""
     found = [marked(one) for contribution in register for one in contribution.manifests(setting)]
     kinds = (VALIDATING_ADMISSION_POLICIES.kind, VALIDATING_ADMISSION_POLICY_BINDINGS.kind)
     made, bindings = ([one for one in found if one["kind"] == kind] for kind in kinds)
@@ -101,9 +101,9 @@ def policies(setting: Setting, register: Sequence[Contribution] = REGISTER) -> t
 
 
 def _restoring(setting: Setting, register: Sequence[Contribution]) -> list[Right]:
-    """The rights to make policies again, for ours alone: a right to any policy is one over every write in the cluster.
+    """The rights to restore our policies, by name only: a right to any policy controls every write in a cluster.
 
-    They are made by server-side apply, which names what it makes.
+    Restoring uses server-side apply, so that `resourceNames` also restricts creation.
     """
     kinds = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
     return [
@@ -118,7 +118,7 @@ def _rights(setting: Setting, register: Sequence[Contribution]) -> list[Object]:
     everywhere += [right.rule() for right in _restoring(setting, register)]
     at_home = [right.rule() for contribution in register for right in contribution.at_home]
     subject = {"kind": SERVICE_ACCOUNTS.kind, "name": MANAGER, "namespace": setting.namespace}
-    # The whole cluster knows one manager a namespace.
+    # There is one manager per namespace, so its name identifies cluster-scoped objects.
     wide = f"{MANAGER}:{setting.namespace}"
     home = setting.namespace
     return [
@@ -145,7 +145,7 @@ def _object(resource: Resource, name: str, *, namespace: str | None = None) -> O
 
 def _check(setting: Setting) -> None:
     if setting.url is not None and not _is_address(setting.url):
-        raise UsageError(f"--url {setting.url} is not an address", remedy="write https://HOST:PORT")
+        raise UsageError(f"invalid --url {setting.url}", remedy="use https://HOST:PORT")
 
 
 def _is_address(url: str) -> bool:

@@ -1,4 +1,4 @@
-"""The Secret with the key that the segments of our paths are derived from."""
+"""The Secret with the key of the secret segments in webhook and hook paths."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Object = dict[str, Any]
 
 NAME = "unwind-paths"
 OVERLAP = dt.timedelta(minutes=10)
-"""How long the key before the current one is accepted."""
+"""How long the previous key is accepted."""
 
 
 class PathKeys(msgspec.Struct, frozen=True):
-    """The current key, and the one before it."""
+    """The current and the previous key."""
 
     current: bytes
     previous: bytes = b""
@@ -39,7 +39,7 @@ class PathKeys(msgspec.Struct, frozen=True):
         return PathKeys(new_key(), self.current, now.replace(microsecond=0))
 
     def overlap(self, now: dt.datetime) -> float:
-        """For how many seconds the previous key is still accepted."""
+        """The seconds for which the previous key is still accepted."""
         if not self.previous or self.rotated is None:
             return 0.0
         return max(0.0, (self.rotated + OVERLAP - now).total_seconds())
@@ -61,7 +61,7 @@ def read(secret: Object | None) -> PathKeys | None:
 
 
 def manifest(namespace: str, keys: PathKeys | None = None) -> Object:
-    """The Secret with these keys; without them, for those who only want to know its name."""
+    """The Secret with these keys, or without data if only its name is needed."""
     labels = {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND}
     metadata = {"name": NAME, "namespace": namespace, "labels": labels}
     written = {"apiVersion": SECRETS.api_version, "kind": SECRETS.kind, "metadata": metadata}
@@ -73,14 +73,14 @@ async def obtain(
 ) -> PathKeys:
     """The keys in the Secret, which is created if it does not exist.
 
-    `known`: the keys that were in it before; they are accepted for a while where it was deleted. `rotate`: replace the
-    current key, which is accepted for a while longer.
+    `known`: the keys that were in it before; they stay accepted for a while if the Secret was deleted. `rotate`:
+    replace the current key, which stays accepted for a while.
     """
     while True:
         found = await _get(client, namespace)
         if found is not None and not _is_ours(found):
             raise UnwindError(
-                f"Secret {namespace}/{NAME} exists and was not created by Unwind",
+                f"cannot use Secret {namespace}/{NAME}: it was not created by Unwind",
                 remedy=f"delete it, or label it {names.MANAGED_BY_LABEL}={names.MANAGED_BY_UNWIND}",
             )
         keys = read(found)
@@ -91,7 +91,7 @@ async def obtain(
         try:
             await _write(client, namespace, found, wanted)
         except (AlreadyExistsError, ConflictError):
-            continue  # another replica was faster
+            continue  # another replica wrote it first
         return wanted
 
 

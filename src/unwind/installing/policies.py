@@ -1,4 +1,4 @@
-"""What Unwind's own admission policies share: how they are written, and how they recognise the manager."""
+"""Common parts of Unwind's admission policies: policy with binding, resource rules, CEL check for the manager."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ without Unwind.
 def policy_and_binding(name: str, spec: Object, **binding: Any) -> list[Object]:
     """A ValidatingAdmissionPolicy that fails closed, and the binding that makes it deny.
 
-    The defaults of the API server are written out: the manager compares what is there with this.
+    The API server's defaults are written out, because the manager compares existing policies with this.
     """
     defaults = {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}}
     return [

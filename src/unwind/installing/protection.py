@@ -1,4 +1,4 @@
-"""What deletion protection needs in a cluster: rights, and the policies and webhooks that a manager makes by itself."""
+"""Manifests of deletion protection: RBAC rules, and the policies and webhooks that the manager creates."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 PREFIX = f"{MANAGER}-protection-"
-"""What the names of all these objects begin with, whoever's manager made them."""
+"""The name prefix of all these objects, for every manager."""
 CONFIGURATION = "webhooks"
 
 
 def policy_name(policy: str, namespace: str) -> str:
-    """What one policy of a manager is called, and its binding: one for each manager."""
+    """The name of a policy and its binding; one per manager."""
     return f"{PREFIX}{policy}.{namespace}"
 
 
 def protection_rules(namespace: str) -> str:
-    """What the configuration is called that has the API server ask about deletions: one for each manager."""
+    """The name of the webhook configuration for deletions; one per manager."""
     return policy_name(CONFIGURATION, namespace)
 
 
 def policy_objects(namespace: str) -> tuple[list[Object], list[Object]]:
-    """The policies, and what puts each into force."""
+    """The policies and their bindings."""
     found: tuple[list[Object], list[Object]] = ([], [])
     for policy in policies.policies():
         name = policy_name(policy.name, namespace)
@@ -53,15 +53,15 @@ def policy_objects(namespace: str) -> tuple[list[Object], list[Object]]:
 
 
 def configuration(namespace: str, calling: Callable[[str], Object], *, everything: bool) -> Object:
-    """What has the API server ask: about all kinds, or only about what policies cannot decide."""
+    """The webhook configuration: for all kinds, or only for what policies cannot decide."""
     asking = webhooks.asking(calling, everything=everything)
     return _object(VALIDATING_WEBHOOK_CONFIGURATIONS, protection_rules(namespace), webhooks=asking)
 
 
 def called_at(extension: Object, key: bytes = b"") -> Callable[[str], Object] | None:
-    """How the manager is called at a path, by what was installed (the ExtensionConfig that install remembers).
+    """How the API server calls the manager at a path, taken from the recorded ExtensionConfig; None if unknown.
 
-    `key`: of the secret segments in our paths; empty for paths without any.
+    `key`: of the secret path segments; empty for paths without them.
     """
     config = (extension.get("spec") or {}).get("clientConfig") or {}
 
@@ -96,8 +96,8 @@ def _manifests(setting: Setting) -> list[Object]:
         VALIDATING_WEBHOOK_CONFIGURATIONS,
     )
     rights = [
-        # Whoever may write these has the say over every write in the cluster: the rights are for ours alone. That
-        # holds for making them, too, because they are made by server-side apply, which names what it makes.
+        # The right to write these objects controls every write in the cluster, so it is for our names only. That covers
+        # creation as well, because server-side apply names the object.
         Right(made.group, (made.plural,), ("create", "patch"), ours),
         Right(bindings.group, (bindings.plural,), ("create", "patch", "delete"), ours),
         Right(asking.group, (asking.plural,), ("create", "patch", "delete"), (protection_rules(home),)),
@@ -107,13 +107,13 @@ def _manifests(setting: Setting) -> list[Object]:
 
 
 def _reading(setting: Setting) -> list[Right]:
-    """What may be read: what there is of a CRD can be counted only by whoever may list it."""
+    """The read rules for custom resources: counting those of a CRD requires the right to list them."""
     kinds = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS, VALIDATING_WEBHOOK_CONFIGURATIONS)
     needed: dict[str, list[str]] = {kinds[0].group: [kind.plural for kind in kinds], PODS.group: [PODS.plural]}
     for kind in KINDS:
         needed.setdefault(kind.group, []).append(kind.plural)
     rights = [Right(group, tuple(resources), READ) for group, resources in needed.items()]
-    # Not `get`, which of all resources would include the way into every container (pods/exec, nodes/proxy).
+    # Not `get`: on all resources it would include access to every container (pods/exec, nodes/proxy).
     if setting.authorized_groups is None:
         return [*rights, Right("*", ("*",), ("list", "watch"))]
     return [*rights, *(Right(group, ("*",), ("list", "watch")) for group in setting.authorized_groups)]

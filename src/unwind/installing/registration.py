@@ -1,4 +1,4 @@
-"""What Cluster API's hooks need in a cluster: the ExtensionConfig, what guards it, and who is asked about Clusters."""
+"""Manifests of Cluster API's hooks: the ExtensionConfig, its guard, and the webhook for Clusters."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from unwind.api.rights import Setting
 
 CLUSTERS_PATH = "/admit/clusters"
-"""Where the API server tells who lets a cluster go, or deletes it."""
+"""The path of the webhook that records which user releases or deletes a cluster."""
 REGISTRATION = "unwind-registration"
-"""The ConfigMap with the ExtensionConfig as it was installed: the manager makes it from this where it is not there."""
+"""The ConfigMap with the installed ExtensionConfig, from which the manager restores it."""
 _DOCUMENT = "extensionconfig.json"
 
 VERSIONS = (capi.EXTENSION_CONFIGS, capi.EXTENSION_CONFIGS_V1ALPHA1)
-"""The versions of ExtensionConfig that are known, the newest first. What we write is the same in both."""
+"""The supported versions of ExtensionConfig, the newest first. What we write is the same in both."""
 
 
 def cluster_rules(namespace: str) -> str:
-    """What the configuration is called that has the API server ask about Clusters: one for each manager."""
+    """The name of the webhook configuration for Clusters; one per manager."""
     return f"{MANAGER}-clusters.{namespace}"
 
 
 def remembered(config_map: dict[str, Any], version: str) -> dict[str, Any] | None:
-    """The ExtensionConfig that a ConfigMap of ours keeps, in a version; None if there is none in it."""
+    """The ExtensionConfig recorded in our ConfigMap, in the given version; None if there is none."""
     try:
         document = msgspec.json.decode(config_map["data"][_DOCUMENT])
     except (KeyError, TypeError, msgspec.DecodeError):
@@ -51,23 +51,23 @@ def remembered(config_map: dict[str, Any], version: str) -> dict[str, Any] | Non
 
 
 def _extension(setting: Setting) -> dict[str, Any]:
-    """The ExtensionConfig without the secret segment in its path: so it is remembered."""
+    """The ExtensionConfig without the secret segment in its path, as it is recorded."""
     service = {"namespace": setting.namespace, "name": SERVICE, "port": PORT}
-    # Without a selector it is for no namespace, unless Cluster API's own webhook makes it one for all: so it is said.
+    # Without a selector it matches no namespace, unless Cluster API's webhook defaults it to all: so it is explicit.
     selector = {"matchLabels": setting.namespace_selector} if setting.namespace_selector else {}
     annotations = {names.INJECT_CA_ANNOTATION: f"{setting.namespace}/{CERTIFICATE}"} if setting.inject_ca else {}
     return _object(
         capi.EXTENSION_CONFIGS,
         extension_name(setting.namespace),
         annotations=annotations,
-        # Also where it is the manager that makes it.
+        # Set here too, for an ExtensionConfig that the manager creates.
         labels={names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND},
     ) | {
         "spec": {
             "clientConfig": {"url": setting.url.rstrip("/")} if setting.url else {"service": service},
             "namespaceSelector": selector,
         }
-        # Not written where there are none: then those that somebody has set by hand stay.
+        # Omitted if empty, so that settings made by hand are kept.
         | ({"settings": setting.hook_settings} if setting.hook_settings else {})
     }
 
@@ -92,12 +92,12 @@ _RELEASES = " || ".join(
                 names.REMOVE_STRATEGY_BY_ANNOTATION,
             ),
         ),
-        # Of a member's Cluster; no other has such a field.
+        # Only Karmada Clusters have this field.
         "object.?spec.?removeStrategy != oldObject.?spec.?removeStrategy",
     )
 )
-# The annotation that is written meanwhile has the API server look, and ask, once more: that ends here. And whoever
-# insists on the version that they have read must find it unchanged.
+# The annotation that the webhook writes makes the API server run admission once more; this condition ends that. And a
+# DELETE with a resourceVersion precondition must find the object unchanged.
 _DELETES = " && ".join(
     (
         "!has(oldObject.metadata.deletionTimestamp)",
@@ -109,7 +109,7 @@ _DELETES = " && ".join(
 
 
 def _asking(setting: Setting) -> list[dict[str, Any]]:
-    """The API server tells who lets a cluster go, and who deletes it."""
+    """The webhook configuration that reports which user releases or deletes a cluster."""
     kind, name = MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(setting.namespace)
     rule = {
         "apiGroups": [capi.CLUSTERS.group],
@@ -134,7 +134,7 @@ def _asking(setting: Setting) -> list[dict[str, Any]]:
                 "expression": f"request.operation == 'DELETE' ? ({_DELETES}) : ({_RELEASES})",
             }
         ],
-        # Who it was is worth knowing, and not worth holding anybody up.
+        # The user name is worth recording, but not worth blocking a request.
         "failurePolicy": "Ignore",
         "sideEffects": "NoneOnDryRun",
         "admissionReviewVersions": ["v1"],
@@ -147,12 +147,12 @@ def _manifests(setting: Setting) -> list[dict[str, Any]]:
     extension = _extension(setting)
     name, kind = extension["metadata"]["name"], MUTATING_WEBHOOK_CONFIGURATIONS
     rules = [
-        # Whoever may write any of these decides about clusters, or about every write: the rights are for ours alone.
+        # The right to write these objects controls clusters, or every write, so it is for our names only.
         Right(capi.EXTENSION_CONFIGS.group, (capi.EXTENSION_CONFIGS.plural,), ("patch",), (name,)),
         Right(kind.group, (kind.plural,), (*READ, "patch"), (cluster_rules(setting.namespace),)),
     ]
-    # Uninstalled in the reverse order: the ExtensionConfig goes while what guards it is still there.
-    # In front of the path of every hook.
+    # Uninstall uses the reverse order: the ExtensionConfig is deleted while its guard still exists.
+    # The prefix of every hook path.
     segment = segments.prefix(setting.path_key, segments.HOOKS)
     return [
         *granted(setting, f"{MANAGER}-gate", rules=[right.rule() for right in rules]),
@@ -165,7 +165,7 @@ def _manifests(setting: Setting) -> list[dict[str, Any]]:
 
 
 def with_prefix(extension: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """An ExtensionConfig that is called with this before each path."""
+    """A copy of the ExtensionConfig with this prefix before each path."""
     spec = extension["spec"]
     config = spec["clientConfig"]
     if url := config.get("url"):
@@ -184,11 +184,11 @@ def _object(resource: Resource, name: str, *, namespace: str = "", **metadata: d
 GATING = Contribution(
     name="gating",
     everywhere=(
-        # Ours is made again where it vanished; a right to create knows no names.
+        # A deleted ExtensionConfig is restored; RBAC cannot restrict create by name.
         Right(capi.EXTENSION_CONFIGS.group, (capi.EXTENSION_CONFIGS.plural,), (*READ, "create")),
-        # Cluster API asks about the clusters of some namespaces, by their labels.
+        # Cluster API selects the namespaces by their labels.
         Right("", ("namespaces",), READ),
-        # Who asked for the deletion of a cluster is noted on it.
+        # The user who requested the deletion is recorded on the Cluster.
         Right(capi.CLUSTERS.group, (capi.CLUSTERS.plural,), ("patch",)),
     ),
     at_home=(Right("", ("configmaps",), ("get",), (REGISTRATION,)),),
@@ -203,9 +203,9 @@ GATING = Contribution(
         *VERSIONS,
     ),
     optional={
-        capi.EXTENSION_CONFIGS: "Cluster API is not here: the manager registers itself as soon as it is",
-        VALIDATING_ADMISSION_POLICIES: "this API server is too old for it: nothing keeps the ExtensionConfig",
-        VALIDATING_ADMISSION_POLICY_BINDINGS: "this API server is too old for it",
+        capi.EXTENSION_CONFIGS: "Cluster API is not installed: the manager registers its hooks when it is",
+        VALIDATING_ADMISSION_POLICIES: "admission policies are not served: the ExtensionConfig is not guarded",
+        VALIDATING_ADMISSION_POLICY_BINDINGS: "admission policies are not served by this API server",
     },
     manifests=_manifests,
     later=lambda setting: [path_keys.manifest(setting.namespace)],

@@ -1,7 +1,7 @@
 """The admission policy on Teardowns: only the manager writes records, and a request needs the requester's own rights.
 
-The manager carries a request out with its own rights. So the API server checks each request against the rights of the
-user who creates it. It does so by a ValidatingAdmissionPolicy: no webhook has to be available for that.
+The manager runs a request with its own rights. So the API server checks each request against the rights of the user who
+creates it, by a ValidatingAdmissionPolicy: it needs no webhook to be available.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _GROUP, _NAMESPACE, _UID = (f"{_TARGET}.?{field}.orValue('')" for field in ("gro
 _ANNOTATIONS, _LABELS = (f"{{}}.metadata.?{field}.orValue({{{{}}}})" for field in ("annotations", "labels"))
 _BY = "{}.spec.?requestedBy.orValue('')"
 RESOURCE_NAME = "^[a-z][a-z0-9-]*$"
-"""The resources that a request may name. Not a subresource (pods/exec) nor a wildcard: the rules of RBAC that match
-those have another meaning."""
+"""The resources that a request may name. No subresource (pods/exec) and no wildcard: RBAC rules that match those mean
+something else."""
 _AS_SUCH = " || ".join(
     f"({_GROUP} == '{kind.group}' && {_TARGET}.kind == '{kind.kind}')"
     for kind in (
@@ -41,7 +41,7 @@ _AS_SUCH = " || ".join(
         sveltos.PROFILES,
     )
 )
-# The API server authorises the deletion of a Namespace in that namespace. The scope of any other kind is not known
+# The API server authorises the deletion of a Namespace in that namespace. The scope of other kinds is unknown
 # here: the manager verifies by discovery that a target has a namespace if, and only if, its kind is namespaced.
 _WHERE = f"{_GROUP} == '{NAMESPACES.group}' && {_TARGET}.kind == '{NAMESPACES.kind}' ? {_TARGET}.name : {_NAMESPACE}"
 _ENTITLED = (
@@ -67,7 +67,7 @@ _OF_REQUESTS = (names.RESOURCE_ANNOTATION, names.MAX_OBJECTS_ANNOTATION, names.V
 
 
 def _same(field: str) -> str:
-    """CEL: the update changes none of Unwind's own annotations, or labels."""
+    """CEL: the update changes none of Unwind's own annotations or labels."""
     now, before = field.format("object"), field.format("oldObject")
     ours = f"k.startsWith('{names.PREFIX}')"
     return (
@@ -76,7 +76,7 @@ def _same(field: str) -> str:
 
 
 def _only(field: str, *allowed: str) -> str:
-    """CEL: a new object carries none of Unwind's own annotations, or labels, but these."""
+    """CEL: a new object carries none of Unwind's own annotations or labels except these."""
     return f"{field.format('object')}.all(k, !k.startsWith('{names.PREFIX}') || k in {list(allowed)})"
 
 
@@ -100,11 +100,11 @@ _RULES = [
     _rule("!variables.asks || !has(object.spec.plan)", "'only the manager writes spec.plan'"),
     _rule(
         f"!variables.asks || {_BY.format('object')} == request.userInfo.username",
-        f"'spec.requestedBy is ' + {_BY.format('object')} + ', and not ' + request.userInfo.username",
+        f"'spec.requestedBy is ' + {_BY.format('object')} + ', but the user is ' + request.userInfo.username",
     ),
     _rule(
         f"!variables.asks || !({_AS_SUCH})",
-        f"'a ' + {_TARGET}.kind + ' is deleted as such: its controllers do the rest'",
+        f"'cannot request deletion of ' + {_TARGET}.kind + ': delete the object itself with kubectl'",
     ),
     _rule(f"!variables.asks || {_UID} != ''", "'spec.target.uid is required: a request is for exactly one object'"),
     _rule(
@@ -123,7 +123,7 @@ _RULES = [
         "!variables.new || variables.manager"
         f" || (!has(object.metadata.ownerReferences) && {_only(_LABELS)}"
         f" && {_only(_ANNOTATIONS, *_OF_REQUESTS)})",
-        f"'a request has no ownerReferences, and of the labels and annotations {names.PREFIX}* only"
+        f"'a request must not have ownerReferences, nor labels or annotations {names.PREFIX}* other than"
         f" {', '.join(_OF_REQUESTS)}'",
     ),
     _rule(
@@ -134,24 +134,24 @@ _RULES = [
         f" {names.PREFIX}* of a Teardown'",
     ),
     _rule(
-        # What was knowingly left behind is written in inventories that go with the record.
+        # The ledger of objects left behind is stored in inventories that are deleted with the record.
         "!variables.gone || variables.manager"
         f" || (variables.requested && {_BY.format('oldObject')} == request.userInfo.username"
         f" && !(oldObject.?status.?phase.orValue('') in {_FINISHED} && oldObject.?status.?left.orValue(0) > 0))",
-        "'Teardown ' + oldObject.metadata.name + ' is a record: only the manager deletes it. Users may delete what"
-        " they requested themselves, unless it has a ledger'",
+        "'Teardown ' + oldObject.metadata.name + ' is a record: only the manager deletes it. Users may delete their own"
+        " requests, unless they have a ledger'",
     ),
 ]
 
 
 def requests_name(namespace: str) -> str:
-    """The name of the policy on Teardowns: one for each manager."""
+    """The name of the policy on Teardowns; one per manager."""
     return f"{MANAGER}-requests.{namespace}"
 
 
 def _manifests(setting: Setting) -> list[dict[str, Any]]:
     policy = {
-        # Not the subresource status: RBAC guards that, and no role for people grants it.
+        # Not the status subresource: RBAC guards it, and no role for users grants it.
         "matchConstraints": {"resourceRules": [resource_rule(unwind.TEARDOWNS, "CREATE", "UPDATE", "DELETE")]},
         "variables": [{"name": name, "expression": expression} for name, expression in _VARIABLES.items()],
         "validations": _RULES,

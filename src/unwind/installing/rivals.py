@@ -1,4 +1,4 @@
-"""Controllers of other systems that would work against Unwind: how they are recognized, and whether they live."""
+"""Detect conflicting controllers of other systems by their workloads and Leases."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ Object = dict[str, Any]
 
 
 class Rival(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that works on the same objects, and what it is known by in its makers' own manifests."""
+    """A controller that works on the same objects, and how to recognise it by its official manifests."""
 
     name: str
     namespace: str = ""
     workload: str = ""
-    """What its Deployment or StatefulSet is called in `namespace`."""
+    """The name of its Deployment or StatefulSet in `namespace`."""
     labels: dict[str, tuple[str, ...]] = {}
-    """A label that its workloads carry in any namespace, with its values."""
+    """A label, with its values, that its workloads carry in any namespace."""
     images: tuple[str, ...] = ()
-    """How the repositories of its images end: a registry of one's own keeps the last parts of the path."""
+    """The suffixes of its image repositories; a private registry usually keeps the last path segments."""
     leases: str = ""
-    """A pattern for its Leases in `namespace`. What runs elsewhere, and only holds a Lease here, is seen by it."""
+    """A pattern for its Leases in `namespace`. It detects controllers that run in another cluster."""
     coexists: bool = False
-    """It may go on: only what it does is worth a warning."""
+    """If set, it may keep running; install prints this as a warning."""
     note: str = ""
 
 
 RIVALS: tuple[Rival, ...] = (
-    # Sveltos elects no leader, so there is no Lease. Its shards have names and arguments of their own, the same labels.
+    # Sveltos has no leader election, so there is no Lease. Its shards have other names, but the same labels.
     Rival(
         name="Sveltos' addon-controller",
         namespace="projectsveltos",
@@ -52,7 +52,7 @@ RIVALS: tuple[Rival, ...] = (
         labels={"control-plane": ("sc-manager",)},
         images=("projectsveltos/sveltoscluster-manager",),
     ),
-    # It brings addon-controllers up by itself when a cluster gets a shard.
+    # It starts addon-controllers when a cluster gets a shard.
     Rival(
         name="Sveltos' shard-controller",
         namespace="projectsveltos",
@@ -60,8 +60,8 @@ RIVALS: tuple[Rival, ...] = (
         labels={"control-plane": ("shard-controller",)},
         images=("projectsveltos/shard-controller",),
     ),
-    # It runs in the host cluster and works on Karmada's own API server: in one there is its Deployment, in the other
-    # only its Lease. The chart, the operator and karmadactl label it differently.
+    # It runs in the host cluster and works on Karmada's own API server: its Deployment is in the former, only its Lease
+    # in the latter. The chart, the operator and karmadactl label it differently.
     Rival(
         name="Karmada's controller-manager",
         namespace="karmada-system",
@@ -73,7 +73,7 @@ RIVALS: tuple[Rival, ...] = (
         images=("karmada/karmada-controller-manager",),
         leases="karmada-controller-manager",
     ),
-    # Runs in members that pull, and executes their Works. In the member itself it is nobody's rival.
+    # Runs in pull-mode members and applies their Works. It does not conflict within the member itself.
     Rival(name="Karmada's agent", namespace="karmada-system", leases="karmada-agent-*"),
     Rival(
         name="OpenKruise",
@@ -81,7 +81,7 @@ RIVALS: tuple[Rival, ...] = (
         workload="kruise-controller-manager",
         images=("openkruise/kruise-manager",),
         coexists=True,
-        note="its deletion protection goes on beside ours",
+        note="its deletion protection keeps working beside Unwind's",
     ),
     Rival(
         name="Azure Service Operator",
@@ -90,13 +90,13 @@ RIVALS: tuple[Rival, ...] = (
         labels={"app": ("azure-service-operator-v2",)},
         images=("k8s/azureserviceoperator",),
         coexists=True,
-        note="Unwind deletes no Azure resource that it looks after",
+        note="Unwind does not delete Azure resources that it manages",
     ),
 )
 
 
 class Alive(msgspec.Struct, frozen=True):
-    """A rival that was found, and what to do about it."""
+    """A running rival, and how to stop it."""
 
     rival: Rival
     found: str
@@ -104,7 +104,7 @@ class Alive(msgspec.Struct, frozen=True):
 
 
 async def find(client: Client, *, now: datetime) -> list[Alive]:
-    """The rivals that are alive in this cluster."""
+    """The rivals that are running in this cluster."""
     seen: list[Alive] = []
     for resource in (DEPLOYMENTS, STATEFUL_SETS):
         seen += in_workloads(resource, await client.list(resource))
@@ -112,11 +112,11 @@ async def find(client: Client, *, now: datetime) -> list[Alive]:
 
 
 def in_workloads(resource: Resource, workloads: Iterable[Object]) -> list[Alive]:
-    """Those that run in this cluster, or are about to."""
+    """The rivals with a workload in this cluster that has, or is to have, replicas."""
     seen = []
     for workload in workloads:
         rival = next((rival for rival in RIVALS if _belongs(workload, rival)), None)
-        # One that does not run yet may run in the next moment: what counts is whether it is meant to.
+        # The desired replicas count, because one that is not running yet may start at any moment.
         wanted = workload.get("spec", {}).get("replicas", 1)
         status = workload.get("status", {})
         if rival is None or not (wanted or status.get("replicas", 0)):
@@ -134,7 +134,7 @@ def in_workloads(resource: Resource, workloads: Iterable[Object]) -> list[Alive]
 
 
 def in_leases(leases: Iterable[Object], *, now: datetime) -> list[Alive]:
-    """Those that hold a Lease here, wherever they run."""
+    """The rivals that hold a Lease here, in whichever cluster they run."""
     seen = []
     for lease in leases:
         namespace, name = lease["metadata"]["namespace"], lease["metadata"]["name"]
@@ -150,21 +150,21 @@ def in_leases(leases: Iterable[Object], *, now: datetime) -> list[Alive]:
                     Alive(
                         rival,
                         f"Lease {namespace}/{name}, held by {holder}",
-                        f"stop {holder}, and wait for its Lease to end",
+                        f"stop {holder} and wait until its Lease expires",
                     )
                 )
     return seen
 
 
 def held(lease: Object, *, now: datetime) -> bool:
-    """Whether somebody holds it who has renewed it in time. One that does not say when is held."""
+    """Whether the Lease is held and renewed in time. A Lease without renewTime counts as held."""
     spec = lease.get("spec") or {}
     if not spec.get("holderIdentity"):
         return False
     if not spec.get("renewTime"):
         return True
     lasts = timedelta(seconds=spec.get("leaseDurationSeconds") or 15)
-    # Twice: the clock of the holder need not agree with ours.
+    # Twice the duration, because the clocks of holder and reader may differ.
     return bool(datetime.fromisoformat(spec["renewTime"]) + 2 * lasts > now)
 
 
@@ -180,7 +180,7 @@ def _belongs(workload: Object, rival: Rival) -> bool:
 
 
 def _from_image(image: str, repository: str) -> bool:
-    """Whether the image is of this repository, at any registry, with any tag or digest."""
+    """Whether the image is from this repository, in any registry, with any tag or digest."""
     path = image.partition("@")[0]
     head, slash, last = path.rpartition("/")
     path = f"{head}{slash}{last.partition(':')[0]}"

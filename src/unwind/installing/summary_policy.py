@@ -3,7 +3,7 @@
 A ClusterSummary tells the manager what to deploy to which cluster, with the manager's credentials. Users write
 profiles; the manager derives summaries from them. So no other user creates a summary, deletes it, or changes its spec,
 its owners, our finalizer, or a label or annotation of Unwind. Kubernetes' garbage collector may remove owners and
-delete summaries without one, and a namespace that is deleted takes its summaries along.
+delete summaries without one, and the namespace controller may delete the summaries of a terminating namespace.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 _ACCOUNT = "system:serviceaccount:kube-system:"
 _CONTROLLERS = "system:kube-controller-manager"
-"""The user of Kubernetes' controllers where they do not have accounts of their own."""
+"""The user of Kubernetes' controllers when they do not use separate ServiceAccounts."""
 _COLLECTOR = (f"{_ACCOUNT}generic-garbage-collector", _CONTROLLERS)
 _DELETERS = (*_COLLECTOR, f"{_ACCOUNT}namespace-controller")
 
 
 def summaries_name(namespace: str) -> str:
-    """The name of the policy, one for each manager."""
+    """The name of the policy; one per manager."""
     return f"{MANAGER}-summaries.{namespace}"
 
 
 def unchanged(field: str) -> str:
-    """CEL: whether all labels, or all annotations, of Unwind are as before."""
+    """CEL: whether all labels, or all annotations, of Unwind are unchanged."""
     new, old = (f"{of}.metadata.?{field}.orValue({{}})" for of in ("object", "oldObject"))
     return (
         f"{new}.all(k, !k.startsWith('{names.PREFIX}') || (k in {old} && {old}[k] == {new}[k]))"
@@ -58,7 +58,7 @@ def _manifests(setting: Setting) -> list[dict[str, Any]]:
         "validations": [
             _refused(
                 "request.operation != 'CREATE'",
-                "ClusterSummaries are created by Unwind only: write a ClusterProfile or a Profile",
+                "ClusterSummaries are created by Unwind only: create a ClusterProfile or Profile",
             ),
             _refused(
                 f"request.operation != 'DELETE' || {_by(_DELETERS)}",

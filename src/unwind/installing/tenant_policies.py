@@ -1,9 +1,9 @@
 """Admission policies that keep a user from borrowing the manager's rights through an object that makes it act.
 
 The manager reads Secrets, reaches clusters and names users with rights that the author of an object may not have. So
-the API server checks at admission that the author could do the same: read the ConfigMaps and Secrets that a profile
-names, read the Secret that a cluster is reached by. And a user cannot write an annotation that names another user.
-Only what is new or changed is checked. docs/threat-model.md says what each kind is checked for, and what is left.
+the API server checks at admission that the author has the same rights: to read the ConfigMaps and Secrets that a
+profile references, and the Secret with the credentials of a cluster. And a user cannot write an annotation that names
+another user. Only new or changed fields are checked. docs/threat-model.md lists the checks of each kind and the gaps.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _USER = "request.userInfo.username"
 
 
 def sources_name(namespace: str) -> str:
-    """The name of the policy for what profiles read, one for each manager."""
+    """The name of the policy for the sources of profiles; one per manager."""
     return f"{MANAGER}-profile-sources.{namespace}"
 
 
 def credentials_name(namespace: str) -> str:
-    """The name of the policy for the Secrets that clusters are reached by."""
+    """The name of the policy for credentials of clusters."""
     return f"{MANAGER}-cluster-credentials.{namespace}"
 
 
@@ -42,14 +42,14 @@ def attribution_name(namespace: str) -> str:
     return f"{MANAGER}-attribution.{namespace}"
 
 
-# What profiles read
+# Sources of profiles
 
 
 def _namespaces(secret: bool) -> list[Object]:
-    """Variables: the namespaces of the Secrets, or of the ConfigMaps, that a profile names.
+    """Variables: the namespaces of the Secrets, or of the ConfigMaps, that a profile references.
 
-    An authorization check costs a third of what one expression may cost. So a profile is checked by two of them: for
-    all namespaces, or for the one that all its references are in.
+    One authorization check uses a third of an expression's cost limit. So a profile is checked by two of them: for all
+    namespaces, or for the single namespace of all its references.
     """
     kind, is_it = (
         ("secret", "r.?kind.orValue('') == 'Secret'") if secret else ("config", "r.?kind.orValue('') != 'Secret'")
@@ -81,9 +81,10 @@ def _may_read(kind: str, plural: str) -> Object:
     return {
         "expression": f"(size({refs}) == 0 && size({charts}) == 0) || (variables.{kind}OnePlace"
         f" && {may}.namespace(variables.{kind}Namespace).check('get').allowed()) || {may}.check('get').allowed()",
-        "messageExpression": f"{_USER} + ' may not get the {plural} that the profile names' + (variables.{kind}OnePlace"
-        f" && variables.{kind}Namespace != '' ? ' in namespace ' + variables.{kind}Namespace"
-        " : '; references without a namespace, or to several namespaces, need the right in all namespaces')",
+        "messageExpression": f"{_USER} + ' may not get the {plural} that the profile references'"
+        f" + (variables.{kind}OnePlace && variables.{kind}Namespace != ''"
+        f" ? ' in namespace ' + variables.{kind}Namespace"
+        " : '; references without a namespace, or to several namespaces, require this right in all namespaces')",
         "reason": "Forbidden",
     }
 
@@ -117,8 +118,8 @@ def _sources(setting: Setting) -> list[Object]:
             _may_read("config", "configmaps"),
             {
                 "expression": f"!{local} || {deploy_local}",
-                "messageExpression": f"{_USER} + ' may not deploy to the management cluster: deploymentType Local needs"
-                f" the verb {DEPLOY_LOCAL} on {sveltos.CLUSTER_PROFILES.plural}.{sveltos.CONFIG_GROUP}'",
+                "messageExpression": f"{_USER} + ' may not deploy to the management cluster: deploymentType Local"
+                f" requires the verb {DEPLOY_LOCAL} on {sveltos.CLUSTER_PROFILES.plural}.{sveltos.CONFIG_GROUP}'",
                 "reason": "Forbidden",
             },
         ],
@@ -126,7 +127,7 @@ def _sources(setting: Setting) -> list[Object]:
     return policy_and_binding(sources_name(setting.namespace), policy)
 
 
-# What clusters are reached by
+# Credentials of clusters
 
 _KARMADA_FIELDS = ("apiEndpoint", "secretRef", "impersonatorSecretRef", "insecureSkipTLSVerification", "proxyURL")
 _SVELTOS_FIELDS = ("kubeconfigName", "kubeconfigKeyName")
@@ -166,7 +167,7 @@ def _credentials(setting: Setting) -> list[Object]:
                 "expression": "variables.secret == '' || authorizer.group('').resource('secrets')"
                 ".namespace(variables.place).name(variables.secret).check('get').allowed()",
                 "messageExpression": f"{_USER} + ' may not get Secret ' + variables.place + '/' + variables.secret"
-                " + ', by which the cluster is reached'",
+                " + ', which has the credentials of the cluster'",
                 "reason": "Forbidden",
             }
         ],
@@ -174,14 +175,14 @@ def _credentials(setting: Setting) -> list[Object]:
     return policy_and_binding(credentials_name(setting.namespace), policy)
 
 
-# Who is said to have decided something
+# Attribution: annotations that name a user
 
 
-# The webhook of the manager writes the first two for the user of the request, as part of that request, and the third by
-# a request of its own.
+# The manager's webhook writes the first two for the user of the request, as part of that request, and the third by a
+# request of its own.
 _NAMING = {
     names.FORCE_RELEASE_BY_ANNOTATION: f"{{}} == {_USER}",
-    # "Needless by jane": what it was changed to, and who did it.
+    # "Needless by jane": the new value and the user.
     names.REMOVE_STRATEGY_BY_ANNOTATION: f"{{}}.endsWith(' by ' + {_USER})",
     names.DELETION_REQUESTED_BY_ANNOTATION: "false",
 }
@@ -205,8 +206,7 @@ def _attribution(setting: Setting) -> list[Object]:
         "validations": [
             {
                 "expression": f"!{_names_anew(name)} || {true.format(f'object.metadata.annotations[{name!r}]')}",
-                "messageExpression": f"'the annotation {name} is written by Unwind: it names the user of the request, '"
-                f" + {_USER}",
+                "messageExpression": f"'annotation {name} must name the user of the request, ' + {_USER}",
                 "reason": "Forbidden",
             }
             for name, true in _NAMING.items()

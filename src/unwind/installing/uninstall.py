@@ -1,4 +1,4 @@
-"""`unwind uninstall`, carried out: takes back what carries our mark, by uid, and stops at anything it does not know."""
+"""Uninstall Unwind: delete the objects with our label by uid, and remove our finalizers; anything unknown stops it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 _GONE_WITHIN = 120.0
-# What the API server and its controllers put into every namespace, and what only tells of other objects.
+# Objects that Kubernetes creates in every namespace, and objects that only describe others.
 _ALWAYS_THERE = {("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")}
 _CALLING = {EXTENSION_CONFIGS.group, VALIDATING_WEBHOOK_CONFIGURATIONS.group}
 _TELLING = {EVENTS.plural, "endpoints", "endpointslices"}
 
 
 class Crd(msgspec.Struct, frozen=True):
-    """One of our CRDs, and how many objects there are of it."""
+    """One of our CRDs, and the number of its custom resources."""
 
     name: str
     uid: str
@@ -52,19 +52,19 @@ class Crd(msgspec.Struct, frozen=True):
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """What is there of Unwind, before anything is done about it."""
+    """What Unwind has in the cluster, before anything is changed."""
 
     crds: tuple[Crd, ...]
     adopted: dict[str, str]
-    """CRDs of somebody else's, and the fields that we added to them."""
+    """CRDs of other systems, and the fields that we added to them."""
     bearers: tuple[tuple[Resource, ObjectMeta], ...]
-    """Objects that carry a finalizer of ours."""
+    """Objects with one of our finalizers."""
     objects: tuple[Object, ...]
-    """What else install has put there, in the order in which it goes."""
+    """Other objects that install created, in the order of their deletion."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What was taken back, and what is left on purpose, each with its reason."""
+    """What was deleted, and what was kept on purpose, each with its reason."""
 
     deleted: tuple[str, ...]
     released: int
@@ -72,7 +72,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def survey(client: Client, setting: Setting) -> Survey:
-    """Look at everything; refuses while something of it is in use."""
+    """Find everything of Unwind; raises UnwindError while a teardown is unfinished or a manager is running."""
     crds = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
     await _refuse_running_teardowns(client, crds)
     await _refuse_running_manager(client, setting)
@@ -93,9 +93,9 @@ async def uninstall(
     delete_crds: bool = False,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """Take it back. CRDs of which objects are left stay, unless told otherwise: they are somebody's data."""
+    """Delete everything found. CRDs with custom resources are kept unless `delete_crds`: these are user data."""
     kept = [
-        f"the fields that were added to {name} ({fields}): without them, the API server would drop their values"
+        f"added fields of CRD {name} ({fields}): without them, the API server would drop their values"
         for name, fields in seen.adopted.items()
     ]
     deleted: list[str] = []
@@ -106,18 +106,18 @@ async def uninstall(
         deleted.append(f"{resource.kind} {called(obj)}")
         announce(f"{deleted[-1]} deleted")
 
-    # Whatever has us called goes before what we answer from, and before the kinds that its rules are about.
+    # Webhooks and policies are deleted before the objects they depend on, and before the kinds in their rules.
     calling = [obj for obj in seen.objects if resource_of(obj).group in _CALLING]
     for obj in calling:
         await delete(obj)
     for resource, metadata in seen.bearers:
         await _release(client, resource, metadata)
-        announce(f"{resource.kind} {_title(metadata)} is let go")
+        announce(f"finalizers removed from {resource.kind} {_title(metadata)}")
 
     for crd in seen.crds:
         left = await _count(client, await client.get(CUSTOM_RESOURCE_DEFINITIONS, crd.name))
         if left.objects and not delete_crds:
-            kept.append(f"CustomResourceDefinition {crd.name}, because there {_are(left.objects)} of it")
+            kept.append(f"CustomResourceDefinition {crd.name}: it has {_objects(left.objects)}")
             continue
         found = {"metadata": {"name": crd.name, "uid": crd.uid}}
         if refusal := await _refused(client, CUSTOM_RESOURCE_DEFINITIONS, found, setting):
@@ -129,7 +129,7 @@ async def uninstall(
 
     for obj in seen.objects:
         if resource_of(obj) == NAMESPACES and (reason := await _in_use(client, called(obj))):
-            kept.append(f"Namespace {called(obj)}, because of what is in it: {reason}")
+            kept.append(f"Namespace {called(obj)}: it contains {reason}")
         elif resource_of(obj) == NAMESPACES and (refusal := await _refused(client, NAMESPACES, obj, setting)):
             kept.append(f"Namespace {called(obj)}: {refusal}")
         elif obj not in calling:
@@ -149,17 +149,17 @@ async def _refuse_running_teardowns(client: Client, crds: list[Object]) -> None:
             for teardown in running
         )
         raise UnwindError(
-            f"not finished: {listed}",
-            remedy="wait for it, or release its target, and uninstall again",
+            f"cannot uninstall: unfinished teardowns: {listed}",
+            remedy="wait for them, or force-release with `unwind release`, and retry",
         )
 
 
 async def _refuse_running_manager(client: Client, setting: Setting) -> None:
-    """A manager that runs would put back what is taken away."""
+    """A running manager would recreate what is deleted."""
     if alive := await managers.alive(client, setting.namespace):
         raise UnwindError(
-            f"a manager is running ({', '.join(alive)})",
-            remedy="stop it, wait until its Leases have run out (30 s), and uninstall again",
+            f"cannot uninstall: a manager is running ({', '.join(alive)})",
+            remedy="stop it, wait until its Leases expire (30s), and retry",
         )
 
 
@@ -168,8 +168,8 @@ async def _count(client: Client, crd: Object) -> Crd:
     version = next((version["name"] for version in spec["versions"] if version["served"]), None)
     if version is None:
         raise UnwindError(
-            f"the CRD {metadata['name']} serves no version, so it is not known what there is of it",
-            remedy="let it serve one, and uninstall again",
+            f"cannot uninstall: CRD {metadata['name']} serves no version, so its custom resources cannot be counted",
+            remedy="enable a served version, and retry",
         )
     resource = Resource(
         spec["group"],
@@ -202,21 +202,21 @@ def _our_finalizers(finalizers: tuple[str, ...]) -> list[str]:
 
 
 async def _ours(client: Client, manifest: Object) -> Object | None:
-    """What stands in a manifest's place, if it is ours. CRDs are looked at by themselves."""
+    """The existing object of a manifest, if it is ours. CRDs are handled separately."""
     found = await look(client, manifest)
     resource, existing = found.resource, found.existing
     if resource == CUSTOM_RESOURCE_DEFINITIONS or existing is None or not is_ours(existing):
         return None
-    # The API server leaves these out of what it sends for some kinds.
+    # The API server omits these in its answers for some kinds.
     return {**existing, "apiVersion": resource.api_version, "kind": resource.kind}
 
 
 async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> None:
-    """Take our finalizers off one object, and no others."""
+    """Remove our finalizers from one object, and no others."""
     namespace = metadata.namespace or None
     while True:
         others = [finalizer for finalizer in metadata.finalizers if not finalizer.startswith(names.PREFIX)]
-        # With the uid, because its name may belong to another by now; with the version, because the list is sent whole.
+        # uid as precondition, because it may have been recreated; resourceVersion, because the whole list is sent.
         patch = {
             "metadata": {
                 "uid": metadata.uid,
@@ -243,7 +243,7 @@ async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> 
 
 
 async def _in_use(client: Client, namespace: str) -> str:
-    """What is in our namespace that is not ours, or is somebody's data; empty if nothing is."""
+    """Objects in our namespace that are not ours or are user data; empty if there are none."""
     there: list[str] = []
     for kind in await kinds.served(client):
         resource = kind.resource
@@ -262,14 +262,14 @@ def _counts(resource: Resource, metadata: ObjectMeta) -> bool:
         return True
     if resource.plural == LEASES.plural and metadata.name.startswith(managers.LEASE_PREFIX):
         return False
-    # What belongs to another object goes with it, and that one is asked about by itself.
+    # An owned object is deleted with its owner, which is checked by itself.
     return not metadata.owner_references and metadata.labels.get(names.MANAGED_BY_LABEL) != names.MANAGED_BY_UNWIND
 
 
 async def _refused(client: Client, resource: Resource, obj: Object, setting: Setting) -> str:
-    """Why the deletion of one of our kinds, or of our namespace, is refused: empty if it is not.
+    """Why the deletion of one of our CRDs, or of our namespace, is refused; empty if it is not.
 
-    Our own policy is deleted, and in effect for a moment longer. Another Unwind's policy means that it needs the kind.
+    Our own deleted policy stays in effect for a moment. Another Unwind's policy means that it needs the CRD.
     """
     ours = kinds_name(setting.namespace)
     ends = asyncio.get_running_loop().time() + _GONE_WITHIN
@@ -289,21 +289,21 @@ async def _refused(client: Client, resource: Resource, obj: Object, setting: Set
 
 
 async def _delete(client: Client, resource: Resource, name: str, uid: str, *, namespace: str | None = None) -> None:
-    """Delete exactly this object, and see it absent."""
+    """Delete this object by uid, and wait until it is verified absent."""
     try:
         await client.delete(resource, name, uid=uid, namespace=namespace)
     except (NotFoundError, ConflictError):
-        # Gone already, or its name belongs to another by now, which is none of our business.
+        # Already gone, or recreated with another uid, which is not ours to delete.
         return
     try:
         async with asyncio.timeout(_GONE_WITHIN):
-            # Looked for and not watched for: a watch that begins after the end shows nothing of it.
+            # Polled, not watched: a watch that begins after the deletion never reports it.
             while not (await client.sighting(resource, name, uid=uid, namespace=namespace)).absent:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise UnwindError(
-            f"{resource.kind} {name} is still there after {_GONE_WITHIN:.0f} s",
-            remedy=f"`kubectl get {resource.plural} {name} -o yaml` shows the finalizers or conditions that hold it",
+            f"timed out after {_GONE_WITHIN:.0f}s waiting for {resource.kind} {name} to be deleted",
+            remedy=f"see its finalizers and conditions with `kubectl get {resource.plural} {name} -o yaml`",
         ) from None
 
 
@@ -313,7 +313,3 @@ def _title(metadata: ObjectMeta) -> str:
 
 def _objects(count: int) -> str:
     return "1 object" if count == 1 else f"{count} objects"
-
-
-def _are(count: int) -> str:
-    return "is 1 object" if count == 1 else f"are {count} objects"

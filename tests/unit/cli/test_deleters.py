@@ -127,11 +127,14 @@ def test_a_plugin_that_does_not_load_is_told_and_its_kind_held(tmp_path: Path) -
     assert "nowhere_to_be_found" in answer["held"]["example.dev/v1/Bucket"]
     ran = run(beside=beside)
     assert ran.returncode == 0
-    assert "held: example.dev/v1/Bucket" in ran.stderr
+    assert "blocked: example.dev/v1/Bucket" in ran.stderr
     assert "keep-by-policy" in ran.stdout
 
 
 def test_more_than_one_kind_is_no_chain() -> None:
     ran = run("apps/*/Deployment")
     assert ran.returncode == 2
-    assert ran.stderr.strip() == "unwind: apps/*/Deployment is more than one kind: name one: apps/v1/Deployment"
+    assert (
+        ran.stderr.strip()
+        == "unwind: apps/*/Deployment matches more than one kind; specify group and version, as in apps/v1/Deployment"
+    )

@@ -60,9 +60,9 @@ def printed(what: RenderableType) -> str:
 
 def test_the_table_has_each_step_with_its_kinds_and_nothing_that_is_not_there() -> None:
     told = printed(foreseen.table(made()))
-    assert "Namespace shop: 4 objects would go, in 2 waves" in told
+    assert "Namespace shop: 4 objects would be deleted, in 2 waves" in told
     assert "2 ConfigMap, 1 Secret" in told
-    for absent in ("Would refuse", "Stays", "Take care", "In the cloud"):
+    for absent in ("Refused", "Kept", "Warnings", "Cloud resources"):
         assert absent not in told
 
 
@@ -118,8 +118,10 @@ def test_the_picture_has_each_step_and_marks_what_would_refuse() -> None:
 def test_what_would_refuse_and_what_is_too_much_is_not_deleted() -> None:
     refuse(made(), None)
     refuse(made(), 4)
-    with pytest.raises(UnwindError, match="4 objects would go with Namespace shop, and no more than 3 may"):
+    with pytest.raises(
+        UnwindError, match="cannot delete Namespace shop: 4 objects would be deleted, more than --max-objects 3"
+    ):
         refuse(made(), 3)
     many = tuple(Told(ref("ConfigMap", str(number)), "no") for number in range(5))
-    with pytest.raises(UnwindError, match=r"cannot be deleted: .*; and 2 more"):
+    with pytest.raises(UnwindError, match=r"cannot delete .*; and 2 more"):
         refuse(made(refusals=many), None)

@@ -24,7 +24,7 @@ def run(*arguments: str, beside: Path | None = None, gates: str = "") -> subproc
     env = os.environ | {
         "NO_COLOR": "1",
         "COLUMNS": "160",
-        "PYTHONPATH": str(beside or ""),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(beside or ""), os.environ.get("PYTHONPATH")))),
         "UNWIND_FEATURE_GATES": gates,
     }
     return subprocess.run([UNWIND, "hooks", *arguments], env=env, capture_output=True, text=True, check=False)
@@ -68,7 +68,7 @@ def test_the_table_fits_a_terminal_and_says_what_each_does() -> None:
     ran = run()
     assert ran.returncode == 0
     lines = ran.stdout.splitlines()
-    assert lines[0].split() == ["HOOK", "ON", "RULE", "FROM", "WHAT", "IT", "DOES"]
+    assert lines[0].split() == ["HOOK", "ENABLED", "RULE", "SOURCE", "DESCRIPTION"]
     assert any("BeforeClusterCreate" in line and " no " in line and "sources-exist" in line for line in lines)
     assert max(map(len, lines)) <= 160
 
@@ -90,7 +90,7 @@ def test_a_package_that_does_not_load_is_told_and_its_hook_held(tmp_path: Path) 
     assert [hook for hook, one in answer.items() if one["held"]] == ["BeforeClusterUpgrade"]
     ran = run(beside=beside)
     assert ran.returncode == 0
-    assert "held: BeforeClusterUpgrade" in ran.stderr
+    assert "blocked: BeforeClusterUpgrade" in ran.stderr
 
 
 def test_a_gate_that_there_is_not_is_refused() -> None:

@@ -23,9 +23,9 @@ def test_parts_are_named_in_one_list() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"members": 0, "with_": "nodes,unicorns", "cloud_delay": 0.0}, "does not know unicorns"),
-        ({"members": -1, "with_": "", "cloud_delay": 0.0}, "--members is -1"),
-        ({"members": 0, "with_": "", "cloud_delay": -0.5}, "--cloud-delay is -0.5"),
+        ({"members": 0, "with_": "nodes,unicorns", "cloud_delay": 0.0}, "unknown component unicorns"),
+        ({"members": -1, "with_": "", "cloud_delay": 0.0}, "invalid --members -1"),
+        ({"members": 0, "with_": "", "cloud_delay": -0.5}, "invalid --cloud-delay -0.5"),
     ],
 )
 def test_what_makes_no_sense_is_refused(asked: dict[str, object], words: str) -> None:

@@ -31,13 +31,16 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("statu", "there is no command 'statu' (is it 'status'?): see `unwind --help`"),
-        ("local upp", "there is no command 'upp' (is it 'up'?): see `unwind local --help`"),
-        ("hooks --bogus", "Unknown option: --bogus: see `unwind hooks --help`"),
-        ("hooks -o xml", 'Invalid value "xml" for -o. Choose from: "table", "json": see `unwind hooks --help`'),
-        ("release x", 'Command "release" parameter --reason requires an argument: see `unwind release --help`'),
-        ("release x --reason y --timeout soon", "--timeout is 'soon': write a span such as 20s, 1m30s or 7d"),
-        ("crds --group x", "--group does not know x: it knows "),
+        ("statu", "unknown command 'statu' (did you mean 'status'?); see `unwind --help`"),
+        ("local upp", "unknown command 'upp' (did you mean 'up'?); see `unwind local --help`"),
+        ("hooks --bogus", "Unknown option: --bogus; see `unwind hooks --help`"),
+        ("hooks -o xml", 'Invalid value "xml" for -o. Choose from: "table", "json"; see `unwind hooks --help`'),
+        ("release x", 'Command "release" parameter --reason requires an argument; see `unwind release --help`'),
+        (
+            "release x --reason y --timeout soon",
+            "invalid duration 'soon' for --timeout; use a duration such as 20s, 1m30s or 7d",
+        ),
+        ("crds --group x", "unknown group 'x' (valid: "),
     ],
 )
 def test_what_cannot_be_understood_is_told_on_one_line_and_ends_with_2(arguments: str, told: str) -> None:
@@ -96,5 +99,5 @@ def test_a_completion_script_is_printed_for_each_shell() -> None:
 def test_the_version_is_told_where_there_is_no_cluster(tmp_path: Path) -> None:
     ran = run("version", "--kubeconfig", str(tmp_path / "nothing"))
     assert (ran.returncode, ran.stdout.split()[0]) == (0, "unwind")
-    assert ran.stderr.startswith("not known: ")
+    assert ran.stderr.startswith("unknown: ")
     assert run("version", "--client").stderr == ""

@@ -41,18 +41,18 @@ def test_yes_goes_ahead(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
 
 @pytest.mark.parametrize("typed", ["no\n", "\n", "", "yess\n", "sure\n"])
 def test_anything_else_does_nothing(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
-    with pytest.raises(UnwindError, match="nothing was done"):
+    with pytest.raises(UnwindError, match="nothing was changed"):
         asked(monkeypatch, typed)
 
 
 def test_what_goes_along_is_counted_before_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = asked(monkeypatch, "yes\n", delete_crds=True)
-    assert "teardowns.unwind.dev goes: 3 objects" in shown
-    assert "3 objects go along with their CRDs" in shown
-    assert "teardowns.unwind.dev stays: 3 objects" in asked(monkeypatch, "yes\n")
+    assert "teardowns.unwind.dev is deleted: 3 objects" in shown
+    assert "3 custom resources are deleted with their CRDs" in shown
+    assert "teardowns.unwind.dev is kept: 3 objects" in asked(monkeypatch, "yes\n")
 
 
 def test_where_nobody_can_be_asked_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
-    with pytest.raises(UnwindError, match="say --yes"):
+    with pytest.raises(UnwindError, match="use --yes"):
         _confirm(SEEN, delete_crds=False)

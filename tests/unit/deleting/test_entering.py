@@ -120,7 +120,7 @@ async def test_what_is_neither_gone_nor_kept_lets_nothing_go(returned: Any) -> N
         ),
         (
             PermanentError("locked", severity=Severity.INFO, reason="Locked", remedy="unlock it"),
-            Failed("locked: unlock it", "Locked", Severity.INFO, Pace.VERY_SLOW),
+            Failed("locked; unlock it", "Locked", Severity.INFO, Pace.VERY_SLOW),
         ),
     ],
 )

@@ -156,5 +156,5 @@ def test_a_crd_that_has_everything_is_not_written_to() -> None:
 
 
 def test_a_crd_that_does_not_serve_the_version_is_refused() -> None:
-    with pytest.raises(UnwindError, match=r"things\.example\.io .* does not serve v1"):
+    with pytest.raises(UnwindError, match=r"things\.example\.io: it does not serve version v1"):
         adoption(crd(obj(a=text()), served=False), ours(obj(b=text())))

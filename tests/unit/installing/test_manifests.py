@@ -119,5 +119,5 @@ def test_the_manager_may_change_its_own_webhook_configuration_and_no_other() -> 
     ["http://host:1", "host:9443", "https://", "https://host:0", "https://host:x", "https://[::1", "https://h/?a=b"],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(UnwindError, match="is not an address"):
+    with pytest.raises(UnwindError, match="invalid --url"):
         manifests(Setting(url=url))
