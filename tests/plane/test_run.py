@@ -113,7 +113,7 @@ async def test_a_manager_becomes_ready_serves_and_stops_in_peace(plane: Plane, n
         async with aiohttp.ClientSession() as session:
             url = f"https://{manager.addresses['https']}/nothing"
             async with session.post(url, data=b"{}", ssl=bundle) as answer:
-                assert (answer.status, (await answer.json())["message"]) == (404, "There is nothing at this path.")
+                assert (answer.status, (await answer.json())["message"]) == (404, "not found")
         assert await manager.stop() == 0
     assert manager.logged[-1]["event"] == "stopped"
 
@@ -302,7 +302,7 @@ async def test_what_is_wrong_is_said_in_one_line_with_what_to_do(plane: Plane, n
     for options, said in (
         ((*kubeconfig, "--roles", "serving,cooking"), "unknown role cooking in --roles (valid: controllers, serving)"),
         ((*kubeconfig, "--feature-gates", "Nope=true"), "there is no feature gate 'Nope'"),
-        ((*kubeconfig, "--listen", "9443"), "--listen is '9443': write HOST:PORT"),
+        ((*kubeconfig, "--listen", "9443"), "invalid --listen '9443'; use HOST:PORT"),
         ((*kubeconfig, "--listen", taken), "Address already in use"),
         ((*kubeconfig, "--shutdown-grace", "soon"), "use a duration such as 20s"),
         (
@@ -320,13 +320,13 @@ async def test_what_is_wrong_is_said_in_one_line_with_what_to_do(plane: Plane, n
         ((*kubeconfig, "--tls-cert", str(tmp_path / "crt")), "--tls-cert and --tls-key must be used together"),
         (
             (*kubeconfig, "--tls-cert", str(tmp_path / "none"), "--tls-key", str(tmp_path / "key")),
-            "cannot be read (No such file or directory): check --tls-cert",
+            "No such file or directory; check --tls-cert",
         ),
         (
             (*kubeconfig, "--tls-cert", str(tmp_path / "crt"), "--tls-key", str(tmp_path / "key")),
-            "HTTPS cannot be served: the certificate and its key cannot be used",
+            "cannot serve HTTPS: invalid certificate or key",
         ),
-        ((*kubeconfig, "--client-ca", str(tmp_path / "key")), "has no certificate in it: check --client-ca"),
+        ((*kubeconfig, "--client-ca", str(tmp_path / "key")), "it contains no certificate; check --client-ca"),
         ((*kubeconfig[:2], "--namespace", "not-there"), "run `unwind install`"),
         (("--kubeconfig", str(nowhere)), "is it up, and is the address right?"),
         (("--kubeconfig", str(tmp_path / "none")), "name another with --kubeconfig"),

@@ -332,5 +332,5 @@ async def test_while_caches_are_not_synced_the_failure_policy_decides(
         if created:
             await webhook.create("forbidden")
         else:
-            with pytest.raises(ApiError, match="does not know the cluster yet"):
+            with pytest.raises(ApiError, match="caches are not synced yet"):
                 await webhook.create("allowed")

@@ -212,7 +212,7 @@ async def test_status_says_how_far_it_is_what_it_waits_for_since_when_and_who_mu
     assert row.split()[2:4] == ["Held", "2/2"]
     assert "━━━━━━━━────" in row
     assert "7/10" in row
-    assert f"{record.title} waits:\n  Service ingress/nginx has the finalizer example.dev/cloud" in all_.out
+    assert f"{record.title} is blocked:\n  Service ingress/nginx has the finalizer example.dev/cloud" in all_.out
     assert "must act: the cloud's controller · since " in all_.out
 
     one = await person.types("status", f"fleet/{record.name}")
@@ -262,14 +262,14 @@ async def test_watching_in_a_pipe_tells_only_what_changes_until_it_is_finished(p
         "Held, wave 2/2, 4/10 gone",
         "ClusterProfile/monitoring is Removed",
         "ClusterProfile/ingress is Removing",
-        "waits: Service ingress/nginx has the finalizer example.dev/cloud (must act: the cloud's controller)",
+        "blocked: Service ingress/nginx has the finalizer example.dev/cloud (must act: the cloud's controller)",
     ]
     await record.comes_to("Complete", "Removed", "Removed", "10/10")
     rest, err = await watching.communicate()
     assert rest.decode().replace(f"{record.title}: ", "").splitlines() == [
         "Complete, wave 2/2, 10/10 gone",
         "ClusterProfile/ingress is Removed",
-        "no longer waits for Service ingress/nginx",
+        "no longer blocked by Service ingress/nginx",
     ]
     assert (watching.returncode, err) == (0, b"")
 

@@ -42,7 +42,7 @@ def test_a_failure_stays_one_line_for_machines() -> None:
     try:
         raise ValueError("what happened")
     except ValueError as error:
-        logs.get("unwind.test").error("a handler failed", exc_info=error)
+        logs.get("unwind.test").error("request handler failed", exc_info=error)
     [line] = stream.getvalue().splitlines()
     assert "what happened" in json.dumps(json.loads(line)["exception"])
 

@@ -1,1 +1,1 @@
-"""Plans and teardowns as pictures: SVG, DOT, Mermaid, and columns in a terminal (pure)."""
+"""Render plans and teardowns: tables, terminal views, SVG, PNG, DOT and Mermaid."""

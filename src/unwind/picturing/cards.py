@@ -1,4 +1,4 @@
-"""What stands in a box, line by line, and how much room it takes (pure)."""
+"""The text of a box and its size (pure)."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ WIDTH = 224.0
 STRIPE = 5.0
 PADDING = 14.0
 ROOM = WIDTH - STRIPE - 2 * PADDING
-"""For a line of text."""
+"""The width available for a line of text."""
 TITLE = 13.5
 SMALL = 11.0
 LINE = 15.0
-"""From one small line to the next."""
+"""The distance between two small lines."""
 BAR = 6.0
 PORT = 25.0
-"""Where arrows come and go, from the top: beside the name, however tall the box is."""
+"""Where arrows attach, from the top: beside the name, whatever the height of the box."""
 
 _HEAD = 48.0
 _PROGRESS = 16.0
 GAP = 5.0
-"""Over the small print."""
+"""The space above the small print."""
 _DETAILS = 4
 _BLOCKED = 5
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """A box with its text, cut to fit; its height follows."""
+    """A box with its text, truncated to fit, and the resulting height."""
 
     box: Box
     above: str
-    """In small letters over the name: its kind."""
+    """The kind, in small letters above the name."""
     name: str
     count: str
-    """In the upper right corner: how many objects."""
+    """The number of objects, in the upper right corner."""
     details: tuple[str, ...]
     blocked: tuple[str, ...]
     bar: float | None
-    """How much of it is gone, 0 to 1; None where nothing is to be shown."""
+    """The removed share, 0 to 1; None if no bar is shown."""
     state: str
-    """Beside the bar: how far it has come."""
+    """The progress text beside the bar."""
     height: float
     full: str
-    """All of it, for who points at it."""
+    """The full text, for the tooltip."""
 
 
 def card(box: Box) -> Card:
-    """What is written in a box."""
+    """The text of a box."""
     above, name = _names(box)
     count = _count(box)
-    # Without a kind over it, the name shares its line with the count.
+    # Without a kind above it, the name shares its line with the count.
     room = ROOM if above or not count else ROOM - text.width(count, SMALL) - 12
     details = _details(box)
     blocked = text.wrapped(box.blocked, ROOM, SMALL, most=_BLOCKED)
@@ -121,22 +121,22 @@ def _full(box: Box) -> str:
     lines = list(shown)
     if len(shown) < len(names):
         lines.append(f"and {len(names) - len(shown)} more")
-    lines.append(MEANINGS.get(box.effort, f"{box.effort or 'nothing'}: not known, so it is held"))
+    lines.append(MEANINGS.get(box.effort, f"{box.effort or 'no effort'}: unknown, so it blocks"))
     if box.objects:
         lines.append(f"{_count(box)}, {box.removed} gone" if box.state else _count(box))
     if box.state:
         lines.append(box.state)
     lines.extend(box.details)
     if box.blocked:
-        lines.append(f"held up: {box.blocked}")
+        lines.append(f"blocked: {box.blocked}")
     return "\n".join(lines)
 
 
 _NAMES = 40
 
 MEANINGS: dict[str, str] = {
-    Effort.ENFORCE.value: "Enforce: waited for until it is gone",
-    Effort.TRY.value: "Try: given up if it takes too long",
-    Effort.LEAVE.value: "Leave: stays where it is",
+    Effort.ENFORCE.value: "Enforce: the target waits until it is removed",
+    Effort.TRY.value: "Try: best effort, with timeout",
+    Effort.LEAVE.value: "Leave: left in place",
 }
-"""What a colour says, for the legend."""
+"""The meaning of each colour, for the legend."""

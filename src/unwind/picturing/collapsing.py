@@ -1,4 +1,4 @@
-"""Pictures that stay readable: hundreds of steps become a few boxes, and arrows that say nothing new are left out."""
+"""Collapse large pictures: group steps into few boxes, and drop edges that others imply."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from unwind.picturing.picture import Box, Column, Picture, kind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-# What one can take in at a glance, and what fits on a screen or two.
+# Limits for a picture that is readable and fits on one or two screens.
 MOST_BOXES = 60
 MOST_COLUMNS = 16
 _BLOCKED_APART = 12
-"""So many that are blocked are shown by themselves, whatever happens to the others of their wave."""
+"""The number of blocked steps per wave that are always shown separately."""
 _KINDS = 4
 
 
 def collapsed(picture: Picture, *, boxes: int = MOST_BOXES, columns: int = MOST_COLUMNS) -> Picture:
-    """The same, with no more columns, and boxes in a column, than one can look at; every step is in exactly one box."""
+    """The picture with limited columns and boxes per column; every step is in exactly one box."""
     fewer, merged = _fewer(picture.columns, columns)
     shown = tuple(
         _grouped(column) if len(column.boxes) > boxes or place in merged else column
@@ -31,8 +31,8 @@ def collapsed(picture: Picture, *, boxes: int = MOST_BOXES, columns: int = MOST_
         for box in column.boxes:
             for name in box.stands_for or (box.name,):
                 home[name] = (box.name, place)
-    # Inside of what is drawn as one there is nothing to be drawn, and where several waves are one column, an arrow
-    # from one of its boxes to another would look like a circle.
+    # Edges within a group are not drawn. If several waves form one column, an edge between its boxes would look like a
+    # cycle.
     edges = dict.fromkeys(
         (home[first][0], home[then][0])
         for first, then in picture.edges
@@ -45,14 +45,14 @@ def collapsed(picture: Picture, *, boxes: int = MOST_BOXES, columns: int = MOST_
 
 
 def direct(picture: Picture) -> tuple[tuple[str, str], ...]:
-    """The edges without those that others imply: if a goes before b and b before c, a goes before c."""
+    """The transitive reduction of the edges: if a precedes b and b precedes c, a-c is dropped."""
     place = {box.name: number for number, column in enumerate(picture.columns) for box in column.boxes}
     edges = [(first, then) for first, then in picture.edges if first in place and then in place]
     forward = [edge for edge in edges if place[edge[0]] < place[edge[1]]]
     after: dict[str, list[str]] = {}
     for first, then in forward:
         after.setdefault(first, []).append(then)
-    # Who comes after a box, by however many arrows: as bits of one number, so that 2,000 steps take no time.
+    # All transitive successors of a box as bits of one integer, which is fast even for 2,000 steps.
     bits = {name: 1 << number for number, name in enumerate(place)}
     reached: dict[str, int] = {}
     for name in sorted(after, key=place.__getitem__, reverse=True):
@@ -69,7 +69,7 @@ def direct(picture: Picture) -> tuple[tuple[str, str], ...]:
 
 
 def _fewer(columns: Sequence[Column], most: int) -> tuple[tuple[Column, ...], frozenset[int]]:
-    """No more columns than can be looked at, and which of them are several waves."""
+    """At most `most` columns, and the indexes of those that combine several waves."""
     if len(columns) <= most:
         return tuple(columns), frozenset()
     each = -(-len(columns) // most)
@@ -88,11 +88,11 @@ def _one(run: Sequence[Column]) -> Column:
 
 
 def _grouped(column: Column) -> Column:
-    """The boxes that differ in nothing that is seen as one box; what is blocked by itself, as far as there is room."""
+    """Boxes that look the same grouped into one; blocked ones separate, as far as there is room."""
     apart = [box for box in column.boxes if box.blocked][:_BLOCKED_APART]
     alone = {box.name for box in apart}
     others = [box for box in column.boxes if box.name not in alone]
-    # Names may begin with anything: they are gone by only if that makes few groups.
+    # Name prefixes are arbitrary: they are used for grouping only if that gives few groups.
     by_kind = len({kind(box.name) for box in others}) <= _KINDS
     groups: dict[tuple[str, str, str, bool], list[Box]] = {}
     for box in others:
@@ -108,13 +108,13 @@ def _groups(title: str, groups: Iterable[list[Box]]) -> Iterator[Box]:
             continue
         first = boxes[0]
         yield Box(
-            # No step is called so: the title is part of it, and steps have no such thing in their names.
+            # Cannot collide with a step's name, because it contains the title.
             name=f"{title}: {number}",
             effort=first.effort,
             objects=sum(box.objects for box in boxes),
             removed=sum(box.removed for box in boxes),
             state=first.state,
-            blocked=f"{len(boxes)} more are held up: {first.blocked}" if first.blocked else "",
+            blocked=f"{len(boxes)} more are blocked: {first.blocked}" if first.blocked else "",
             details=(f"{_bare(first.name)} … {_bare(boxes[-1].name)}",),
             stands_for=tuple(box.name for box in boxes),
         )

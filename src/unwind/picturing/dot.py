@@ -1,4 +1,4 @@
-"""A picture as a DOT graph, for Graphviz and whoever reads it (pure)."""
+"""Render a picture as a DOT graph for Graphviz (pure)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLOURS = {"enforce": LIGHT.enforce, "try": LIGHT.try_, "leave": LIGHT.leave, "
 
 
 def dot(picture: Picture) -> str:
-    """Every step as a node, every wave as a cluster of nodes that are level with each other."""
+    """The DOT text: a node per step, a cluster of nodes on the same rank per wave."""
     ids = {box.name: f"s{number}" for number, box in enumerate(picture.boxes, 1)}
     wave = {box.name: number for number, column in enumerate(picture.columns) for box in column.boxes}
     efforts = {box.name: box.effort for box in picture.boxes}
@@ -34,7 +34,7 @@ def dot(picture: Picture) -> str:
         lines.append("  }")
     for first, then in direct(picture):
         order = wave[first] < wave[then] and efforts[first] != Effort.LEAVE
-        # An arrow that is no order must not push the waves about.
+        # An edge that does not define order must not affect the ranks.
         loose = "" if order else " [style=dotted, constraint=false]"
         lines.append(f"  {ids[first]} -> {ids[then]}{loose};")
     lines.append("}")

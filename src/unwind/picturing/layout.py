@@ -1,8 +1,8 @@
-"""Where everything goes: waves from left to right, boxes in columns, arrows around them (pure).
+"""Layout of a picture: waves from left to right, boxes in columns, arrows around them (pure).
 
 A wave is a column; one with many boxes is several columns side by side. Arrows run in the channels between columns, and
-where they have to get past one they take the free space between two of its boxes. So no arrow crosses a box, and no
-layout has to be searched for.
+pass a column through the free space between two of its boxes. So no arrow crosses a box, and no layout search is
+needed.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 MARGIN = 32.0
 BAND = 14.0
-"""A wave's background reaches so far beyond its boxes."""
+"""How far a wave's background extends beyond its boxes."""
 _BETWEEN_WAVES = 104.0
 _INSIDE_A_WAVE = 48.0
 _BETWEEN_ROWS = 24.0
 _ROWS = 12
-"""A wave with more boxes than that gets another column."""
+"""A wave with more boxes gets another column."""
 _BAND_HEAD = 68.0
 _BAND_TITLE = 48.0
-"""Of which so much is taken by what is written there."""
+"""The part of it that the heading uses."""
 _BAND_FOOT = 24.0
 _CLEAR = 6.0
-"""An arrow stays so far from boxes that it passes."""
+"""The distance between an arrow and the boxes that it passes."""
 _LANES = 4
 _APART = 9.0
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """A box with its place."""
+    """A box with its position."""
 
     card: Card
     x: float
@@ -59,7 +59,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wave(msgspec.Struct, frozen=True, kw_only=True):
-    """The background of a wave, with what stands over it."""
+    """The background of a wave, with its heading."""
 
     column: Column
     x: float
@@ -69,22 +69,22 @@ class Wave(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arrow(msgspec.Struct, frozen=True, kw_only=True):
-    """A way from a box to another: between two stops it is a curve with level ends."""
+    """The path from a box to another: between two stops it is a curve with horizontal ends."""
 
     first: str
     then: str
     stops: tuple[tuple[float, float], ...]
     loops: bool = False
-    """Both are in the same column: it leaves and comes back on the same side."""
+    """Both boxes are in the same column: the arrow leaves and returns on the same side."""
     order: bool = True
-    """Whether one goes before the other. Not so in a circle, and not for what stays."""
+    """Whether the edge defines order; false within a cycle and for steps that are left in place."""
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it, from (0, 0) to (width, height); the head and the foot of the picture come on top of it."""
+    """The whole layout, from (0, 0) to (width, height), without the header and footer of the picture."""
 
     picture: Picture
-    """What is drawn: with fewer boxes than there are steps, where those are too many."""
+    """The picture that is drawn; steps are grouped if there are too many."""
     waves: tuple[Wave, ...]
     boxes: tuple[Placed, ...]
     arrows: tuple[Arrow, ...]
@@ -93,7 +93,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def laid_out(picture: Picture) -> Layout:
-    """A place for everything."""
+    """The layout of a picture."""
     shown = collapsed(picture)
     edges = direct(shown)
     ordered = [
@@ -125,7 +125,7 @@ def laid_out(picture: Picture) -> Layout:
 
 
 def _orders(columns: Sequence[Column], edges: Sequence[tuple[str, str]]) -> list[list[int]]:
-    """Each column's boxes from top to bottom: near those that their arrows come from and lead to."""
+    """The vertical order of the boxes in each column: near the boxes they are connected to."""
     before: dict[str, list[str]] = {}
     after: dict[str, list[str]] = {}
     wave = {box.name: place for place, column in enumerate(columns) for box in column.boxes}
@@ -137,7 +137,7 @@ def _orders(columns: Sequence[Column], edges: Sequence[tuple[str, str]]) -> list
     height: dict[str, float] = {}
     for column, order in zip(columns, orders, strict=True):
         _stack(column, order, height)
-    # Three times is where it stops to become better on real plans.
+    # More than three passes did not improve real plans.
     for neighbours, sweep in ((before, 1), (after, -1), (before, 1)):
         for place in range(len(columns))[::sweep]:
             column = columns[place]
@@ -157,13 +157,13 @@ def _key(
     box = column.boxes[at]
     heights = [height[name] for name in near.get(box.name, ())]
     middle = sum(heights) / len(heights) if heights else height[box.name]
-    # What stays waits for nobody: it is below what goes.
+    # Steps left in place are below those that are removed.
     return box.effort == Effort.LEAVE, middle, at
 
 
 def _rows(wave: Sequence[Card]) -> list[Sequence[Card]]:
     across = -(-len(wave) // _ROWS) if wave else 1
-    # As even as can be: 50 are 5 columns of 10.
+    # As even as possible: 50 boxes are 5 columns of 10.
     return [wave[start : start + across] for start in range(0, len(wave), across)]
 
 
@@ -174,7 +174,7 @@ def _height(wave: Sequence[Card]) -> float:
 
 
 def _placed(wave: Sequence[Card], x: float, top: float) -> list[list[Placed]]:
-    """The boxes of a wave, column by column. Rows are level, so that an arrow gets through straight on."""
+    """The boxes of a wave, column by column. Rows are aligned, so that arrows can pass straight through."""
     rows = _rows(wave)
     ranks: list[list[Placed]] = [[] for _ in range(max(map(len, rows), default=0))]
     y = top
@@ -193,13 +193,13 @@ def _arrows(ranks: Sequence[Sequence[Placed]], edges: Sequence[tuple[str, str]])
         (source_rank, source), (target_rank, target) = where[first], where[then]
         lane = lanes.setdefault(then, len(lanes) % _LANES)
         if source_rank == target_rank:
-            # Out below, in above: where they go both ways, one is told from the other.
+            # Outgoing below, incoming above, so that arrows in both directions can be distinguished.
             out, into = source.port + _APART, target.port - _APART
             stops: tuple[tuple[float, float], ...] = ((source.right, out), (target.right, into))
             arrows.append(Arrow(first=first, then=then, stops=stops, loops=True, order=False))
         elif source_rank < target_rank:
             between = ranks[source_rank + 1 : target_rank]
-            # Nobody waits for what stays.
+            # Nothing waits for a step that is left in place.
             order = source.card.box.effort != Effort.LEAVE
             arrows.append(Arrow(first=first, then=then, stops=_way(source, target, between, lane), order=order))
         else:
@@ -212,7 +212,7 @@ def _arrows(ranks: Sequence[Sequence[Placed]], edges: Sequence[tuple[str, str]])
 def _way(
     left: Placed, right: Placed, between: Sequence[Sequence[Placed]], lane: int
 ) -> tuple[tuple[float, float], ...]:
-    """From the right side of one box to the left side of another, past the columns between them."""
+    """The path from the right side of one box to the left side of another, past the columns between."""
     stops = [(left.right, left.port)]
     for boxes in between:
         y = _lane(boxes, stops[-1][1], right.port, lane)
@@ -222,13 +222,13 @@ def _way(
 
 
 def _lane(boxes: Sequence[Placed], now: float, end: float, lane: int) -> float:
-    """At which height to pass a column: straight on if nothing is there, else where the detour is least."""
+    """The height at which to pass a column: straight if it is free, otherwise with the smallest detour."""
     free: list[tuple[float, float]] = []
     above = _BAND_TITLE
     for one in sorted(boxes, key=_top):
         free.append((above, one.y))
         above = one.bottom
-    # Below the last one there is as much room as the tallest column takes, and it is not asked for more than that.
+    # Below the last box there is room down to the height of the tallest column, and no more is used.
     free.append((above, max(above + _BETWEEN_ROWS, now + _CLEAR, end + _CLEAR)))
     best, least = now, float("inf")
     for top, bottom in free:

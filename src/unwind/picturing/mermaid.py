@@ -1,4 +1,4 @@
-"""A picture as a Mermaid flowchart, which code hosts draw inside of Markdown (pure)."""
+"""Render a picture as a Mermaid flowchart for Markdown (pure)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _CLASSES = (
     ("leave", LIGHT.leave),
     ("unknown", LIGHT.unknown),
 )
-# Where there are more than 500, nothing at all is drawn by most: then the waves follow each other, and no more is said.
+# Most renderers draw nothing for more than 500 edges: then only the order of the waves is drawn.
 _ARROWS = 450
-# What a text may not hold: the first two would end it, the others would be taken for markup.
+# Characters to escape: the first two would end the text, the others are markup.
 _ESCAPES = {'"': "#quot;", "\n": "<br/>", "#": "#35;", "<": "#lt;", ">": "#gt;", "`": "#96;"}
 
 
 def mermaid(picture: Picture) -> str:
-    """A flowchart with a subgraph for each wave, small enough for those who draw it."""
+    """The flowchart, with a subgraph per wave, small enough for common renderers."""
     shown = collapsed(picture, boxes=40)
     ids = {box.name: f"s{number}" for number, box in enumerate(shown.boxes, 1)}
     wave = {box.name: number for number, column in enumerate(shown.columns) for box in column.boxes}
@@ -64,6 +64,6 @@ def _escaped(said: str) -> str:
 
 
 def _title(said: str) -> str:
-    # It is YAML: quoted, so that no character in it means anything.
+    # The title is YAML: quoted, so that no character has a special meaning.
     escaped = " ".join(said.split()).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -1,4 +1,4 @@
-"""What a picture shows: steps in columns, one for each wave, and what leads from one to another (pure)."""
+"""The model of a picture: steps as boxes, a column per wave, and edges between them (pure)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     effort: str
-    """An Effort: what it is coloured by."""
+    """An Effort, which decides the colour."""
     objects: int = 0
     removed: int = 0
     state: str = ""
-    """A StepState; empty while it is only a plan."""
+    """A StepState; empty for a plan that does not run."""
     blocked: str = ""
-    """What it waits for, or why it would refuse; empty if nothing is in its way."""
+    """What blocks it, or why it would be refused; empty if nothing does."""
     details: tuple[str, ...] = ()
-    """Lines of small print: what is in it."""
+    """Lines of small print: its contents."""
     stands_for: tuple[str, ...] = ()
-    """The names of the steps that are drawn as this one box, where there are too many; empty if it is one step."""
+    """The names of the steps that this box groups; empty if it is one step."""
 
     @property
     def steps(self) -> int:
@@ -35,27 +35,27 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do for it."""
+        """Whether the step is finished."""
         return self.state in (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """A wave: boxes that go side by side."""
+    """A wave: steps that run in parallel."""
 
     title: str
     boxes: tuple[Box, ...]
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """A plan or teardown, ready to render."""
 
     title: str
     subtitle: str = ""
     columns: tuple[Column, ...]
     edges: tuple[tuple[str, str], ...] = ()
-    """From a box that goes first to one that waits for it, by name."""
+    """Pairs of names: a box, and one that waits for it."""
     notes: tuple[str, ...] = ()
-    """What a person should know: warnings, what stays."""
+    """Notes below the picture: warnings, kept objects."""
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -63,23 +63,23 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def under_way(self) -> bool:
-        """Whether it shows how far something has come, and not only a plan."""
+        """Whether it shows a running teardown, not only a plan."""
         return any(box.state for box in self.boxes)
 
     @property
     def gone(self) -> tuple[int, int]:
-        """Objects seen to be absent, of how many that have to go."""
+        """The number of removed objects, and of all objects to remove."""
         going = [box for box in self.boxes if box.effort != Effort.LEAVE]
         return sum(box.removed for box in going), sum(box.objects for box in going)
 
 
 def kind(name: str) -> str:
-    """What a name begins with, as ClusterProfile/shop does; empty if it is only a name."""
+    """The kind in a name such as ClusterProfile/shop; empty if there is none."""
     return name.partition("/")[0] if "/" in name else ""
 
 
 def of_plan(title: str, plan: Plan, *, subtitle: str = "", teardown: Teardown | None = None) -> Picture:
-    """A plan; with how far it has come, if it is being carried out."""
+    """The picture of a plan, with the progress of its teardown if there is one."""
     states = {step.name: step for step in teardown.status.steps} if teardown else {}
     blocked: dict[str, str] = {}
     for blocker in teardown.status.blockers if teardown else ():
@@ -101,7 +101,7 @@ def of_plan(title: str, plan: Plan, *, subtitle: str = "", teardown: Teardown | 
         title=title,
         subtitle=subtitle,
         columns=tuple(Column(title=f"wave {wave}", boxes=tuple(columns[wave])) for wave in sorted(columns)),
-        # What depends on another goes before it.
+        # A dependent step is removed before its dependency.
         edges=tuple((step.name, need) for step in plan.steps for need in step.needs),
         notes=plan.warnings,
     )

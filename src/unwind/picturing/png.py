@@ -1,4 +1,4 @@
-"""An SVG as PNG, for where pictures are pasted."""
+"""Render an SVG as PNG."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from unwind.errors import UnwindError
 from unwind.picturing.styles import FONTS
 
-# About 200 MB while it is being drawn.
+# Rendering this size uses about 200 MB.
 _MOST_PIXELS = 48_000_000
 _SIZE = re.compile(r'<svg[^>]* width="(\d+)" height="(\d+)"')
 
@@ -18,20 +18,20 @@ _PROBE = (
 
 
 def png(svg: str, *, scale: float = 2) -> bytes:
-    """The bytes of a PNG, `scale` times the size; smaller where it would be too large for any program to open."""
+    """The bytes of a PNG, `scale` times the size; smaller if it would be too large for common programs."""
     size = _SIZE.search(svg)
     if size:
         pixels = int(size[1]) * int(size[2])
         scale = min(scale, (_MOST_PIXELS / max(1, pixels)) ** 0.5)
     try:
         if _drawn(_PROBE % "x") == _drawn(_PROBE % ""):
-            # It would be a picture without a word in it.
+            # Without a font the picture would have no text.
             raise UnwindError(
-                "no font is installed here, and a PNG needs one", remedy="take it as SVG, or install DejaVu"
+                "cannot render PNG: no font is installed", remedy="use -o svg, or install the DejaVu fonts"
             )
         return _drawn(svg, scale)
     except ValueError as error:
-        raise UnwindError(f"the picture cannot be drawn as PNG ({error})", remedy="take it as SVG") from error
+        raise UnwindError(f"cannot render PNG: {error}", remedy="use -o svg") from error
 
 
 def _drawn(svg: str, scale: float = 1) -> bytes:

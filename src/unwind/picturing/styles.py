@@ -1,4 +1,4 @@
-"""The colours and fonts of pictures, for light and for dark backgrounds."""
+"""Colours and fonts of pictures, for light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 from unwind.api.unwind import Effort
 
 Theme = Literal["auto", "light", "dark"]
-"""`auto` follows what the person who looks at it has set up; where that cannot be known it is light."""
+"""`auto` follows the viewer's colour scheme, or is light if that is unknown."""
 
 EFFORTS = {Effort.ENFORCE.value: "enforce", Effort.TRY.value: "try", Effort.LEAVE.value: "leave"}
-"""The class of a box; what is not known is `unknown`."""
+"""The CSS class of a box; an unknown effort is `unknown`."""
 
 
 class Palette(msgspec.Struct, frozen=True, kw_only=True):
-    """One set of colours."""
+    """A set of colours."""
 
     ground: str
     band: str
@@ -34,7 +34,7 @@ class Palette(msgspec.Struct, frozen=True, kw_only=True):
     done: str
     blocked: str
     alarm: str
-    """The ground of a box that is blocked."""
+    """The background of a blocked box."""
 
 
 LIGHT = Palette(
@@ -74,7 +74,7 @@ DARK = Palette(
     alarm="#3a1d24",
 )
 
-# Who draws a PNG has to find one of them by its name: what usually comes with a system is here.
+# PNG rendering needs an installed font by name, so common system fonts are listed.
 FONTS = (
     "Inter,'Segoe UI',Roboto,'Helvetica Neue',Helvetica,'Noto Sans','DejaVu Sans','Liberation Sans',Ubuntu,Cantarell,"
     "'Open Sans',FreeSans,Arial,sans-serif"
@@ -95,7 +95,7 @@ text{{font-family:{FONTS};font-size:11px}}
 
 
 def stylesheet(theme: Theme) -> str:
-    """What an SVG has in its <style>. Some programs know no media queries: those stand last, and are skipped."""
+    """The <style> of an SVG. Media queries are last, because some programs skip them."""
     first = DARK if theme == "dark" else LIGHT
     sheet = _ALWAYS + _coloured(first)
     if theme == "auto":

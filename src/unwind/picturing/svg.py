@@ -1,4 +1,4 @@
-"""A picture as SVG: drawn by hand, readable on light and dark, with everything in full for who points at it (pure)."""
+"""Render a picture as SVG, for light and dark backgrounds, with full texts as tooltips (pure)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unwind.picturing.styles import Theme
 
 _LEAST = 720.0
-"""Narrower than that there is no room for title and legend."""
+"""The minimal width, for title and legend."""
 _HEAD = 92.0
 _PROGRESS = 26.0
 _NOTE = 19.0
@@ -31,14 +31,14 @@ _CONTROL = re.compile(r"[^\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def svg(picture: Picture, *, theme: Theme = "auto") -> str:
-    """A document of its own: no scripts, no fonts and no addresses of anybody else in it."""
+    """A self-contained SVG document: no scripts, fonts or external references."""
     layout = laid_out(picture)
     width = max(layout.width, _LEAST)
     head = _HEAD + (_PROGRESS if picture.under_way else 0.0)
     notes = [line for note in picture.notes for line in _note(note, width)]
     legend, legend_height = _legend(layout, width, head + layout.height + 34)
     height = head + layout.height + 24 + legend_height + (_NOTE * len(notes) + 14 if notes else 0) + 10
-    # What is narrower than its own head stands in the middle.
+    # A layout that is narrower than the header is centred.
     aside = (width - layout.width) / 2
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
     label = quoteattr(_CONTROL.sub(" ", picture.title))
@@ -73,14 +73,14 @@ def _head(picture: Picture, width: float) -> Iterator[str]:
         yield _text(MARGIN + 254, 94, "subtitle", told)
         if held:
             at = MARGIN + 254 + text.width(told, 13) + 14
-            yield _text(at, 94, "subtitle stop", f"{counted(held, 'step')} held up")
+            yield _text(at, 94, "subtitle stop", f"{counted(held, 'step')} blocked")
 
 
 def _summed(picture: Picture) -> str:
     steps = sum(box.steps for box in picture.boxes)
     _, going = picture.gone
     waves = len(picture.columns)
-    return f"{counted(steps, 'step')} in {counted(waves, 'wave')}, {counted(going, 'object')} to go"
+    return f"{counted(steps, 'step')} in {counted(waves, 'wave')}, {counted(going, 'object')} to remove"
 
 
 def _wave(wave: Wave) -> Iterator[str]:
@@ -107,7 +107,7 @@ def _counted(column: Column) -> str:
 
 def _arrows(layout: Layout) -> Iterator[str]:
     boxes = {placed.card.box.name: placed.card.box for placed in layout.boxes}
-    # Those that are held up are drawn last, over the others.
+    # Blocked arrows are drawn last, above the others.
     for arrow in sorted(layout.arrows, key=lambda arrow: bool(boxes[arrow.first].blocked)):
         first = boxes[arrow.first]
         look = "stopped" if first.blocked and arrow.order else ""
@@ -125,7 +125,7 @@ def _way(arrow: Arrow) -> str:
         if arrow.loops:
             way += f"C{x + _LOOP:.1f} {y:.1f} {to + _LOOP:.1f} {down:.1f} {to + _TIP:.1f} {down:.1f}"
         else:
-            # The line ends where its tip begins: otherwise it would stand out beside the point.
+            # The line ends where its tip begins: otherwise it would be visible beside the tip.
             stop = to - (_TIP if to > x else -_TIP) if place == end else to
             half = (x + stop) / 2
             straight = y == down
@@ -147,7 +147,7 @@ def _box(placed: Placed) -> Iterator[str]:
     held = " blocked" if box.blocked else ""
     yield f'<g class="step{" over" if box.done else ""}"><title>{_clean(card.full)}</title>'
     for behind in (8, 4) if box.stands_for else ():
-        # Several steps are a pile of cards.
+        # A group of steps is drawn as a stack of cards.
         yield _card(x + behind / 2, y - behind / 2, placed.width - behind / 2, card.height, "box")
     yield _card(x, y, placed.width, card.height, f"box{held}")
     yield _stripe(x, y, card.height, effort)
@@ -199,7 +199,7 @@ def _bar(x: float, y: float, width: float, share: float, *, height: float) -> It
 
 
 def _mark(state: str, *, blocked: bool, x: float, y: float) -> str:
-    """A sign for a state: drawn, because who knows which fonts there are."""
+    """The symbol of a state, drawn as a path because fonts may lack it."""
     if blocked:
         return f'<path class="mark stop" d="M{x:.1f} {y - 7.5:.1f}l8 8m0 -8l-8 8"/>'
     if state == StepState.REMOVED:
@@ -210,16 +210,16 @@ def _mark(state: str, *, blocked: bool, x: float, y: float) -> str:
 
 
 def _legend(layout: Layout, width: float, y: float) -> tuple[list[str], float]:
-    """What the colours say that occur, in as many rows as it takes; and how tall that is."""
+    """The legend of the colours in use, in as many rows as needed, and its height."""
     boxes = layout.picture.boxes
     there = {box.effort for box in boxes}
     items = [(EFFORTS[effort], meaning) for effort, meaning in MEANINGS.items() if effort in there]
     if there - set(MEANINGS):
-        items.append(("unknown", "a word that is not known: held"))
+        items.append(("unknown", "unknown effort: blocks"))
     if any(box.blocked for box in boxes):
-        items.append(("stop", "held up: somebody must act"))
+        items.append(("stop", "blocked: action required"))
     if any(not arrow.order for arrow in layout.arrows):
-        items.append(("", "dotted: needed, but nobody waits"))
+        items.append(("", "dotted: dependency without waiting"))
     lines = []
     x, rows = MARGIN, 1
     for look, said in items:
@@ -257,5 +257,5 @@ def _text(x: float, y: float, look: str, said: str, *, anchor: str = "") -> str:
 
 
 def _clean(said: str) -> str:
-    # XML has no way to write a control character, not even an escaped one.
+    # XML cannot represent control characters, not even escaped.
     return escape(_CONTROL.sub(" ", said))

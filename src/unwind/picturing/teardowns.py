@@ -1,4 +1,4 @@
-"""How teardowns are shown to people: all in a table, one with its picture, and what changes as lines (pure)."""
+"""Text output of Teardowns: table, detail view, and changes as lines (pure)."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _WHY = {
     Cause.CLUSTER_DELETED.value: "deleted",
     Cause.UNJOINED.value: "unjoined",
     Cause.WITHDRAWN.value: "withdrawn",
-    Cause.REQUESTED.value: "asked for",
+    Cause.REQUESTED.value: "requested",
 }
-# What is said elsewhere already: by the phase, the plan and the blockers.
+# Conditions that the phase, the plan and the blockers already show.
 _KNOWN = {ConditionType.PLANNED, ConditionType.COMPLETE, ConditionType.BLOCKED}
 _BAR = 12
 _SHOWN = 3
 
 
 def overview(teardowns: Sequence[Teardown], *, now: datetime, wide: bool = False) -> RenderableType:
-    """A table of all of them, and beneath it what somebody has to do."""
+    """A table of all Teardowns, followed by their blockers."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("TARGET", "PHASE", "WAVE", "GONE", "", "LEFT", "AGE"):
         table.add_column(heading, no_wrap=True, justify="right" if heading in ("LEFT", "AGE") else "left")
@@ -71,14 +71,14 @@ def overview(teardowns: Sequence[Teardown], *, now: datetime, wide: bool = False
                 deadline,
                 one.metadata.name,
             ]
-        # Whatever is in a name is no markup.
+        # Names are plain text, never markup.
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     told = [Padding(_waits(one, now=now, most=_SHOWN), (1, 0, 0, 0)) for one in ordered(teardowns) if _held_up(one)]
     return Group(table, *told)
 
 
 def detail(teardown: Teardown, *, now: datetime) -> RenderableType:
-    """One of them in full: how far each step is, what is waited for, and who has to do what."""
+    """One Teardown in full: steps, blockers and required actions."""
     done, total = gone(teardown)
     status = teardown.status
     head = Text.assemble((teardown.spec.title, "bold"), "  ", phase(teardown), "  ", (age(teardown, now=now), ""))
@@ -88,7 +88,7 @@ def detail(teardown: Teardown, *, now: datetime) -> RenderableType:
     if status.left:
         progress.append(f", {status.left} left behind", style="yellow")
     parts: list[RenderableType] = [head, progress]
-    # What somebody has to do stands above the picture: in a low window, what is drawn anew is cut off at its end.
+    # Blockers are above the picture: in a low terminal, a live view is cut off at its end.
     if _held_up(teardown):
         parts += [Text(), _waits(teardown, now=now, most=len(status.blockers))]
     said = [Text.assemble(("! ", "yellow"), one) for one in remarks(teardown)]
@@ -101,7 +101,7 @@ def detail(teardown: Teardown, *, now: datetime) -> RenderableType:
 
 
 def line(teardown: Teardown) -> str:
-    """One of them on one line, for a pipe; without anything that changes by itself."""
+    """One Teardown as a line for a pipe, without ages and other values that change by themselves."""
     done, total = gone(teardown)
     status = teardown.status
     parts = [str(teardown.phase)]
@@ -114,22 +114,22 @@ def line(teardown: Teardown) -> str:
 
 
 def changes(old: Teardown | None, new: Teardown) -> Iterator[str]:
-    """What is different from before, as lines; all of it, if there was nothing before."""
+    """The changes since the previous state, as lines; everything if there is no previous state."""
     title = new.spec.title
     if old is None or line(old) != line(new):
         yield line(new)
     before = {step.name: step.state for step in old.status.steps} if old else {}
     for step in new.status.steps:
         known = before.get(step.name)
-        # That all of them wait is said by the plan.
+        # The plan already shows that all steps wait.
         if known != step.state and not (known is None and step.state == StepState.WAITING):
             yield f"{title}: {step.name} is {step.state}"
     known_blockers = {_named(one): one for one in old.status.blockers} if old else {}
     for blocker in new.status.blockers:
         if _named(blocker) not in known_blockers:
-            yield f"{title}: waits: {_blocked(blocker)}"
+            yield f"{title}: blocked: {_blocked(blocker)}"
     for one in set(known_blockers) - {_named(blocker) for blocker in new.status.blockers}:
-        yield f"{title}: no longer waits for {known_blockers[one].object}"
+        yield f"{title}: no longer blocked by {known_blockers[one].object}"
     known_remarks = set(remarks(old)) if old else set()
     for remark in remarks(new):
         if remark not in known_remarks:
@@ -137,11 +137,11 @@ def changes(old: Teardown | None, new: Teardown) -> Iterator[str]:
 
 
 def remarks(teardown: Teardown) -> list[str]:
-    """What a person should know of it besides: conditions out of the ordinary, and who let it go."""
+    """Additional remarks: unusual conditions, and the user who force-released it."""
     said = []
     release = teardown.status.release
     if release:
-        said.append(f"let go by {release.by} ({release.reason}): {release.message}")
+        said.append(f"released by {release.by} ({release.reason}): {release.message}")
     said += [
         f"{one.type}: {one.message}"
         for one in teardown.status.conditions
@@ -151,7 +151,7 @@ def remarks(teardown: Teardown) -> list[str]:
 
 
 def ordered(teardowns: Iterable[Teardown]) -> list[Teardown]:
-    """What somebody has to see to first, then what is under way, then what is over, the latest first."""
+    """Blocked Teardowns first, then running ones, then finished ones, the latest first."""
 
     def rank(one: Teardown) -> tuple[int, float, str]:
         place = 2 if one.finished else 0 if one.phase is Phase.HELD else 1
@@ -162,7 +162,7 @@ def ordered(teardowns: Iterable[Teardown]) -> list[Teardown]:
 
 
 def gone(teardown: Teardown) -> tuple[int, int]:
-    """Objects seen to be absent, of how many."""
+    """The number of removed objects, and of all."""
     plan = teardown.spec.plan
     done, _, total = teardown.status.removed.partition("/")
     if done.isdigit() and total.isdigit():
@@ -171,13 +171,13 @@ def gone(teardown: Teardown) -> tuple[int, int]:
 
 
 def phase(teardown: Teardown) -> Text:
-    """How far it has come, in its colour. A word that is not known is shown as it is."""
+    """The phase in its colour. An unknown phase is shown as it is."""
     now = teardown.phase
     return Text(str(now), style=_COLOURS.get(now, "magenta") if isinstance(now, Phase) else "magenta")
 
 
 def age(teardown: Teardown, *, now: datetime) -> str:
-    """How long it has taken until now, or took."""
+    """The duration until now, or until it finished."""
     began = _began(teardown)
     if began is None:
         return ""
@@ -201,9 +201,9 @@ def _held_up(teardown: Teardown) -> bool:
 
 
 def _waits(teardown: Teardown, *, now: datetime, most: int) -> RenderableType:
-    """What is waited for, since when, and who must act."""
+    """The blockers, since when, and who must act."""
     blockers = teardown.status.blockers
-    lines: list[RenderableType] = [Text.assemble((teardown.spec.title, "bold"), " waits:")]
+    lines: list[RenderableType] = [Text.assemble((teardown.spec.title, "bold"), " is blocked:")]
     for blocker in blockers[:most]:
         lines.append(Padding(Text(_told(blocker), style="red"), (0, 0, 0, 2)))
         since = f"since {span((now - blocker.since).total_seconds())}" if blocker.since else ""
@@ -221,7 +221,7 @@ def _named(blocker: Blocker) -> tuple[str, str, str]:
 
 
 def _told(blocker: Blocker) -> str:
-    """What is in the way. A message may name the object itself."""
+    """The object and message of a blocker; the message may already name the object."""
     name = str(blocker.object)
     message = blocker.message or blocker.reason
     return message if name in message else f"{name}: {message}"

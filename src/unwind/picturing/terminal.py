@@ -1,4 +1,4 @@
-"""A picture in a terminal: waves side by side where they fit, else one below the other; plain lines in a pipe."""
+"""Render a picture in a terminal: waves side by side if they fit, otherwise stacked; plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unwind.picturing.picture import Box, Column, Picture
 
 _LEAST = 24
-"""A wave that is narrower says nothing."""
+"""The minimal width of a wave."""
 _MOST = 40
 _STACKED = 72
 _BAR = 16
@@ -40,12 +40,12 @@ _SIGNS = {
 
 
 def rendered(picture: Picture) -> Rendered:
-    """What rich can print: as wide as there is room for, and plain lines in a pipe."""
+    """A rich renderable of the picture: fitted to the terminal, plain lines in a pipe."""
     return Rendered(picture)
 
 
 class Rendered:
-    """A picture that knows the width of the console only when it is printed."""
+    """A renderable that reads the width of the console when it is printed."""
 
     def __init__(self, picture: Picture) -> None:
         self.picture = picture
@@ -73,9 +73,9 @@ class Rendered:
 
 
 def bar(share: float, width: int, *, blocked: bool = False) -> Text:
-    """A bar that is filled as far as something has come; it can be read without colours, too."""
+    """A progress bar that is readable without colours."""
     filled = round(max(0.0, min(1.0, share)) * width)
-    # Something is something: one is not to think that nothing has happened, or that all has.
+    # Never round to empty or full: some progress must not look like none, or like all.
     if share > 0:
         filled = max(1, filled)
     if share < 1:
@@ -104,7 +104,7 @@ def _columns(picture: Picture, each: int) -> Table:
 
 
 def _stacked(picture: Picture, width: int) -> Iterator[Text]:
-    """One wave beneath the other: there are more than fit side by side."""
+    """The waves stacked, if they do not fit side by side."""
     for place, column in enumerate(picture.columns):
         if place:
             yield Text("↓", style="bright_black")
@@ -135,7 +135,7 @@ def _box(box: Box, each: int) -> Iterator[Text]:
 
 
 def _row(box: Box, width: int) -> Iterator[Text]:
-    """The same with its bar on the same line: where waves stand below each other, height is what there is least of."""
+    """A box with its bar on the same line: stacked waves must save height."""
     sign, look = _sign(box)
     count = f" {_count(box)}"
     shown = bar(_share(box), _BAR, blocked=bool(box.blocked)) if box.state else Text()
@@ -146,7 +146,7 @@ def _row(box: Box, width: int) -> Iterator[Text]:
 
 
 def _small(box: Box, each: int) -> Iterator[Text]:
-    """The small print: what is in it, and what holds it up."""
+    """The small print: contents and blockers."""
     for line in box.details[:3]:
         yield Text.assemble(_edge(box), (_cut(" ".join(line.split()), each - 2), "bright_black"))
     if box.blocked:
@@ -159,7 +159,7 @@ def _edge(box: Box) -> tuple[str, str]:
 
 
 def _lines(picture: Picture) -> Iterator[Text]:
-    """One line a step, whole: whoever reads it may be a program."""
+    """One untruncated line per step: the reader may be a program."""
     waits: dict[str, list[str]] = {}
     for first, then in picture.edges:
         waits.setdefault(then, []).append(first)
@@ -175,7 +175,7 @@ def _lines(picture: Picture) -> Iterator[Text]:
                 parts.append(f"after {', '.join(waits[box.name])}")
             line = Text("  ".join(parts))
             if box.blocked:
-                line.append(f"  held up: {box.blocked}", style="red")
+                line.append(f"  blocked: {box.blocked}", style="red")
             yield line
             yield from (Text(f"    {detail}") for detail in box.details)
 
@@ -187,9 +187,9 @@ def _legend(picture: Picture) -> Text:
         if effort in there:
             legend.append("▌", style=colour).append(f"{effort}  ", style="bright_black")
     if there - set(COLOURS):
-        legend.append("▌", style=UNKNOWN).append("not known  ", style="bright_black")
+        legend.append("▌", style=UNKNOWN).append("unknown  ", style="bright_black")
     if any(box.blocked for box in picture.boxes):
-        legend.append("▌", style="red").append("held up", style="bright_black")
+        legend.append("▌", style="red").append("blocked", style="bright_black")
     return legend
 
 
@@ -199,7 +199,7 @@ def _sign(box: Box) -> tuple[str, str]:
 
 def _count(box: Box) -> str:
     if box.state == StepState.LEFT:
-        return f"{box.objects} stay"
+        return f"{box.objects} kept"
     return f"{box.removed}/{box.objects}" if box.state else f"{box.objects or ''}"
 
 

@@ -1,9 +1,9 @@
-"""How wide a text is, and how it is made to fit (pure)."""
+"""Measure, shorten and wrap text (pure)."""
 
 from __future__ import annotations
 
-# What one character takes, in parts of the font's size. Who looks at the picture has some font or other: these are the
-# widths of a wide one (DejaVu Sans), so that what fits by them fits everywhere.
+# The width of characters relative to the font size. The viewer's font is unknown, so these are the widths of a wide one
+# (DejaVu Sans): text that fits by them fits in any font.
 _NARROW = 0.36
 _USUAL = 0.62
 _WIDE = 0.80
@@ -16,17 +16,17 @@ ELLIPSIS = "…"
 
 
 def width(text: str, size: float, *, bold: bool = False) -> float:
-    """How many pixels a line of text takes at most, in a font of this size."""
+    """The maximal width of a line of text in pixels, in a font of this size."""
     return sum(map(_part, text)) * size * (_BOLD if bold else 1.0)
 
 
 def shortened(text: str, room: float, size: float, *, bold: bool = False) -> str:
-    """The text, without some of its middle if it does not fit: names differ at their ends."""
+    """The text, shortened in the middle if it does not fit, because names differ at their ends."""
     if width(text, size, bold=bold) <= room:
         return text
     keep = len(text) - 1
     while keep > 2:
-        # A bold guess first: names can be hundreds of characters long.
+        # Start with an estimate, because names can be hundreds of characters long.
         short = _without_middle(text, keep)
         taken = width(short, size, bold=bold)
         if taken <= room:
@@ -36,7 +36,7 @@ def shortened(text: str, room: float, size: float, *, bold: bool = False) -> str
 
 
 def wrapped(text: str, room: float, size: float, *, most: int) -> tuple[str, ...]:
-    """The text in lines that fit, `most` of them; the last one ends with an ellipsis if that is not all."""
+    """The text wrapped to at most `most` lines; the last ends with an ellipsis if the text is cut."""
     lines: list[str] = []
     line = ""
     for word in text.split():
@@ -75,12 +75,12 @@ def _part(character: str) -> float:
 
 
 def counted(count: int, word: str) -> str:
-    """How many of something: 1 step, 2 steps, 1,200 steps."""
+    """A count with its noun: 1 step, 2 steps, 1,200 steps."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def span(seconds: float) -> str:
-    """How long something took or takes, the way kubectl writes it: 95s, 12m, 3h, 4d."""
+    """A duration formatted as kubectl does: 95s, 12m, 3h, 4d."""
     whole = int(max(0.0, seconds))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if whole >= 2 * size:

@@ -1,1 +1,1 @@
-"""The HTTPS listener, certificates and their rotation, metrics, health, readiness."""
+"""The manager process: HTTPS listener, certificates and their rotation, metrics, health and readiness."""

@@ -1,4 +1,4 @@
-"""Answers that no handler has to make, and how an answer begins on the wire."""
+"""Standard HTTP error responses, and the response header on the wire."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from unwind.routes import Response
 
 AGAIN = (("retry-after", "1"),)
-# The API server's client repeats a request that was answered with Retry-After, within the webhook's timeout: load is
+# The API server's client retries a request that was answered with Retry-After, within the webhook's timeout: load is
 # spread over time instead of failing.
-BUSY = refusal(429, "Too much is going on here: try again in a second.", headers=AGAIN)
-# No Retry-After here, for the same reason: what to do without us is the failurePolicy's to decide, and at once.
-UNREADY = refusal(503, "This process does not know the cluster yet: its caches are being filled.")
-LATE = refusal(504, "There was no answer in time.")
-UNEXPECTED = refusal(500, "Something unexpected happened; the log of this process says what.")
+BUSY = refusal(429, "too many requests; retry in a second", headers=AGAIN)
+# No Retry-After here, for the same reason: the failurePolicy must apply at once.
+UNREADY = refusal(503, "not ready: caches are not synced yet")
+LATE = refusal(504, "timed out")
+UNEXPECTED = refusal(500, "internal error; see the log of the manager")
 
 
 def head(response: Response, date: bytes, *, keep: bool) -> bytes:
-    """The status line and the headers."""
+    """The status line and headers of a response."""
     start = _start(response.status, response.content_type, response.headers, keep)
     return b"%bdate: %b\r\ncontent-length: %d\r\n\r\n" % (start, date, len(response.body))
 
@@ -34,5 +34,5 @@ def _start(status: int, content_type: str, headers: tuple[tuple[str, str], ...],
     if not keep:
         lines.append("connection: close")
     if any("\r" in line or "\n" in line for line in lines):
-        raise ValueError("a header with a line break in it")
+        raise ValueError("header contains a line break")
     return ("\r\n".join(lines) + "\r\n").encode("latin-1")

@@ -1,4 +1,4 @@
-"""What callers verify us by, and the paths they call us at, kept current in the objects that register us."""
+"""Keep the CA bundle and path segments current in the objects that register our webhooks and hooks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logs.get(__name__)
 
 
 class Bundles:
-    """Writes CA bundle and path segments into every object that registers us, whenever one of them changes."""
+    """Writes CA bundle and path segments into each registration object when one of them changes."""
 
     name = "ca-bundles"
     ready = True
@@ -36,7 +36,7 @@ class Bundles:
         self._segments.subscribe(self._look_at_all)
 
     def use(self, bundle: bytes) -> None:
-        """From now on, this is what callers shall verify us by."""
+        """Use this CA bundle from now on."""
         self._bundle = bundle
         self._look_at_all()
 
@@ -72,7 +72,7 @@ class Bundles:
                 try:
                     found_now = await self._client.patch(trusting.resource, trusting.name, patch)
                 except UnwindError as error:
-                    # Somebody else wrote in between, or the server is away: what is there then is looked at again.
+                    # Concurrent write, or the server is unavailable: the object is read again and retried.
                     failures += 1
                     log.info("registration not updated, will retry", object=about, why=redacted(str(error)))
                     await backoff(failures)
@@ -88,9 +88,9 @@ class Bundles:
 
 
 def patch_of(found: Object, bundle: bytes, *, kind: str, key: bytes = b"") -> list[Object]:
-    """The JSON patch that puts the bundle, and the segments of the key, wherever the object says who is called.
+    """The JSON patch that writes the CA bundle, and the segments of the key, into every clientConfig of the object.
 
-    Empty if they are there already. Without a bundle or a key, what is there stays.
+    Empty if they are current. Without a bundle or a key, the existing value is kept.
     """
     wanted = base64.b64encode(bundle).decode()
     changes: list[Object] = []
@@ -105,13 +105,13 @@ def patch_of(found: Object, bundle: bytes, *, kind: str, key: bytes = b"") -> li
                 changes.append({"op": "add", "path": f"{path}/service/path", "value": better["service"]["path"]})
     if not changes:
         return []
-    # Places in a list are only good for the version that was looked at.
+    # List indexes are valid only for the resourceVersion that was read.
     same = {"op": "test", "path": "/metadata/resourceVersion", "value": found["metadata"]["resourceVersion"]}
     return [same, *changes]
 
 
 def _configs(found: Object, kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """Where, in kinds that have something called, it says who and by which authority."""
+    """The JSON pointers and values of all clientConfigs in an object of a kind."""
     places = [(f"/webhooks/{number}/clientConfig", one) for number, one in enumerate(found.get("webhooks") or [])]
     configs = [(path, webhook.get("clientConfig")) for path, webhook in places]
     spec = found.get("spec") or {}

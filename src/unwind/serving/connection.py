@@ -1,8 +1,8 @@
-"""One HTTP/1.1 connection: requests are read, bounded, handed to their route, and answered in order.
+"""One HTTP/1.1 connection: read, bound and route requests, and answer them in order.
 
-It is written on httptools directly, not on an ASGI server, because that is where the time went: see bench/serving.py.
-There is no timer for a request or a connection either. Each says until when it may go on as it does (`until`), and the
-listener looks at all of them ten times a second.
+Written directly on httptools, not on an ASGI server, for speed: see bench/serving.py. There is no timer per request or
+connection either. Each states until when it may stay in its state (`until`), and the listener checks all of them ten
+times a second.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-# A refused caller may still be sending: to close at once would reset the connection and lose the answer on its way.
+# A refused caller may still be sending: closing at once would reset the connection and lose the response.
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 16 << 20
 _PIPELINED = 16
-# Bodies up to this size are not accounted for: connections bound them well enough.
+# Bodies up to this size are not accounted for: the limit of connections bounds them.
 _SMALL = 64 << 10
 
 
@@ -42,13 +42,13 @@ class State(Enum):
     IDLE = auto()
     READING = auto()
     QUEUED = auto()
-    """For its turn."""
+    """Waits in the queue."""
     WORKING = auto()
     LINGERING = auto()
-    """For a caller that was refused to stop sending."""
+    """Waits for a refused caller to stop sending."""
 
 
-# The members of an enum are looked up in its class each time, which shows when it is done ten times a request.
+# Enum members are looked up in the class each time, which is measurable at ten times per request.
 _IDLE, _READING, _QUEUED, _WORKING, _LINGERING = State
 
 
@@ -59,10 +59,10 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._limits = listener.limits
         self.began = 0.0
-        """The last request, or the connection if there was none."""
+        """When the last request ended, or the connection began."""
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
-        # Called for each header of each request: a method of our own costs more than all that is done with them.
+        # Called for each header of each request: a method here would cost more than all other work on headers.
         self.on_header = self._headers.__setitem__
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
@@ -80,9 +80,9 @@ class Connection(asyncio.Protocol):
         self._last = False
         self.state = State.IDLE
         self.until = 0.0
-        """When it has gone on long enough in this state."""
+        """The deadline of the current state."""
 
-    # What the transport tells
+    # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -105,18 +105,18 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # another protocol was offered: the request is answered in this one, and what follows is not read
+            pass  # a protocol upgrade was offered: the request is answered in HTTP/1.1, and the rest is not read
         except httptools.HttpParserError:
-            self._refuse(refusal(400, "This is not an HTTP/1.1 request."))
+            self._refuse(refusal(400, "not an HTTP/1.1 request"))
         else:
             if self._in_head:
-                # The parser keeps an unfinished header to itself, so what has come in counts, not what it has told.
+                # The parser does not report an unfinished header, so the received bytes are counted.
                 self._head_bytes += len(data)
                 if self._head_bytes > self._limits.head_bytes:
-                    self._refuse(refusal(431, "The headers are too long."))
+                    self._refuse(refusal(431, "request headers too large"))
 
     def pause_writing(self) -> None:
-        """The caller does not read its answers: it gets no further ones until it does."""
+        """The caller does not read its responses: send no more until it does."""
         self._congested = True
         self._pause()
 
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
         self._congested = False
         self._go_on()
 
-    # What the parser tells
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         self.began = began = time.monotonic()
@@ -168,13 +168,13 @@ class Connection(asyncio.Protocol):
         length = len(exchange.body) + len(piece)
         limit = exchange.route.body_limit if exchange.route else self._limits.head_bytes
         if length > limit:
-            self._refuse(refusal(413, f"The body is too long: {limit} bytes are allowed."))
+            self._refuse(refusal(413, f"request body too large (limit: {limit} bytes)"))
         elif length > _SMALL and not self._hold(exchange, length):
             self._refuse((exchange.route and exchange.route.busy) or BUSY)
         elif not exchange.body:
             exchange.body = piece
         else:
-            # Pieces may be as small as a byte: a list of them would be many times the size of the body.
+            # Chunks may be as small as a byte: a list of them would be many times the size of the body.
             if isinstance(exchange.body, bytes):
                 exchange.body = bytearray(exchange.body)
             exchange.body += piece
@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
             self._pipeline.append(exchange)
             self._pause()
         else:
-            self._refuse(refusal(429, "Too many requests on one connection wait for their answers.", headers=AGAIN))
+            self._refuse(refusal(429, "too many pipelined requests on one connection", headers=AGAIN))
 
     # Requests, one at a time
 
@@ -197,10 +197,10 @@ class Connection(asyncio.Protocol):
         self._current = exchange
         route = exchange.route
         if route is None:
-            self._answer(exchange, refusal(404, "There is nothing at this path."))
+            self._answer(exchange, refusal(404, "not found"))
         elif exchange.method not in route.methods:
             allowed = ", ".join(route.methods)
-            wrong = refusal(405, f"Only {allowed} is answered here.", headers=(("allow", allowed),))
+            wrong = refusal(405, f"method not allowed; use {allowed}", headers=(("allow", allowed),))
             self._answer(exchange, wrong)
         elif not route.ready():
             self._answer(exchange, UNREADY)
@@ -232,7 +232,7 @@ class Connection(asyncio.Protocol):
             return _unexpected(route, error)
 
     def start(self) -> None:
-        """It is this connection's turn: the listener has made room for its request."""
+        """Start the queued request: the listener has a free place for it."""
         exchange, handler = self._current, self._awaited
         assert exchange and exchange.route and handler  # noqa: PT018, S101 - for the type checker
         self.state = _WORKING
@@ -247,13 +247,13 @@ class Connection(asyncio.Protocol):
             answer = _unexpected(route, error)
         finally:
             self._listener.release()
-        # A callback on the task would cost one more turn of the loop, which is a fifth of the whole request.
+        # A done callback on the task would cost one more loop iteration, a fifth of the whole request.
         if not exchange.answered:
             self._task = None
             self._answer(exchange, answer)
 
     def _answer(self, exchange: Exchange, response: Response) -> None:
-        """Write the answer; the connection is then free for the next request."""
+        """Write the response; the connection is then free for the next request."""
         exchange.answered = True
         self._current = None
         if exchange.held:
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Take the next request that has come already, and read on when there is none."""
+        """Start the next request that was received, or resume reading."""
         if not (self._pipeline or self._paused) or self._congested or self._current or self._transport.is_closing():
             return
         if self._pipeline:
@@ -291,26 +291,26 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _hold(self, exchange: Exchange, length: int) -> bool:
-        """Account for a body that has grown to this length, or is let go."""
+        """Account for a body that has grown to this length, or is released."""
         if not self._listener.hold(length - exchange.held):
             return False
         exchange.held = length
         return True
 
-    # Ends, good and bad
+    # Closing and errors
 
     def overdue(self) -> None:
-        """The time is over for what this connection is doing."""
+        """Handle the deadline of the current state."""
         exchange = self._current
         if self.state is _QUEUED and exchange and exchange.route:
-            self._give_up("there was no room")
+            self._give_up("no free place in time")
             self._answer(exchange, exchange.route.busy or BUSY)
         elif self.state is _WORKING and exchange and exchange.route:
             exchange.answered = True
-            self._give_up("the time for an answer is over")
+            self._give_up("timed out")
             self._answer(exchange, exchange.route.late or LATE)
         elif self.state is _READING:
-            self._refuse(refusal(408, "The request did not come in time."))
+            self._refuse(refusal(408, "request not received in time"))
         elif self.state is _LINGERING:
             self._transport.abort()
         else:
@@ -319,17 +319,17 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def finish(self) -> None:
-        """Answer what is under way, if anything, and then close."""
+        """Finish the current request, if any, then close."""
         self._last = True
         if self.state is _IDLE:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once, whatever is under way."""
+        """Close at once."""
         self._transport.abort()
 
     def _refuse(self, response: Response) -> None:
-        """Answer something that is not read to its end, and listen no longer."""
+        """Answer a request that is not read to its end, and read no more."""
         exchange, now = self._reading, time.monotonic()
         route = exchange.route if exchange else None
         self._listener.requests.observe(
@@ -337,15 +337,15 @@ class Connection(asyncio.Protocol):
         )
         self._abandon()
         self._transport.write(head(response, self._listener.date, keep=False) + response.body)
-        # It is closed when the caller has closed, or has had time to read what was written.
+        # Closed when the caller closes, or after the time to read the response.
         self.state = _LINGERING
         self.until = now + _LINGER_SECONDS
         if self._paused:
             self._transport.resume_reading()
 
     def _abandon(self) -> None:
-        """Nobody waits for the answers any more."""
-        self._give_up("the caller has gone")
+        """The caller is gone: drop all requests."""
+        self._give_up("connection closed by the caller")
         for exchange in (self._reading, self._current, *self._pipeline):
             if exchange:
                 exchange.answered = True
@@ -354,13 +354,13 @@ class Connection(asyncio.Protocol):
         self._pipeline.clear()
 
     def _give_up(self, why: str) -> None:
-        """End the handler, wherever it is: in the queue, about to begin, or at work."""
+        """Cancel the handler in any state: queued, about to start, or running."""
         handler, self._awaited = self._awaited, None
         task, self._task = self._task, None
         if task:
             task.cancel(why)
         if handler:
-            # A task that is cancelled before it begins never does, and so gives nothing back itself.
+            # A task that is cancelled before it starts never runs, so it cannot release its place itself.
             handler.close()
             if task:
                 self._listener.release()
@@ -369,6 +369,6 @@ class Connection(asyncio.Protocol):
 
 
 def _unexpected(route: Route, error: BaseException) -> Response:
-    """The log gets to know what it was, the caller does not."""
-    log.error("a handler failed", route=route.name, exc_info=error)
+    """Log the error; the caller gets only a 500."""
+    log.error("request handler failed", route=route.name, exc_info=error)
     return UNEXPECTED

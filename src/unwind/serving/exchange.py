@@ -1,4 +1,4 @@
-"""A request and its answer, on their way through a connection."""
+"""One request on a connection, and its response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Exchange:
-    """A request whose headers have come and, once it is out, its answer."""
+    """A request whose headers were received, and its response."""
 
     __slots__ = ("answered", "began", "body", "headers", "held", "keep_alive", "method", "query", "route", "until")
 
@@ -37,15 +37,15 @@ class Exchange:
         self.keep_alive = keep_alive
         self.body: bytes | bytearray = b""
         self.held = 0
-        """How much of the body is accounted for."""
+        """The accounted bytes of the body."""
         self.answered = False
 
 
 @lru_cache(maxsize=256)
 def seconds_for(query: bytes, default: float, longest: float) -> float:
-    """How long an answer may take: a little less than the caller waits, so that it is there before that is over.
+    """The seconds for a response: slightly less than the caller's timeout, so that it arrives before that.
 
-    The API server and Cluster API both say how long they wait.
+    The API server and Cluster API both send their timeout.
     """
     waits = default
     for part in query.split(b"&"):

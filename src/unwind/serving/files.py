@@ -1,4 +1,4 @@
-"""Certificates in files that somebody else renews: they are read again when they change."""
+"""Reload certificate files when they change."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Signature = tuple[tuple[int, int, int], ...]
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """Files that belong together, and what to do with what is in them."""
+    """Files that belong together, and the function that uses their contents."""
 
     option: str
     paths: tuple[Path, ...]
     use: Callable[[Sequence[bytes]], Awaitable[None]]
-    """Raises ValueError if it cannot be used."""
+    """Raises ValueError if the contents are invalid."""
 
 
 class Files:
-    """Looks at files every now and then, and hands on what has changed.
+    """Polls files and passes on changed contents.
 
-    They are looked at, not subscribed to: a mounted Secret is exchanged by a symbolic link two directories up, which
-    no notification for the file tells.
+    Polled, because a mounted Secret is replaced by a symbolic link two directories up, which a file notification does
+    not report.
     """
 
     name = "files"
@@ -39,7 +39,7 @@ class Files:
     def __init__(self, watched: Sequence[Watched], *, interval: float = 1.0) -> None:
         self._watched = watched
         self._interval = interval
-        # Whoever read them at the start did so a while ago: the first look hands on what is there.
+        # The files may have changed since they were read at startup: the first poll always passes them on.
         self._seen: list[Signature] = [() for _ in watched]
 
     async def run(self) -> None:
@@ -47,7 +47,7 @@ class Files:
             for number, one in enumerate(self._watched):
                 seen = await asyncio.to_thread(_signature, one.paths)
                 if seen != self._seen[number]:
-                    # Noted before it is read: what changes in between is seen the next time.
+                    # Recorded before reading, so that a change in between is seen by the next poll.
                     self._seen[number] = seen
                     await self._hand_on(one)
             await asyncio.sleep(self._interval)
@@ -57,25 +57,25 @@ class Files:
         try:
             await watched.use(await asyncio.to_thread(read, watched.paths, option=watched.option))
         except (UnwindError, ValueError) as error:
-            # A certificate and its key are written one after the other, so the first look may find them at odds.
-            log.warning("new files cannot be used, the old ones are kept", files=about, why=str(error))
+            # Certificate and key are written one after the other, so a poll may find a mismatch.
+            log.warning("file reload failed, keeping the previous content", files=about, why=str(error))
         else:
-            log.info("files are used", files=about)
+            log.info("files reloaded", files=about)
 
 
 def read(paths: Sequence[Path], *, option: str) -> list[bytes]:
-    """What is in the files. Raises UnwindError."""
+    """The contents of the files. Raises UnwindError."""
     contents = []
     for path in paths:
         try:
             contents.append(path.read_bytes())
         except OSError as error:
-            raise UnwindError(f"{path} cannot be read ({error.strerror})", remedy=f"check {option}") from error
+            raise UnwindError(f"cannot read {path}: {error.strerror}", remedy=f"check {option}") from error
     return contents
 
 
 def _signature(paths: Sequence[Path]) -> Signature:
-    """Another one when a file is written or exchanged."""
+    """A value that changes when a file is written or replaced."""
     found = []
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""Following one object: what it is like now, and whenever it changes."""
+"""Watch one object by name."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 _PATIENCE = (1.0, 30.0)
-# A server that ends every watch at once is asked twice a second, and not as fast as it answers.
+# The minimal interval between watches, for a server that closes each at once.
 _BREATH = 0.5
 
 
 async def follow(
     client: Client, resource: Resource, name: str, *, namespace: str | None = None
 ) -> AsyncGenerator[Object | None, None]:
-    """The object, now and after every change; None while there is none. Never ends, whatever the server does.
+    """Yields the object now and after every change; None while it does not exist. Never ends; errors are retried.
 
-    One name of a kind is all that is read, so that rights can be given for it alone.
+    Reads a single name, so that RBAC can be restricted to it.
     """
     fields, failures = f"metadata.name={name}", 0
     while True:
@@ -48,7 +48,7 @@ async def follow(
                     for line in batch:
                         event = msgspec.json.decode(line, type=Event)
                         if event.type == "ERROR":
-                            break  # too old to go on from, most likely: the watch ends with it
+                            break  # most likely an expired resourceVersion, which ends the watch
                         if event.type != "BOOKMARK":
                             yield None if event.type == "DELETED" else event.object
             await asyncio.sleep(_BREATH)
@@ -56,11 +56,11 @@ async def follow(
             failures += 1
             if failures == 1:
                 about = f"{resource.kind}/{namespace}/{name}" if namespace else f"{resource.kind}/{name}"
-                log.warning("cannot be followed for now", object=about, why=str(error))
+                log.warning("watch failed, will retry", object=about, why=str(error))
             await backoff(failures)
 
 
 async def backoff(failures: int) -> None:
-    """Wait after so many failures in a row: longer each time, and not all replicas in the same moment."""
+    """Sleep after consecutive failures, with exponential backoff and jitter."""
     first, longest = _PATIENCE
     await asyncio.sleep(min(longest, first * 2.0 ** min(failures - 1, 10)) * random.uniform(0.8, 1.2))  # noqa: S311

@@ -1,4 +1,4 @@
-"""The key of our paths, followed: a rotation, or a Secret that was deleted, takes effect while the process runs."""
+"""Watch the path key Secret, so that rotation and deletion take effect without a restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logs.get(__name__)
 
 
 class SharedPathKeys:
-    """The keys in the Secret: created if there are none, followed when others rotate them."""
+    """The path keys in the Secret: created if missing, and watched for rotation."""
 
     name = "path-keys"
     ready = True
@@ -37,7 +37,7 @@ class SharedPathKeys:
         self._known: PathKeys | None = None
 
     async def obtain(self) -> None:
-        """Have the keys to start with. Raises UnwindError."""
+        """Read or create the keys at startup. Raises UnwindError."""
         now = self._clock.now()
         keys = await path_keys.obtain(self._client, self._namespace, now=now, known=self._known)
         if self._known and keys != self._known:
@@ -59,8 +59,8 @@ class SharedPathKeys:
                             if path_keys.read(found) != self._known:
                                 break
             except TimeoutError:
-                pass  # the previous key is not accepted any more
+                pass  # the previous key has expired
             except UnwindError as error:
                 failures += 1
-                log.warning("path segments cannot be followed, will retry", why=str(error))
+                log.warning("path key watch failed, will retry", why=str(error))
                 await backoff(failures)

@@ -1,4 +1,4 @@
-"""What the metrics listener answers: whether the process lives, whether it is ready, and what it has counted."""
+"""The routes of the metrics listener: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _READ = ("GET", "HEAD")
 
 
 class Readiness:
-    """Whether everything in this process can do its work."""
+    """Whether all components of this process are ready."""
 
     def __init__(self) -> None:
         self._parts: list[Part] = []
@@ -31,7 +31,7 @@ class Readiness:
 
     @property
     def missing(self) -> list[str]:
-        """What is not ready yet, by name; nothing, if all is."""
+        """The names of components that are not ready; empty if all are."""
         if self.stopping:
             return ["stopping"]
         if not self.started:

@@ -1,4 +1,4 @@
-"""A listener: a socket, its connections, and the room that they share."""
+"""The HTTPS listener: a socket, its connections, and their shared limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOOK_AROUND = 0.1
 
 
 class Listener:
-    """Answers requests on one socket, by the routes it was given."""
+    """Serves routes on one socket."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Listener:
         requests: Requests | None = None,
         segments: Segments | None = None,
     ) -> None:
-        """`segments`: where it is given, every path has to begin with the secret segment of its route."""
+        """`segments`: if set, every path must begin with the secret segment of its route."""
         self.name = name
         self.limits = limits
         self.requests = requests or Requests()
@@ -62,7 +62,7 @@ class Listener:
             self._derive()
 
     def add(self, route: Route) -> None:
-        """Answer at one more path."""
+        """Add a route."""
         path = route.path.encode()
         if path in self.routes:
             raise ValueError(f"two routes for {route.path}")
@@ -77,7 +77,7 @@ class Listener:
         self._accepted = {path: [segment(key, path).encode() for key in keys] for path in paths}
 
     def route_at(self, path: bytes) -> Route | None:
-        """What answers at a path, if its segment is one of those that are accepted."""
+        """The route at a path, if its secret segment is accepted."""
         if self._segments is None:
             return self.routes.get(path)
         given, slash, rest = path[1:].partition(b"/")
@@ -90,7 +90,7 @@ class Listener:
         return route if found else None
 
     async def open(self, listening: socket.socket) -> None:
-        """Start to answer on this socket."""
+        """Start serving on this socket."""
         self.loop = asyncio.get_running_loop()
         self._look_around()
         secured = self._tls is not None
@@ -104,7 +104,7 @@ class Listener:
         )
 
     async def close(self, *, grace: float) -> None:
-        """Accept nothing more, let what is under way finish within so many seconds, and close."""
+        """Accept no more requests, let those in flight finish within `grace` seconds, and close."""
         if self._server is None:
             return
         self._server.close()
@@ -127,25 +127,25 @@ class Listener:
 
     @property
     def under_way(self) -> int:
-        """Requests being answered now."""
+        """The number of requests in flight."""
         return self._under_way
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for their turn."""
+        """The number of queued requests."""
         return len(self._queue)
 
     @property
     def connections(self) -> int:
         return len(self._connections)
 
-    # What connections tell
+    # Callbacks of connections
 
     def opened(self, connection: Connection) -> None:
         self._all_gone.clear()
         self._connections.add(connection)
         if len(self._connections) > self.limits.connections:
-            # The one that has been idle longest goes: that is the new one, if all others are at work.
+            # Close the longest idle connection, which is the new one if all others are busy.
             min((one for one in self._connections if one.state is State.IDLE), key=lambda one: one.began).finish()
 
     def lost(self, connection: Connection) -> None:
@@ -153,10 +153,10 @@ class Listener:
         if not self._connections:
             self._all_gone.set()
 
-    # The room they share
+    # Shared limits
 
     def admit(self, connection: Connection) -> bool:
-        """Take a place for a request; without one, the connection waits for its turn."""
+        """Reserve a place for a request; if there is none, the connection is queued."""
         if self._under_way < self.limits.under_way:
             self._under_way += 1
             return True
@@ -164,19 +164,19 @@ class Listener:
         return False
 
     def leave_queue(self, connection: Connection) -> None:
-        """Wait no longer."""
+        """Remove a connection from the queue."""
         with contextlib.suppress(ValueError):
             self._queue.remove(connection)
 
     def release(self) -> None:
-        """A place is free: it goes to whoever has waited longest."""
+        """Release a place, which goes to the longest waiting connection."""
         if self._queue:
             self._queue.popleft().start()
         else:
             self._under_way -= 1
 
     def hold(self, number: int) -> bool:
-        """Account for the bytes of a body; False if there is no memory for them, and then they are not counted."""
+        """Account for the bytes of a body; False, without counting them, if the limit is exceeded."""
         if number > 0 and self._bodies + number > self.limits.bodies_bytes:
             return False
         self._bodies += number

@@ -1,8 +1,8 @@
-"""When our own certificates are renewed, and how: a pure rule over what is kept in the Secret.
+"""Renewal rule of our own certificates: a pure function over what is stored in the Secret.
 
-An authority signs the serving certificate. Callers verify against the bundle: every authority that is still valid. A
-new authority first joins the bundle and signs only when everyone has had time to learn of it; the old one stays in the
-bundle until it ends. So at no moment is a certificate shown that somebody cannot verify.
+A CA signs the serving certificate. Callers verify against the CA bundle: every CA that is still valid. A new CA is
+first added to the bundle, and signs only after all callers had time to receive it; the old CA stays in the bundle until
+it expires. So the served certificate can be verified by every caller at any time.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """How long things last. Each is renewed when two thirds of its time are over."""
+    """Lifetimes. Each certificate is renewed after two thirds of its lifetime."""
 
     authority: dt.timedelta = dt.timedelta(days=730)
     server: dt.timedelta = dt.timedelta(days=90)
-    """Less than a third of the authority's, so that it changes over to the next one before the old one ends."""
+    """Less than a third of the CA's lifetime, so that it is signed by the next CA before the old one expires."""
     overlap: dt.timedelta = dt.timedelta(hours=1)
-    """How long a new authority is only told of, before it signs."""
+    """How long a new CA is only in the bundle before it signs."""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What the replicas share."""
+    """What the replicas share in the Secret."""
 
     server: KeyPair
     authority: KeyPair
-    """The newest, which signs."""
+    """The newest CA, which signs."""
     bundle: bytes
-    """What callers verify against: the authorities that are still valid, the newest first."""
+    """The CA bundle: all valid CAs, the newest first."""
 
 
 def renewed(kept: Kept | None, *, hosts: Sequence[str], terms: Terms, now: dt.datetime) -> Kept:
-    """What has to be kept from now on: the same value, if nothing is due.
+    """What to store from now on: the same value if nothing is due.
 
-    Nothing kept, or nothing that could be used, is made anew. The certificate is for these hosts and for those it was
-    for already: replicas that are called by different names share it.
+    Missing or unusable certificates are created. The certificate covers these hosts and those that it covered before,
+    because replicas that are called by different names share it.
     """
     facts = _facts(kept)
     if kept is None or facts is None:
@@ -89,7 +89,7 @@ class _Facts(msgspec.Struct, frozen=True):
 
 
 def _facts(kept: Kept | None) -> _Facts | None:
-    """What the certificates say; None if something is missing, broken, or does not fit together."""
+    """The parsed certificates; None if something is missing, invalid or inconsistent."""
     if kept is None:
         return None
     try:
@@ -108,7 +108,7 @@ def _facts(kept: Kept | None) -> _Facts | None:
 
 
 def _new_authority(terms: Terms, now: dt.datetime) -> Authority:
-    # Each has a name of its own: where several are trusted, that is how the right one is found.
+    # A unique name per CA: clients with several trusted CAs select the right one by name.
     return Authority(f"unwind-serving@{now:%Y%m%dT%H%M%S%f}", lifetime=terms.authority, now=now)
 
 
@@ -118,7 +118,7 @@ def _sign(authority: Authority, hosts: Sequence[str], terms: Terms, now: dt.date
 
 
 def _signs_from(authority: x509.Certificate, bundle: Sequence[x509.Certificate], terms: Terms) -> dt.datetime:
-    """From when on it may sign. The only one there is has nobody to give time to."""
+    """When the CA may start to sign; a single CA may sign at once."""
     return _made(authority) + (terms.overlap if len(bundle) > 1 else dt.timedelta())
 
 

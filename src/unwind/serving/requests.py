@@ -1,7 +1,7 @@
-"""What is counted of requests.
+"""Metrics of HTTP requests.
 
-Plain numbers, because everything happens on one thread; Prometheus' own types lock and look up for every count, which
-is a tenth of what a whole request takes.
+Plain numbers, because everything runs on one thread; the Prometheus types lock and look up on every count, which is a
+tenth of the time of a whole request.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class _Count:
 
 
 class Requests(Collector):
-    """Requests by listener, route and class of status; how long they took; how many are under way."""
+    """Metrics of requests by listener, route and status class: count, duration, in flight."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], _Count] = {}
         self._listeners: list[Listener] = []
 
     def watch(self, listener: Listener) -> None:
-        """Tell also how much is going on there."""
+        """Also collect the gauges of this listener."""
         self._listeners.append(listener)
 
     def observe(self, listener: str, route: str, status: int, seconds: float) -> None:
-        """Count an answer. `route` is the name of a route, or nothing for paths that have none."""
+        """Count a response. `route`: the name of a route, empty for unknown paths."""
         count = self._counts.get((listener, route))
         if count is None:
             count = self._counts[listener, route] = _Count()
@@ -55,11 +55,11 @@ class Requests(Collector):
 
     def collect(self) -> Iterator[Metric]:
         answers = CounterMetricFamily(
-            "unwind_http_requests", "Requests answered.", labels=("listener", "route", "status")
+            "unwind_http_requests", "Number of HTTP requests answered.", labels=("listener", "route", "status")
         )
         times = HistogramMetricFamily(
             "unwind_http_request_duration_seconds",
-            "From the first byte of a request to its answer.",
+            "Seconds from the first byte of a request to its response.",
             labels=("listener", "route"),
         )
         for (listener, route), count in self._counts.items():
@@ -71,9 +71,9 @@ class Requests(Collector):
         yield answers
         yield times
         for gauge in (
-            GaugeMetricFamily("unwind_http_under_way", "Requests being answered.", labels=("listener",)),
-            GaugeMetricFamily("unwind_http_waiting", "Requests that wait for their turn.", labels=("listener",)),
-            GaugeMetricFamily("unwind_http_connections", "Connections open.", labels=("listener",)),
+            GaugeMetricFamily("unwind_http_under_way", "Number of HTTP requests in flight.", labels=("listener",)),
+            GaugeMetricFamily("unwind_http_waiting", "Number of queued HTTP requests.", labels=("listener",)),
+            GaugeMetricFamily("unwind_http_connections", "Number of open connections.", labels=("listener",)),
         ):
             for one in self._listeners:
                 gauge.add_metric((one.name,), getattr(one, gauge.name.removeprefix("unwind_http_")))

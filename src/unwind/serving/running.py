@@ -1,4 +1,4 @@
-"""`unwind run`: one process with everything in it, from the first socket to the last answer."""
+"""The manager process of `unwind run`: startup, components and graceful shutdown."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-# Whoever has something to run or to answer is entered here.
+# Register here each package that has controllers to run or routes to serve.
 CONTRIBUTORS: tuple[Contributor, ...] = (external.contribute, clusters.contribute, protecting.contribute)
 
-# Probes and scrapes are few; whoever else finds this port gets little of it.
+# Few requests are expected here (probes, scrapes), so the limits are low.
 _METRICS_LIMITS = Limits(connections=64, under_way=8, idle_seconds=60.0)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process is told when it starts."""
+    """The options of the manager process."""
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -93,10 +93,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_process(options: Options) -> None:
-    """Run on an event loop that code of other packages cannot end. Raises UnwindError for what a person must correct.
+    """Run on an event loop that plugin code cannot end. Raises UnwindError for invalid configuration.
 
-    SystemExit or KeyboardInterrupt in a task or a callback leaves the loop, whoever raised it. The loop is only
-    stopped: the task or its parent gets the exception as well, and everything else continues when it is run again.
+    A SystemExit or KeyboardInterrupt in any task or callback leaves the loop. The loop is only stopped: the task or its
+    parent gets the exception as well, and everything else continues when the loop is run again.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         loop = runner.get_loop()
@@ -107,18 +107,18 @@ def run_process(options: Options) -> None:
             except (SystemExit, KeyboardInterrupt) as error:
                 if work.done() or not _signals_handled():
                     raise
-                log.exception("code of a plugin tried to end the process", error=described(error))
+                log.exception("plugin tried to end the process", error=described(error))
             else:
                 return
 
 
 def _signals_handled() -> bool:
-    """Whether signals are told to the loop. Until then, KeyboardInterrupt comes from a person."""
+    """Whether the loop handles signals. Until then, KeyboardInterrupt comes from Ctrl-C."""
     return signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL)
 
 
 async def run(options: Options, *, contributors: Sequence[Contributor] = CONTRIBUTORS) -> None:
-    """Run until told to stop by a signal. Raises UnwindError for what a person has to put right."""
+    """Run until a signal stops it. Raises UnwindError for invalid configuration."""
     stopping = _Stopping()
     _tune_collection()
     try:
@@ -132,7 +132,7 @@ async def run(options: Options, *, contributors: Sequence[Contributor] = CONTRIB
 
 
 class _Stopping:
-    """Told to stop by SIGTERM or SIGINT; told twice, at once."""
+    """Set by SIGTERM or SIGINT; the second signal stops at once."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -158,7 +158,7 @@ class _Process:
         self._segments = Segments()
 
     async def start(self, contributors: Sequence[Contributor]) -> None:
-        """Listen. Nothing is logged before all that a person could have got wrong was found to be right."""
+        """Start listening. Nothing is logged before the configuration was checked."""
         options = self._options
         connection = await asyncio.to_thread(kubeconfig.load, options.kubeconfig, context=options.context)
         serves, controls = Role.SERVING in options.roles, Role.CONTROLLERS in options.roles
@@ -166,7 +166,7 @@ class _Process:
         called = self._take(options.listen, "--listen") if serves else None
 
         observed = Metrics(self._registry)
-        # Leases go by a way of their own: behind thousands of other requests a renewal comes too late.
+        # Leases use their own client: queued behind thousands of requests, a renewal would be late.
         client, for_leases = [
             await self._stack.enter_async_context(
                 Client(connection, user_agent=MANAGER_USER_AGENT, observe=observed.called)
@@ -200,14 +200,14 @@ class _Process:
             protection=options.protection,
             segments=self._segments,
         )
-        # Before anything is registered by them, and before anything is answered.
+        # Before they are used for registrations and routes.
         path_keys = SharedPathKeys(client, self._segments, namespace=options.namespace)
         await path_keys.obtain()
         shares = [contribute(surroundings) for contribute in contributors]
         parts: list[Part] = [recorder, path_keys]
         parts += [shards, *(part for share in shares for part in share.controllers)] if controls else []
         parts += [part for share in shares for part in share.servants] if serves else []
-        self._parts += dict.fromkeys(parts)  # a cache may serve both, and runs once
+        self._parts += dict.fromkeys(parts)  # a cache may be used by both roles, and runs once
         tls = await self._secure(client, [one for share in shares for one in share.trusting]) if serves else None
 
         log.info("started", server=connection.server, version=version.git_version, roles=",".join(options.roles))
@@ -221,7 +221,7 @@ class _Process:
         self._readiness.started = True
 
     async def work(self, stopping: _Stopping) -> None:
-        """Run all parts until a signal comes; then answer what is under way, and only then stop them."""
+        """Run all components until a signal arrives; then finish requests in flight before stopping them."""
         grace = self._options.shutdown_grace
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(part.run(), name=part.name) for part in self._parts]
@@ -230,7 +230,7 @@ class _Process:
             log.info("stopping", grace=grace)
             if self._https and not await unless(stopping.now, self._https.close(grace=grace)):
                 self._https.abort()
-            # Shards last: whoever takes them over may then rely on it that nothing is under way here any more.
+            # Release shards last, so that the next owner can rely on nothing running here any more.
             leases = [task for task, part in zip(tasks, self._parts, strict=True) if isinstance(part, Shards)]
             for task in set(tasks) - set(leases):
                 task.cancel()
@@ -242,7 +242,7 @@ class _Process:
                 task.cancel()
 
     async def _secure(self, client: Client, trusting: Sequence[Trusting]) -> Tls:
-        """Find the certificate to show, and see to it that it stays fresh."""
+        """Load or create the serving certificate, and keep it renewed."""
         callers, watched = None, []
         bundles = Bundles(client, trusting, self._segments)
         self._parts.append(bundles)
@@ -251,7 +251,9 @@ class _Process:
             try:
                 x509.load_pem_x509_certificates(callers)
             except ValueError as error:
-                raise UnwindError(f"{path} has no certificate in it", remedy="check --client-ca") from error
+                raise UnwindError(
+                    f"cannot use {path}: it contains no certificate", remedy="check --client-ca"
+                ) from error
             watched.append(Watched("--client-ca", (path,), lambda contents: tls.admit(contents[0])))
         if self._options.tls_cert and self._options.tls_key:
             paths = (self._options.tls_cert, self._options.tls_key)
@@ -271,7 +273,7 @@ class _Process:
         try:
             tls = await asyncio.to_thread(Tls, pair, callers=callers)
         except ValueError as error:
-            raise UnwindError(f"HTTPS cannot be served: {error}", remedy="check --tls-cert and --tls-key") from error
+            raise UnwindError(f"cannot serve HTTPS: {error}", remedy="check --tls-cert and --tls-key") from error
         if watched:
             self._parts.append(Files(watched))
         _show_expiry(self._registry, tls)
@@ -294,10 +296,10 @@ class _Version(msgspec.Struct, rename="camel"):
 
 
 def _tune_collection() -> None:
-    """Look for garbage in circles less often: every search goes through what thousands of requests under way hold on
-    to, and at Python's own pace it took a sixth of the time of a removal. But look at all of it then: each removal
-    leaves a circle with all that it knew, and a few of them unnoticed are as much memory as the rest."""
-    gc.freeze()  # what was imported stays
+    """Tune garbage collection: run it less often, because each run traverses the objects of thousands of requests in
+    flight, and at Python's default pace it took a sixth of the time of a removal. But collect all generations then:
+    each removal leaves a reference cycle with its data, and a few of them are as much memory as everything else."""
+    gc.freeze()  # imported modules are never garbage
     gc.set_threshold(10_000, 2, 2)
 
 
@@ -305,23 +307,21 @@ async def _refuse_rivals(client: Client) -> None:
     against = [one for one in await rivals.find(client, now=datetime.now(UTC)) if not one.rival.coexists]
     if against:
         told = ", ".join(f"{one.rival.name} ({one.found})" for one in against)
-        raise UnwindError(
-            f"another system's controller is alive and would work against this one: {told}", remedy=against[0].remedy
-        )
+        raise UnwindError(f"cannot start: conflicting controllers are running: {told}", remedy=against[0].remedy)
 
 
 def _identity() -> str:
-    """What this process is called among its replicas: never again the same, and fit for the name of a Lease."""
+    """The unique identity of this replica, valid as the name of a Lease."""
     host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower())[:40].strip("-")
     return f"{host or 'manager'}-{uuid.uuid4().hex[:8]}"
 
 
 def _tell_unled(error: Exception) -> None:
-    log.warning("the Leases of this replica cannot be kept, so it may stop acting", why=str(error))
+    log.warning("lease renewal failed, will retry", why=str(error))
 
 
 def _hosts(options: Options) -> list[str]:
-    """What callers call us by: the Service, this machine, and what was said."""
+    """The host names for the certificate: the Service, this machine, and --tls-hosts."""
     service = f"{SERVICE}.{options.namespace}.svc"
     named = [options.listen.host] if not options.listen.everywhere else []
     return [service, f"{service}.cluster.local", "localhost", "127.0.0.1", "::1", *named, *options.hosts]
@@ -333,6 +333,6 @@ def _show_expiry(registry: CollectorRegistry, tls: Tls) -> None:
 
     Gauge(
         "unwind_serving_certificate_expiry_timestamp_seconds",
-        "When the certificate that is shown ends.",
+        "Expiry of the serving certificate as a Unix timestamp.",
         registry=registry,
     ).set_function(ends)

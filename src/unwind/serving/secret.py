@@ -1,11 +1,11 @@
-"""Certificates made and renewed by Unwind itself, in a Secret that all replicas share.
+"""The serving certificate that Unwind creates and renews, in a Secret that all replicas share.
 
-It holds the serving certificate with its key (`tls.crt`, `tls.key`), what callers verify against (`ca.crt`, where
-Cluster API's inject-ca-from-secret looks for it too) and the key of the authority (`ca.key`). That one lies beside the
-others because it is worth no more than they are: whoever can read `tls.key` can already answer in our name.
+The Secret holds the serving certificate with its key (`tls.crt`, `tls.key`), the CA bundle (`ca.crt`, which Cluster
+API's inject-ca-from-secret reads too) and the key of the CA (`ca.key`). The CA key is in the same Secret because it
+needs no more protection: a reader of `tls.key` can already impersonate us.
 
-Replicas do not talk to each other. Each looks when something is due and writes it by compare-and-swap; the one that
-comes too late takes what the other has written.
+Replicas do not talk to each other. Each checks when something is due and writes it by compare-and-swap; a replica that
+is late uses what the other wrote.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 NAME = CERTIFICATE
-# So that a clock that was set, or a machine that slept, delays a renewal by a day at most.
+# Limits the delay of a renewal to a day if the clock was changed or the machine slept.
 _LONGEST_WAIT = 86400.0
 _SHORTEST_WAIT = 1.0
 
 
 class SharedCertificate:
-    """The certificate in the Secret: made if there is none, renewed in time, followed when others change it.
+    """The certificate in the Secret: created if missing, renewed in time, reloaded when others change it.
 
-    A Secret without our label belongs to somebody else (cert-manager, say): it is used and never written.
+    A Secret without our label belongs to another system (such as cert-manager): it is used but never written.
     """
 
     name = "certificate"
@@ -69,24 +69,24 @@ class SharedCertificate:
         self._use: Callable[[KeyPair, bytes], Awaitable[None]] | None = None
 
     async def obtain(self) -> tuple[KeyPair, bytes]:
-        """The certificate to start with, and what callers verify it against. Raises UnwindError."""
+        """The certificate at startup, and its CA bundle. Raises UnwindError."""
         self._shown = _readable(await self._settle(await self._read()))
         if self._shown is None:
             raise UnwindError(
-                f"Secret {self._namespace}/{NAME} is not ours and has no certificate in it",
-                remedy=f"delete it, and it is made anew, or put tls.crt, tls.key and ca.crt into it ({_about_label()})",
+                f"cannot use Secret {self._namespace}/{NAME}: it was not created by Unwind and has no certificate",
+                remedy=f"delete it to have it created, or add tls.crt, tls.key and ca.crt ({_about_label()})",
             )
         return self._shown
 
     def then(self, use: Callable[[KeyPair, bytes], Awaitable[None]]) -> None:
-        """Have this called with every certificate that follows the first one. It raises ValueError if it is bad."""
+        """Call `use` with each certificate after the first. `use` raises ValueError if it is invalid."""
         self._use = use
 
     async def run(self) -> None:
         failures = 0
         while True:
             try:
-                # Outside the time limit: what is due is done, however long the server takes.
+                # Outside the timeout: what is due is done, however long the server takes.
                 await self._take(await self._read())
                 async with asyncio.timeout(self._wait()) as due:
                     secrets = follow(self._client, SECRETS, NAME, namespace=self._namespace)
@@ -99,32 +99,30 @@ class SharedCertificate:
                 pass  # something is due
             except UnwindError as error:
                 failures += 1
-                log.warning("the certificate cannot be looked after for now", object=self._about, why=str(error))
+                log.warning("certificate renewal failed, will retry", object=self._about, why=str(error))
                 await backoff(failures)
 
     async def _take(self, found: Object | None) -> None:
         now = _readable(await self._settle(found))
         if now is None:
-            log.warning("no certificate in it, the old one is kept", object=self._about)
+            log.warning("certificate missing, keeping the previous one", object=self._about)
         elif now != self._shown:
             try:
                 if self._use:
                     await self._use(*now)
             except ValueError as error:
-                log.warning(
-                    "a certificate that cannot be used, the old one is kept", object=self._about, why=str(error)
-                )
+                log.warning("certificate invalid, keeping the previous one", object=self._about, why=str(error))
             else:
                 self._shown = now
-                log.info("a new certificate is used", object=self._about)
+                log.info("certificate reloaded", object=self._about)
 
     async def _settle(self, found: Object | None) -> Object:
-        """The Secret, once nothing in it is due any more."""
+        """The Secret after everything that was due is written."""
         while True:
             if found is not None and not _ours(found):
                 self._kept = None
                 return found
-            # One that was deleted is put back as it was: nobody has to learn of another authority.
+            # A deleted Secret is restored unchanged, so that callers need no new CA.
             kept = _kept(found) if found is not None else self._kept
             wanted = renewed(kept, hosts=self._hosts, terms=self._terms, now=self._clock.now())
             if found is not None and wanted == kept:
@@ -133,9 +131,9 @@ class SharedCertificate:
             try:
                 found = await self._write(found, wanted)
             except (AlreadyExistsError, ConflictError):
-                found = await self._read()  # another replica was faster
+                found = await self._read()  # another replica wrote it first
             else:
-                log.info("a certificate was made or renewed", object=self._about)
+                log.info("certificate renewed", object=self._about)
 
     async def _read(self) -> Object | None:
         try:
@@ -164,14 +162,14 @@ class SharedCertificate:
             return await self._client.create(SECRETS, {**secret, "data": encoded})
         except NotFoundError as error:
             raise UnwindError(
-                f"there is no namespace {self._namespace!r} for the certificate of this manager",
+                f"cannot store the serving certificate: namespace {self._namespace!r} not found",
                 remedy="run `unwind install`, or choose another one with --namespace",
             ) from error
         except ApiError as error:
             if error.code != 403:
                 raise
             raise UnwindError(
-                f"this manager may not write its certificate in namespace {self._namespace!r} ({error.status.message})",
+                f"cannot store the serving certificate in namespace {self._namespace!r}: {error.status.message}",
                 remedy="run `unwind install` for this namespace, or choose another one with --namespace",
             ) from error
 
@@ -188,7 +186,7 @@ class SharedCertificate:
 
 
 def _about_label() -> str:
-    return f"ours has the label {names.MANAGED_BY_LABEL}={names.MANAGED_BY_UNWIND}"
+    return f"Unwind's own has the label {names.MANAGED_BY_LABEL}={names.MANAGED_BY_UNWIND}"
 
 
 def _ours(secret: Object) -> bool:

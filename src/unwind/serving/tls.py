@@ -1,4 +1,4 @@
-"""TLS of the listener: who we are, and who may call; both can be replaced while connections come in."""
+"""TLS context of the listener: serving certificate and client CA, both replaceable at runtime."""
 
 from __future__ import annotations
 
@@ -16,48 +16,47 @@ if TYPE_CHECKING:
 
 
 class Tls:
-    """The context that a listener is opened with, and what is behind it now.
+    """The SSL context of a listener, and the current certificate behind it.
 
-    The context of a listening socket cannot be exchanged, and to load other certificates into it is not all or
-    nothing: a key that does not fit leaves it broken, and an authority once trusted stays trusted. So each change gets
-    a context of its own, made and found good beforehand, and the handshake is turned over to the newest. A connection
-    keeps the one it began with: none is dropped.
+    The context of a listening socket cannot be replaced, and loading other certificates into it is not atomic: a
+    mismatched key leaves it broken, and a trusted CA stays trusted. So each change gets a new, verified context, and
+    the handshake is switched to the newest one. A connection keeps the context it began with, so none is dropped.
     """
 
     def __init__(self, pair: KeyPair, *, callers: bytes | None = None) -> None:
-        """Show this certificate; with `callers`, let in only who has one from that authority.
+        """Serve this certificate; with `callers`, require client certificates from that CA.
 
-        Raises ValueError if they cannot be used.
+        Raises ValueError if they are invalid.
         """
         self._pair, self._callers = pair, callers
         self._newest = _context(pair, callers)
         self._changing = asyncio.Lock()
         self.context = _context(pair, callers)
-        # It is also called when the caller names no server.
+        # The callback also runs when the client sends no SNI.
         self.context.sni_callback = self._turn_over
 
     async def show(self, pair: KeyPair) -> None:
-        """Show this certificate from the next connection on. Raises ValueError, and shows the old one, if it is bad."""
+        """Serve this certificate to new connections. Raises ValueError and keeps the old one if it is invalid."""
         async with self._changing:
             self._newest = await asyncio.to_thread(_context, pair, self._callers)
             self._pair = pair
 
     async def admit(self, callers: bytes) -> None:
-        """Let in whoever has a certificate from this authority, and nobody else. Raises ValueError if it is none."""
+        """Require client certificates from this CA. Raises ValueError if it is not a CA."""
         if self._callers is None:
-            raise ValueError("whether callers need a certificate is decided at the start")
+            raise ValueError("client certificates must be enabled at startup")
         async with self._changing:
             self._newest = await asyncio.to_thread(_context, self._pair, callers)
             self._callers = callers
 
     @property
     def pair(self) -> KeyPair:
-        """What is shown now."""
+        """The current certificate and key."""
         return self._pair
 
     @property
     def ends(self) -> dt.datetime:
-        """When the certificate is not valid any more."""
+        """When the certificate expires."""
         return x509.load_pem_x509_certificate(self._pair.certificate).not_valid_after_utc
 
     def _turn_over(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
@@ -68,13 +67,13 @@ def _context(pair: KeyPair, callers: bytes | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    # All that is left to choose from is good, so the caller may take what its processor is fast at.
+    # All remaining ciphers are strong, so the client may choose the one that is fastest for it.
     context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    # A resumed session is not verified again: it would outlive the authority of its caller.
+    # A resumed session is not verified again: it would outlive a revoked client CA.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     try:
-        # The standard library takes certificates from files only; this one never is on a disk.
+        # The ssl module loads certificates from files only; a memfd keeps the key off the disk.
         file = os.memfd_create("certificate")
         try:
             os.write(file, pair.certificate + b"\n" + pair.key)
@@ -82,12 +81,12 @@ def _context(pair: KeyPair, callers: bytes | None) -> ssl.SSLContext:
         finally:
             os.close(file)
     except (ssl.SSLError, ValueError) as error:
-        raise ValueError(f"the certificate and its key cannot be used ({_reason(error)})") from error
+        raise ValueError(f"invalid certificate or key ({_reason(error)})") from error
     if callers is not None:
         try:
             context.load_verify_locations(cadata=callers.decode("ascii"))
         except (ssl.SSLError, ValueError) as error:
-            raise ValueError(f"there is no certificate of an authority in it ({_reason(error)})") from error
+            raise ValueError(f"no CA certificate found ({_reason(error)})") from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 

@@ -1,7 +1,7 @@
-"""Watches the event loop from a thread of its own: code that blocks it is named, and liveness fails.
+"""Watchdog of the event loop, in a separate thread: logs the code that blocks the loop, and fails liveness.
 
-A plugin that calls `time.sleep`, or computes for a minute, stops everything else in the process: renewals of Leases,
-watches, answers to hooks. None of them can say why.
+A plugin that calls `time.sleep`, or computes for a minute, blocks everything else in the process: lease renewals,
+watches, hook responses. None of them can report the cause.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FRAMES = 15
 
 
 class Watchdog:
-    """A part of the process that reports when its event loop is blocked."""
+    """A component that reports when the event loop is blocked."""
 
     name = "watchdog"
     ready = True
@@ -35,9 +35,9 @@ class Watchdog:
     def __init__(
         self, *, interval: float = 1.0, report_after: float = 5.0, fail_after: float = 30.0, recover_after: float = 60.0
     ) -> None:
-        """Seconds: how often it looks; of a blocked loop until it is logged, and until liveness fails; and of a loop
-        that runs until liveness recovers. While the loop is blocked it answers no probe anyway; a loop that is blocked
-        again and again must not pass one in between."""
+        """In seconds: the check interval; how long a loop is blocked until it is logged, and until liveness fails; and
+        how long it must run until liveness recovers. A blocked loop answers no probe anyway, but one that is blocked
+        repeatedly must not pass a probe in between."""
         self._interval = interval
         self._report_after = report_after
         self._fail_after = fail_after
@@ -71,7 +71,7 @@ class Watchdog:
         seen, blocked, reported, looked_at = -1, 0.0, False, time.monotonic()
         while not self._stop.wait(self._interval):
             now = time.monotonic()
-            # A pause of the whole process, such as SIGSTOP, stops this thread too and is not counted.
+            # A pause of the whole process, such as SIGSTOP, also stops this thread and is not counted.
             passed, looked_at = min(now - looked_at, 2 * self._interval), now
             if self._beats != seen:
                 seen, blocked, reported = self._beats, 0.0, False
@@ -98,8 +98,8 @@ def plugin_packages() -> frozenset[str]:
 
 
 def responsible_module(frame: FrameType | None, plugins: frozenset[str]) -> str:
-    """The module of the innermost frame that is in a plugin; without one, of the innermost that is not in Python's own
-    library."""
+    """The module of the innermost frame that is in a plugin; if there is none, of the innermost frame outside Python's
+    standard library."""
     names = []
     while frame is not None:
         names.append(str(frame.f_globals.get("__name__", "")))

@@ -35,7 +35,7 @@ def test_what_is_blocked_is_seen_by_itself_as_far_as_there_is_room() -> None:
     many = [box(f"{P}{number}", blocked=f"stuck {number}" if number < 20 else "") for number in range(100)]
     shown = collapsed(picture(many))
     assert [one.blocked for one in shown.boxes if one.steps == 1] == [f"stuck {number}" for number in range(12)]
-    assert [one.blocked for one in shown.boxes if one.steps > 1] == ["8 more are held up: stuck 12", ""]
+    assert [one.blocked for one in shown.boxes if one.steps > 1] == ["8 more are blocked: stuck 12", ""]
 
 
 def test_names_that_begin_with_anything_make_no_hundred_groups() -> None:

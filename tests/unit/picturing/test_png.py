@@ -35,7 +35,7 @@ def test_one_that_no_program_would_open_becomes_smaller(monkeypatch: pytest.Monk
 
 
 def test_what_cannot_be_drawn_is_said() -> None:
-    with pytest.raises(UnwindError, match="take it as SVG"):
+    with pytest.raises(UnwindError, match="use -o svg"):
         png("this is no picture")
 
 

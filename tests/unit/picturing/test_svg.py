@@ -160,8 +160,8 @@ def test_what_blocks_is_red_with_its_text_and_the_arrow_from_it_too() -> None:
     assert all(width(line, SMALL) <= ROOM for line in told)
     assert BLOCKED in (held[0].findtext(f"{SVG}title") or "")
     assert [one for one in root.iter(f"{SVG}path") if "stopped" in (one.get("class") or "").split()]
-    assert "held up: somebody must act" in svg(under_way())
-    assert "held up" not in svg(planned())
+    assert "blocked: action required" in svg(under_way())
+    assert "action required" not in svg(planned())
 
 
 def test_a_bar_is_as_full_as_a_step_has_come() -> None:
@@ -177,7 +177,7 @@ def test_the_legend_says_only_what_can_be_seen() -> None:
     drawn = svg(picture([box("a", "Try")]))
     assert "Try: " in drawn
     assert "Enforce: " not in drawn
-    assert "not known" in svg(picture([box("a", "enforce")]))
+    assert "unknown effort" in svg(picture([box("a", "enforce")]))
 
 
 def test_an_arrow_that_others_imply_is_left_out() -> None:

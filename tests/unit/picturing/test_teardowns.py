@@ -66,7 +66,7 @@ def test_only_what_changed_is_told() -> None:
     after = teardown(phase="Held", removed="2/4", steps=(StepStatus(name="shop", state="Removing"),), blockers=(STUCK,))
     assert list(changes(before, after)) == [
         "Cluster a/prod-7: Held, 2/4 gone",
-        "Cluster a/prod-7: waits: Service a/b: it has the finalizer x/y (must act: the controller of x)",
+        "Cluster a/prod-7: blocked: Service a/b: it has the finalizer x/y (must act: the controller of x)",
     ]
 
 
@@ -76,7 +76,7 @@ def test_who_let_it_go_and_what_is_out_of_the_ordinary_is_told() -> None:
     usual = Condition(type="Planned", status="True", message="fine")
     one = teardown(phase="Released", left=2, release=release, conditions=(odd, usual))
     told = printed(detail(one, now=NOW))
-    assert "! let go by ada (Forced): the fire" in told
+    assert "! released by ada (Forced): the fire" in told
     assert "! CycleBroken: a → b → a" in told
     assert "fine" not in told
     assert line(one) == "Cluster a/prod-7: Released, 0/4 gone, 2 left"

@@ -58,7 +58,7 @@ def test_every_step_can_be_seen_and_what_holds_it_up(width: int) -> None:
 
 def test_in_a_pipe_every_step_is_one_whole_line() -> None:
     lines = printed(under_way(), 80, terminal=False)
-    assert f"  {P}ingress  Enforce  11/18 objects  Removing  after {P}monitoring  held up: {BLOCKED}" in lines
+    assert f"  {P}ingress  Enforce  11/18 objects  Removing  after {P}monitoring  blocked: {BLOCKED}" in lines
     assert f"  {P}defaults  Leave  3 objects  Left" in lines
 
 

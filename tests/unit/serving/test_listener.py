@@ -50,9 +50,9 @@ async def test_a_handler_knows_what_was_asked() -> None:
 @pytest.mark.parametrize(
     ("sent", "status", "said"),
     [
-        (post("/nowhere"), 404, b"nothing at this path"),
-        (post("/echo/"), 404, b"nothing at this path"),
-        (b"GET /echo HTTP/1.1\r\nHost: here\r\n\r\n", 405, b"Only POST"),
+        (post("/nowhere"), 404, b"not found"),
+        (post("/echo/"), 404, b"not found"),
+        (b"GET /echo HTTP/1.1\r\nHost: here\r\n\r\n", 405, b"use POST"),
     ],
 )
 async def test_what_has_no_route_is_refused_in_a_sentence_and_the_connection_stays(
