@@ -40,9 +40,11 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
+    from unwind.kube.events import Recorder
     from unwind.kube.kubeconfig import Connection
     from unwind.local.cluster import Cluster
     from unwind.local.plane import Plane
+    from unwind.parts import Owner
 
 HOLD = "example.dev/hold"
 MEMBER = "member-1"
@@ -336,7 +338,14 @@ class Deployed(profiles.Scene):
 
 
 @asynccontextmanager
-async def manager(client: Client, *, clock: Clock | None = None, best_effort: float = 60.0) -> AsyncIterator[Teardowns]:
+async def manager(
+    client: Client,
+    *,
+    clock: Clock | None = None,
+    best_effort: float = 60.0,
+    owner: Owner | None = None,
+    recorder: Recorder | None = None,
+) -> AsyncIterator[Teardowns]:
     """The controller, as long as the context lasts; then it is gone as if it had been killed."""
     clock = clock or StillClock()
     async with manager_client(client, HOME) as own:
@@ -345,10 +354,11 @@ async def manager(client: Client, *, clock: Clock | None = None, best_effort: fl
             own,
             caches,
             namespace=HOME,
-            owner=Everything(),
+            owner=owner or Everything(),
             metrics=Metrics(new_registry()),
             deleters=BUILTIN,
             best_effort=best_effort,
+            recorder=recorder,
             clock=clock,
         )
         tasks = [asyncio.ensure_future(one.run()) for one in (caches, controller)]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane import charting, profiles
+from tests.plane import charting, joining, profiles, tearing, unjoining
 from tests.plane.delaying import Delay, delayed
 from tests.plane.profiles import config_map, running
 from unwind.addons import helm_releases
 from unwind.addons.helm import Helm
 from unwind.addons.helm_removing import HelmReleases
+from unwind.api.karmada import CLUSTERS, RemoveStrategy
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES
+from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.clock import SYSTEM
 from unwind.kube.errors import AlreadyExistsError
 from unwind.kube.fencing import FencedError, Fences
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from unwind.kube.client import Client
     from unwind.local.plane import Plane
     from unwind.testing.charts import ChartRepository
 
@@ -44,9 +48,11 @@ class Owner:
     def subscribe(self, changed: Callable[[], None]) -> None:
         self._told.append(changed)
 
-    def lose(self, key: str) -> None:
+    def lose(self, key: str, *, told: bool = True) -> None:
+        """`told`: whether anybody is told of it at once. A replica that is cut off finds out only when it asks."""
         self._lost.add(key)
-        self._tell()
+        if told:
+            self._tell()
 
     def gain(self, key: str) -> None:
         self._lost.discard(key)
@@ -118,6 +124,108 @@ async def test_a_prune_ends_when_its_shard_is_lost(scene: profiles.Scene) -> Non
         assert "deletionTimestamp" not in there["metadata"]
         owner.gain(f"{scene.namespace}/edge")
         await waiting.until_absent(scene.member.client, NAMESPACES, inner, within=60)
+
+
+TOLD = pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
+
+
+@TOLD
+async def test_a_withdrawal_ends_when_its_shard_is_lost(scene: profiles.Scene, told: bool) -> None:
+    await scene.register()
+    inner = f"{scene.namespace}-inner"
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": inner}}
+    await scene.source("web", config_map(scene.namespace, "held"), namespace)
+    owner = Owner()
+    async with running(scene.client, scene.namespace, owner=owner, clock=SYSTEM):
+        await scene.profile("web", "web")
+        await scene.until_provisioned("web")
+        held_by = {"metadata": {"finalizers": [HOLD]}}
+        await scene.member.client.patch(CONFIG_MAPS, "held", held_by, namespace=scene.namespace)
+        await scene.delete_profile("web")
+        # The ConfigMap is deleted first, and the Namespace waits for it.
+        await scene.until_on_member("held", lambda it: bool(it["metadata"].get("deletionTimestamp")))
+        owner.lose(f"{scene.namespace}/edge", told=told)
+        await scene.member.client.patch(
+            CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=scene.namespace
+        )
+        await scene.until_off_member("held")
+        await until_another_is_deployed(scene)
+        there = await scene.member.client.get(NAMESPACES, inner)
+        assert "deletionTimestamp" not in there["metadata"]
+        owner.gain(f"{scene.namespace}/edge")
+        await waiting.until_absent(scene.member.client, NAMESPACES, inner, within=60)
+        await scene.until_profile_gone("web")
+
+
+@TOLD
+async def test_a_teardown_ends_when_its_shard_is_lost(plane: Plane, namespace: str, told: bool) -> None:
+    it = await tearing.scene(plane, namespace)
+    await it.add_on("base")
+    await it.add_on("top", depends_on=("base",), finalizers=(HOLD,))
+    another = await tearing.scene(plane, namespace)
+    await another.add_on("later")
+    owner = Owner()
+    async with tearing.manager(it.client, owner=owner, clock=SYSTEM):
+        await it.delete()
+        await it.teardown(lambda one: bool(one.status.blockers), "blocked")
+        owner.lose(f"{namespace}/{it.name}", told=told)
+        await it.unblock()
+        for name in ("top-0", "top-1", "top-2"):
+            await waiting.until_absent(it.member.client, CONFIG_MAPS, name, namespace=it.on_member)
+        # The manager goes on with other clusters, and had its chance.
+        await another.delete()
+        assert (await another.ended()).phase is Phase.COMPLETE
+        assert sorted(await it.objects()) == ["base-0", "base-1", "base-2"]
+        assert not [name for name in it.deleted() if name.startswith("base")]
+        owner.gain(f"{namespace}/{it.name}")
+        ended = await it.ended()
+    assert (ended.phase, ended.status.removed) == (Phase.COMPLETE, "6/6")
+    assert await it.objects() == set()
+    await it.let_go()
+    await another.let_go()
+
+
+@TOLD
+async def test_an_unjoin_ends_when_its_shard_is_lost(plane: Plane, namespace: str, told: bool) -> None:
+    owner = Owner()
+    async with (
+        unjoining.scene(plane, namespace, remove_strategy=RemoveStrategy.REQUIRED) as it,
+        unjoining.controllers(it.client, namespace, owner=owner, clock=SYSTEM),
+    ):
+        await it.put("base")
+        await it.put("top", depends_on=("base",))
+        await it.deployed("base", "top")
+        await it.block("top-0")
+        await it.delete()
+        await it.teardown(lambda one: bool(one.status.blockers), "blocked")
+        owner.lose(it.name, told=told)
+        await it.unblock("top-0")
+        await waiting.until_absent(it.cluster.client, CONFIG_MAPS, "top-0", namespace=namespace)
+        await until_another_is_unjoined(it.client)
+        assert sorted(await it.on_member()) == ["base-0", "base-1"]
+        assert not [name for name in it.deleted() if name.startswith("base")]
+        assert not (await it.record()).finished
+        owner.gain(it.name)
+        assert (await it.gone()).phase is Phase.COMPLETE
+        assert await it.on_member() == {}
+
+
+async def until_another_is_unjoined(client: Client) -> None:
+    """A sign that the manager goes on with other members, and has had its chance."""
+    metadata = {"name": joining.a_name(), "finalizers": [HOLD]}
+    body = {"apiVersion": CLUSTERS.api_version, "kind": CLUSTERS.kind, "metadata": metadata}
+    made = await client.create(CLUSTERS, body | {"spec": {"syncMode": "Pull"}})
+    name, uid = made["metadata"]["name"], made["metadata"]["uid"]
+    await client.delete(CLUSTERS, name, uid=uid)
+    await waiting.until(
+        client,
+        TEARDOWNS,
+        uid,
+        lambda it: it is not None and msgspec.convert(it, Teardown).finished,
+        "finished",
+        within=60,
+    )
+    await client.patch(CLUSTERS, name, {"metadata": {"finalizers": None}})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

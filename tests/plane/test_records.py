@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from tests.plane import unjoining
 from tests.plane.requesting import manager as requests_manager
 from tests.plane.tearing import HOLD, Scene, manager, scene
+from tests.plane.test_events import about, recording
+from unwind.api.karmada import CLUSTERS, RemoveStrategy
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest, ref_of
-from unwind.api.resources import CONFIG_MAPS, SECRETS, Resource
+from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import HOME
 from unwind.api.unwind import TEARDOWNS, Cause, Effort, Phase, Plan, Step, Teardown, TeardownSpec
 from unwind.clock import SYSTEM
 from unwind.controllers.teardowns.requesting import written
+from unwind.fleet.targets import karmada_ref
 from unwind.local import waiting
 
 if TYPE_CHECKING:
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 KEY = "unwind-record-key"
-EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 
 
 def target(it: Scene) -> ObjectRef:
@@ -86,11 +89,47 @@ async def test_a_record_that_was_planted_before_anything_is_deleted_is_set_aside
     plane: Plane, namespace: str
 ) -> None:
     it = await scene(plane, namespace)
-    await plant(it, plan=Plan())
-    async with manager(it.client):
+    planted = await plant(it, plan=Plan())
+    async with recording(plane) as recorder, manager(it.client, recorder=recorder):
         await record(it, lambda one: "unwind.dev/set-aside" in one.metadata.labels)
+        async with asyncio.timeout(30):
+            while not (events := await about(plane, planted.metadata.uid, "default")):
+                await asyncio.sleep(0.05)
+    [event] = events
+    assert (event["type"], event["reason"]) == ("Warning", "RecordSetAside")
+    assert event["regarding"]["name"] == it.uid
+    assert event["note"].startswith(f"Teardown {it.uid} was not written by this manager")
     await it.delete()
     await it.let_go()
+
+
+async def test_a_planted_record_does_not_keep_works_from_being_removed(plane: Plane, namespace: str) -> None:
+    async with (
+        unjoining.scene(plane, namespace, remove_strategy=RemoveStrategy.REQUIRED) as it,
+        unjoining.controllers(it.client, namespace),
+    ):
+        await it.put("web")
+        await it.deployed("web")
+        cluster = karmada_ref(it.name, it.uid)
+        spec = TeardownSpec(title=it.name, target=cluster, cause=Cause.UNJOINED.value, plan=Plan())
+        body = manifest(TEARDOWNS, Teardown(metadata=ObjectMeta(name=it.uid), spec=spec))
+        planted = await it.client.create(TEARDOWNS, body, field_manager="unwind")
+        # Without a step, and over: by its own words there is nothing to remove.
+        over = {"status": {"phase": Phase.COMPLETE.value}}
+        await it.client.patch(TEARDOWNS, it.uid, over, subresource="status")
+        await it.delete()
+        await waiting.until_absent(it.client, CLUSTERS, it.name)
+        assert await it.on_member() == {}
+        assert sorted(it.deleted()) == ["web-0", "web-1"]
+        found = msgspec.convert(await it.client.list(TEARDOWNS), list[Teardown])
+        about_it = [one for one in found if one.spec.target.uid == it.uid]
+        [record] = [one for one in about_it if one.metadata.uid != planted["metadata"]["uid"]]
+        assert (record.phase, record.status.removed) == (Phase.COMPLETE, "2/2")
+        assert record.metadata.name.startswith(f"{it.uid}-")
+        assert record.spec.plan
+        assert f"Teardown {it.uid} was not written by this manager" in " ".join(record.spec.plan.warnings)
+        [aside] = [one for one in about_it if one.metadata.uid == planted["metadata"]["uid"]]
+        assert aside.metadata.labels == {"unwind.dev/set-aside": "true"}
 
 
 async def test_a_request_that_brings_its_own_plan_is_refused_and_touches_nobody_elses_inventory(

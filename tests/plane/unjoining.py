@@ -40,17 +40,23 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
+    from unwind.parts import Owner
 
 MEMBER = "member-1"
 
 
 @asynccontextmanager
 async def controllers(
-    client: Client, namespace: str, *, clock: Clock | None = None, best_effort: float = 60.0
+    client: Client,
+    namespace: str,
+    *,
+    clock: Clock | None = None,
+    best_effort: float = 60.0,
+    owner: Owner | None = None,
 ) -> AsyncIterator[Clock]:
     """All that has to do with members, as long as the context lasts. `namespace`: where the inventories are."""
     clock = clock or StillClock()
-    owner, metrics = Everything(), Metrics(new_registry())
+    owner, metrics = owner or Everything(), Metrics(new_registry())
     async with manager_client(client, namespace) as own:
         caches, members = Caches(own, clock=clock), MemberCaches(own, clock=clock)
         secrets = caches.sources[SECRETS.kind]
@@ -75,6 +81,7 @@ async def controllers(
                 owner=owner,
                 metrics=metrics,
                 best_effort=best_effort,
+                recorder=recorder,
                 clock=clock,
             ),
         )
