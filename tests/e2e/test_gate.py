@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import time
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,14 +23,17 @@ from unwind.api.unwind import Phase
 from unwind.concurrency import side_by_side
 from unwind.kube.errors import ApiError
 from unwind.local import waiting
+from unwind.local.capi import USER as CLUSTER_API
+from unwind.local.processes import ProcessId
 from unwind.testing.managers import check_requests
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from tests.e2e.gated import Ground, TheCluster
     from tests.plane.test_run import Manager
     from unwind.kube.client import Object
+    from unwind.local.auditing import Entry
 
 FIFTY = 50
 
@@ -225,36 +231,93 @@ async def test_a_registration_that_vanished_is_made_again_and_holds_again(ground
     await cluster.until_gone()
 
 
-async def test_a_namespace_that_cluster_api_does_not_ask_about_is_told_of(ground: Ground, scene: Scene) -> None:
-    # One object: the Cluster goes at once, and another object might not be verified absent by then.
-    await scene.add_on("web", objects=1)
-    cluster = await scene.cluster("web")
-
-    async def until_profile(reason: str) -> None:
-        def says(it: Object | None) -> bool:
-            return str(condition(it or {}, "GateNotArmed").get("reason", "")) == reason
-
-        await waiting.until(scene.client, CLUSTER_PROFILES, scene.called("web"), says, reason or "armed")
-
-    await until_profile("")
+@asynccontextmanager
+async def not_asked_about(ground: Ground, scene: Scene) -> AsyncIterator[None]:
+    """Have Cluster API not ask about the scene's namespace, and the profile say so."""
     await until_allowed(lambda: select(scene, {"hold": "yes"}))
-    await until_profile("NamespaceNotSelected")
-    await scene.client.patch(NAMESPACES, scene.namespace, {"metadata": {"labels": {"hold": "yes"}}})
-    await until_profile("")
-    await scene.client.patch(NAMESPACES, scene.namespace, {"metadata": {"labels": {"hold": None}}})
-    await until_profile("NamespaceNotSelected")
-    # And it is as it says. Where the Teardown is written before Cluster API marks the Cluster, the mark is refused.
-    await scene.block("web-0")
-    await cluster.delete()
-    await cluster.teardown(lambda it: it.finished or bool(it.status.blockers))
-    await scene.unblock("web-0")
-    await cluster.until_gone()
-    ended = await cluster.teardown()
-    left = set(await scene.ledger(ended))
-    assert (ended.phase is Phase.COMPLETE and not left) or (ended.phase is Phase.TARGET_GONE and left <= {"web-0"})
-    await ground.install()
-    config = await scene.client.get(EXTENSION_CONFIGS, OURS)
-    assert config["spec"]["namespaceSelector"] == {}
+    try:
+        await until_profile_says(scene, "NamespaceNotSelected")
+        yield
+    finally:
+        await ground.install()
+        config = await scene.client.get(EXTENSION_CONFIGS, OURS)
+        assert config["spec"]["namespaceSelector"] == {}
+
+
+async def until_profile_says(scene: Scene, reason: str) -> None:
+    """Return when the condition GateNotArmed of profile `web` has this reason, or with an empty one is not there."""
+
+    def says(it: Object | None) -> bool:
+        return str(condition(it or {}, "GateNotArmed").get("reason", "")) == reason
+
+    await waiting.until(scene.client, CLUSTER_PROFILES, scene.called("web"), says, reason or "armed")
+
+
+@contextmanager
+def paused(process: ProcessId | None) -> Iterator[None]:
+    """Stop a process, and have it go on at the end of the block."""
+    assert process
+    assert process.send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send(signal.SIGCONT)
+
+
+async def test_a_namespace_that_cluster_api_does_not_ask_about_is_told_of(ground: Ground, scene: Scene) -> None:
+    await scene.add_on("web")
+    await scene.cluster("web")
+    await until_profile_says(scene, "")
+    async with not_asked_about(ground, scene):
+        await scene.client.patch(NAMESPACES, scene.namespace, {"metadata": {"labels": {"hold": "yes"}}})
+        await until_profile_says(scene, "")
+        await scene.client.patch(NAMESPACES, scene.namespace, {"metadata": {"labels": {"hold": None}}})
+        await until_profile_says(scene, "NamespaceNotSelected")
+
+
+async def test_cluster_api_does_not_mark_a_cluster_that_it_does_not_ask_about_while_its_teardown_holds(
+    ground: Ground, scene: Scene
+) -> None:
+    await scene.add_on("web")
+    cluster = await scene.cluster("web")
+    async with not_asked_about(ground, scene):
+        await scene.block("web-0")
+        assert ground.plane.cluster_api
+        assert ground.plane.cluster_api.daemon
+        with paused(ground.plane.cluster_api.daemon.process):
+            await cluster.delete()
+            await cluster.teardown(lambda it: bool(it.status.blockers))
+        async with asyncio.timeout(60):
+            while not refused_marks(ground, scene):
+                await asyncio.sleep(0.1)
+        assert OK_TO_DELETE_ANNOTATION not in (await cluster.get())["metadata"].get("annotations", {})
+        assert cluster.taken_apart() == []
+        await scene.unblock("web-0")
+        await cluster.until_gone()
+        ended = await cluster.teardown()
+        assert (ended.phase, ended.status.removed) == (Phase.COMPLETE, "2/2")
+        assert await scene.ledger(ended) == {}
+        assert await scene.on_member() == {}
+
+
+def refused_marks(ground: Ground, scene: Scene) -> list[Entry]:
+    """Cluster API's writes to Clusters of the scene that were refused."""
+    found = ground.management.audit.entries(resource="clusters", namespace=scene.namespace, user=CLUSTER_API)
+    return [one for one in found if one.code == 403]
+
+
+async def test_what_is_left_of_a_cluster_that_cluster_api_marked_before_its_teardown_is_in_the_ledger(
+    ground: Ground, scene: Scene, manager: Manager
+) -> None:
+    await scene.add_on("web")
+    cluster = await scene.cluster("web")
+    async with not_asked_about(ground, scene):
+        with paused(ProcessId.of(manager.process.pid)):
+            await cluster.delete()
+            await cluster.until_gone()
+        ended = await cluster.teardown()
+        assert ended.phase is Phase.TARGET_GONE
+        assert set(await scene.ledger(ended)) == set(await scene.on_member()) == {"web-0", "web-1"}
 
 
 @pytest.mark.soak
