@@ -57,8 +57,8 @@ async def test_a_deleted_cluster_waits_until_the_last_of_its_add_ons_is_gone(gro
         await cluster.delete(alice)
 
     # The others are named until their inventories are sealed.
-    waits = f"{WAITING}ClusterProfile/{scene.called('base')}; ConfigMap {scene.namespace}/base-0 "
-    said = await cluster.until_held(waits, "example.dev/backup")
+    waits = f"{WAITING}ClusterProfile/{scene.called('base')}; ConfigMap {scene.namespace}/base-0: blocked by finalizer "
+    said = await cluster.until_held(f"{waits}example.dev/backup")
     assert "Following hooks are blocking delete: BeforeClusterDelete" in said
     held = await cluster.teardown(lambda it: it.phase is Phase.HELD)
     assert held.spec.requested_by == "alice"
