@@ -200,7 +200,7 @@ async def test_any_kind_is_found_by_discovery_also_one_that_came_later(plane: Pl
     assert await discovery.named("deploy") == DEPLOYMENTS
     assert await discovery.named("ConfigMap") == CONFIG_MAPS
     assert await discovery.named("ns") == NAMESPACES
-    with pytest.raises(UnwindError, match="knows no 'unicorns'"):
+    with pytest.raises(UnwindError, match="kind 'unicorns' not found"):
         await discovery.named("unicorns")
     gadgets = Resource(f"{namespace}.example.com", "v1", "gadgets", "Gadget")
     await plane.management.client.create(CUSTOM_RESOURCE_DEFINITIONS, definition(gadgets))

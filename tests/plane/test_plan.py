@@ -151,7 +151,7 @@ async def test_an_object_shows_what_needs_it_and_a_definition_what_it_takes_alon
     assert [step["objects"] for step in seen["plan"]["steps"]] == [3, 1]
     with pytest.raises(UnwindError, match=r"ConfigMap .*: not found"):
         await command.plan("cm/nothing", namespace=room.name)
-    with pytest.raises(UnwindError, match="this cluster knows no 'thing'"):
+    with pytest.raises(UnwindError, match="kind 'thing' not found in this cluster"):
         await command.plan("thing/x")
 
 

@@ -85,7 +85,7 @@ async def test_the_list_of_another_cluster_is_not_believed(plane: Plane, namespa
     told: list[str] = []
     async with Watches(client, cluster="another-uid", clock=clock, troubled=lambda e: told.append(str(e))) as watches:
         for _ in range(2):
-            with pytest.raises(UnreachableError, match="secrets cannot be watched: another cluster answers"):
+            with pytest.raises(UnreachableError, match="cannot watch secrets: another cluster answers"):
                 await watches.absence(SECRETS, name="gone-there", uid="x", namespace=namespace)
     assert "another cluster answers at this address" in told[0]
 

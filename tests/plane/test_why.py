@@ -508,8 +508,8 @@ async def test_the_command_prints_the_verdict_the_chain_and_what_to_type(asker: 
     ("arguments", "code", "said"),
     [
         ("cm/nothing -n why", 1, "there is no ConfigMap why/nothing"),
-        ("unicorn/one", 1, "this cluster knows no 'unicorn'"),
-        ("just-a-name", 2, "write KIND/NAME"),
+        ("unicorn/one", 1, "kind 'unicorn' not found in this cluster"),
+        ("just-a-name", 2, "use KIND/NAME"),
         ("cm/x --cluster nowhere", 1, "cluster 'nowhere' not found"),
     ],
 )

@@ -1,1 +1,1 @@
-"""API machinery: what it takes to talk to an API server."""
+"""Kubernetes API machinery: client, informers, work queue, watches, Leases and shards."""

@@ -1,7 +1,7 @@
-"""Whether an object is absent: the one place where that is decided (docs/architecture.md, Verified absence).
+"""Decides whether an object is absent; no other code does (docs/architecture.md, Verified absence).
 
-Gone is a strong word. A 404 for a version that is no longer served, from a proxy, or from another cluster behind the
-same address says nothing about the object; all that is *unknown*, and unknown never lets anything go.
+A 404 for a version that is no longer served, from a proxy, or from another cluster behind the same address says nothing
+about the object. Those are *unknown*, and unknown never counts as absent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Presence(Enum):
-    """What is known of an object."""
+    """Whether an object exists."""
 
     PRESENT = "present"
     ABSENT = "absent"
@@ -26,7 +26,7 @@ class Presence(Enum):
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """What was seen of one object, and where that knowledge comes from."""
+    """What is known about one object, and how."""
 
     presence: Presence
     why: str
@@ -48,7 +48,7 @@ class _Identity(msgspec.Struct):
 
 
 def from_answer(code: int, body: bytes, *, resource: Resource, name: str, uid: str, namespace: str = "") -> Sighting:
-    """Judge the answer to a GET of the object that had this uid."""
+    """Interpret the response to a GET of the object that had this uid."""
     if code == 200:
         try:
             shown = msgspec.json.decode(body, type=_Identity)
@@ -57,24 +57,24 @@ def from_answer(code: int, body: bytes, *, resource: Resource, name: str, uid: s
         found = shown.metadata.uid
         asked = (resource.kind, namespace if resource.namespaced else "", name)
         if not found or (shown.kind, shown.metadata.namespace, shown.metadata.name) != asked:
-            return Sighting(Presence.UNKNOWN, "the answer is not the object that was asked for")
+            return Sighting(Presence.UNKNOWN, "the response is not the requested object")
         if found == uid:
-            return Sighting(Presence.PRESENT, "the server showed it")
+            return Sighting(Presence.PRESENT, "the server returned it")
         return Sighting(Presence.ABSENT, f"its name belongs to another object now ({found})")
     status = status_of(body)
     if code == 404 and status and status.reason == "NotFound" and names(status.details, resource, name):
-        return Sighting(Presence.ABSENT, "the server says that it is not there")
+        return Sighting(Presence.ABSENT, "the server reports NotFound")
     told = status.message if status else " ".join(body[:100].decode(errors="replace").split())
     return Sighting(Presence.UNKNOWN, f"the server answered {code}: {told}")
 
 
 def on_cluster(sighting: Sighting, *, expected: str, found: str | None) -> Sighting:
-    """Believe in an absence only if the cluster that told it is the one that had the object.
+    """Accept an absence only from the cluster that had the object.
 
-    A cluster is known by the uid of its kube-system namespace; None if it could not be read.
+    A cluster is identified by the uid of its kube-system namespace; None if that could not be read.
     """
     if not sighting.absent or found == expected:
         return sighting
     if found is None:
-        return Sighting(Presence.UNKNOWN, "it could not be verified which cluster answered")
+        return Sighting(Presence.UNKNOWN, "cannot verify which cluster answered")
     return Sighting(Presence.UNKNOWN, f"another cluster answers at this address ({found}, not {expected})")

@@ -1,4 +1,4 @@
-"""What an API server answers: objects, pages of lists, events. From a proxy may come anything else."""
+"""Decodes responses of an API server: objects, pages of lists, watch events. A proxy may return anything else."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class _ListMeta(
     resource_version: str = ""
     continue_: str = ""
     remaining_item_count: int = 0
-    """How many follow on further pages, where the server knows it: not with a selector."""
+    """Number of items on the following pages, if the server knows it: not with a selector."""
 
 
 class Page(msgspec.Struct):
-    """A part of a list: its items as they came."""
+    """A page of a list, with undecoded items."""
 
     metadata: _ListMeta
     items: list[msgspec.Raw] | None = None
@@ -41,17 +41,17 @@ class Page(msgspec.Struct):
 
 
 def read(body: bytes | msgspec.Raw, type_: Any, what: str) -> Any:
-    """What an answer holds. Raises UnreadableError: from a proxy may come anything."""
+    """Decode a response. Raises UnreadableError, because a proxy may return anything."""
     try:
         return msgspec.json.decode(body, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnreadableError(f"the answer to {what} cannot be read ({error})") from error
+        raise UnreadableError(f"cannot decode the response to {what} ({error})") from error
 
 
 def object_of(body: bytes | msgspec.Raw, what: str, *, key: str = "uid") -> Object:
-    """The object in an answer: whoever reads it finds this key in its metadata."""
+    """The object in a response, with this key in its metadata."""
     found: Object = read(body, dict, what)
     metadata = found.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get(key), str):
-        raise UnreadableError(f"the answer to {what} is not an object")
+        raise UnreadableError(f"the response to {what} is not an object")
     return found

@@ -1,4 +1,4 @@
-"""Objects of one resource, with indexes; and what changed in it."""
+"""An indexed cache of the objects of one resource, and the changes to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Change(msgspec.Struct, Generic[T], frozen=True):
-    """One object appeared (no `old`), changed, or disappeared (no `new`)."""
+    """One object was added (no `old`), changed, or removed (no `new`)."""
 
     key: Key
     old: T | None
@@ -26,25 +26,25 @@ class Change(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Store(Protocol[T]):
-    """What takes in the objects that an informer tells of."""
+    """Stores the objects that an informer receives."""
 
     def __len__(self) -> int: ...
 
     def get(self, key: Key) -> T | None:
-        """The object, where it is kept."""
+        """The object, if it is stored."""
 
     def keys(self) -> Iterable[Key]:
-        """Of all that was taken in and not taken out."""
+        """The keys of all stored objects."""
 
     def put(self, obj: T) -> list[Change[T]]:
-        """Take in an object as it is now; return what that changed, for those who want it told."""
+        """Store an object; returns the changes to report."""
 
     def drop(self, key: Key, *, uid: str | None = None) -> list[Change[T]]:
-        """Take an object out, if it is the one with this uid."""
+        """Remove an object if it has this uid."""
 
 
 class Cache(Generic[T]):
-    """The objects by key, and by whatever they are indexed by. Reading never scans."""
+    """Objects by key and by index. Reading never scans."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Cache(Generic[T]):
         self._stamp = stamp
         self._objects: dict[Key, T] = {}
         self._functions = dict(indexes or {})
-        # The keys of a value are a dict for its order: what is listed comes in the order in which it appeared.
+        # The keys of an index value are a dict for its order: they are listed in the order in which they appeared.
         self._indexes: dict[str, dict[Hashable, dict[Key, None]]] = {name: {} for name in self._functions}
 
     def __len__(self) -> int:
@@ -74,15 +74,15 @@ class Cache(Generic[T]):
         return self._objects.keys()
 
     def by(self, index: str, value: Hashable, *, limit: int | None = None) -> list[T]:
-        """The objects that an index has under a value, or the first few of them."""
+        """The objects with an index value, or the first few of them."""
         return [self._objects[key] for key in islice(self._indexes[index].get(value, ()), limit)]
 
     def count(self, index: str, value: Hashable) -> int:
-        """How many those are, in the same time however many."""
+        """The number of objects with an index value, in constant time."""
         return len(self._indexes[index].get(value, ()))
 
     def put(self, obj: T) -> list[Change[T]]:
-        """Take in an object as it is now; return what that changed, which may be nothing."""
+        """Store an object; returns the changes, if any."""
         key, uid, version = self._stamp(obj)
         old = self._objects.get(key)
         if old is None:
@@ -90,7 +90,7 @@ class Cache(Generic[T]):
             return [Change(key, None, obj)]
         _, old_uid, old_version = self._stamp(old)
         if old_uid != uid:
-            # Deleted and made again while nobody looked: two things happened, to two objects.
+            # Deleted and recreated between two events: two changes, to two objects.
             self._store(key, old, obj)
             return [Change(key, old, None), Change(key, None, obj)]
         if old_version == version:
@@ -99,7 +99,7 @@ class Cache(Generic[T]):
         return [Change(key, old, obj)]
 
     def drop(self, key: Key, *, uid: str | None = None) -> list[Change[T]]:
-        """Take an object out, if it is the one with this uid; return what that changed."""
+        """Remove an object if it has this uid; returns the changes."""
         old = self._objects.get(key)
         if old is None or (uid is not None and self._stamp(old).uid != uid):
             return []

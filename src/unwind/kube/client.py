@@ -43,10 +43,10 @@ T = TypeVar("T")
 FIELD_MANAGER = "unwind"
 PAGE = 500
 DEADLINE = 30.0
-# A watch sends a bookmark about once a minute: when nothing at all has come for longer, nobody is there any more.
+# A watch sends a bookmark about once a minute: if nothing at all has come for longer, the connection is dead.
 SILENCE = 100.0
 _ASIDE = 3
-# What one list may add up to: an endless one would fill the memory.
+# The maximum size of one list: an endless one would fill the memory.
 MOST_LISTED = 1 << 30
 _SHORTEST = 0.1
 _JSON = {"Accept": "application/json"}
@@ -56,10 +56,10 @@ _APPLY_PATCH = "application/apply-patch+yaml"
 
 
 class Client:
-    """Talks to one API server over pooled connections; use it as an async context manager.
+    """A client for one API server over pooled connections; use it as an async context manager.
 
-    Every call ends: with an answer, an ApiError, or, when `deadline` seconds are over, an UnreachableError. A server
-    that asks for patience (429, or Retry-After) is given it within that time.
+    Every call ends: with a response, an ApiError or, after `deadline` seconds, an UnreachableError. Requests that the
+    server throttles (429, or Retry-After) are retried within that time.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Client:
         deadline: float = DEADLINE,
         observe: Callable[[str, str, int, float], None] = lambda *_: None,
     ) -> None:
-        """`observe` is told of each request: verb, resource, status (0 for none), seconds."""
+        """`observe` is called for each request: verb, resource, status (0 for none), seconds."""
         self.connection = connection
         self.cluster = ""
         """The cluster that it is pinned to."""
@@ -80,9 +80,9 @@ class Client:
         self._deadline = deadline
         self._observe = observe
         self.time = ServerTime()
-        """The server's time of day, as far as its answers tell it."""
+        """The server's time, from the Date headers of its responses."""
         self.aside = asyncio.Semaphore(_ASIDE)
-        """To be held for a request that nobody waits for: there are few of them at once, and the others come first."""
+        """Limits background requests, so that others come first."""
 
     async def __aenter__(self) -> Self:
         self._transport = self._transport or HttpTransport(self.connection, user_agent=self._user_agent)
@@ -114,7 +114,7 @@ class Client:
         fields: str = "",
         limit: int = PAGE,
     ) -> list[Object]:
-        """Every object, read in pages."""
+        """All objects, read in pages."""
         items: list[Object] = []
         pages = self.pages(resource, namespace=namespace, labels=labels, fields=fields, limit=limit)
         async with aclosing(pages):
@@ -132,7 +132,7 @@ class Client:
         limit: int = PAGE,
         accept: str = "application/json",
     ) -> AsyncGenerator[Page, None]:
-        """A consistent list, part by part. Raises ExpiredError if it takes the reader too long."""
+        """A consistent list, page by page. Raises ExpiredError if reading takes too long."""
         path, token, total = resource.path(namespace=namespace), "", 0
         while True:
             query = {"limit": str(limit), "continue": token, "labelSelector": labels, "fieldSelector": fields}
@@ -145,10 +145,10 @@ class Client:
                 continue
             page = read(body, Page, path)
             total += len(body)
-            # A CRD may call its list as it likes, but not like what is in it.
+            # A CRD may name its list kind freely, but not like its items.
             other = page.kind in ("", "Status", resource.kind)
             if other or (page.metadata.continue_ and page.metadata.continue_ == token):
-                raise UnreadableError(f"the answer to GET {path} is not a list")
+                raise UnreadableError(f"the response to GET {path} is not a list")
             if total > MOST_LISTED:
                 raise UnreadableError(f"the list {path} is larger than {MOST_LISTED >> 20} MiB")
             yield page
@@ -159,9 +159,9 @@ class Client:
     async def watch(
         self, resource: Resource, *, namespace: str | None = None, name: str | None = None, since: str = ""
     ) -> AsyncGenerator[Event, None]:
-        """What is there (as ADDED) and what happens to it, until the server ends the stream.
+        """The existing objects (as ADDED) and their changes, until the server ends the stream.
 
-        `since` a resourceVersion, only what has happened after it.
+        `since` a resourceVersion: only what has happened after it.
         """
         fields = f"metadata.name={name}" if name else ""
         lines = self.watch_lines(resource, namespace=namespace, fields=fields, since=since)
@@ -183,7 +183,7 @@ class Client:
         accept: str = "application/json",
         silence: float = SILENCE,
     ) -> AsyncGenerator[Lines, None]:
-        """The events of a watch as they come, undecoded and many at a time."""
+        """The events of a watch, undecoded and in batches."""
         query = {
             "watch": "true",
             "labelSelector": labels,
@@ -203,9 +203,9 @@ class Client:
     async def sighting(
         self, resource: Resource, name: str, *, uid: str, namespace: str | None = None, cluster: str | None = None
     ) -> Sighting:
-        """Look whether the object with this uid is still there.
+        """Check whether the object with this uid still exists.
 
-        `cluster` is the uid of the kube-system namespace where it was put: an absence counts only from there.
+        `cluster`: the uid of the kube-system namespace where it was created. An absence counts only from there.
         """
         assert self._transport  # noqa: S101 - for the type checker
         path = resource.path(name, namespace=namespace)
@@ -214,7 +214,7 @@ class Client:
             seen = absence.from_answer(
                 answer.status, answer.body, resource=resource, name=name, uid=uid, namespace=namespace or ""
             )
-            # Who is pinned to that cluster has verified the connection that this came by.
+            # A pinned client has verified the connection that this came by.
             if seen.absent and cluster is not None and self.cluster != cluster:
                 seen = absence.on_cluster(seen, expected=cluster, found=await self.cluster_uid())
         except (UnreachableError, ApiError) as error:
@@ -222,7 +222,7 @@ class Client:
         return seen
 
     async def cluster_uid(self) -> str:
-        """What the cluster is known by, whatever its address: the uid of its kube-system namespace."""
+        """The identity of the cluster, independent of its address: the uid of its kube-system namespace."""
         uid: str = (await self.get(NAMESPACES, "kube-system"))["metadata"]["uid"]
         if self.cluster and uid != self.cluster:
             raise AnotherClusterError(
@@ -231,16 +231,16 @@ class Client:
         return uid
 
     def pin(self, cluster: str) -> None:
-        """Believe from now on only what comes from the cluster with this uid: each connection is asked for it first.
+        """Accept from now on only the cluster with this uid: each connection is verified first.
 
-        An address may lead to several clusters, one connection here and the next one there.
+        An address may lead to several clusters, with each connection to another one.
         """
         if isinstance(self._transport, Pinning):
             self.cluster = cluster
             self._transport.pin(cluster)
 
     async def healthy(self, path: str = "/readyz") -> bool:
-        """Whether the server says that it is well; False also when it cannot be reached."""
+        """Whether the server reports that it is healthy; False also if it is unreachable."""
         assert self._transport  # noqa: S101 - for the type checker
         try:
             answer = await self._transport.request("GET", path, headers=_JSON, within=2.0)
@@ -257,7 +257,7 @@ class Client:
     async def post(
         self, resource: Resource, name: str, subresource: str, body: Object, *, namespace: str | None = None
     ) -> Object:
-        """Create a subresource of an object: a token, an eviction."""
+        """Create a subresource of an object, such as a token or an eviction."""
         path = resource.path(name, namespace=namespace, subresource=subresource)
         return await self._write("create", resource, "POST", path, body)
 
@@ -273,8 +273,9 @@ class Client:
     ) -> Object:
         """Server-side apply: set the fields of `body`, and own them.
 
-        It is no proof of ownership: over somebody else's object it succeeds as well. With `metadata.uid` in the
-        body, it touches only that object.
+        It is no proof of ownership: it also succeeds on objects of other owners. With `metadata.uid` in the body it
+        changes
+        only that object.
         """
         metadata = body["metadata"]
         path = resource.path(metadata["name"], namespace=metadata.get("namespace"), subresource=subresource)
@@ -295,9 +296,9 @@ class Client:
         subresource: str | None = None,
         field_manager: str = FIELD_MANAGER,
     ) -> Object:
-        """Merge a patch into the object, or do the operations of a JSON patch if it is a list.
+        """Merge patch of an object; JSON patch if the patch is a list.
 
-        Carry the resourceVersion in it to be refused if the object changed meanwhile.
+        Include the resourceVersion as a precondition, to be refused if the object has changed.
         """
         return await self._write(
             "patch",
@@ -313,8 +314,8 @@ class Client:
     async def revise(
         self, resource: Resource, read: Object, patch: Object, *, subresource: str | None = None
     ) -> Object:
-        """Merge a patch into an object, only as it was read: a merge patch writes lists whole, and would otherwise
-        take out what somebody else has put in meanwhile."""
+        """Merge patch with the version that was read as a precondition: a merge patch replaces lists as a whole and
+        would otherwise remove what other clients have added meanwhile."""
         metadata = read["metadata"]
         guard = {key: metadata[key] for key in ("uid", "resourceVersion")}
         return await self.patch(
@@ -336,9 +337,9 @@ class Client:
         propagation: str | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """Ask for the deletion of exactly this object; raises ConflictError if its name belongs to another.
+        """Delete exactly this object (uid precondition); raises ConflictError if its name belongs to another one.
 
-        With `version` (its resourceVersion) also if it is no longer as it was read.
+        With `version`, its resourceVersion is a precondition as well.
         """
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
         if version:
@@ -351,7 +352,7 @@ class Client:
         return await self._write("delete", resource, "DELETE", path, options, name=name)
 
     async def raw(self, path: str, *, accept: str = "application/json") -> bytes:
-        """GET a path as it is: discovery, a table, a version."""
+        """GET a path: discovery, a table, a version."""
         return await self._call("get", None, "GET", path, headers={"Accept": accept})
 
     async def _write(
@@ -378,7 +379,7 @@ class Client:
         )
         decoded: Object = read(answer, dict, path)
         if decoded.get("kind") != "Status" and not isinstance(decoded.get("metadata"), dict):
-            raise UnreadableError(f"the answer to {method} {path} is not an object")
+            raise UnreadableError(f"the response to {method} {path} is not an object")
         return decoded
 
     async def _call(
@@ -393,8 +394,8 @@ class Client:
         headers: Mapping[str, str] = _JSON,
         name: str = "",
     ) -> bytes:
-        """`name`: of the object that is asked for. An answer that something else is not found says nothing of it."""
-        assert self._transport, "use the client as a context manager"  # noqa: S101 - a mistake in the caller
+        """`name`: of the requested object. A NotFound about something else says nothing about it."""
+        assert self._transport, "use the client as a context manager"  # noqa: S101 - a bug in the caller
         target = _target(path, query)
         began = time.monotonic()
         ends = began + self._deadline
@@ -421,13 +422,13 @@ class Client:
 
 
 def _patience(answer: Answer) -> float | None:
-    """How long to wait before the same request once more; None if that would be of no use.
+    """How long to wait before the request is retried; None if a retry would not help.
 
-    With 429 the server has not begun to work on it; with Retry-After it says itself that it may be sent again.
+    With 429 the server has not started to process it; Retry-After says that it may be sent again.
     """
     if answer.status != 429 and (answer.retry_after is None or answer.status < 500):
         return None
-    # Everyone was told the same number: they must not all come back in the same moment.
+    # Every client got the same number: jitter keeps them from coming back at the same moment.
     return max(answer.retry_after or 1.0, _SHORTEST) * random.uniform(0.8, 1.2)  # noqa: S311 - no secret in it
 
 

@@ -1,4 +1,4 @@
-"""Credentials that change while we run: tokens in files, and programs that print them."""
+"""Credentials that change at run time: token files and exec plugins."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from unwind.kube.kubeconfig import Basic, Exec, Token, TokenFile
 if TYPE_CHECKING:
     from unwind.kube.kubeconfig import Connection
 
-# A projected token is renewed long before it ends; client-go looks at the file as often.
+# A projected token is renewed long before it expires; client-go reads the file as often.
 _FILE_LIFETIME = 60.0
-# A plugin's credential is renewed a little before it ends, so that none ends on the way.
+# A plugin's credential is renewed shortly before it expires, so that none expires in flight.
 _MARGIN = 30.0
 _PLUGIN_TIMEOUT = 60.0
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What a request shows: a header, or a client certificate that a plugin gave."""
+    """The credentials of a request: a header, or a client certificate from a plugin."""
 
     authorization: str | None = None
     certificate: bytes | None = None
@@ -35,7 +35,7 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 class Credentials:
-    """Hands out what requests show, renewed when it has to be."""
+    """Provides credentials for requests, and renews them when necessary."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -44,9 +44,9 @@ class Credentials:
         self._renewing = asyncio.Lock()
 
     async def proof(self) -> Proof:
-        """What to show now."""
+        """The current credentials."""
         if self._proof is None or time.monotonic() >= self._until:
-            # Many requests find it out at once: one of them renews, the others wait for that.
+            # Many requests find out at once: one of them renews, the others wait for it.
             async with self._renewing:
                 if self._proof is None or time.monotonic() >= self._until:
                     self._proof, self._until = await self._obtain()
@@ -54,11 +54,11 @@ class Credentials:
 
     @property
     def renewable(self) -> bool:
-        """Whether asking again could give another answer."""
+        """Whether asking again could return other credentials."""
         return isinstance(self._connection.credential, TokenFile | Exec)
 
     def refused(self, proof: Proof) -> None:
-        """The server did not accept it: whoever asks next gets a new one."""
+        """The server rejected these credentials: the next request gets new ones."""
         if proof is self._proof:
             self._until = 0.0
 
@@ -82,7 +82,7 @@ def _read(path: str) -> str:
     try:
         return Path(path).read_text().strip()
     except OSError as error:
-        raise UnwindError(f"the token file {path} cannot be read ({error.strerror})") from error
+        raise UnwindError(f"cannot read the token file {path}: {error.strerror}") from error
 
 
 class _Status(msgspec.Struct, rename="camel"):
@@ -109,7 +109,7 @@ async def _run(plugin: Exec, connection: Connection) -> tuple[Proof, float]:
         )
     except OSError as error:
         raise UnwindError(
-            f"the credential plugin {plugin.command} cannot be run ({error.strerror})",
+            f"cannot run the credential plugin {plugin.command}: {error.strerror}",
             remedy=" ".join(plugin.install_hint.split()) or "install it, or use another user in the kubeconfig",
         ) from error
     try:
@@ -121,19 +121,19 @@ async def _run(plugin: Exec, connection: Connection) -> tuple[Proof, float]:
             await process.wait()
         if isinstance(error, TimeoutError):
             raise UnwindError(
-                f"the credential plugin {plugin.command} said nothing in {_PLUGIN_TIMEOUT:.0f} s"
+                f"the credential plugin {plugin.command} timed out after {_PLUGIN_TIMEOUT:.0f}s"
             ) from None
         raise
     if process.returncode:
         said = complaint.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
         raise UnwindError(
-            f"the credential plugin {plugin.command} failed ({said[-1]})",
-            remedy="run it by hand to see why",
+            f"the credential plugin {plugin.command} failed: {said[-1]}",
+            remedy="run it by hand to see the error",
         )
     try:
         status = msgspec.json.decode(output, type=_ExecCredential).status
     except msgspec.DecodeError as error:
-        raise UnwindError(f"the credential plugin {plugin.command} printed no ExecCredential ({error})") from error
+        raise UnwindError(f"cannot decode the output of the credential plugin {plugin.command}: {error}") from error
     return _proof(status), _lasts(status.expiration_timestamp)
 
 
@@ -147,7 +147,7 @@ def _proof(status: _Status) -> Proof:
 
 def _lasts(expiration: dt.datetime | None) -> float:
     if expiration is None:
-        return float("inf")  # until the server refuses it
+        return float("inf")  # until the server rejects it
     remaining = (expiration - dt.datetime.now(dt.UTC)).total_seconds()
     return time.monotonic() + max(0.0, remaining - _MARGIN)
 

@@ -1,4 +1,4 @@
-"""Objects that are kept only by a finalizer of our own: deleted, and let go."""
+"""Deletes objects that only Unwind's own finalizer keeps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 async def discard(
     client: Client, resource: Resource, name: str, *, uid: str, finalizer: str, namespace: str | None = None
 ) -> None:
-    """Delete exactly this object, and take our finalizer off it. What others hold it by is theirs to take off."""
+    """Delete exactly this object and remove Unwind's finalizer. Finalizers of other controllers stay."""
     try:
-        # The answer is the object as it waits for its finalizers; or a Status, if there were none.
+        # The response is the object as it waits for its finalizers, or a Status if it had none.
         found = await client.delete(resource, name, uid=uid, namespace=namespace)
         while found["kind"] == resource.kind and found["metadata"]["uid"] == uid:
             have = found["metadata"].get("finalizers") or []
@@ -30,4 +30,4 @@ async def discard(
             else:
                 return
     except (NotFoundError, ConflictError):
-        pass  # somebody was faster, or its name is another's by now
+        pass  # another client was faster, or the name belongs to another object by now

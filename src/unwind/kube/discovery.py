@@ -1,4 +1,4 @@
-"""What a server serves: any kind by its name, found out from the server itself."""
+"""API discovery: the resources that a server serves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from unwind.kube.client import Client
 
-# Before Kubernetes 1.30 only v2beta1 is known, which looks the same.
+# Before Kubernetes 1.30 there is only v2beta1, which looks the same.
 _AGGREGATED = ",".join(
     f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList" for version in ("v2", "v2beta1")
 )
@@ -65,7 +65,7 @@ class _Groups(msgspec.Struct):
 
 
 class Discovery:
-    """The kinds of one server, read when first asked for and again when something is not among them."""
+    """The resources of one server, read on first use and again if a resource is not found."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -74,37 +74,39 @@ class Discovery:
         self._reading = asyncio.Lock()
 
     async def kinds(self, *, anew: bool = False) -> list[Kind]:
-        """Everything that is served, in the server's order of preference."""
+        """All served resources, in the server's order of preference."""
         known = self._kinds
         async with self._reading:
-            # Whoever waited for somebody else's reading has it now.
+            # Another task may have read them while this one waited.
             if not self._kinds or (anew and self._kinds is known):
                 bodies = [await self._client.raw(path, accept=_AGGREGATED) for path in ("/api", "/apis")]
                 try:
                     groups = [group for body in bodies for group in msgspec.json.decode(body, type=_Groups).items]
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                    raise UnreadableError(f"what the server serves cannot be read ({error})") from error
+                    raise UnreadableError(f"cannot decode the API discovery document ({error})") from error
                 self._kinds = list(_kinds(groups))
                 self._silent = list(_silent(groups))
         return self._kinds
 
     async def silent(self) -> list[str]:
-        """The versions whose servers do not answer, as `version.group`: what they hold is not known."""
+        """API versions whose servers do not answer, as `version.group`: their objects are unknown."""
         await self.kinds()
         return self._silent
 
     async def resource(self, kind: str, *, group: str = "", version: str | None = None) -> Resource:
-        """The resource of a kind, in a version or in the one that the server prefers."""
+        """The resource of a kind, in this version or the preferred one."""
         for anew in (False, True):
             for one in await self.kinds(anew=anew):
                 it = one.resource
                 if (it.kind, it.group) == (kind, group) and version in (None, it.version):
                     return it
         name = f"{group}/{version}" if version and group else version or group or "v1"
-        raise UnwindError(f"this cluster serves no {kind} of {name}", remedy="is its CRD installed?")
+        raise UnwindError(
+            f"kind {kind} of {name} is not served by this cluster", remedy="check that its CRD is installed"
+        )
 
     async def named(self, name: str) -> Resource:
-        """The resource that a person means: `deploy`, `deployments.apps`, `ClusterProfile`."""
+        """The resource with this name: `deploy`, `deployments.apps`, `ClusterProfile`."""
         return await naming.resource_of(self, name)
 
 

@@ -1,4 +1,4 @@
-"""What an API server answers when it does not do what it was asked."""
+"""Errors of the Kubernetes API client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Details(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The API server's own account of a failure."""
+    """The API server's description of a failure."""
 
     kind: str = ""
     code: int = 0
@@ -32,7 +32,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class ApiError(UnwindError):
-    """The API server answered with something other than success."""
+    """The API server returned an error."""
 
     def __init__(self, status: Status, *, request: str) -> None:
         self.status = status
@@ -48,39 +48,39 @@ class ApiError(UnwindError):
 
 
 class NotFoundError(ApiError):
-    """There is no such object, in the words of the API server (404, reason NotFound)."""
+    """The object does not exist (404, reason NotFound)."""
 
     def names(self, resource: Resource, name: str) -> bool:
-        """Whether it is this object that was not found: not its namespace, and not one of another kind."""
+        """Whether this very object was not found: not its namespace, and not one of another kind."""
         return names(self.status.details, resource, name)
 
 
 class ConflictError(ApiError):
-    """The object is not as the request supposed (409, reason Conflict)."""
+    """A precondition failed: the object is not as the request expected (409, reason Conflict)."""
 
 
 class AlreadyExistsError(ApiError):
-    """An object of that name is there already (409, reason AlreadyExists)."""
+    """An object with that name already exists (409, reason AlreadyExists)."""
 
 
 class ExpiredError(ApiError):
-    """The version asked for is too old to go on from (410)."""
+    """The requested resourceVersion is too old (410)."""
 
 
 class UnreachableError(UnwindError):
-    """No answer came: nothing is known about what the server did."""
+    """No response was received, so the outcome of the request is unknown."""
 
 
 class AnotherClusterError(UnreachableError):
-    """Another cluster answers at the address: nothing that it says counts."""
+    """Another cluster answers at the address: nothing that it returns counts."""
 
 
 class TooLargeAnswerError(UnreachableError):
-    """The answer is larger than a client takes; part of it may be asked for."""
+    """The response exceeds the client's limit; a smaller part can be requested."""
 
 
 class UnreadableError(UnreachableError):
-    """What came is no answer of an API server: nothing is known about any object."""
+    """The response is not one of an API server: nothing is known about any object."""
 
 
 _BY_REASON: dict[str, type[ApiError]] = {
@@ -102,7 +102,7 @@ def names(details: Details | None, resource: Resource, name: str) -> bool:
 
 
 def status_of(body: bytes) -> Status | None:
-    """The Status that a body is; None if it is something else, which then says nothing about any object."""
+    """The Status in a body; None if it is something else, which says nothing about any object."""
     try:
         status = msgspec.json.decode(body, type=Status)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -111,7 +111,7 @@ def status_of(body: bytes) -> Status | None:
 
 
 def error_of(code: int | None, body: bytes, *, request: str) -> ApiError:
-    """Make the error that an answer stands for; within a watch there is no code but the one in the Status.
+    """The error for a response; within a watch, the code is in the Status.
 
     A body that is not a Status (a proxy's page, the text for an unserved version) never becomes NotFoundError.
     """

@@ -1,4 +1,4 @@
-"""Events on objects: what Unwind did and why, where `kubectl describe` shows it."""
+"""Writes Kubernetes Events, which `kubectl describe` shows."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 REPORTER = "unwind.dev/unwind"
-# The API server's own bound for the text.
+# The API server's own limit for the text.
 _NOTE = 1024
-# The same words within this time are one event that happened several times.
+# The same Event within this time is counted up instead of written again.
 _SERIES = 600.0
 _REMEMBERED = 4096
 _PENDING = 1000
 
 
 class Regarding(msgspec.Struct, frozen=True):
-    """The object that something happened to."""
+    """The object that an Event is about."""
 
     api_version: str
     kind: str
@@ -52,9 +52,10 @@ class _Series(msgspec.Struct):
 
 
 class Recorder:
-    """Writes Events behind the back of whoever reports them: reporting never waits and never fails.
+    """Writes Events in the background: reporting never waits and never fails.
 
-    When the server is slower than we report, the oldest reports go: they are a courtesy, the state is in conditions.
+    If the server is slower than the reports, the oldest ones are dropped: Events are a courtesy, the state is in
+    conditions.
     """
 
     name = "events"
@@ -78,7 +79,7 @@ class Recorder:
         action: str,
         type: Literal["Normal", "Warning"] = "Normal",  # noqa: A002 - the field's name
     ) -> None:
-        """Say what happened: a reason in one word, a note for people, the action that was taken."""
+        """Report what happened: a CamelCase reason, a note for users, the action taken."""
         what = _What(regarding, reason, note[:_NOTE], type, action)
         self._pending[what] = self._pending.get(what, 0) + 1
         if len(self._pending) > _PENDING:
@@ -87,7 +88,7 @@ class Recorder:
         self._wake.set()
 
     async def run(self) -> None:
-        """Write what is reported, until cancelled."""
+        """Write the reported Events until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -96,7 +97,7 @@ class Recorder:
                 try:
                     await self._write(what, times)
                 except (ApiError, UnreachableError):
-                    # A namespace that is going takes no Events, and a server that is away none either.
+                    # A namespace that is being deleted accepts no Events, and neither does an unreachable server.
                     self.dropped += 1
 
     async def _write(self, what: _What, times: int) -> None:
@@ -108,7 +109,7 @@ class Recorder:
             try:
                 await self._client.patch(EVENTS, series.name, patch, namespace=_home(what.regarding))
             except NotFoundError:
-                pass  # it was old enough to be cleared away: a new one is written below
+                pass  # it has expired: a new one is written below
             else:
                 return
         body = self._event(what)
@@ -123,7 +124,7 @@ class Recorder:
         return {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
-            # Names may be as long as those of objects: what is appended must fit.
+            # Names may be as long as those of objects: the suffix must fit.
             "metadata": {"name": f"{it.name[:236]}.{uuid.uuid4().hex[:16]}", "namespace": _home(it)},
             "eventTime": self._now(),
             "regarding": regarding | ({"namespace": it.namespace} if it.namespace else {}),
@@ -140,5 +141,5 @@ class Recorder:
 
 
 def _home(regarding: Regarding) -> str:
-    """Events about what has no namespace are kept in this one."""
+    """The namespace for Events about cluster-scoped objects."""
     return regarding.namespace or "default"

@@ -1,8 +1,8 @@
-"""Fences: work that was begun for a shard writes nothing after the shard is lost.
+"""Fences: work that was started for a shard writes nothing after the shard is lost.
 
-A fence stands for one tenure of a shard: once lost, it stays lost, even if the shard comes back. A task carries its
-fence in a context variable, and so does every task that it starts. `Client` asks it before each write, whichever API
-server that goes to; whoever runs another program that writes, such as Helm, runs it in a `scope`.
+A fence represents one tenure of a shard: once lost, it stays lost, even if the shard comes back. A task carries its
+fence in a context variable, and so does every task that it starts. `Client` checks it before each write, to whichever
+API server. Other programs that write, such as Helm, must run in a `scope`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 K = TypeVar("K")
-# An owner tells of a loss when it notices. It may be too busy, or cut off: this is how often work under way looks.
+# An owner reports a loss when it notices it. It may be too busy, or cut off: this is how often running work checks.
 _LOOK = 1.0
 
 
 class FencedError(UnwindError):
-    """The shard was lost, and nothing more is written for it."""
+    """The shard was lost, so nothing more is written for it."""
 
 
 class Owner(Protocol):
-    """Says which keys this process may act for: its shards."""
+    """Decides which keys this process may act for: its shards."""
 
     def owns(self, key: str) -> bool:
-        """Whether it may, now. `Fences` asks before every write."""
+        """Whether it may act for the key now. `Fences` checks before every write."""
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Have it told when that changes."""
+        """Call this function when that changes."""
 
 
 @runtime_checkable
@@ -42,7 +42,7 @@ class Successor(Protocol):
     """An owner that may take over from another process."""
 
     def unsettled(self, key: str) -> float:
-        """For how many seconds a write of the former owner may still arrive."""
+        """Seconds for which a write of the former owner may still arrive."""
 
 
 class Fence:
@@ -66,15 +66,15 @@ class Fence:
 
     @property
     def lost(self) -> FencedError:
-        """What is raised when it does not hold."""
-        return FencedError(f"this replica lost the shard of {self.key}: nothing more is written for it")
+        """The error to raise once it is lost."""
+        return FencedError(f"this replica lost the shard of {self.key}, so nothing more is written for it")
 
     @property
     def unsettled(self) -> float:
         return self._owner.unsettled(self.key) if isinstance(self._owner, Successor) else 0.0
 
     def enter(self, scope: asyncio.Timeout) -> None:
-        """Have a scope end when the fence is lost."""
+        """End a scope when the fence is lost."""
         self._scopes.add(scope)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_LOOK, self._look)
@@ -93,21 +93,21 @@ _current: ContextVar[Fence | None] = ContextVar("unwind_fence", default=None)
 
 
 def check() -> None:
-    """Raise FencedError if this task works for a shard that is lost."""
+    """Raise FencedError if this task works for a lost shard."""
     fence = _current.get()
     if fence is not None and not fence.holds:
         raise fence.lost
 
 
 def unsettled() -> float:
-    """For how many seconds a write of the former owner of this task's shard may still arrive."""
+    """Seconds for which a write of the former owner of this task's shard may still arrive."""
     fence = _current.get()
     return fence.unsettled if fence is not None else 0.0
 
 
 @asynccontextmanager
 async def scope() -> AsyncIterator[None]:
-    """Cancel what is done inside when this task's shard is lost, and raise FencedError then."""
+    """Cancel the body when this task's shard is lost, and raise FencedError."""
     fence = _current.get()
     if fence is None:
         yield
@@ -139,9 +139,9 @@ class Fences:
     def around(
         self, reconcile: Callable[[K], Awaitable[float | None]], shard: Callable[[K], str | None]
     ) -> Callable[[K], Awaitable[float | None]]:
-        """The same, fenced: it is cancelled when the shard of its key is lost, and neither it nor a task that it
-        started writes anything after that. If the shard is not ours, it is called all the same, to clean up, and
-        cannot write. `shard`: what decides about a key; None where nothing is to be written for it."""
+        """The reconciler, fenced: it is cancelled when the shard of its key is lost, and neither it nor a task that it
+        started writes anything after that. If the shard belongs to another replica, it is still called, to clean up,
+        but cannot write. `shard`: the key that decides; None if nothing may be written."""
 
         async def fenced(key: K) -> float | None:
             decides = shard(key)

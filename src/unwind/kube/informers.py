@@ -1,4 +1,4 @@
-"""Informers: a cache that follows the server, without a gap and without telling anything twice."""
+"""Informers: keep a cache in sync with the server by list and watch, without gaps or duplicates."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# The server ends a watch after a while of our choosing, so that not all of them come back at once.
+# The server ends a watch after a while of our choosing, so that not all of them reconnect at once.
 _WATCH_SECONDS = (240, 480)
 _RETRY = Backoff(first=0.2, limit=30.0)
-# A watch that ends sooner counts as a failure: a server may accept every watch, and end each of them at once.
+# A watch that ends sooner counts as a failure: a server may accept every watch and end each of them at once.
 _STEADY = 10.0
-# So many failures in a row, and the version itself may be the reason.
+# After so many failures in a row, the resourceVersion itself may be the reason.
 _STUBBORN = 3
-# What may come by one watch before the list is read again: events of new objects without end would fill the memory.
+# Limit of one watch before the list is read again: an endless stream of new objects would fill the memory.
 _MOST_WATCHED = 1 << 30
 # While a kind is not served, its CRD is watched; this is how long that is relied upon.
 _UNSERVED = 60.0
@@ -60,9 +60,9 @@ _bookmark = msgspec.json.Decoder(_Bookmark).decode
 
 
 class Informer(Generic[T]):
-    """Keeps a cache of one resource and tells handlers what changes in it.
+    """Keeps a cache of one resource and calls handlers on changes.
 
-    Handlers are called in the order of the events, at once, and must not wait: they put keys into a queue.
+    Handlers are called in the order of the events, immediately, and must not wait: they add keys to a queue.
     """
 
     def __init__(
@@ -81,14 +81,15 @@ class Informer(Generic[T]):
         confirm: Callable[[], Awaitable[None]] | None = None,
         listed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`troubled` is told of every failure to follow the server; the informer goes on by itself.
+        """`troubled` is called on every failure to follow the server; the informer retries by itself.
 
-        `confirm` is asked after each list, before any of it is believed: it raises if another cluster answers. What a
-        watch tells needs no such question, because no other cluster has an object with that uid. `listed` is told
-        when a list was taken in.
+        `confirm` is called after each list, before any of it is used: it raises if another cluster answers. Watch
+        events need
+        no such check, because no other cluster has an object with that uid. `listed` is called when a list is complete.
 
-        `labels` and `fields` select: then what is no longer in the cache need not be gone. `into` takes the objects in
-        instead of the cache, where less of them is kept than they are.
+        `labels` and `fields` select objects: an object that is no longer in the cache need not be gone then. `into`
+        stores
+        the objects instead of the cache, for callers that keep less of them.
         """
         self.view = view
         self.cache: Cache[T] = Cache(view.stamp, indexes=indexes)
@@ -103,10 +104,10 @@ class Informer(Generic[T]):
         self._confirm = confirm
         self._listed = listed
         self.lists = 0
-        """How many lists were begun."""
+        """The number of lists started."""
         self.broken: dict[Key, str] = {}
-        """Objects that cannot be read, and why. The cache has the last state of them that could: whoever decides by
-        it must not take one of these for gone, nor for what it was."""
+        """Objects that cannot be decoded, and why. The cache has their last state that could be: code that decides by
+        it must treat them neither as gone nor as unchanged."""
         self._handlers: list[Callable[[Change[T]], None]] = []
         self._version = ""
         self._synced = asyncio.Event()
@@ -116,35 +117,37 @@ class Informer(Generic[T]):
 
     @property
     def synced(self) -> bool:
-        """Whether the cache holds all that was there at some moment, and follows from it.
+        """Whether the cache has been complete at some moment and follows the server since.
 
-        It is not while the kind is not served: then the cache is what was last known, and nothing to build a yes on.
+        It is False while the kind is not served: the cache is then the last known state, and no basis for a positive
+        answer.
         """
         return self._synced.is_set()
 
     @property
     def age(self) -> float:
-        """Seconds since the server was heard of last; infinite if never."""
+        """Seconds since the last sign of life of the server; infinite if there was none."""
         return self._clock.monotonic() - self._heard
 
     async def until_synced(self) -> None:
         await self._synced.wait()
 
     def take(self, obj: T) -> None:
-        """Put in what a write of our own has answered, so that the next one need not wait for the watch."""
-        # Only if the watch has not got as far: otherwise it has told of this, and maybe of what came after, such as
-        # the object's deletion.
+        """Store the response of our own write, so that the next one need not wait for the watch."""
+        # Only if the watch is not ahead: otherwise it has reported this state, and maybe later ones, such as the
+        # object's
+        # deletion.
         if is_newer(self.view.stamp(obj).version, than=self._version):
             self._tell(self.store.put(obj))
 
     def subscribe(self, handler: Callable[[Change[T]], None]) -> None:
-        """Have it told of every change from now on, and first of what is there already."""
+        """Call this function on every change from now on, and first for the existing objects."""
         for key in list(self.store.keys()):
             handler(Change(key, None, self.store.get(key)))
         self._handlers.append(handler)
 
     async def run(self) -> None:
-        """Follow the server until cancelled. Whatever it sends, it is tried again, more and more slowly."""
+        """Follow the server until cancelled. Every failure is retried, with back-off."""
         while True:
             began = self._clock.monotonic()
             try:
@@ -152,7 +155,7 @@ class Informer(Generic[T]):
                     await self._list()
                 await self._watch()
             except ExpiredError:
-                # What happened since is forgotten there: the list says what came of it.
+                # The server has compacted the events since then: a new list has their result.
                 self._version = ""
             except (ApiError, UnreachableError) as error:
                 await self._recover(error, began)
@@ -194,7 +197,7 @@ class Informer(Generic[T]):
             await self._confirm()
             for obj in unconfirmed:
                 self._tell(self.store.put(obj))
-        # A consistent list without it means that it is absent (docs/architecture.md, Verified absence).
+        # An object that is missing from a consistent list is absent (docs/architecture.md, Verified absence).
         for key in [key for key in self.store.keys() if key not in seen]:  # noqa: SIM118 - a cache is no dict
             self._tell(self.store.drop(key))
         self.broken = {key: why for key, why in self.broken.items() if key in seen}
@@ -234,11 +237,11 @@ class Informer(Generic[T]):
         if event.type == "ERROR":
             raise error_of(None, bytes(event.object), request=f"watch {view.resource.plural}")
         if event.type not in ("ADDED", "MODIFIED", "DELETED"):
-            raise UnreadableError(f"the watch of {view.resource.plural} sent an event that is not known")
+            raise UnreadableError(f"the watch of {view.resource.plural} sent an unknown event type")
         obj = self._decode(event.object)
         stamp = obj if isinstance(obj, Stamp) else view.stamp(obj)
         if not (stamp.uid and stamp.version and stamp.key.name):
-            raise UnreadableError(f"the watch of {view.resource.plural} sent an object without uid or version")
+            raise UnreadableError(f"the watch of {view.resource.plural} sent an object without uid or resourceVersion")
         if event.type == "DELETED":
             self.broken.pop(stamp.key, None)
             self._tell(self.store.drop(stamp.key, uid=stamp.uid))
@@ -247,7 +250,8 @@ class Informer(Generic[T]):
         self._version = stamp.version
 
     def _decode(self, body: msgspec.Raw) -> T | Stamp:
-        """The object; or only which one it is, if the rest of it cannot be read. One bad object stops nobody."""
+        """The object; or only its identity if the rest cannot be decoded. One invalid object must not stop the
+        informer."""
         try:
             obj = _read(self.view.decode, body)
         except _InvalidError as error:
@@ -261,7 +265,7 @@ class Informer(Generic[T]):
         return obj
 
     def _taken(self, stamp: Stamp) -> bool:
-        """Whether a later state of this object is here already, because we wrote it."""
+        """Whether a later state of this object is already stored, because we wrote it."""
         held = self.store.get(stamp.key)
         if held is None:
             return False
@@ -284,19 +288,20 @@ class Informer(Generic[T]):
         elif isinstance(error, UnreadableError) or (
             isinstance(error, ApiError) and (error.code not in (429, 500, 502, 503) or self._failures >= _STUBBORN)
         ):
-            # It does not take our version (it may be newer than all it has), or sends no events: begin anew. What it
-            # answers to a version that it cannot read is not the same everywhere.
+            # It does not accept our resourceVersion (it may be newer than all that it has), or sends no events: list
+            # again.
+            # Servers differ in what they return for a version that they cannot read.
             self._version = ""
         await self._back_off()
 
     async def _back_off(self, *, at_once: bool = False) -> None:
-        """Wait before the next try. `at_once`: the first time in a row it is tried without a wait."""
+        """Wait before the next try. `at_once`: the first retry in a row does not wait."""
         self._failures += 1
         if self._failures > 1 or not at_once:
             await self._clock.sleep(_RETRY.after(self._failures, self._chance))
 
     async def _until_served(self) -> None:
-        """Wait for the kind's CRD. Who has none (an aggregated API) is asked again after a while."""
+        """Wait for the kind's CRD. A kind without one (an aggregated API) is retried after a while."""
         resource = self.view.resource
         try:
             async with asyncio.timeout(_UNSERVED):
@@ -306,11 +311,11 @@ class Informer(Generic[T]):
                         if event.type != "DELETED" and _serves(event.object, resource.version):
                             return
         except (TimeoutError, ApiError, UnreachableError, LookupError, TypeError, AttributeError):
-            return  # the list is tried again, whatever the reason was
+            return  # the list is retried, whatever the reason was
 
 
 class _InvalidError(UnreadableError):
-    """It is JSON, and not what it should be."""
+    """It is valid JSON of an unexpected type."""
 
 
 def _read(decode: Callable[[Any], R], body: bytes | msgspec.Raw) -> R:
@@ -320,7 +325,7 @@ def _read(decode: Callable[[Any], R], body: bytes | msgspec.Raw) -> R:
         raise _InvalidError(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         shown = bytes(body)[:60].decode(errors="replace")
-        raise UnreadableError(f"what came is no JSON ({error}): {shown!r}") from error
+        raise UnreadableError(f"the response is not JSON ({error}): {shown!r}") from error
 
 
 def _serves(definition: Object, version: str) -> bool:

@@ -1,4 +1,4 @@
-"""Kubeconfig files, in all the forms that people have: where an API server is, and how to prove who we are."""
+"""Reads kubeconfig files: API server address, TLS settings and credentials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import yaml
 from unwind import yamls
 from unwind.errors import UnwindError
 
-# These would end a header and begin another one.
+# These characters would end a header and start another one.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -30,20 +30,20 @@ class Token(msgspec.Struct, frozen=True, tag=True):
 
 
 class TokenFile(msgspec.Struct, frozen=True, tag=True):
-    """A bearer token in a file that somebody else renews."""
+    """A bearer token in a file that another process renews."""
 
     path: str
 
 
 class Basic(msgspec.Struct, frozen=True, tag=True):
-    """A user name and a password, for proxies that still ask for them."""
+    """A user name and a password, for proxies that still require them."""
 
     username: str
     password: str
 
 
 class Exec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """A program that prints a credential."""
+    """An exec plugin that prints a credential."""
 
     command: str
     args: list[str] = []
@@ -54,24 +54,24 @@ class Exec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a client needs to know of one API server."""
+    """Everything that a client needs to connect to one API server."""
 
     server: str
     authority: bytes | None = None
-    """What the server's certificate is verified against; None for the authorities of this machine."""
+    """CA certificates for the server's certificate; None for the system's."""
     certificate: bytes | None = None
     key: bytes | None = None
     credential: Token | TokenFile | Basic | Exec | None = None
     insecure: bool = False
     server_name: str | None = None
-    """The name the server's certificate is for, where it is not the address."""
+    """The name in the server's certificate, if it differs from the address."""
     proxy: str | None = None
     namespace: str = "default"
     impersonate: str | None = None
 
     def check(self) -> None:
-        """Raise UnwindError for what cannot be sent, or would be sent as something else. No value is shown: it may be a
-        secret."""
+        """Raise UnwindError for values that cannot be sent, or would be sent as something else. Values are not shown:
+        they may be secret."""
         token = self.credential.token if isinstance(self.credential, Token) else None
         for field, value in (
             ("server", self.server),
@@ -88,11 +88,11 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
             if value is not None and not _is_address(value):
                 raise UnwindError(f"cannot use the connection: {field} is not a valid address")
         if "@" in urlsplit(self.server).netloc:
-            # It would be shown wherever the server is.
+            # It would be shown wherever the server address is.
             raise UnwindError("cannot use the connection: server contains a user name or a password")
 
     def ssl_context(self, *, certificate: bytes | None = None, key: bytes | None = None) -> ssl.SSLContext:
-        """A context that verifies the server, and shows a client certificate (ours, or one a plugin gave)."""
+        """An SSL context that verifies the server and presents a client certificate (ours, or one from a plugin)."""
         certificate, key = certificate or self.certificate, key or self.key
         try:
             context = ssl.create_default_context(cadata=self.authority.decode() if self.authority else None)
@@ -100,24 +100,24 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if certificate and key:
-                # The standard library takes a client certificate from a file only.
+                # The standard library reads a client certificate only from a file.
                 with tempfile.NamedTemporaryFile() as pem:
                     pem.write(certificate + b"\n" + key)
                     pem.flush()
                     context.load_cert_chain(pem.name)
         except (ssl.SSLError, ValueError) as error:
             raise UnwindError(
-                f"the certificates for {self.server} cannot be used ({error})", remedy="check them in the kubeconfig"
+                f"cannot use the certificates for {self.server}: {error}", remedy="check them in the kubeconfig"
             ) from error
         return context
 
 
 def shown(address: str) -> str:
-    """An address as it may be shown: without user and password."""
+    """An address for display: without user and password."""
     try:
         url = urlsplit(address)
     except ValueError:
-        return "an address that is not valid"
+        return "an invalid address"
     return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
 
 
@@ -130,10 +130,10 @@ def _is_address(text: str) -> bool:
 
 
 def load(path: Path | None = None, *, context: str | None = None) -> Connection:
-    """Find out how to reach the cluster.
+    """Find the connection to the cluster.
 
-    From the file given; else the files that KUBECONFIG names, of which the first to define a name wins; else the
-    user's own file; else the service account of the Pod this runs in.
+    From the given file; else the files in KUBECONFIG, of which the first to define a name wins; else the user's default
+    file; else the service account of the Pod that this runs in.
     """
     named = [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     home = Path.home() / ".kube" / "config"
@@ -150,16 +150,16 @@ def load(path: Path | None = None, *, context: str | None = None) -> Connection:
 
 
 def parse(text: bytes, *, source: str) -> Connection:
-    """Read a kubeconfig that came from somewhere else, such as the Secret of a member cluster.
+    """Read a kubeconfig from another source, such as the Secret of a member cluster.
 
-    It may neither name files of this machine nor have us run a program: whoever can write such a Secret would
-    otherwise run what they like, as us.
+    It must neither name files of this machine nor run a program: otherwise a user who can write such a Secret could run
+    anything as Unwind.
     """
     return _connection([(None, _decode(text, source))], context=None, source=source)
 
 
 def in_cluster(directory: Path = _SERVICE_ACCOUNT) -> Connection:
-    """The way in for a Pod."""
+    """The connection of a Pod."""
     try:
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
         host = f"[{host}]" if ":" in host else host
@@ -172,12 +172,12 @@ def in_cluster(directory: Path = _SERVICE_ACCOUNT) -> Connection:
         )
     except (KeyError, OSError) as error:
         raise UnwindError(
-            f"this is not a Pod with a service account ({error})", remedy="name a kubeconfig with --kubeconfig"
+            f"not running in a Pod with a service account ({error})", remedy="set a kubeconfig with --kubeconfig"
         ) from error
 
 
 def document(connection: Connection, *, cluster: str, user: str) -> str:
-    """The kubeconfig file, as text, with everything in it."""
+    """The kubeconfig as text, with everything embedded."""
     given = {
         "certificate-authority-data": connection.authority and _encode(connection.authority),
         "insecure-skip-tls-verify": connection.insecure or None,
@@ -213,7 +213,7 @@ def _encode(data: bytes) -> str:
 
 _Files = Sequence[tuple[Path | None, dict[str, Any]]]
 _PASSWORD = re.compile(r"://[^/\s@]*@")
-_HOW_TO_SEE = "`kubectl config view` shows what is in it"
+_HOW_TO_SEE = "inspect it with `kubectl config view`"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -221,8 +221,8 @@ def _read(path: Path) -> dict[str, Any]:
         return _decode(path.read_bytes(), str(path))
     except OSError as error:
         raise UnwindError(
-            f"the kubeconfig {path} cannot be read ({error.strerror})",
-            remedy="name another with --kubeconfig or KUBECONFIG",
+            f"cannot read the kubeconfig {path}: {error.strerror}",
+            remedy="use another one with --kubeconfig or KUBECONFIG",
         ) from error
 
 
@@ -234,7 +234,7 @@ def _decode(text: bytes, source: str) -> dict[str, Any]:
             f"{source} is not a kubeconfig ({' '.join(str(error).split())})", remedy=_HOW_TO_SEE
         ) from error
     if not isinstance(config, dict):
-        raise UnwindError(f"{source} is not a kubeconfig (no mapping in it)", remedy=_HOW_TO_SEE)
+        raise UnwindError(f"{source} is not a kubeconfig (it is not a mapping)", remedy=_HOW_TO_SEE)
     return config
 
 
@@ -242,7 +242,7 @@ def _connection(files: _Files, *, context: str | None, source: str | None = None
     where = source or ", ".join(str(path) for path, _ in files)
     wanted = context or next((name for _, config in files if (name := config.get("current-context"))), None)
     if not isinstance(wanted, str) or not wanted:
-        raise UnwindError(f"{where} has no current context", remedy="choose one with --context")
+        raise UnwindError(f"{where} has no current context", remedy="select one with --context")
     try:
         _, chosen = _named(files, "contexts", "context", wanted)
         at, cluster = _named(files, "clusters", "cluster", chosen.get("cluster", ""))
@@ -270,12 +270,12 @@ def _connection(files: _Files, *, context: str | None, source: str | None = None
 
 def _unusable(where: str, context: str, why: str) -> str:
     # In a damaged file an address, with its password, may stand in the place of a name.
-    return f"{where} cannot be used ({_PASSWORD.sub('://…@', f'context {context!r}: {why}')})"
+    return f"cannot use {where} {_PASSWORD.sub('://…@', f'(context {context!r}): {why}')}"
 
 
 def _named(files: _Files, section: str, part: str, name: str) -> tuple[Path | None, dict[str, Any]]:
     if not isinstance(name, str):
-        raise TypeError(f"what is named in {section} is not a string")
+        raise TypeError(f"a name in {section} is not a string")
     for path, config in files:
         for entry in config.get(section) or []:
             if isinstance(entry, dict) and entry.get("name") == name:
@@ -283,7 +283,7 @@ def _named(files: _Files, section: str, part: str, name: str) -> tuple[Path | No
                 if not isinstance(fields, dict):
                     raise TypeError(f"{name!r} in {section} is not a mapping")
                 return path, fields
-    raise LookupError(f"{section} has no {name!r}")
+    raise LookupError(f"no {name!r} in {section}")
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
@@ -303,7 +303,7 @@ def _flag(fields: dict[str, Any], name: str) -> bool:
 
 
 def _bytes(fields: dict[str, Any], name: str, file: Path | None) -> bytes | None:
-    """What stands in the file itself wins over a file beside it, as with kubectl."""
+    """Inline data takes precedence over a file, as with kubectl."""
     if inline := _text(fields, f"{name}-data"):
         return base64.b64decode(inline, validate=True)
     if beside := _text(fields, name):
@@ -313,17 +313,17 @@ def _bytes(fields: dict[str, Any], name: str, file: Path | None) -> bytes | None
 
 def _beside(file: Path | None, named: str, field: str) -> Path:
     if file is None:
-        raise ValueError(f"{field} names a file, which a kubeconfig from elsewhere may not")
+        raise ValueError(f"it names a file in {field}, which only a local kubeconfig may do")
     path = file.absolute().parent / Path(named).expanduser()
     if not path.is_file():
-        raise LookupError(f"{field} names {path}, which is not there")
+        raise LookupError(f"the file {path} in {field} does not exist")
     return path
 
 
 def _credential(user: dict[str, Any], file: Path | None) -> Token | TokenFile | Basic | Exec | None:
     if plugin := user.get("exec"):
         if file is None:
-            raise ValueError("it names a program to run, which a kubeconfig from elsewhere may not")
+            raise ValueError("it has an exec plugin, which only a local kubeconfig may have")
         command = plugin["command"]
         if "/" in command:
             command = str(file.absolute().parent / command)
@@ -343,6 +343,6 @@ def _credential(user: dict[str, Any], file: Path | None) -> Token | TokenFile | 
         return Basic(username=username, password=_text(user, "password"))
     if provider := user.get("auth-provider"):
         raise ValueError(
-            f"auth-provider {_text(provider, 'name')!r} is gone since Kubernetes 1.26: use its exec plugin"
+            f"auth-provider {_text(provider, 'name')!r} was removed in Kubernetes 1.26: use its exec plugin"
         )
     return None

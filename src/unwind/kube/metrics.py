@@ -1,4 +1,4 @@
-"""What is measured of the machinery, in Prometheus' form and with labels whose number is bounded."""
+"""Prometheus metrics of API requests, reconciles, queues and caches."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ OTHER = "other"
 
 
 class Metrics:
-    """Counts calls, reconciles, queues and caches of one process."""
+    """Collects metrics of API requests, reconciles, queues and caches of one process."""
 
     def __init__(self, registry: CollectorRegistry, *, resources: Collection[str] = ()) -> None:
-        """`resources`: those that have a label of their own. All others, of which there is no end, share one."""
+        """`resources`: those with a label value of their own. All others share one, because their number is
+        unbounded."""
         self._resources = frozenset(resources)
         self._calls = Histogram(
             "unwind_api_call_seconds",
-            "Calls to API servers, until the answer.",
+            "Duration of requests to API servers, until the response.",
             ["verb", "resource", "status"],
             buckets=_SECONDS,
             registry=registry,
@@ -37,17 +38,17 @@ class Metrics:
         self._reconciles = Histogram(
             "unwind_reconcile_seconds", "Reconciles.", ["controller"], buckets=_SECONDS, registry=registry
         )
-        self._errors = Counter("unwind_reconcile_errors", "Reconciles that failed.", ["controller"], registry=registry)
-        self._depth = Gauge("unwind_queue_depth", "Keys that wait for a worker.", ["controller"], registry=registry)
-        self._working = Gauge("unwind_queue_working", "Keys being worked on.", ["controller"], registry=registry)
+        self._errors = Counter("unwind_reconcile_errors", "Failed reconciles.", ["controller"], registry=registry)
+        self._depth = Gauge("unwind_queue_depth", "Keys waiting for a worker.", ["controller"], registry=registry)
+        self._working = Gauge("unwind_queue_working", "Keys being reconciled.", ["controller"], registry=registry)
         self._objects = Gauge("unwind_cache_objects", "Objects in a cache.", ["resource"], registry=registry)
-        self._synced = Gauge("unwind_cache_synced", "Whether a cache is whole.", ["resource"], registry=registry)
+        self._synced = Gauge("unwind_cache_synced", "Whether a cache is synced.", ["resource"], registry=registry)
         self._age = Gauge(
-            "unwind_cache_age_seconds", "Since the server of a cache was heard.", ["resource"], registry=registry
+            "unwind_cache_age_seconds", "Seconds since the server last sent something.", ["resource"], registry=registry
         )
 
     def called(self, verb: str, resource: str, status: int, seconds: float) -> None:
-        """A client's `observe`."""
+        """Records a request; used as a client's `observe`."""
         kind = resource if resource in self._resources else OTHER
         outcome = f"{status // 100}xx" if status else "none"
         self._calls.labels(verb, kind, outcome).observe(seconds)
@@ -55,7 +56,7 @@ class Metrics:
     def timed(
         self, controller: str, reconcile: Callable[[K], Awaitable[float | None]]
     ) -> Callable[[K], Awaitable[float | None]]:
-        """A reconciler that is measured."""
+        """The reconciler, with metrics."""
         seconds, errors = self._reconciles.labels(controller), self._errors.labels(controller)
 
         async def measured(key: K) -> float | None:
@@ -71,12 +72,12 @@ class Metrics:
         return measured
 
     def queue(self, controller: str, queue: Queue[Any]) -> None:
-        """Show a queue, read when somebody asks."""
+        """Export the metrics of a queue, read on demand."""
         self._depth.labels(controller).set_function(lambda: queue.depth)
         self._working.labels(controller).set_function(lambda: queue.working)
 
     def informer(self, informer: Informer[Any]) -> None:
-        """Show an informer's cache, read when somebody asks."""
+        """Export the metrics of an informer's cache, read on demand."""
         resource = informer.view.resource
         name = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
         self._objects.labels(name).set_function(lambda: len(informer.store))

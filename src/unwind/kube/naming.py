@@ -1,4 +1,4 @@
-"""What a person means by `KIND/NAME`, found out from what the server serves, the way kubectl does it."""
+"""Resolves `KIND/NAME` to an object with API discovery, as kubectl does."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from unwind.kube.discovery import Discovery, Kind
 
 _OF_KUBERNETES = ".k8s.io"
-_LISTS = "`kubectl api-resources` lists what it knows"
+_LISTS = "list the available kinds with `kubectl api-resources`"
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """One object, as a person named it."""
+    """One object, as a user named it."""
 
     resource: Resource
     name: str
     namespace: str = ""
-    """Where it is; empty for an object of the whole cluster."""
+    """Its namespace; empty for a cluster-scoped object."""
 
     @property
     def where(self) -> str | None:
-        """The namespace, as a client wants it."""
+        """The namespace, as the client expects it."""
         return self.namespace or None
 
     def __str__(self) -> str:
@@ -40,17 +40,17 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split(text: str) -> tuple[str, str]:
-    """Kind and name of `KIND/NAME`. Raises UsageError if it is something else."""
+    """Kind and name of `KIND/NAME`. Raises UsageError for anything else."""
     kind, slash, name = text.strip().partition("/")
     if not slash or not kind or not name or "/" in name:
-        raise UsageError(f"{text!r} names no object", remedy="write KIND/NAME, such as deploy/web or ns/shop")
+        raise UsageError(f"invalid object {text!r}", remedy="use KIND/NAME, such as deploy/web or ns/shop")
     return kind, name
 
 
 async def resolve(discovery: Discovery, text: str, *, namespace: str = "default") -> Named:
-    """The object that `KIND/NAME` means: whether it is there is another question.
+    """The object that `KIND/NAME` means; it need not exist.
 
-    `namespace`: where it is, if its kind is one that lives in namespaces.
+    `namespace`: its namespace, if its kind is namespaced.
     """
     kind, name = split(text)
     resource = await resource_of(discovery, kind)
@@ -58,32 +58,32 @@ async def resolve(discovery: Discovery, text: str, *, namespace: str = "default"
 
 
 async def resource_of(discovery: Discovery, kind: str) -> Resource:
-    """The resource that a person means: `deploy`, `Deployment`, `deployments.apps`, `deployments.v1.apps`.
+    """The resource that a user means: `deploy`, `Deployment`, `deployments.apps`, `deployments.v1.apps`.
 
-    Raises UnwindError if the server knows none, or several that are equally likely.
+    Raises UnwindError if the server has none, or several equally likely ones.
     """
     for anew in (False, True):
         if found := choose(await discovery.kinds(anew=anew), kind):
             return found
     silent = await discovery.silent()
     if silent:
-        # What they serve is not known: it may be among it.
-        remedy = f"it may be of {', '.join(silent)}, whose server does not answer"
-        raise UnwindError(f"this cluster knows no {kind!r} just now", remedy=remedy)
-    raise UnwindError(f"this cluster knows no {kind!r}", remedy=_LISTS)
+        # The resources of these API versions are unknown: it may be among them.
+        remedy = f"it may belong to {', '.join(silent)}, whose server does not answer"
+        raise UnwindError(f"kind {kind!r} not found", remedy=remedy)
+    raise UnwindError(f"kind {kind!r} not found in this cluster", remedy=_LISTS)
 
 
 def choose(kinds: Iterable[Kind], text: str) -> Resource | None:
-    """Which of these a person means, in their order of preference; None if it is none of them (pure).
+    """Which of these a user means, in order of preference; None if none of them (pure).
 
-    A name that is exactly a resource's comes before one that is a short name of another. If several groups have it,
-    Kubernetes' own comes first, as it does for kubectl; between two others nobody can tell which one is meant.
+    An exact resource name comes before another resource's short name. If several groups have it, Kubernetes' own group
+    comes first, as with kubectl; between two others it is ambiguous.
     """
     word, _, rest = text.lower().partition(".")
     fitting = [one for one in kinds if _of(one.resource, rest)]
     named = [one.resource for one in fitting if word in (one.resource.plural, one.resource.kind.lower(), one.singular)]
     found = named or [one.resource for one in fitting if word in one.short_names]
-    # The first version of each is the one that the server prefers.
+    # The first version of each is the preferred one.
     groups = {it.group: it for it in reversed(found)}
     if len(groups) < 2:
         return found[0] if found else None
@@ -92,11 +92,11 @@ def choose(kinds: Iterable[Kind], text: str) -> Resource | None:
     if own := [it for it in found if "." not in it.group or it.group.endswith(_OF_KUBERNETES)]:
         return own[0]
     several = sorted(f"{it.plural}.{it.group}" for it in groups.values())
-    raise UnwindError(f"{text!r} may mean {' or '.join(several)}", remedy="write one of these")
+    raise UnwindError(f"{text!r} is ambiguous: {' or '.join(several)}", remedy="use one of these")
 
 
 def _of(resource: Resource, qualifier: str) -> bool:
-    """Whether a resource is of what stands behind the first dot: its group, the beginning of that, or its version."""
+    """Whether a resource matches what follows the first dot: its group, the beginning of that, or its version."""
     if not qualifier or resource.group == qualifier or resource.group.startswith(f"{qualifier}."):
         return True
     return qualifier == f"{resource.version}.{resource.group}".rstrip(".")

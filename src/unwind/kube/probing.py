@@ -1,4 +1,4 @@
-"""Whether a server answers again, asked once for all who wait for that."""
+"""Probes whether an unreachable server answers again, once for all waiting tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RETRY = Backoff(first=1.0, limit=30.0)
 
 
 class Probe:
-    """Asks an unreachable server at growing intervals: one request at a time, however many wait for it."""
+    """Probes an unreachable server at growing intervals: one request at a time, however many tasks wait."""
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
         self._client = client
@@ -26,7 +26,7 @@ class Probe:
         self._answers = 0
 
     async def until_answers(self) -> None:
-        """Wait a moment, and then until the server answers, with whatever."""
+        """Wait a moment, and then until the server answers, with any response."""
         before = self._answers
         async with self._asking:
             failures = 0

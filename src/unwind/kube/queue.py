@@ -1,4 +1,4 @@
-"""The work queue: keys to reconcile, each by one worker at a time, fair among clusters."""
+"""The work queue: keys to reconcile, one worker per key at a time, fair among clusters."""
 
 from __future__ import annotations
 
@@ -23,28 +23,31 @@ K = TypeVar("K", bound="Hashable")
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """How long to wait before the next try: exponential, with jitter, up to a limit."""
+    """Exponential back-off with jitter, up to a limit."""
 
     first: float = 0.5
     limit: float = 300.0
     jitter: float = 0.2
 
     def after(self, failures: int, chance: random.Random) -> float:
-        """The wait after so many failures in a row."""
-        # 2.0 ** 1100 is more than a float holds.
+        """The wait after so many consecutive failures."""
+        # 2.0 ** 1100 exceeds a float.
         wait = min(self.limit, self.first * 2.0 ** min(failures - 1, 64))
         return wait * chance.uniform(1 - self.jitter, 1 + self.jitter)
 
 
 class Queue(Generic[K]):
-    """Keys that want to be reconciled.
+    """Keys to reconcile.
 
-    A key is worked on once at a time; one that is added meanwhile is worked on once more afterwards. Each group (a
-    cluster) has a bound of its own and none is shared: a group whose workers all hang delays nobody else. A worker is
-    a task, and a task that waits costs next to nothing.
+    A key has one worker at a time; if it is added meanwhile, it is reconciled once more afterwards. Each group (a
+    cluster)
+    has its own limit and none is shared: a group whose workers all hang delays no other. A worker is a task, and a
+    waiting
+    task costs next to nothing.
 
-    A worker runs in the context of the last `add` of its key, so that it carries the fence of what added it. A key that
-    was refused by its fence is not tried again: its owner has it added when the shard is ours again.
+    A worker runs in the context of the last `add` of its key, so that it carries the fence of its caller. A key that
+    its
+    fence refused is not retried: its owner adds it again when the shard is ours again.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class Queue(Generic[K]):
         failed: Callable[[K, Exception], object] = lambda *_: None,
         chance: random.Random | None = None,
     ) -> None:
-        """`reconcile` returns after how many seconds the key wants to be looked at again, or None."""
+        """`reconcile` returns after how many seconds to requeue the key, or None."""
         self._reconcile = reconcile
         self._group = group
         self._per_group = per_group
@@ -69,7 +72,7 @@ class Queue(Generic[K]):
         self._waiting: dict[Hashable, deque[K]] = {}
         self._queued: set[K] = set()
         self._working: dict[K, bool] = {}
-        """Keys under work, and whether they were added meanwhile."""
+        """Keys with a worker, and whether they were added meanwhile."""
         self._busy: dict[Hashable, int] = {}
         self._failures: dict[K, int] = {}
         self._timers: dict[K, tuple[float, Timer]] = {}
@@ -77,7 +80,7 @@ class Queue(Generic[K]):
         self._tasks: asyncio.TaskGroup | None = None
 
     def add(self, key: K) -> None:
-        """Have it reconciled as soon as its group has room."""
+        """Reconcile the key as soon as its group has a free worker."""
         self._contexts[key] = copy_context()
         self._add(key)
 
@@ -92,7 +95,7 @@ class Queue(Generic[K]):
             self._dispatch(group)
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Have it reconciled later; of several such wishes, the earliest holds."""
+        """Reconcile the key later; of several requests, the earliest counts."""
         if seconds <= 0:
             self.add(key)
             return
@@ -105,21 +108,21 @@ class Queue(Generic[K]):
         self._timers[key] = (due, self._clock.call_later(seconds, lambda: self._due(key)))
 
     def failures(self, key: K) -> int:
-        """How often it has failed in a row."""
+        """Number of consecutive failures."""
         return self._failures.get(key, 0)
 
     @property
     def depth(self) -> int:
-        """How many keys wait for a worker."""
+        """Number of keys that wait for a worker."""
         return len(self._queued)
 
     @property
     def working(self) -> int:
-        """How many keys are being worked on."""
+        """Number of keys that are being reconciled."""
         return len(self._working)
 
     async def run(self) -> None:
-        """Work until cancelled; the workers are cancelled with it."""
+        """Run until cancelled; the workers are cancelled with it."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
@@ -127,7 +130,7 @@ class Queue(Generic[K]):
                     self._dispatch(group)
                 await asyncio.Event().wait()
             finally:
-                self._tasks = None  # before the workers end: what is added meanwhile waits for the next run
+                self._tasks = None  # before the workers end: keys that are added meanwhile wait for the next run
 
     def _due(self, key: K) -> None:
         del self._timers[key]
@@ -138,7 +141,7 @@ class Queue(Generic[K]):
             timer[1].cancel()
 
     def _dispatch(self, group: Hashable) -> None:
-        """Start workers for what waits in a group, as far as its bound allows."""
+        """Start workers for the waiting keys of a group, up to its limit."""
         waiting = self._waiting.get(group)
         while self._tasks and waiting and self._busy.get(group, 0) < self._per_group:
             key = waiting.popleft()

@@ -1,13 +1,14 @@
-"""Which of two resourceVersions is the later one."""
+"""Compares resourceVersions."""
 
 from __future__ import annotations
 
 
 def is_newer(version: str, than: str) -> bool:
-    """Whether a resourceVersion is later than another of the same resource; False where that is not known.
+    """Whether a resourceVersion is later than another of the same resource; False if that is unknown.
 
-    Versions are opaque. Those of Kubernetes itself are decimal numbers that grow, without leading zeros; an aggregated
-    API server may use anything else.
+    Versions are opaque. Those of Kubernetes itself are increasing decimal numbers without leading zeros; an aggregated
+    API
+    server may use anything else.
     """
     if not (_is_number(version) and _is_number(than)):
         return False
@@ -15,7 +16,7 @@ def is_newer(version: str, than: str) -> bool:
 
 
 def may_be_newer(version: str, than: str) -> bool:
-    """Whether a resourceVersion is another one, and not known to be earlier."""
+    """Whether a resourceVersion differs and is not known to be earlier."""
     return version != than and not is_newer(than, than=version)
 
 

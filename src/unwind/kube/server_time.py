@@ -1,7 +1,7 @@
-"""The time of an API server, known from the Date headers of its answers.
+"""The time of an API server, estimated from the Date headers of its responses.
 
-A deadline counts from a deletionTimestamp, which the API server wrote. A manager whose own clock is wrong would release
-a cluster too early, or never: so it counts by the clock of the API server.
+A deadline counts from a deletionTimestamp, which the API server set. A manager with a wrong clock would release a
+cluster too early or never, so deadlines use the API server's clock.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock, Timer
 
-# A Date header is cut off to a second, and an answer takes a while. What differs more is another clock, or a mistake.
+# A Date header is truncated to a second, and a response takes a while. A larger difference is another clock or an
+# error.
 _SLACK = 2.0
-# A single answer that is far off changes nothing: two in a row do, if so many seconds are between them.
+# A single response that is far off changes nothing: two in a row do, if so many seconds are between them.
 _APART = 1.0
 
 
 class ServerTime:
-    """An estimate of the server's time of day, at most a moment behind it, and not ahead of it.
+    """An estimate of the server's time, at most a moment behind it, and never ahead of it.
 
-    Each Date header is a lower bound: it was written before the answer came. Between answers a monotonic clock counts.
-    The estimate goes back only if the server's clock was set back: a deadline may come late then, and never early.
+    Each Date header is a lower bound: it was written before the response arrived. A monotonic clock counts between
+    responses. The estimate goes back only if the server's clock was set back: a deadline may then be late, but never
+    early.
     """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
@@ -39,9 +41,9 @@ class ServerTime:
         """An offset that is far off, and when it was first seen."""
 
     def observe(self, header: bytes) -> None:
-        """Take notice of the Date header of an answer that has just come."""
+        """Process the Date header of a response that has just arrived."""
         if header == self._header:
-            return  # within the same second there is nothing new in it
+            return  # nothing new within the same second
         try:
             date = parsedate_to_datetime(header.decode("ascii"))
         except (ValueError, UnicodeDecodeError):
@@ -58,14 +60,14 @@ class ServerTime:
             self._offset, self._doubt = offset, None
 
     def now(self) -> dt.datetime | None:
-        """The server's time of day; None before the first answer."""
+        """The server's time; None before the first response."""
         if self._offset is None:
             return None
         return dt.datetime.fromtimestamp(self._clock.monotonic() + self._offset, dt.UTC)
 
 
 class ServerClock:
-    """A clock whose time of day is that of an API server. Waits go by the clock of this machine."""
+    """A clock with the time of an API server. Waits use this machine's clock."""
 
     def __init__(self, time: ServerTime, clock: Clock = SYSTEM) -> None:
         self._time = time

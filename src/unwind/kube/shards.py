@@ -1,8 +1,8 @@
-"""Shards: who looks after which clusters, decided by Leases.
+"""Shards: distributes clusters over the replicas of the manager with Leases.
 
-There is a fixed set of shards, each with a Lease, spread evenly over the replicas that are alive. A replica makes
-itself known by a Lease of its own. Leases cannot rule out two owners at once (docs/architecture.md, State in the API
-server): an owner therefore stops acting well before its Lease runs out, and late writes are harmless.
+There is a fixed set of shards, each with a Lease, spread evenly over the live replicas. Each replica also has a Lease
+of its own. Leases cannot rule out two owners at once (docs/architecture.md, State in the API server): an owner
+therefore stops acting well before its Lease expires, and its late writes are harmless.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ SHARDS = 16
 _SHARD = "unwind-shard-"
 _REPLICA = "unwind-replica-"
 REPLICA_LEASES = _REPLICA
-"""How the names of the Leases begin by which replicas make themselves known."""
+"""Prefix of the names of the replicas' own Leases."""
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """How long a Lease lasts, how often it is renewed, and after how long without that its owner stops acting."""
+    """How long a Lease lasts, how often it is renewed, and after how long without a renewal its owner stops acting."""
 
     lasts: float = 15.0
     renew: float = 3.0
     acts: float = 10.0
     forgotten: float = 600.0
-    """After so long without a sign of life, the Lease of a replica is cleared away."""
+    """After so long without a renewal, the Lease of a replica is deleted."""
 
 
 class _Spec(msgspec.Struct, rename="camel"):
@@ -55,25 +55,25 @@ class _Spec(msgspec.Struct, rename="camel"):
 
 
 class Lease(msgspec.Struct):
-    """A Lease, as far as it matters here."""
+    """The relevant fields of a Lease."""
 
     metadata: ObjectMeta
     spec: _Spec = msgspec.field(default_factory=_Spec)
 
 
 def spread(replicas: Iterable[str], *, shards: int) -> dict[int, str]:
-    """Who should have which shard: as evenly as can be, and the same for everyone who knows the same replicas."""
+    """The replica of each shard: spread evenly, and the same for every replica that sees the same set of replicas."""
     ordered = sorted(set(replicas))
     return {shard: ordered[shard % len(ordered)] for shard in range(shards)} if ordered else {}
 
 
 def shard_of(key: str, *, shards: int) -> int:
-    """The shard that looks after a key. The same in every process and release."""
+    """The shard of a key. The same in every process and release."""
     return zlib.crc32(key.encode()) % shards
 
 
 class Shards:
-    """This replica's part of the shards."""
+    """The shards of this replica."""
 
     name = "shards"
 
@@ -90,7 +90,7 @@ class Shards:
         changed: Callable[[], None] = lambda: None,
         troubled: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        """`changed` is told whenever this replica has gained or lost a shard. `version`: what others can read of it."""
+        """`changed` is called when this replica gains or loses a shard. `version`: shown to the other replicas."""
         self.identity = identity
         self.version = version
         self.shards = shards
@@ -101,49 +101,49 @@ class Shards:
         self._told = [changed]
         self._troubled = troubled
         self._held: dict[int, float] = {}
-        """The shards that are ours, and when the last renewal that succeeded was sent."""
+        """Our shards, and when the last successful renewal was sent."""
         self._settling: dict[int, float] = {}
-        """When the last write that a shard's former owner can have sent is over, by our own clock."""
+        """When the last possible write of a shard's former owner has ended, by our own clock."""
         self.drained = False
-        """Whether nothing is under way any more for our shards: others may be told so when they are let go."""
+        """Whether no work is running for our shards any more: a released Lease then says that it is drained."""
         self._refused: set[int] = set()
-        """The shards that somebody was told not to act for. They have to be told when they may."""
+        """Shards that a caller was told not to act for. Callers must be notified when they may."""
         self._leases = Informer(client, views.typed(LEASES, Lease), namespace=namespace, clock=clock)
         self._observed: dict[str, tuple[str, float]] = {}
-        """When each Lease was last seen to have been renewed, by our own clock: others' may be wrong."""
+        """When each Lease was last seen to be renewed, by our own clock: the clocks of others may be wrong."""
         self._wake = asyncio.Event()
         self._leases.subscribe(lambda _: self._wake.set())
 
     @property
     def ready(self) -> bool:
-        """Whether this replica takes part: the others can see that it is there."""
+        """Whether this replica takes part: the others can see it."""
         return self._leases.synced and self._lease(_REPLICA + self.identity) is not None
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Have it told whenever this replica has gained or lost a shard."""
+        """Call this function when this replica gains or loses a shard."""
         self._told.append(changed)
 
     @property
     def owned(self) -> frozenset[int]:
-        """The shards that this replica may act for, now."""
+        """The shards that this replica may act for now."""
         return frozenset(shard for shard in self._held if self._may_act(shard))
 
     def owns(self, key: str) -> bool:
-        """Whether this replica may act for a key, now; to be asked again before every act."""
+        """Whether this replica may act for a key now; check again before every write."""
         return self._permits(shard_of(key, shards=self.shards))
 
     def unsettled(self, key: str) -> float:
-        """For how many seconds a write of the former owner of a key's shard may still arrive."""
+        """Seconds for which a write of the former owner of a key's shard may still arrive."""
         settled = self._settling.get(shard_of(key, shards=self.shards))
         return 0.0 if settled is None else max(0.0, settled - self._clock.monotonic())
 
     @property
     def leads(self) -> bool:
-        """Whether this replica does what only one may do."""
+        """Whether this replica is the leader."""
         return self._permits(0)
 
     async def run(self) -> None:
-        """Take part until cancelled; then let go of everything, so that others need not wait."""
+        """Take part until cancelled; then release everything, so that others need not wait."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._leases.run())
@@ -153,8 +153,9 @@ class Shards:
                     try:
                         await asyncio.shield(taking)
                     except asyncio.CancelledError:
-                        # What was sent may be carried out: only who waits for the answers, which does not take long,
-                        # knows what there is to let go of.
+                        # Requests in flight may still succeed: wait for the responses, which does not take long, to
+                        # know what to
+                        # release.
                         await taking
                         raise
                     await self._pause()
@@ -173,7 +174,7 @@ class Shards:
         return renewed is not None and self._clock.monotonic() - renewed < self._timing.acts
 
     async def _pause(self) -> None:
-        """Until something changes among the Leases, or it is time to renew."""
+        """Wait until a Lease changes, or until it is time to renew."""
         timer = self._clock.call_later(self._timing.renew, self._wake.set)
         try:
             await self._wake.wait()
@@ -189,7 +190,7 @@ class Shards:
             shard for shard, replica in spread(self._alive(), shards=self.shards).items() if replica == self.identity
         }
         try:
-            # No write may take so long that the others run out behind it.
+            # No write may take so long that the other Leases expire behind it.
             async with asyncio.timeout(self._timing.renew):
                 if self._due(_REPLICA + self.identity):
                     await self._write(_REPLICA + self.identity, self._lease(_REPLICA + self.identity))
@@ -199,23 +200,23 @@ class Shards:
                 if self._may_act(0):
                     await self._forget_the_dead()
         except (TimeoutError, ApiError, UnreachableError) as error:
-            # Whatever could not be renewed runs out by itself.
+            # A Lease that could not be renewed expires by itself.
             self._troubled(error)
         for shard in [shard for shard in self._held if not self._may_act(shard)]:
             del self._held[shard]
         owned = self.owned
-        # A shard may also have run out in the middle of this, and have been renewed at the end of it.
+        # A shard may also have expired in the middle of this, and have been renewed at the end of it.
         refused, self._refused = owned & self._refused, self._refused - owned
         if owned != before or refused:
             for changed in self._told:
                 changed()
 
     async def _forget_the_dead(self) -> None:
-        """Replicas that were killed leave their Leases behind, each under a name that never comes again."""
+        """Delete the Leases of killed replicas, whose names are never used again."""
         now = self._clock.monotonic()
         for lease in list(self._leases.cache):
             name = lease.metadata.name
-            # One that came in the middle of this round was not observed yet.
+            # A Lease that appeared in the middle of this round was not observed yet.
             _, seen = self._observed.get(name, ("", now))
             if name.startswith(_REPLICA) and now - seen > self._timing.forgotten:
                 with suppress(NotFoundError, ConflictError):
@@ -229,7 +230,7 @@ class Shards:
             if self._due(name) or shard not in self._held:
                 await self._hold(shard, lease)
         elif ours:
-            # First we stop, then we say so.
+            # First stop acting, then release.
             self._held.pop(shard, None)
             await self._write(name, lease, holder="")
         else:
@@ -248,15 +249,15 @@ class Shards:
             self._held.pop(shard, None)
 
     def _settled(self, lease: Lease | None) -> float | None:
-        """When the last write that the former holder of a Lease can have sent is over; None if there was none, or it
-        said that it was drained. It stops sending before its Lease runs out, and no request outlives its deadline."""
+        """When the last possible write of a Lease's former holder has ended; None if there was none, or it was drained.
+        It stops sending before its Lease expires, and no request outlives its deadline."""
         if lease is None or lease.spec.holder_identity == self.identity or not lease.spec.renew_time:
             return None
         _, renewed = self._observed.get(lease.metadata.name, ("", self._clock.monotonic()))
         return renewed + self._timing.lasts + DEADLINE
 
     async def _write(self, name: str, lease: Lease | None, *, holder: str | None = None, drained: bool = False) -> bool:
-        """Write a Lease as it should be now; False if somebody else was faster."""
+        """Write the current state of a Lease; False if another replica was faster."""
         sent = self._clock.monotonic()
         holder = self.identity if holder is None else holder
         now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -282,14 +283,14 @@ class Shards:
                 )
         except (AlreadyExistsError, ConflictError, NotFoundError):
             return False
-        # Known at once, not only when the watch tells it: the next write needs its version.
+        # Stored at once, not only when the watch reports it: the next write needs its version.
         self._leases.take(msgspec.convert(written, Lease))
         self._observed[name] = (renewed or "", sent)
         return True
 
     async def _leave(self) -> None:
         try:
-            # Looked up, and not remembered: a write that took too long for us may have been carried out.
+            # Read, not remembered: a write that timed out for us may have succeeded.
             for obj in await self._client.list(LEASES, namespace=self._namespace):
                 lease = msgspec.convert(obj, Lease)
                 name, metadata = lease.metadata.name, lease.metadata
@@ -300,7 +301,7 @@ class Shards:
                 elif name == _REPLICA + self.identity:
                     await self._client.delete(LEASES, name, uid=metadata.uid, namespace=self._namespace)
         except (ApiError, UnreachableError) as error:
-            self._troubled(error)  # then they run out
+            self._troubled(error)  # then they expire
 
     def _lease(self, name: str) -> Lease | None:
         return self._leases.cache.get(Key(self._namespace, name))

@@ -1,4 +1,4 @@
-"""How requests travel: one answer to one question, or a stream of lines. All that knows HTTP is here."""
+"""HTTP transport of the API client: requests and streams over pooled connections."""
 
 from __future__ import annotations
 
@@ -27,37 +27,39 @@ if TYPE_CHECKING:
     from unwind.kube.wire import Reply, Wire
 
 _CONNECTING = 10.0
-# After a connection that could not be made in that time, for so many seconds none is tried: thousands of requests
-# would otherwise wait for it one after the other.
+# After a connection attempt has timed out, none is tried for so many seconds: thousands of requests would otherwise
+# wait
+# for it one after the other.
 _DOWN = 1.0
-# How many requests may be under way to one API server; what comes on top waits for its turn here, where it costs
-# nothing, and not there. Watches do not count.
+# Maximum number of concurrent requests to one API server. Others wait here, where waiting is free, and not there.
+# Watches
+# do not count.
 _IN_FLIGHT = 128
-# How many seconds a connection waits for the next request: the last few used, and all others.
+# Seconds for which an idle connection is kept: the last few used, and all others.
 _KEEP_ALIVE = 75.0
 _LINGER = 30.0
 _FEW = 4
-# The longest line of a stream: an event holds one object.
+# The longest line of a stream: an event contains one object.
 MOST_LINE = 16 << 20
-# Whoever could put these into a request could make two of it.
+# Characters that could split a request in two.
 _UNFIT = re.compile(r"[^\x21-\x7e]")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-# What a cluster is known by. Read from the server's cache when a connection is opened: it never changes.
+# The identity of a cluster. Read from the server's cache when a connection is opened: it never changes.
 SYSTEM_PATH = "/api/v1/namespaces/kube-system"
 _IDENTITY = f"{SYSTEM_PATH}?resourceVersion=0"
 _JSON = {"Accept": "application/json", "Accept-Encoding": "gzip"}
-# What comes to the same if it is done twice.
+# Idempotent methods.
 _REPEATABLE = ("GET", "DELETE")
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a server answered."""
+    """A response of a server."""
 
     status: int
     body: bytes
     retry_after: float | None = None
     date: bytes = b""
-    """The Date header: the server's time of day."""
+    """The Date header: the server's time."""
 
 
 class _Metadata(msgspec.Struct):
@@ -69,7 +71,7 @@ class _Identity(msgspec.Struct):
 
 
 class _RefusedError(Exception):
-    """The server did not say which cluster it is of, in an answer that says nothing of any object."""
+    """The server did not reveal its identity, in a response that says nothing about any object."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(str(reply.status))
@@ -77,31 +79,31 @@ class _RefusedError(Exception):
 
 
 class Transport(Protocol):
-    """The two ways of asking a server."""
+    """Sends requests to a server."""
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
     ) -> Answer:
-        """Ask once. Raises UnreachableError if no answer came."""
+        """Send one request. Raises UnreachableError if there was no response."""
 
     def stream(
         self, target: str, *, headers: Mapping[str, str], silence: float
     ) -> AbstractAsyncContextManager[Answer | AsyncIterator[list[bytes]]]:
-        """Ask for a stream: whole lines, as many at a time as have come; or the answer that refuses it.
+        """Open a stream: whole lines, in batches as they arrive; or the response that refuses it.
 
-        Raises UnreachableError when nothing came for `silence` seconds, or the connection broke.
+        Raises UnreachableError after `silence` seconds without data, or if the connection broke.
         """
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Close all connections."""
 
 
 @runtime_checkable
 class Pinning(Protocol):
-    """A transport that verifies each of its connections."""
+    """A transport that verifies the cluster behind each connection."""
 
     def pin(self, cluster: str) -> None:
-        """Believe from now on only what comes from this cluster, known by the uid of its kube-system namespace."""
+        """Accept from now on only this cluster, identified by the uid of its kube-system namespace."""
 
 
 class HttpTransport:
@@ -114,7 +116,7 @@ class HttpTransport:
         self._bound = asyncio.Semaphore(_IN_FLIGHT)
         self._contexts: dict[bytes | None, ssl.SSLContext] = {}
         self._way = way_to(connection.server, server_name=connection.server_name, proxy=_proxy(connection))
-        # An address may have a path: a proxy that serves many API servers.
+        # An address may have a path: a proxy in front of many API servers.
         self._prefix = (
             connection.server.rstrip("/") if self._way.through else urlsplit(connection.server).path.rstrip("/")
         )
@@ -166,12 +168,12 @@ class HttpTransport:
         wire: Wire | None = None
         try:
             proof = await self._credentials.proof()
-            # A connection of its own: it is closed in the end, and one that has waited may be closed already.
+            # A connection of its own: it is closed in the end, and an idle one may already be closed.
             wire = await self._connect(proof)
             async with asyncio.timeout(silence):
                 self._identify(wire, proof)
                 try:
-                    # Compressed, an event would wait in the server until there is enough to pack.
+                    # With compression, an event would wait in the server until there is enough data.
                     request = self._head("GET", target, None, {**headers, "Accept-Encoding": "identity"}, proof)
                     reply = await wire.open(request)
                 except _RefusedError as refused:
@@ -192,7 +194,7 @@ class HttpTransport:
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
     ) -> tuple[Answer, Proof]:
         if self._closed:
-            raise RuntimeError("the client is closed")  # a mistake in the caller
+            raise RuntimeError("the client is closed")  # a bug in the caller
         proof = await self._credentials.proof()
         request = self._head(method, target, body, {"Accept-Encoding": "gzip", **headers}, proof)
         while True:
@@ -202,7 +204,7 @@ class HttpTransport:
             try:
                 if target != SYSTEM_PATH:
                     checked = self._identify(wire, proof)
-                    # Another cluster has no object with that uid, so a DELETE harms nothing there.
+                    # Another cluster has no object with that uid, so a DELETE is harmless there.
                     if checked and not (self._ahead and method in _REPEATABLE):
                         await checked
                 reply = await wire.ask(request)
@@ -213,19 +215,19 @@ class HttpTransport:
                 return _answer(refused.reply), proof
             except BrokenError as error:
                 if wire.checking:
-                    self._ahead = False  # something on the way may not take a request before the last was answered
-                # It was closed while it waited. What may be sent twice is: a DELETE carries the uid.
+                    self._ahead = False  # a proxy may not accept a request before the last one was answered
+                # The idle connection was closed. Idempotent requests are sent again: a DELETE carries the uid.
                 if error.unanswered and method in _REPEATABLE:
                     continue
                 raise
             except BaseException:
-                wire.abort()  # its answer may still come, and must not be taken for that of another question
+                wire.abort()  # its response may still arrive, and must not be taken for that of another request
                 raise
 
     def _identify(self, wire: Wire, proof: Proof) -> asyncio.Future[None] | None:
-        """Ask which cluster is at the other end of a connection, ahead of the request that it was opened for.
+        """Verify the cluster behind a new connection, ahead of the first request.
 
-        An address may lead to several clusters, one connection here and the next one there.
+        An address may lead to several clusters, with each connection to another one.
         """
         if not self._cluster or wire.cluster == self._cluster:
             return None
@@ -235,7 +237,7 @@ class HttpTransport:
                 return _RefusedError(reply)
             wire.cluster = found = _uid(reply)
             if not found:
-                return BrokenError(f"it does not say which cluster it is of (status {reply.status})")
+                return BrokenError(f"cannot verify which cluster answered (status {reply.status})")
             if found != self._cluster:
                 server = self.connection.server
                 return AnotherClusterError(f"another cluster answers at {server} ({found}, not {self._cluster})")
@@ -250,16 +252,14 @@ class HttpTransport:
             _check_header(name, value)
             said.append(f"{name}: {value}")
         if _UNFIT.search(target):
-            raise UnwindError(
-                f"{method} {target!r} cannot be asked for: there are signs in it that HTTP does not allow"
-            )
+            raise UnwindError(f"cannot send {method} {target!r}: invalid characters in request path")
         lines = [f"{method} {self._prefix}{target} HTTP/1.1", self._base, *said]
         if body is None:
             return ("\r\n".join(lines) + "\r\n\r\n").encode()
         return ("\r\n".join(lines) + f"\r\nContent-Length: {len(body)}\r\n\r\n").encode() + body
 
     def _waiting(self, proof: Proof) -> Wire | None:
-        """The connection that was used last, if it can be used again."""
+        """The most recently used idle connection, if it can be reused."""
         context = self._context(proof)
         now = asyncio.get_running_loop().time()
         while self._idle:
@@ -290,10 +290,10 @@ class HttpTransport:
             self._sweeping = loop.call_later(_LINGER, self._sweep)
 
     def _sweep(self) -> None:
-        """Close what waits for nothing: a burst opens a hundred connections, and each costs both sides some 100 KB."""
+        """Close idle connections: a burst opens a hundred, and each costs both sides some 100 KB."""
         loop = asyncio.get_running_loop()
         kept: list[Wire] = []
-        few = len(self._idle) - _FEW  # what was used last stands at the end
+        few = len(self._idle) - _FEW  # the most recently used are at the end
         for place, wire in enumerate(self._idle):
             patience = _LINGER if place < few else _KEEP_ALIVE
             if wire.usable and loop.time() - wire.since < patience:
@@ -307,7 +307,7 @@ class HttpTransport:
         if not self._way.secure:
             return None
         if proof.certificate not in self._contexts:
-            # A plugin may give another certificate one day: what was shown before is of no use then.
+            # A plugin may return another certificate one day: the connections with the old one are then useless.
             context = self.connection.ssl_context(certificate=proof.certificate, key=proof.key)
             self._contexts = {proof.certificate: context}
         return self._contexts[proof.certificate]
@@ -315,22 +315,25 @@ class HttpTransport:
     def _unreachable(self, request: str, error: BaseException) -> UnreachableError:
         server = self.connection.server
         if isinstance(error, ssl.SSLCertVerificationError):
-            what = f"{server} shows a certificate that is not to be trusted ({error.verify_message})"
+            what = f"the certificate of {server} is not trusted ({error.verify_message})"
             remedy = "check certificate-authority and tls-server-name in the kubeconfig"
         elif isinstance(error, TimeoutError):
-            what, remedy = f"{server} does not answer", "is it overloaded, or does something swallow the packets?"
+            what, remedy = (
+                f"{server} does not answer",
+                "check its load, and for a firewall that drops packets",
+            )
         elif isinstance(error, TooLargeError):
             return TooLargeAnswerError(f"the connection to {server} was closed ({error}) ({request})")
         elif isinstance(error, BrokenError):
             what, remedy = f"the connection to {server} broke ({error})", ""
         else:
             told = error.strerror if isinstance(error, OSError) and error.strerror else error
-            what, remedy = f"{server} cannot be reached ({told})", "is it up, and is the address right?"
+            what, remedy = f"cannot connect to {server} ({told})", "check that it is running, and its address"
         return UnreachableError(f"{what} ({request})", remedy=remedy)
 
 
 async def _lines(pieces: AsyncIterator[bytes], silence: float) -> AsyncIterator[list[bytes]]:
-    """Whole lines, a list for each piece that came: to await each line costs more than to read it."""
+    """Whole lines, one list per piece of data: awaiting each line would cost more than reading it."""
     rest = bytearray()
     while True:
         try:
@@ -357,24 +360,24 @@ def _answer(reply: Reply) -> Answer:
 
 
 def _proxy(connection: Connection) -> str | None:
-    """The proxy on the way: the kubeconfig's, else the environment's. None ever for this machine, as with kubectl."""
+    """The proxy to use: the kubeconfig's, else the environment's. Never for this machine, as with kubectl."""
     url = urlsplit(connection.server)
     proxy, host = connection.proxy, url.hostname or ""
     if not proxy and host not in ("localhost", "127.0.0.1", "::1") and not proxy_bypass(host):
         proxy = getproxies().get(url.scheme)
     if proxy and not proxy.startswith(("http://", "https://")):
-        raise UnwindError(f"the proxy {shown(proxy)} is of a kind that is not supported", remedy="use an HTTP proxy")
+        raise UnwindError(f"unsupported proxy {shown(proxy)}", remedy="use an HTTP proxy")
     return proxy
 
 
 def _check_header(name: str, value: str) -> None:
-    """Raise UnwindError for what would end the header and begin another one. The value may be a secret."""
+    """Raise UnwindError for a value that would end the header and start another one. The value may be secret."""
     if _CONTROL.search(value):
         raise UnwindError(f"cannot send header {name}: its value contains control characters")
 
 
 def _uid(reply: Reply) -> str:
-    """The uid of the object in an answer; empty if there is none."""
+    """The uid of the object in a response; empty if there is none."""
     try:
         return msgspec.json.decode(reply.body, type=_Identity).metadata.uid if reply.status == 200 else ""
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -384,5 +387,5 @@ def _uid(reply: Reply) -> str:
 def _retry_after(headers: Mapping[bytes, bytes]) -> float | None:
     try:
         return max(0.0, float(headers[b"retry-after"]))
-    except (KeyError, ValueError):  # not there, or a date, which no API server sends
+    except (KeyError, ValueError):  # missing, or a date, which no API server sends
         return None

@@ -1,4 +1,4 @@
-"""How objects are read into a cache: typed, raw, or their metadata only."""
+"""Views: how objects are decoded into a cache: typed, raw, or metadata only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
 class Key(NamedTuple):
-    """Where an object is, in one cluster and resource. The namespace is empty for what has none."""
+    """Identifies an object within one cluster and resource. The namespace is empty for cluster-scoped objects."""
 
     namespace: str
     name: str
@@ -28,7 +28,7 @@ class Key(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """Which object it is, and in which state."""
+    """The identity and version of an object."""
 
     key: Key
     uid: str
@@ -36,9 +36,9 @@ class Stamp(NamedTuple):
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    """What is kept of an object whose content does not matter.
+    """The metadata of an object whose content does not matter.
 
-    Less than ObjectMeta has, and None where that has an empty dict: there may be a hundred thousand of these.
+    Fewer fields than ObjectMeta, and None instead of an empty dict: there may be a hundred thousand of these.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RawObject(msgspec.Struct, frozen=True, gc=False):
-    """An object as it came over the wire."""
+    """An object as received, undecoded."""
 
     namespace: str
     name: str
@@ -67,7 +67,7 @@ class RawObject(msgspec.Struct, frozen=True, gc=False):
 
 
 class View(msgspec.Struct, Generic[T], frozen=True):
-    """How the objects of one resource are asked for, decoded and told apart."""
+    """How the objects of one resource are requested, decoded and identified."""
 
     resource: Resource
     decode: Callable[[msgspec.Raw], T]
@@ -96,17 +96,17 @@ _partial = msgspec.json.Decoder(_Partial).decode
 
 
 def stamp_of(body: msgspec.Raw) -> Stamp:
-    """Which object it is, read from nothing but its metadata."""
+    """The identity of an object, decoded from its metadata only."""
     head = _headed(body).metadata
     return Stamp(Key(sys.intern(head.namespace), head.name), head.uid, head.resource_version)
 
 
 def raw(resource: Resource) -> View[RawObject]:
-    """Objects kept as bytes: the least memory for content that is seldom looked at."""
+    """Objects as bytes: the least memory for content that is rarely read."""
 
     def decode(body: msgspec.Raw) -> RawObject:
         head = _headed(body).metadata
-        # A copy: what came is a slice of a page, and would keep all of it.
+        # A copy: the received data is a slice of a page, and would keep all of it in memory.
         return RawObject(sys.intern(head.namespace), head.name, head.uid, head.resource_version, bytes(body))
 
     def stamp(obj: RawObject) -> Stamp:
@@ -116,7 +116,7 @@ def raw(resource: Resource) -> View[RawObject]:
 
 
 def metadata(resource: Resource) -> View[Metadata]:
-    """Only what every object has: the server leaves the rest out."""
+    """Metadata only: the server omits the rest."""
 
     def decode(body: msgspec.Raw) -> Metadata:
         return _partial(body).metadata

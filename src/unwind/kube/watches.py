@@ -1,6 +1,6 @@
-"""Watches of one cluster, opened for as long as somebody waits for something there: shared, and counted.
+"""Shared watches of one cluster, open as long as a task waits for something.
 
-One for each resource, without selectors and with metadata only (docs/architecture.md, The process). A subscriber waits
+One per resource, without selectors and with metadata only (docs/architecture.md, The process). A subscriber waits
 either for the absence of one object, or for any change.
 """
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 S = TypeVar("S")
 
-# Deletions come in swarms: a watch that nobody needs just now is likely to be needed again at once.
+# Deletions come in bursts: an unused watch is likely to be needed again soon.
 LINGER = 10.0
 
 
 class Subscription:
-    """Something that is waited for; it keeps its watch open until it is closed."""
+    """An event to wait for; it keeps its watch open until it is closed."""
 
     def __init__(self, followed: _Followed) -> None:
         self._followed: _Followed | None = followed
@@ -48,34 +48,34 @@ class Subscription:
 
     @property
     def lost(self) -> bool:
-        """Whether its watch ended before it happened: it will not be told any more."""
+        """Whether its watch ended before it happened: it will not be notified any more."""
         return self._error is not None
 
     async def wait(self) -> None:
-        """Return as soon as it has happened. Raises UnreachableError if its watch ends before."""
+        """Return as soon as it has happened. Raises UnreachableError if its watch ends first."""
         await self._told.wait()
         if self._error:
             raise self._error
 
     def close(self) -> None:
-        """Wait for it no longer. Closing twice does nothing."""
+        """Stop waiting. Closing twice does nothing."""
         if self._followed:
             self._followed.leave(self)
             self._followed = None
 
     def tell(self) -> None:
-        """It has happened."""
+        """Mark it as happened."""
         self._told.set()
 
     def lose(self, error: UnreachableError) -> None:
-        """Nobody will tell whether it happens."""
+        """Mark it as lost: it will not be notified any more."""
         if not self._told.is_set():
             self._error = error
             self._told.set()
 
 
 class Absence(Subscription):
-    """That one object is gone: DELETED on the watch, or missing from a list that was begun after this was."""
+    """The absence of one object: DELETED on the watch, or missing from a list that was started later."""
 
     def __init__(self, followed: _Followed, key: Key, uid: str) -> None:
         super().__init__(followed)
@@ -85,13 +85,13 @@ class Absence(Subscription):
 
     @property
     def seen(self) -> Metadata | None:
-        """The object as the watch shows it; None says nothing: it may not have been told of yet."""
+        """The object as the watch shows it; None means nothing, because it may not have been reported yet."""
         held = self._followed.informer.cache.get(self.key) if self._followed else None
         return held if held is not None and held.uid == self.uid else None
 
 
 class Changes(Subscription):
-    """That something has changed among objects of one resource: all, those of a namespace, or one."""
+    """A change among the objects of one resource: all of them, those of a namespace, or one."""
 
     def __init__(self, followed: _Followed, namespace: str | None, name: str | None) -> None:
         super().__init__(followed)
@@ -100,7 +100,7 @@ class Changes(Subscription):
 
 
 class _Followed:
-    """One resource, and who waits for what in it."""
+    """One watched resource and its subscriptions."""
 
     def __init__(self, watches: Watches, resource: Resource) -> None:
         self.resource = resource
@@ -114,7 +114,7 @@ class _Followed:
         )
         self._watches = watches
         self._absences: dict[str, set[Absence]] = {}
-        # By namespace and name, None for any: among ten thousand that wait, an event finds those that it is for.
+        # By namespace and name, None for any: among ten thousand subscriptions, an event finds its own.
         self._changes: dict[tuple[str | None, str | None], set[Changes]] = {}
         self._lingering: Timer | None = None
         self._trouble: UnwindError | None = None
@@ -127,11 +127,11 @@ class _Followed:
         try:
             await self.informer.run()
         except Exception as error:  # noqa: BLE001 - one watch that fails ends no other
-            self._trouble = UnwindError(f"it failed ({error!r:.200})")
+            self._trouble = UnwindError(f"watch failed ({error!r:.200})")
             self._watches.troubled(error)
 
     def _ended(self, _: object) -> None:
-        """Nobody is told anything any more: say so to all who wait."""
+        """The watch has ended: notify all subscriptions."""
         self._watches.forget(self)
         self._news.set()
         lost = UnreachableError(f"the watch of {self.resource.plural} was closed")
@@ -143,13 +143,13 @@ class _Followed:
                 change.lose(lost)
 
     async def until_synced(self) -> None:
-        """Return when the cache is whole; raise what is in the way of it, so that whoever waits can say so."""
+        """Return when the cache is synced; raise the error that prevents it, so that the caller can report it."""
         if not self.informer.synced:
             await self._news.wait()
             if self._trouble:
-                raise UnreachableError(f"{self.resource.plural} cannot be watched: {self._trouble}")
+                raise UnreachableError(f"cannot watch {self.resource.plural}: {self._trouble}")
             if not self.informer.synced:
-                raise UnreachableError(f"{self.resource.plural} cannot be watched: the watch was closed")
+                raise UnreachableError(f"cannot watch {self.resource.plural}: the watch was closed")
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, UnwindError):
@@ -181,7 +181,7 @@ class _Followed:
     def _changed(self, change: Change[Metadata]) -> None:
         if change.new is None and change.old is not None:
             for absence in self._absences.get(change.old.uid, ()):
-                # By both: an object that shows the uid of another says nothing of that one.
+                # By key and uid: an object with the uid of another one says nothing about that one.
                 if absence.key == change.key:
                     absence.tell()
         if self._changes:
@@ -191,7 +191,7 @@ class _Followed:
                     one.tell()
 
     def _listed(self) -> None:
-        """What was gone before the watch knew it is told by the list, which shows it no more."""
+        """Objects that were gone before the watch started are missing from the list."""
         self._trouble = None
         self._news.set()
         for waiting in self._absences.values():
@@ -217,7 +217,7 @@ class Watches:
         clock: Clock = SYSTEM,
         troubled: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        """`cluster`: the uid of its kube-system namespace, to notice that another one answers at its address."""
+        """`cluster`: the uid of its kube-system namespace, to detect another cluster at its address."""
         self.client = client
         self.cluster = cluster
         self.clock = clock
@@ -235,18 +235,18 @@ class Watches:
     ) -> None:
         for followed in list(self._followed.values()):
             followed.task.cancel()
-        # What was raised in the body goes on by itself, and not in a group.
+        # An exception of the body is raised as it is, and not in a group.
         await self.tasks.__aexit__(None, None, None)
 
     @property
     def open(self) -> frozenset[Resource]:
-        """What is being watched."""
+        """The watched resources."""
         return frozenset(self._followed)
 
     async def absence(self, resource: Resource, *, name: str, uid: str, namespace: str = "") -> Absence:
-        """Have it told when the object with this uid is gone. Ask before its deletion is sent, to miss nothing.
+        """Subscribe to the absence of the object with this uid. Call it before the DELETE, to miss nothing.
 
-        Raises UnreachableError where the resource cannot be watched.
+        Raises UnreachableError if the resource cannot be watched.
         """
         followed = self._follow(resource)
         absence = Absence(followed, Key(namespace, name), uid)
@@ -254,7 +254,7 @@ class Watches:
         return absence
 
     async def changes(self, resource: Resource, *, namespace: str | None = None, name: str | None = None) -> Changes:
-        """Have it told when something changes. Ask before looking at what is there, then nothing is missed."""
+        """Subscribe to changes. Call it before reading the current state, so that nothing is missed."""
         followed = self._follow(resource)
         changes = Changes(followed, namespace, name)
         await self._enter(followed, changes)
@@ -262,12 +262,12 @@ class Watches:
 
     @property
     def confirmation(self) -> Callable[[], Awaitable[None]] | None:
-        """What to ask before a list is believed; None where nothing has to be asked. Who is pinned to the cluster has
-        verified each connection that a list came by."""
+        """The check before a list is used; None if none is needed. A pinned client has verified each connection that a
+        list came by."""
         return self.confirm if self.cluster and self.client.cluster != self.cluster else None
 
     async def confirm(self) -> None:
-        """Raise if the cluster that answers is another one."""
+        """Raise if another cluster answers."""
         found = await self.client.cluster_uid()
         if found != self.cluster:
             raise UnreachableError(f"another cluster answers at this address ({found}, not {self.cluster})")

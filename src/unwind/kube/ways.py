@@ -1,4 +1,4 @@
-"""The way to a server: its address, the proxy in between, and a new connection by it."""
+"""Opens connections to a server, directly or through an HTTP proxy."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server is, and what is on the way there."""
+    """The address of a server, and the proxy to it."""
 
     host: str
     port: int
     secure: bool
     server_name: str
-    """The name that its certificate has to be for."""
+    """The name that its certificate must have."""
     proxy: str | None = None
 
     @property
     def through(self) -> bool:
-        """Whether a request has to name the server, because a proxy reads it."""
+        """Whether a request must name the server, because a proxy reads it."""
         return self.proxy is not None and not self.secure
 
 
@@ -81,7 +81,7 @@ async def connect(
 
 
 class _Opening(asyncio.Protocol):
-    """A connection to a proxy, until it is a tunnel: what answers there has no length, and is followed by TLS."""
+    """A connection to a proxy until it becomes a tunnel: the response has no length, and is followed by TLS."""
 
     def __init__(self) -> None:
         self._came = b""
@@ -95,12 +95,12 @@ class _Opening(asyncio.Protocol):
         first = (await self._head).split(b"\r\n", 1)[0]
         if first.split(b" ")[1:2] != [b"200"]:
             told = without_password(first[:200].decode(errors="replace"), way.proxy)
-            raise BrokenError(f"the proxy made no tunnel: {told}")
+            raise BrokenError(f"the proxy refused the tunnel: {told}")
 
     def data_received(self, data: bytes) -> None:
         if len(self._came) > MOST_HEAD:
             if not self._head.done():
-                self._head.set_exception(BrokenError("the answer of the proxy is too long"))
+                self._head.set_exception(BrokenError("the response of the proxy is too long"))
             return
         self._came += data
         if b"\r\n\r\n" in self._came and not self._head.done():
@@ -112,7 +112,7 @@ class _Opening(asyncio.Protocol):
 
 
 def without_password(text: str, proxy: str) -> str:
-    """A text from or about a proxy, without the password in it."""
+    """A text from or about a proxy, without the password."""
     url = urlsplit(proxy)
     for secret in (url.password, unquote(url.password or "")):
         if secret:
@@ -121,7 +121,7 @@ def without_password(text: str, proxy: str) -> str:
 
 
 def proxy_headers(proxy: str) -> list[str]:
-    """What a proxy wants to see of who asks."""
+    """The headers that authenticate a request at a proxy."""
     url = urlsplit(proxy)
     if url.username is None:
         return []
@@ -130,7 +130,7 @@ def proxy_headers(proxy: str) -> list[str]:
 
 
 def host_header(way: Way) -> str:
-    """What a request says it is for."""
+    """The Host header of a request."""
     usual = 443 if way.secure else 80
     return _bracketed(way.host) if way.port == usual else f"{_bracketed(way.host)}:{way.port}"
 

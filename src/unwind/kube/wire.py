@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection to a server, and the exchange that is under way on it.
+"""One HTTP/1.1 connection to a server, and the exchange in progress on it.
 
-Half of what a request cost us was spent in a general HTTP client. An API server needs little of HTTP: no redirects, no
-cookies, no uploads; answers with a length or in chunks, and streams that end when somebody has had enough.
+Half of the cost of a request was spent in a general HTTP client. An API server needs little of HTTP: no redirects, no
+cookies, no uploads; responses with a length or in chunks, and streams that the reader ends.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-# A stream whose reader is slower than the server: so much is kept here, the rest waits on the way.
+# A stream whose reader is slower than the server: this much is buffered here, the rest waits in the network.
 _KEPT = 1 << 20
-# Bounds on what a server may send. An object is at most a few MiB; a page of a list that is larger than the limit is
-# read again in smaller pages.
+# Limits on what a server may send. An object is at most a few MiB; a larger page of a list is read again in smaller
+# pages.
 MOST_BODY = 32 << 20
 MOST_HEAD = 64 << 10
 _MOST_INFORMATIONAL = 16
 
 
 class BrokenError(Exception):
-    """The connection came to its end before the answer did, or what came was no HTTP."""
+    """The connection ended before the response did, or what came was not HTTP."""
 
     def __init__(self, what: str, *, unanswered: bool = False) -> None:
-        """`unanswered`: nothing of an answer had come, on a connection that was used before."""
+        """`unanswered`: no part of a response had come, on a reused connection."""
         super().__init__(what)
         self.unanswered = unanswered
 
 
 class TooLargeError(BrokenError):
-    """The answer is larger than a client takes."""
+    """The response exceeds the client's limit."""
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """An answer: its body, or the stream that the body is."""
+    """A response: its body, or the stream of its body."""
 
     status: int
     headers: dict[bytes, bytes]
@@ -54,7 +54,7 @@ class Wire(asyncio.Protocol):
     """A connection. One exchange at a time: `ask`, or `open` for a stream."""
 
     def __init__(self, released: Callable[[Wire], None], lost: Callable[[Wire], None]) -> None:
-        """`released` is told when an exchange is over and another one may begin, `lost` of the connection's end."""
+        """`released` is called when an exchange is over and another one may start, `lost` when the connection ends."""
         self._released = released
         self._lost = lost
         self._loop = asyncio.get_running_loop()
@@ -76,7 +76,7 @@ class Wire(asyncio.Protocol):
         """When it was last used."""
         self.context: ssl.SSLContext | None = None
         self.cluster = ""
-        """The cluster at its other end, as far as that was asked on this very connection."""
+        """The cluster at its other end, if verified on this very connection."""
 
     @property
     def usable(self) -> bool:
@@ -84,33 +84,33 @@ class Wire(asyncio.Protocol):
 
     @property
     def checking(self) -> bool:
-        """Whether the answer to `check_first` has still to come."""
+        """Whether the response to `check_first` is pending."""
         return self._check is not None
 
     def ask(self, request: bytes) -> asyncio.Future[Reply]:
-        """Send a request; the answer will be whole. Who gives up waiting has to `abort`."""
+        """Send a request for a complete response. A caller that stops waiting must `abort`."""
         return self._send(request, streamed=False)
 
     def open(self, request: bytes) -> asyncio.Future[Reply]:
-        """Send a request; the answer is a stream, unless its status is not 200."""
+        """Send a request; the response is a stream, unless its status is not 200."""
         return self._send(request, streamed=True)
 
     def check_first(self, request: bytes, check: Callable[[Reply], Exception | None]) -> asyncio.Future[None]:
-        """Send a request ahead of the next one, which need not wait for its answer.
+        """Send a request ahead of the next one, which need not wait for its response.
 
-        `check` gets that answer. If it returns an error, the connection is closed and the next request fails with it.
+        `check` gets that response. If it returns an error, the connection is closed and the next request fails with it.
         """
         self._check = check
         self._checking = checking = self._loop.create_future()
         checking.add_done_callback(_retrieved)
         if self._transport is None:
-            checking.set_exception(BrokenError("the server closed it", unanswered=self._used))
+            checking.set_exception(BrokenError("the server closed the connection", unanswered=self._used))
         else:
             self._transport.write(request)
         return checking
 
     def abort(self) -> None:
-        """Break it off: what is on the way is of no use to anybody."""
+        """Close it immediately: pending data is of no use."""
         if self._transport:
             self._transport.abort()
 
@@ -122,7 +122,7 @@ class Wire(asyncio.Protocol):
         self._reply = reply = self._loop.create_future()
         if self._transport is None:
             # Lost between two turns of the loop: `connection_lost` was called, and nothing else will be.
-            reply.set_exception(BrokenError("the server closed it", unanswered=self._used))
+            reply.set_exception(BrokenError("the server closed the connection", unanswered=self._used))
             return reply
         self._streamed = streamed
         self._begun = False
@@ -137,17 +137,17 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._expecting:
-            # Taken for the answer to the next request, it would be a wrong one.
-            self._break(BrokenError("an answer came that was not asked for"))
+            # It must not be taken for the response to the next request.
+            self._break(BrokenError("unexpected response"))
             return
         self._begun = True
         self._unseen += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._break(BrokenError(f"no HTTP came: {error}"))
+            self._break(BrokenError(f"invalid HTTP: {error}"))
             return
-        # The parser keeps an unfinished header or trailer to itself, so what has come in counts, not what it has told.
+        # The parser buffers an unfinished header or trailer, so received bytes count, not parsed ones.
         if self._unseen > MOST_HEAD:
             self._break(_head_too_large())
 
@@ -155,7 +155,7 @@ class Wire(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        what = str(error) if error else "the server closed it"
+        what = str(error) if error else "the server closed the connection"
         self._transport = None
         self._fail(BrokenError(what, unanswered=self._used and not self._begun))
         self._lost(self)
@@ -175,11 +175,11 @@ class Wire(asyncio.Protocol):
         if self._stream:
             self._stream.end(error)
 
-    # What the parser tells
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         if not self._expecting:
-            self._break(BrokenError("an answer came that was not asked for"))
+            self._break(BrokenError("unexpected response"))
         self._headers = {}
         self._body = b""
         self._head = 0
@@ -201,7 +201,7 @@ class Wire(asyncio.Protocol):
         if not self._reply or self._reply.done() or self._transport is None:
             return
         if encoding := self._encoding():
-            self._break(BrokenError(f"the stream is encoded as {encoding}, which was not asked for"))
+            self._break(BrokenError(f"the stream has the unexpected encoding {encoding}"))
             return
         self._stream = _Stream(self._transport)
         self._reply.set_result(Reply(200, self._headers, b"", self._stream.pieces()))
@@ -225,7 +225,7 @@ class Wire(asyncio.Protocol):
         if 100 <= self._parser.get_status_code() < 200:
             self._informational += 1
             if self._informational > _MOST_INFORMATIONAL:
-                self._break(BrokenError("too many informational answers came"))
+                self._break(BrokenError("too many informational responses"))
             return
         if self._check:
             self._checked()
@@ -234,10 +234,10 @@ class Wire(asyncio.Protocol):
         if self._stream:
             self._stream.end(None)
             self._stream = None
-            self.close()  # it has lived for minutes
+            self.close()  # it has been open for minutes
             return
         if reply is None:
-            return  # broken off before
+            return  # aborted before
         if not reply.done():
             try:
                 reply.set_result(self._whole())
@@ -246,7 +246,7 @@ class Wire(asyncio.Protocol):
                 self.abort()
                 return
         if self._parser.should_keep_alive():
-            # A parser has its whole state reset by the next answer; it need not be made again.
+            # The next response resets the parser completely; it need not be created again.
             self._released(self)
         else:
             self.close()
@@ -259,7 +259,7 @@ class Wire(asyncio.Protocol):
         except BrokenError as broken:
             error = broken
         if error is None and not self._parser.should_keep_alive():
-            error = BrokenError("the server closes the connection after each answer")
+            error = BrokenError("the server closes the connection after each response")
         if error:
             self._break(error)
         elif self._checking and not self._checking.done():
@@ -271,45 +271,45 @@ class Wire(asyncio.Protocol):
         if encoding == "gzip":
             body = unpacked(body, most=MOST_BODY)
         elif encoding:
-            raise BrokenError(f"the answer is encoded as {encoding}, which was not asked for")
+            raise BrokenError(f"the response has the unexpected encoding {encoding}")
         return Reply(self._parser.get_status_code(), self._headers, body)
 
     def _encoding(self) -> str:
-        """How the answer is packed; empty if it is not."""
+        """The encoding of the response; empty if it has none."""
         encoding = self._headers.get(b"content-encoding", b"").strip().lower()
         return "" if encoding in (b"", b"identity") else encoding[:20].decode("ascii", "replace")
 
 
 def _retrieved(future: asyncio.Future[None]) -> None:
-    """The request that follows fails with the same error: nobody need wait for both."""
+    """The following request fails with the same error: no caller need wait for both."""
     if not future.cancelled():
         future.exception()
 
 
 def unpacked(packed: bytes, *, most: int) -> bytes:
-    """What was packed with gzip; raises BrokenError where that is damaged, TooLargeError where it is larger."""
+    """Decompress gzip; raises BrokenError if it is damaged, TooLargeError if the result is too large."""
     unpacking = zlib.decompressobj(wbits=31)
     try:
         body = unpacking.decompress(packed, most + 1)
     except zlib.error as error:
-        raise BrokenError(f"what came cannot be unpacked: {error}") from error
+        raise BrokenError(f"cannot decompress the response: {error}") from error
     if len(body) > most:
         raise _too_large()
     if not unpacking.eof:
-        raise BrokenError("what came cannot be unpacked: it is incomplete")
+        raise BrokenError("cannot decompress the response: it is incomplete")
     return body
 
 
 def _head_too_large() -> TooLargeError:
-    return TooLargeError(f"the head of the answer is larger than {MOST_HEAD >> 10} KiB")
+    return TooLargeError(f"the response headers are larger than {MOST_HEAD >> 10} KiB")
 
 
 def _too_large() -> TooLargeError:
-    return TooLargeError(f"the answer is larger than {MOST_BODY >> 20} MiB")
+    return TooLargeError(f"the response is larger than {MOST_BODY >> 20} MiB")
 
 
 class _Stream:
-    """What has come of a stream and was not read."""
+    """The unread data of a stream."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -334,7 +334,7 @@ class _Stream:
             self._news.set()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """All that has come, each time there is something; until the end."""
+        """All received data, whenever there is some, until the end."""
         while True:
             await self._news.wait()
             self._news.clear()

@@ -270,7 +270,7 @@ async def test_a_kind_of_a_server_that_is_away_is_held(scene: Scene, room: str) 
         told = Told()
         async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
             removing = tasks.create_task(removal.run())
-            await told.until("gadgets cannot be watched")
+            await told.until("cannot watch gadgets")
             removing.cancel()
         # Nor does anybody know whether something of that kind is in here.
         other = scene.another()

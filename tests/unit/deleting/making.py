@@ -49,8 +49,8 @@ class FakeEnd:
 
     async def sighting(self, ctx: DeleteContext, obj: Object) -> Sighting:
         if self.there:
-            return Sighting(Presence.PRESENT, "the server showed it")
-        return Sighting(Presence.ABSENT, "the server says that it is not there")
+            return Sighting(Presence.PRESENT, "the server returned it")
+        return Sighting(Presence.ABSENT, "the server reports NotFound")
 
 
 def context(*, memo: Memo | None = None, resource: Resource = CONFIG_MAPS, absent: bool = False) -> DeleteContext:

@@ -76,7 +76,7 @@ async def test_a_careless_except_does_not_swallow_that_there_is_more_to_do() -> 
 async def test_a_deleter_that_says_gone_of_what_is_still_there_is_not_believed() -> None:
     result = await entered(FakeEnd(TransientError("no"), there=True), careless)
     assert isinstance(result, Failed)
-    assert "is gone, but the server showed it" in result.message
+    assert "is gone, but the server returned it" in result.message
 
 
 async def test_a_deleter_that_deleted_by_itself_is_believed_when_it_is_gone() -> None:

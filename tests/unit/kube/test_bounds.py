@@ -227,7 +227,7 @@ async def test_a_proxy_that_answers_with_the_password_has_it_left_out() -> None:
             Connection(server="https://example.invalid:6443", proxy=f"http://me:hunter2@127.0.0.1:{port}"),
             user_agent="test",
         )
-        with pytest.raises(UnreachableError, match=r"no tunnel: HTTP/1\.1 407") as raised:
+        with pytest.raises(UnreachableError, match=r"refused the tunnel: HTTP/1\.1 407") as raised:
             await get(through)
         assert "hunter2" not in str(raised.value)
 

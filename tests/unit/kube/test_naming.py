@@ -61,7 +61,7 @@ def test_a_kind_of_several_groups_is_not_guessed(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["deploy", "deploy/", "/web", "a/b/c", ""])
 def test_what_is_no_kind_and_name_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(UnwindError, match="write KIND/NAME"):
+    with pytest.raises(UnwindError, match="use KIND/NAME"):
         split(text)
 
 

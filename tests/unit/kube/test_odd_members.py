@@ -433,7 +433,8 @@ async def test_nothing_is_believed_or_written_where_another_cluster_answers(
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(404, "does not say"), (403, "does not say"), (503, "503"), (401, "401")]
+    ("status", "words"),
+    [(404, "cannot verify which cluster"), (403, "cannot verify which cluster"), (503, "503"), (401, "401")],
 )
 async def test_a_connection_that_does_not_say_its_cluster_is_not_believed(status: int, words: str) -> None:
     async with member() as (it, client):
