@@ -1,1 +1,1 @@
-"""What stands behind objects of Azure Service Operator's kinds: Azure Resource Manager, for deletion only."""
+"""Deletes Azure resources of Azure Service Operator's kinds through Azure Resource Manager."""

@@ -1,4 +1,4 @@
-"""What an answer of Azure Resource Manager means (pure)."""
+"""Interprets responses of Azure Resource Manager (pure)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from unwind.azure.identity import ArmId
 
-# A server that asks for more patience than this means something else.
+# A longer Retry-After than this cannot be meant.
 _LONGEST = 3600.0
 _SHOWN = 300
 
-# It may well be over in a moment: another operation, a right or a registration that has still to spread.
+# Usually temporary: another operation, or a permission or registration that has still to propagate.
 _FAST = frozenset(
     [
         "AnotherOperationInProgress",
@@ -49,7 +49,7 @@ _FAST = frozenset(
         "TooManyRequests",
     ]
 )
-# Most likely somebody has to act; and yet Azure is known to answer these now and then without a lasting cause.
+# Usually a user must act; yet Azure sometimes returns these without a lasting cause.
 _VERY_SLOW = frozenset(
     [
         "BadRequest",
@@ -70,21 +70,21 @@ _VERY_SLOW = frozenset(
         "SubscriptionNotFound",
     ]
 )
-# Envelopes: what really happened stands in the first of their details.
+# Wrapper codes: the first of their details has the actual error.
 _ENVELOPES = frozenset(
     ["DeploymentFailed", "MultipleErrorsOccurred", "ResourceGroupDeletionBlocked", "ResourceDeploymentFailure"]
 )
-# Throttled, or out of order for a moment, whatever the code.
+# Throttled, or temporarily unavailable, whatever the code.
 _PASSING = frozenset([408, 429, 503])
 _REMEDIES = {
-    "ScopeLocked": "remove the lock from the resource, or from what it is in",
-    "AuthorizationFailed": "give Unwind's identity the right to read and delete it",
-    "MethodNotAllowed": "if it cannot be deleted at Azure at all, set the delete policy to detach-on-delete",
-    "SubscriptionNotFound": "see whether Unwind's identity may see the subscription",
+    "ScopeLocked": "remove the lock from the resource or its parent",
+    "AuthorizationFailed": "allow Unwind's identity to read and delete it",
+    "MethodNotAllowed": "if Azure cannot delete it at all, set the delete policy to detach-on-delete",
+    "SubscriptionNotFound": "check that Unwind's identity can see the subscription",
 }
-# The words with which Azure says that a resource is not there, whatever its type.
+# The codes with which Azure reports that a resource does not exist, for any type.
 _ABSENT = frozenset(["notfound", "resourcenotfound", "resourcegroupnotfound", "parentresourcenotfound"])
-# Only Azure Resource Manager sets these, and on every answer; a proxy's page has none.
+# Only Azure Resource Manager sets these headers, on every response; a proxy's page has none.
 _SIGNS = ("x-ms-request-id", "x-ms-correlation-request-id", "x-ms-routing-request-id")
 _WORD = re.compile(r"[A-Za-z]([A-Za-z0-9_]{0,62}[A-Za-z0-9])?")
 _SECRET = re.compile(
@@ -93,14 +93,14 @@ _SECRET = re.compile(
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What Azure says went wrong."""
+    """An error that Azure reports."""
 
     code: str = ""
     message: str = ""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """How to go on after something that Azure did not do: later, and never not at all."""
+    """When to retry a request that Azure refused: later, but never not at all."""
 
     pace: Pace
     reason: str
@@ -114,7 +114,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """One answer: its headers by their names in lower case."""
+    """One response, with header names in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -126,12 +126,12 @@ class Reply(msgspec.Struct, frozen=True):
 
     @property
     def genuine(self) -> bool:
-        """Whether it was Azure Resource Manager that answered, and not something on the way."""
+        """Whether Azure Resource Manager answered, and not a proxy."""
         return any(sign in self.headers for sign in _SIGNS)
 
     @property
     def content(self) -> dict[str, Any] | None:
-        """The JSON object that the body is; None if it is something else."""
+        """The JSON object in the body; None if it is something else."""
         try:
             found = msgspec.json.decode(self.body)
         except msgspec.DecodeError:
@@ -146,7 +146,7 @@ class Reply(msgspec.Struct, frozen=True):
         return retry_after(self.headers, now)
 
     def error(self, what: str, now: datetime) -> TransientError:
-        """The error that it stands for. `what` says what was tried, without any secret."""
+        """The error for this response. `what`: the attempted action, without secrets."""
         told = self.fault
         refusal = classify(self.status, told.code, self.retry_after(now))
         said = ": ".join(part for part in (f"{self.status} {told.code}".strip(), told.message) if part)
@@ -154,7 +154,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 def fault(content: Mapping[str, Any] | None) -> Fault:
-    """What a body says went wrong: of a refused request, or of an operation that failed."""
+    """The error in a body: of a refused request, or of a failed operation."""
     found: Any = (content or {}).get("error", content)
     if not isinstance(found, dict):
         return Fault()
@@ -166,13 +166,13 @@ def fault(content: Mapping[str, Any] | None) -> Fault:
 
 
 def shown(text: str) -> str:
-    """A text of somebody else's as people may see it: short, on one line, and without what looks like a secret."""
+    """Text from another system for display: short, on one line, and with apparent secrets removed."""
     text = _SECRET.sub("…", " ".join(text.split()))
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 def classify(status: int, code: str, retry_after: float = 0.0) -> Refusal:
-    """How soon to try again. `status` is 0 where there is none: for an operation that failed."""
+    """When to retry. `status` is 0 if there is none: for a failed operation."""
     if code in _VERY_SLOW or (status == 400 and code not in _FAST):
         pace = Pace.VERY_SLOW
     elif code in _FAST or status in _PASSING or (status and not code):
@@ -188,7 +188,7 @@ def classify(status: int, code: str, retry_after: float = 0.0) -> Refusal:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float:
-    """How many seconds Azure asks to wait; 0 if it does not."""
+    """Seconds that Azure asks to wait; 0 if it does not."""
     for name, unit in (("retry-after-ms", 0.001), ("x-ms-retry-after-ms", 0.001), ("retry-after", 1.0)):
         said = headers.get(name, "").strip()
         if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", said):
@@ -202,9 +202,9 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float:
 
 
 def not_there(reply: Reply, id_: ArmId) -> bool:
-    """Whether Azure says, in so many words, that this resource is not there.
+    """Whether Azure reports that this very resource does not exist.
 
-    A 404 of something on the way is no such word, nor is one about the subscription, the version or the type.
+    A 404 from a proxy does not count, nor one about the subscription, the API version or the type.
     """
     if reply.status != 404 or not reply.genuine:
         return False
@@ -214,10 +214,10 @@ def not_there(reply: Reply, id_: ArmId) -> bool:
 
 
 def sighting(reply: Reply, id_: ArmId) -> Sighting:
-    """Judge the answer to a GET of the resource."""
+    """Interpret the response to a GET of the resource."""
     if reply.status == 200 and reply.content is not None and reply.genuine:
-        return Sighting(Presence.PRESENT, "Azure showed it")
+        return Sighting(Presence.PRESENT, "Azure returned it")
     if not_there(reply, id_):
-        return Sighting(Presence.ABSENT, f"Azure says that it is not there ({reply.fault.code})")
+        return Sighting(Presence.ABSENT, f"Azure reports that it does not exist ({reply.fault.code})")
     told = reply.fault
     return Sighting(Presence.UNKNOWN, f"Azure answered {reply.status} {told.code} {told.message}".strip())

@@ -1,4 +1,4 @@
-"""A client of Azure Resource Manager: one request, one answer. When to try again is not decided here."""
+"""A client for Azure Resource Manager: one request, one response, no retries."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential
 
 PUBLIC = "https://management.azure.com"
-# Azure Service Operator's own names for them; what identities go by is read by azure-identity: AZURE_TENANT_ID,
+# Azure Service Operator's own names for them. azure-identity reads the settings of the identity: AZURE_TENANT_ID,
 # AZURE_CLIENT_ID, AZURE_AUTHORITY_HOST and so on.
 ENDPOINT_VARIABLE = "AZURE_RESOURCE_MANAGER_ENDPOINT"
 AUDIENCE_VARIABLE = "AZURE_RESOURCE_MANAGER_AUDIENCE"
-# For a token and an answer together: a server that never answers is not waited for.
+# Timeout for a token and a response together.
 DEADLINE = 60.0
 _PLAIN = "/-._~!$&'()*+,;=:@"
 
 
 class ArmClient:
-    """Asks Azure Resource Manager, in the name of one identity. Every call ends: with an answer, or an error."""
+    """Sends requests to Azure Resource Manager with one identity. Every call ends, with a response or an error."""
 
     def __init__(
         self,
@@ -57,11 +57,12 @@ class ArmClient:
         self.endpoint = endpoint.rstrip("/")
         self._origin = _origin(self.endpoint)
         if self._origin is None:
-            raise UnwindError(f"{endpoint!r} is no address of Azure Resource Manager", remedy="give one with https://")
+            raise UnwindError(f"invalid Azure Resource Manager endpoint {endpoint!r}", remedy="use one with https://")
         self._deadline = deadline
         scope = f"{(audience or self.endpoint).rstrip('/')}/.default"
-        # No policy that tries again, that follows a redirect, or that writes to the log: the first is the chain's
-        # business, the second would carry the token elsewhere, and in URLs of operations there are signatures.
+        # No policies that retry, follow redirects or log: the chain retries, a redirect would send the token elsewhere,
+        # and
+        # the URLs of operations contain signatures.
         self._client: AsyncARMPipelineClient[HttpRequest, AsyncHttpResponse] = AsyncARMPipelineClient(
             self.endpoint,
             policies=[
@@ -89,18 +90,19 @@ class ArmClient:
         return await self._send("POST", self._url(path, api_version, {}))
 
     def reaches(self, url: str) -> bool:
-        """Whether a URL is one of this server's. Nothing else ever gets a token."""
+        """Whether a URL belongs to this server. No other server ever gets a token."""
         return _origin(url) == self._origin
 
     async def poll(self, url: str) -> Reply:
-        """Ask how an operation goes on. Raises PermanentError if the URL leads elsewhere."""
+        """Request the state of an operation. Raises PermanentError if the URL belongs to another server."""
         if not self.reaches(url):
-            # It was kept on an object, and whoever may write to that could have it sent to themselves.
+            # The URL was stored on an object, and a user who can write to that could have the token sent to their own
+            # server.
             raise PermanentError(
-                f"an operation is to be asked for at {shown(url.partition('?')[0])!r}, "
-                f"which is not at {self.endpoint}, so no token is sent there",
+                f"cannot poll the operation at {shown(url.partition('?')[0])!r}: "
+                f"it is not at {self.endpoint}, so no token is sent there",
                 reason=Reason.HELD,
-                remedy="find out who changed the object's memo, and take the annotation away",
+                remedy="find out who changed the object's memo, and remove the annotation",
             )
         return await self._send("GET", url)
 
@@ -119,9 +121,9 @@ class ArmClient:
         except ClientAuthenticationError as error:
             raise _unauthenticated(error) from None
         except Exception as error:  # noqa: BLE001 - azure-identity raises whatever a page in place of a token leads to
-            # Whether the request got there is not known. What the error says may quote the URL; its name is enough.
+            # Whether the request arrived is unknown. The error text may contain the URL; its type is enough.
             raise TransientError(
-                f"{what}: no answer from {urlsplit(self.endpoint).netloc} ({type(error).__name__})",
+                f"{what}: no response from {urlsplit(self.endpoint).netloc} ({type(error).__name__})",
                 reason=Reason.UNREACHABLE,
             ) from None
         found = {name.lower(): value for name, value in response.headers.items()}
@@ -130,8 +132,8 @@ class ArmClient:
 
 @asynccontextmanager
 async def connected(environ: Mapping[str, str] = os.environ) -> AsyncIterator[ArmClient]:
-    """A client for the cloud, and with the identity, that the AZURE_* variables name."""
-    # Azure's libraries write some twenty lines for each token that is fetched.
+    """A client with the cloud and the identity that the AZURE_* variables configure."""
+    # Azure's libraries log some twenty lines per token.
     logging.getLogger("azure").setLevel(logging.WARNING)
     async with session() as shared:
         transport = AioHttpTransport(session=shared, session_owner=False)
@@ -146,11 +148,11 @@ async def connected(environ: Mapping[str, str] = os.environ) -> AsyncIterator[Ar
 
 @asynccontextmanager
 async def session(*, authorities: bytes = b"", proxies: bool = True) -> AsyncIterator[aiohttp.ClientSession]:
-    """Connections that trust these authorities (PEM); by default the system's, or those in SSL_CERT_FILE.
+    """Connections that trust these CA certificates (PEM); by default the system's, or those in SSL_CERT_FILE.
 
-    `proxies`: whether they go by way of what HTTPS_PROXY names.
+    `proxies`: whether to use HTTPS_PROXY.
     """
-    # It reads files: not on the loop.
+    # It reads files: not on the event loop.
     context = await asyncio.to_thread(ssl.create_default_context, cadata=authorities.decode() or None)
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=context),
@@ -162,22 +164,22 @@ async def session(*, authorities: bytes = b"", proxies: bool = True) -> AsyncIte
 
 
 def _origin(url: str) -> tuple[str, int] | None:
-    """Host and port of an https URL; None for every other, and for one with a user in it."""
+    """Host and port of an https URL; None for any other URL, and for one with a user."""
     try:
         parts = urlsplit(url)
         if parts.scheme.lower() != "https" or not parts.hostname or parts.username is not None:
             return None
-        # A backslash is a slash to some and a letter to others: then the host is not the same to all.
+        # Some parsers treat a backslash as a slash, others do not: they would disagree on the host.
         return None if "\\" in url else (parts.hostname.lower(), parts.port or 443)
     except ValueError:
         return None
 
 
 def _unauthenticated(error: ClientAuthenticationError) -> TransientError:
-    # Only the number of the error is told: some of Entra's texts quote what they were sent.
+    # Only the error number is reported: some of Entra's texts quote what they were sent.
     number = re.search(r"AADSTS\d+", str(error.message))
     return TransientError(
-        f"there is no token for Azure ({number.group() if number else type(error).__name__})",
+        f"cannot get a token for Azure ({number.group() if number else type(error).__name__})",
         reason=Reason.UNAUTHENTICATED,
-        remedy="see whether the identity that the AZURE_* variables name is there, and its secret still good",
+        remedy="check the identity in the AZURE_* variables, and that its secret has not expired",
     )

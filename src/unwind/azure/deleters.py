@@ -1,4 +1,4 @@
-"""Deleters for kinds that a plain DELETE at Azure does not do justice to."""
+"""Deleters for Azure kinds that need more than a DELETE."""
 
 from __future__ import annotations
 
@@ -24,44 +24,45 @@ _CANCELLED = "cancelled"
 
 @deleter("subscription.azure.com/*", "Alias")
 async def cancel_subscription(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
-    """Cancel the subscription that an alias stands for, before the alias goes."""
-    # Remembered, because an alias that is gone tells nobody any more which subscription it was.
+    """Cancel the subscription of an alias before the alias is deleted."""
+    # Recorded, because a deleted alias no longer tells its subscription.
     if ctx.absent or _CANCELLED in ctx.memo:
         return await next(ctx, obj)
     subscription = _subscription((obj.get("status") or {}).get("properties"))
     if not subscription:
         return await next(ctx, obj)
     if not GUID.fullmatch(subscription):
-        raise PermanentError(f"{subscription[:100]!r} in the status of {ctx.ref} is no id of a subscription")
+        raise PermanentError(f"cannot delete {ctx.ref}: {subscription[:100]!r} in its status is not a subscription id")
     arm = ctx.client_of(ArmClient)
     await _agree(ctx, obj, arm, subscription)
-    ctx.log.info("cancelling the subscription", subscription=subscription)
+    ctx.log.info("cancelling subscription", subscription=subscription)
     reply = await arm.post(
         f"/subscriptions/{subscription}/providers/Microsoft.Subscription/cancel", api_version=_SUBSCRIPTION_API
     )
-    # If we died after it was cancelled and before that was written down, Azure refuses to do it twice.
+    # After a crash between the cancellation and its record, Azure refuses to cancel it twice.
     if not reply.ok and not await _over(arm, subscription):
-        raise reply.error(f"subscription {subscription} of {ctx.ref} was not cancelled", ctx.clock.now())
+        raise reply.error(f"cannot cancel subscription {subscription} of {ctx.ref}", ctx.clock.now())
     await ctx.memo.put(_CANCELLED, subscription)
     return await next(ctx, obj)
 
 
 async def _agree(ctx: DeleteContext, obj: Object, arm: ArmClient, subscription: str) -> None:
-    """Raise if Azure knows the alias by another subscription: a status can be edited, and a cancellation cannot."""
+    """Raise if the alias has another subscription at Azure: a status can be edited, and a cancellation cannot be
+    undone."""
     target = identity.target(obj, ctx.resource)
     if isinstance(target, NeverCreated):
         return
     reply = await arm.get(target.id, api_version=target.api_version)
     if answers.not_there(reply, ArmId.parse(target.id)):
-        return  # the alias went without us, and the status is all that is left of it
+        return  # the alias is already gone, and only the status is left
     if not reply.ok or reply.content is None:
-        raise reply.error(f"it is not known which subscription {ctx.ref} stands for", ctx.clock.now())
+        raise reply.error(f"cannot determine the subscription of {ctx.ref}", ctx.clock.now())
     known = _subscription(reply.content.get("properties"))
     if known.lower() != subscription.lower():
         raise PermanentError(
-            f"{ctx.ref} stands for subscription {known or 'none'} at Azure, and for {subscription} in its status",
+            f"cannot cancel the subscription of {ctx.ref}: {known or 'none'} at Azure, {subscription} in its status",
             reason=Reason.HELD,
-            remedy="find out who changed the status; nothing is cancelled before they agree",
+            remedy="find out who changed the status; nothing is cancelled until they agree",
         )
 
 
@@ -71,23 +72,23 @@ def _subscription(properties: Any) -> str:
 
 
 async def _over(arm: ArmClient, subscription: str) -> bool:
-    """Whether a subscription is cancelled already."""
+    """Whether a subscription is already cancelled."""
     reply = await arm.get(f"/subscriptions/{subscription}", api_version=_SUBSCRIPTIONS_API)
     return reply.ok and (reply.content or {}).get("state") in ("Disabled", "Deleted")
 
 
 @deleter("apimanagement.azure.com/*", "Product")
 async def product_with_subscriptions(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
-    """Delete an API Management product together with its subscriptions, without which it cannot go."""
+    """Delete an API Management product together with its subscriptions, which would otherwise block it."""
     if ctx.absent:
         return await next(ctx, obj)
     target = identity.target(obj, ctx.resource)
     if isinstance(target, NeverCreated):
         return await next(ctx, obj)
-    # Not remembered: if it is gone, it is not there, and whoever comes next sees that for themselves.
+    # Not recorded: the next pass sees by itself that it is gone.
     reply = await ctx.client_of(ArmClient).delete(
         target.id, api_version=target.api_version, query={"deleteSubscriptions": "true"}, headers={"If-Match": "*"}
     )
     if not reply.ok and not answers.not_there(reply, ArmId.parse(target.id)):
-        raise reply.error(f"{ctx.ref} was not deleted with its subscriptions", ctx.clock.now())
+        raise reply.error(f"cannot delete {ctx.ref} with its subscriptions", ctx.clock.now())
     return await next(ctx, obj)

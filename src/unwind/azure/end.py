@@ -1,4 +1,4 @@
-"""The end of the chain for what is at Azure: DELETE, and an absence that Azure Resource Manager confirms."""
+"""The end of the chain for Azure resources: deletes them and verifies their absence with Azure Resource Manager."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TARGET = "target"
 
 
 class ArmEnd:
-    """Deletes the resource that an object stands for, and returns when Azure says that it is not there."""
+    """Deletes the Azure resource of an object, and returns when Azure reports that it does not exist."""
 
     name = "arm"
 
@@ -41,15 +41,15 @@ class ArmEnd:
         removal = Removal(ctx, self._arm, target, what="the deletion")
 
         async def send() -> Reply:
-            # From here on the resource is the one that is written down, whatever becomes of the annotation.
+            # From here on the recorded resource counts, even if the annotation changes.
             await ctx.memo.put(_TARGET, msgspec.json.encode(target).decode())
-            ctx.log.info("deleting at Azure", resource=target.id)
+            ctx.log.info("deleting the Azure resource", resource=target.id)
             return await self._arm.delete(target.id, api_version=target.api_version)
 
         return await removal.carry_out(send)
 
     async def sighting(self, ctx: DeleteContext, obj: Object) -> Sighting:
-        """Look whether it is still there."""
+        """Check whether it still exists."""
         target = self._target(ctx.within(self.name), obj)
         if isinstance(target, NeverCreated):
             return Sighting(Presence.ABSENT, target.why)
@@ -63,12 +63,13 @@ class ArmEnd:
                 return msgspec.json.decode(kept, type=Target)
             except (msgspec.DecodeError, msgspec.ValidationError):
                 raise PermanentError(
-                    f"what was remembered of {ctx.ref} cannot be read",
+                    f"cannot decode the memo of {ctx.ref}",
                     reason=Reason.HELD,
-                    remedy="find out who changed its memo, and take the annotation away",
+                    remedy="find out who changed its memo, and remove the annotation",
                 ) from None
         if ctx.absent:
             raise PermanentError(
-                f"{ctx.ref} is gone, and what it stood for at Azure was not written down", reason=Reason.HELD
+                f"cannot delete the Azure resource of {ctx.ref}: the object is gone and its ARM id was not recorded",
+                reason=Reason.HELD,
             )
         return identity.target(obj, ctx.resource)

@@ -1,4 +1,4 @@
-"""Which resource of Azure an object stands for (pure)."""
+"""Determines the Azure resource of an object (pure)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
 
 GUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-# What would change the meaning of a URL, or of a path, is in no name of Azure's.
+# Characters that would change the meaning of a URL or path; no Azure name contains them.
 _SEGMENT = re.compile(r"[^/\\?#%<>\x00-\x1f\x7f]{1,260}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9]+(\.[A-Za-z0-9]+)+")
-# v1api20230701, v1api20220801preview, v20230701; older ones: v1beta20200601, v1alpha1api20200601. What is stored may
+# v1api20230701, v1api20220801preview, v20230701; older ones: v1beta20200601, v1alpha1api20200601. Storage versions may
 # end in storage.
 _VERSION = re.compile(r"v(?:1(?:alpha1)?api|1beta)?(\d{4})(\d{2})(\d{2})(preview)?(?:storage)?")
 
 
 class ArmId(msgspec.Struct, frozen=True):
-    """The id of a resource, taken apart."""
+    """A parsed ARM id."""
 
     text: str
     subscription: str
-    """Empty for what is in none: an alias of a subscription."""
+    """Empty for a resource without one: a subscription alias."""
     resource_group: str
     type: str
-    """With its namespace: `Microsoft.KeyVault/vaults`."""
+    """Including the provider: `Microsoft.KeyVault/vaults`."""
     name: str
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class ArmId(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> ArmId:
-        """Take an id apart; raises PermanentError if it is none of a resource or a resource group."""
+        """Parse an ARM id; raises PermanentError if it is not the id of a resource or a resource group."""
         segments = text.split("/")[1:] if text.startswith("/") else []
         if not segments or not all(_SEGMENT.fullmatch(one) and one not in (".", "..") for one in segments):
             raise _malformed(text)
@@ -54,12 +54,12 @@ class ArmId(msgspec.Struct, frozen=True):
                     raise _malformed(text)
         if not segments:
             if not group:
-                raise _malformed(text)  # a whole subscription is nothing that is deleted by its id
+                raise _malformed(text)  # a whole subscription is never deleted by its id
             return cls(text, subscription, group, "Microsoft.Resources/resourceGroups", group)
         namespace, types, name = "", [""], ""
         for key, value in zip(segments[::2], segments[1::2], strict=False):
             if key.lower() == "providers":
-                # What comes is an extension of what was before: a lock, a role assignment.
+                # An extension resource of the preceding one follows: a lock, a role assignment.
                 namespace, types, name = value, [], ""
             else:
                 types, name = [*types, key], value
@@ -69,37 +69,37 @@ class ArmId(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A resource, and the version of the API that it is spoken about in."""
+    """A resource, and the API version for requests about it."""
 
     id: str
     api_version: str
 
 
 class NeverCreated(msgspec.Struct, frozen=True):
-    """There is nothing at Azure that the object stands for, and never was."""
+    """The object never had an Azure resource."""
 
     why: str
 
 
 def api_version(resource: Resource) -> str:
-    """The version of Azure's API that a version of Azure Service Operator's kinds was made of."""
+    """The version of Azure's API for a version of Azure Service Operator's kinds."""
     found = _VERSION.fullmatch(resource.version)
     if found is None:
-        # A user in a database, a group in Entra: those are of the versions v1, and Azure Resource Manager has none.
+        # Kinds of version v1, such as a database user or an Entra group, are not in Azure Resource Manager.
         raise PermanentError(
-            f"{resource.api_version} {resource.kind} names no version of Azure Resource Manager's API",
+            f"cannot delete {resource.api_version} {resource.kind}: it has no Azure Resource Manager API version",
             reason=Reason.HELD,
-            remedy="have it deleted by Azure Service Operator, or give it the delete policy detach-on-delete",
+            remedy="delete it with Azure Service Operator, or set its delete policy to detach-on-delete",
         )
     year, month, day, preview = found.groups()
     return f"{year}-{month}-{day}" + ("-preview" if preview else "")
 
 
 def is_of_type(resource: Resource, arm_type: str) -> bool:
-    """Whether a kind of Azure Service Operator stands for resources of an ARM type.
+    """Whether a kind of Azure Service Operator is for resources of an ARM type.
 
-    A user may write any id into the annotation, and the manager deletes with its own rights at Azure. The group of a
-    kind is the provider (cache.azure.com: Microsoft.Cache), and a kind ends in its type (RedisFirewallRule:
+    A user can write any id into the annotation, and the manager deletes with its own permissions at Azure. The group of
+    a kind is the provider (cache.azure.com: Microsoft.Cache), and a kind ends in its type (RedisFirewallRule:
     redis/firewallRules). Records of DNS zones are the exception (DnsZonesARecord: dnsZones/A).
     """
     provider, *types = arm_type.lower().split("/")
@@ -111,49 +111,50 @@ def is_of_type(resource: Resource, arm_type: str) -> bool:
 
 
 def target(obj: Object, resource: Resource) -> Target | NeverCreated:
-    """What an object stands for. Raises PermanentError where that is not known, which is not the same as nothing."""
+    """The Azure resource of an object. Raises PermanentError if that is unknown, which is not the same as none."""
     metadata: dict[str, Any] = obj["metadata"]
     status: dict[str, Any] = obj.get("status") or {}
     noted = (metadata.get("annotations") or {}).get(AZURE_RESOURCE_ID_ANNOTATION, "")
     told = status.get("id")
     told = told if isinstance(told, str) and told.startswith("/") else ""
-    if noted and told and noted.lower() != told.lower():  # ARM ids are the same whatever their case
+    if noted and told and noted.lower() != told.lower():  # ARM ids are case-insensitive
         raise PermanentError(
-            f"{metadata['name']} stands for {noted} as its annotation says, and for {told} as its status says",
+            f"cannot delete {metadata['name']}: its ARM id is {noted} in its annotation, but {told} in its status",
             reason=Reason.HELD,
-            remedy=f"put the annotation {AZURE_RESOURCE_ID_ANNOTATION} right",
+            remedy=f"correct the annotation {AZURE_RESOURCE_ID_ANNOTATION}",
         )
     if noted or told:
         id_ = ArmId.parse(noted or told)
         if not is_of_type(resource, id_.type):
             raise PermanentError(
-                f"{metadata['name']} is a {resource.kind} of {resource.group}, and its ARM id is that of a {id_.type}",
+                f"cannot delete {resource.kind} {metadata['name']}: its ARM id has the type {id_.type}",
                 reason=Reason.HELD,
                 remedy=f"correct the annotation {AZURE_RESOURCE_ID_ANNOTATION}, or set the delete policy to "
                 "detach-on-delete",
             )
         return Target(id_.text, api_version(resource))
-    # Azure Service Operator writes the id and its finalizer in one go, before it asks Azure for anything. So without
-    # either, and with nothing that came from Azure, nothing was asked for. With its finalizer and without an id,
-    # somebody has taken the id away.
+    # Azure Service Operator writes the id and its finalizer in one request, before it sends anything to Azure. So
+    # without
+    # both, and without anything that came from Azure, no resource was created. With its finalizer and without an id,
+    # the
+    # id was removed.
     traces = sorted(key for key in status if key != "conditions")
     if AZURE_FINALIZER in (metadata.get("finalizers") or ()):
         traces.append("finalizer")
     if any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()):
         traces.append("Ready")
     if not traces:
-        return NeverCreated("it was never created at Azure: it has no id, no finalizer and no status")
+        return NeverCreated("never created at Azure: no ARM id, no finalizer and no status")
     raise PermanentError(
-        f"{metadata['name']} has no ARM id, and was created all the same, as is seen from its {', '.join(traces)}",
+        f"cannot delete {metadata['name']}: it has no ARM id, but its {', '.join(traces)} shows that it was created",
         reason=Reason.HELD,
-        remedy=f"write the id into the annotation {AZURE_RESOURCE_ID_ANNOTATION}, or set the delete policy to "
-        "detach-on-delete",
+        remedy=f"set the annotation {AZURE_RESOURCE_ID_ANNOTATION}, or set the delete policy to detach-on-delete",
     )
 
 
 def _malformed(text: str) -> PermanentError:
     return PermanentError(
-        f"{text[:200]!r} is no id of a resource at Azure",
+        f"invalid ARM id {text[:200]!r}",
         reason=Reason.HELD,
-        remedy=f"put the annotation {AZURE_RESOURCE_ID_ANNOTATION} right",
+        remedy=f"correct the annotation {AZURE_RESOURCE_ID_ANNOTATION}",
     )

@@ -1,7 +1,7 @@
-"""Removals at Azure that take their time: sent once, followed from entry to entry, and believed when they are seen.
+"""Long-running deletions at Azure: sent once, polled until done, complete when the absence is verified.
 
-What is remembered between the entries is a URL and a time, as JSON. (azure-core's own pollers can be put away, too, but
-their tokens hold a whole request and are read back by the library; ours can be read by anybody, and do nothing.)
+Between passes a URL and a time are stored as JSON. (azure-core's pollers can be stored, too, but their tokens contain a
+whole request that the library decodes again; this format is readable and executes nothing.)
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ if TYPE_CHECKING:
     from unwind.azure.identity import Target
     from unwind.deleting.context import DeleteContext
 
-# Where Azure does not say when to ask again.
+# The poll interval if Azure does not say one.
 _ASK_AGAIN = 10.0
-# How long a resource may still be seen after its removal is over, or when nobody knows how it goes on any more. Then
-# the removal is sent again: at Azure that harms nothing.
+# How long a resource may still be visible after its deletion is done, or after its operation is unknown. Then the
+# DELETE is
+# sent again, which is harmless at Azure.
 PATIENCE = timedelta(minutes=10)
-# A memo has room for 4,096 bytes, and a URL with Azure's signature in it takes up to 3,000.
+# A memo is limited to 4,096 bytes, and a URL with Azure's signature takes up to 3,000.
 _LONGEST_URL = 3000
 
 _OPERATION, _GONE = "operation", "gone"
 
 
 class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A removal under way."""
+    """A running operation."""
 
     since: datetime
     url: str = ""
-    """Where to ask; empty if only the resource itself can be looked at."""
+    """The URL to poll; empty if only the resource itself can be read."""
 
     @classmethod
     def read(cls, text: str) -> Operation:
@@ -50,9 +51,9 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
             return msgspec.json.decode(text, type=cls)
         except (msgspec.DecodeError, msgspec.ValidationError):
             raise PermanentError(
-                "what was remembered of an operation at Azure cannot be read",
+                "cannot decode the stored operation at Azure",
                 reason=Reason.HELD,
-                remedy="find out who changed the object's memo, and take the annotation away",
+                remedy="find out who changed the object's memo, and remove the annotation",
             ) from None
 
     @property
@@ -61,52 +62,53 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class State(Enum):
-    """How an operation stands, as far as one answer tells."""
+    """The state of an operation, according to one response."""
 
     RUNNING = "running"
     OVER = "over"
-    """It says that it is done; whether it is, the resource itself shows."""
+    """It reports success; only the resource itself proves it."""
     BROKEN = "broken"
-    """It says that it failed, or was cancelled."""
+    """It reports failure or cancellation."""
     LOST = "lost"
-    """Nobody knows it any more, or we may not ask."""
+    """It is unknown by now, or may not be read."""
     UNKNOWN = "unknown"
-    """No answer to the question: throttled, or out of order."""
+    """Undetermined: throttled, or unavailable."""
 
 
 def state(reply: Reply) -> State:
-    """Judge the answer to a poll, of either style (pure)."""
+    """Interpret the response to a poll, of either style (pure)."""
     if reply.status == 202:
         return State.RUNNING
     if reply.status == 204:
         return State.OVER
     if reply.status == 200:
         said = (reply.content or {}).get("status")
-        # Without a status it is what a `Location` leads to, and to have it is to be done.
+        # Without a status it is the result behind a `Location`, which exists only when it is done.
         word = said.lower() if isinstance(said, str) else "succeeded"
         if word in ("failed", "canceled", "cancelled"):
             return State.BROKEN
         return State.OVER if word == "succeeded" else State.RUNNING
     if 400 <= reply.status < 500 and reply.status not in (401, 408, 429):
-        # Expired, or not ours to read: an identity that may delete in a resource group need not be allowed to read the
-        # operations of the subscription.
+        # Expired, or not readable: an identity that may delete in a resource group need not be allowed to read the
+        # operations
+        # of the subscription.
         return State.LOST
     return State.UNKNOWN
 
 
 def where(reply: Reply) -> str:
-    """Where an operation that has begun says it can be asked for; of the two, the one with a status (pure)."""
+    """The URL to poll for an operation that has started; of two, the one that returns a status (pure)."""
     return reply.headers.get("azure-asyncoperation") or reply.headers.get("location") or ""
 
 
 class Removal:
-    """One removal at Azure, from the request to the absence: `await` it in every entry, until it returns.
+    """One deletion at Azure, from the request to the verified absence: await it in every pass until it returns.
 
-    What it remembers is in the memo of the deleter whose context it is given, so there is one a deleter.
+    It stores its state in the memo of the deleter whose context it gets, so there is one per deleter.
     """
 
     def __init__(self, ctx: DeleteContext, arm: ArmClient, target: Target, *, what: str) -> None:
-        """`target` is what will not be there any more; `what` says for people what is done to it."""
+        """`target`: the resource that will be absent. `what`: the name of the action, for messages."""
         self._ctx = ctx
         self._arm = arm
         self._target = target
@@ -118,10 +120,12 @@ class Removal:
         return _OPERATION in self._ctx.memo or _GONE in self._ctx.memo
 
     async def carry_out(self, send: Callable[[], Awaitable[Reply]]) -> Gone:
-        """Have the request sent if it was not yet, or ask how it goes on; return when the target is seen absent.
+        """Send the request unless it was sent already, or poll its operation; return when the target is verified
+        absent.
 
-        If the process dies after Azure has taken the request and before that is written down, it is sent once more:
-        Azure then says that it is under way, or that nothing is there, and both will do.
+        After a crash between Azure's acceptance and its record, the request is sent again: Azure then answers that it
+        is
+        running, or that the resource does not exist; both are fine.
         """
         ctx = self._ctx
         if _GONE in ctx.memo:
@@ -142,12 +146,12 @@ class Removal:
         now = self._ctx.clock.now()
         if reply.status == 202:
             url = where(reply)
-            # One that leads elsewhere, or does not fit, is not kept: the resource itself tells as well.
+            # A URL of another server, or one that is too long, is not stored: the resource itself tells as well.
             operation = Operation(now, url if self._arm.reaches(url) and len(url) <= _LONGEST_URL else "")
             await self._ctx.memo.put(_OPERATION, operation.text)
             raise self._again(reply)
         if reply.status == 409 and _deleting(await self.look()):
-            # We have sent it before, and died before that was written down; or somebody else has.
+            # It was sent before a crash, or by another client.
             await self._ctx.memo.put(_OPERATION, Operation(now).text)
             raise self._again(reply)
         if not reply.ok and not answers.not_there(reply, self._id):
@@ -155,7 +159,7 @@ class Removal:
         return await self._look(None)
 
     async def _ask(self, operation: Operation) -> None:
-        """Ask once how it goes on; returns if that is now to be seen from the resource itself."""
+        """Poll once; returns if the resource itself must be read now."""
         ctx, now = self._ctx, self._ctx.clock.now()
         reply = await self._arm.poll(operation.url)
         match state(reply):
@@ -165,22 +169,21 @@ class Removal:
                     await ctx.memo.put(_OPERATION, Operation(operation.since, moved).text)
                 raise self._again(reply)
             case State.UNKNOWN:
-                raise reply.error(f"{self._what} of {self._id} is under way, and could not be asked for", now)
+                raise reply.error(f"cannot poll {self._what} of {self._id}", now)
             case State.BROKEN:
                 told = reply.fault
-                # The next entry sends the request again. Were we to die before this, it would ask once more, and hear
-                # the same.
+                # The next pass sends the request again. A crash before this would poll once more, with the same result.
                 await ctx.memo.drop(_OPERATION)
                 said = f"{told.code} {told.message}".strip() or "no reason given"
                 refusal = answers.classify(0, told.code, reply.retry_after(now))
-                raise refusal.error(f"{self._what} of {self._id} did not succeed at Azure: {said}")
+                raise refusal.error(f"Azure could not complete {self._what} of {self._id}: {said}")
             case State.OVER | State.LOST:
                 return
 
     async def _look(self, operation: Operation | None) -> Gone:
-        """Return if the resource is seen to be absent; see to it that it is looked at again if not.
+        """Return if the resource is verified absent; otherwise schedule the next check.
 
-        Without an operation, from now on only the resource itself is looked at.
+        Without an operation, only the resource itself is read from now on.
         """
         ctx, now = self._ctx, self._ctx.clock.now()
         reply = await self.look()
@@ -189,7 +192,7 @@ class Removal:
             await ctx.memo.put(_GONE)
             return Gone(seen.why)
         if seen.presence is Presence.UNKNOWN:
-            raise reply.error(f"it is not known whether {self._id} is still there", now)
+            raise reply.error(f"cannot determine whether {self._id} still exists", now)
         if operation is None:
             operation = Operation(now)
             await ctx.memo.put(_OPERATION, operation.text)
@@ -197,7 +200,7 @@ class Removal:
             raise self._again(reply)
         await ctx.memo.drop(_OPERATION)
         raise TransientError(
-            f"{self._what} of {self._id} is over, as Azure says, and it is still there: it will be sent again",
+            f"Azure reports that {self._what} of {self._id} is done, but it still exists; it will be sent again",
             pace=Pace.SLOW,
         )
 
@@ -205,23 +208,23 @@ class Removal:
         reply = await self.look()
         seen = answers.sighting(reply, self._id)
         if seen.presence is Presence.PRESENT:
-            # Not what we were asked to remove, but something that came after it.
+            # Not the resource that was to be deleted, but a later one.
             raise PermanentError(
-                f"{self._id} was seen to be gone, and somebody has made it anew",
+                f"cannot complete the deletion of {self._id}: it was verified absent, but has been created again",
                 reason=Reason.HELD,
-                remedy="set the delete policy to detach-on-delete to keep it, or take the memo's annotations away",
+                remedy="set the delete policy to detach-on-delete to keep it, or remove the memo annotations",
             )
         if seen.presence is Presence.UNKNOWN:
-            raise reply.error(f"it is not known whether {self._id} is still gone", self._ctx.clock.now())
+            raise reply.error(f"cannot determine whether {self._id} is still absent", self._ctx.clock.now())
         return Gone(seen.why)
 
     def _again(self, reply: Reply) -> Again:
         after = reply.retry_after(self._ctx.clock.now()) or _ASK_AGAIN
-        return Again(f"{self._what} of {self._id} is under way at Azure", after=max(after, 1.0))
+        return Again(f"{self._what} of {self._id} is in progress at Azure", after=max(after, 1.0))
 
 
 def _deleting(reply: Reply) -> bool:
-    """Whether a resource says of itself that it is on its way out."""
+    """Whether a resource reports that it is being deleted."""
     properties = (reply.content or {}).get("properties")
     said = properties.get("provisioningState") if isinstance(properties, dict) else None
     return isinstance(said, str) and said.lower() in ("deleting", "deprovisioning")

@@ -1,4 +1,4 @@
-"""Whether Azure Service Operator is alive: then it deletes its objects' resources itself, and Unwind must not."""
+"""Detects a running Azure Service Operator, which then deletes its resources itself."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from unwind.deleting.protocol import DeleteFunc
     from unwind.kube.client import Client, Object
 
-# What its makers' own manifests and chart call it; the label it has in every namespace.
+# Its name in its own manifests and chart; the label it has in every namespace.
 _NAMESPACE, _NAME = "azureserviceoperator-system", "azureserviceoperator-controller-manager"
 _LABEL = "app=azure-service-operator-v2"
 
 
 @deleter("*.azure.com/*", "*", name="azure-operator-away", order=EARLY - 100)
 async def azure_operator_away(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
-    """Leave what Azure Service Operator looks after to it for as long as it is alive."""
-    # Before every other deleter of these kinds: some of them do things at Azure before they call `next`.
+    """Leave the object to Azure Service Operator while it is running."""
+    # Before every other deleter of these kinds: some of them change things at Azure before they call `next`.
     found = None if ctx.absent else await alive(ctx.client)
     if found is None:
         return await next(ctx, obj)
@@ -35,35 +35,36 @@ async def azure_operator_away(ctx: DeleteContext, obj: Object, next: DeleteFunc[
         return await _left_by_it(ctx, obj, next)
     namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
     raise PermanentError(
-        f"Azure Service Operator runs here ({namespace}/{name}) and deletes {ctx.ref} itself",
+        f"Azure Service Operator is running ({namespace}/{name}) and deletes {ctx.ref} itself",
         severity=Severity.WARNING,
         reason=Reason.HELD,
-        remedy=f"to have Unwind delete it: kubectl -n {namespace} scale deployment {name} --replicas=0",
+        remedy=f"to let Unwind delete it: kubectl -n {namespace} scale deployment {name} --replicas=0",
     )
 
 
 async def _left_by_it(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
-    """What became of an object that a living operator has let go, or never took: nothing is deleted in its place."""
+    """The outcome for an object that a running operator has released, or never managed: nothing is deleted in its
+    place."""
     target = identity.target(obj, ctx.resource)
     if isinstance(target, NeverCreated):
         return await next(ctx, obj)
     reply = await ctx.client_of(ArmClient).get(target.id, api_version=target.api_version)
     seen = answers.sighting(reply, ArmId.parse(target.id))
     if seen.presence is Presence.UNKNOWN:
-        raise reply.error(f"it is not known whether Azure Service Operator has deleted {ctx.ref}", ctx.clock.now())
+        raise reply.error(f"cannot determine whether Azure Service Operator has deleted {ctx.ref}", ctx.clock.now())
     if seen.presence is Presence.ABSENT:
-        return Gone(f"Azure Service Operator has let it go, and {seen.why}")
-    # It goes by a policy that may stand nowhere but in its own settings.
+        return Gone(f"Azure Service Operator has released it, and {seen.why}")
+    # Its policy may exist only in its own settings.
     return Kept(
         Reason.KEPT_BY_POLICY,
-        f"Azure Service Operator has let {ctx.ref} go, and {target.id} is still at Azure",
+        f"Azure Service Operator has released {ctx.ref}, and {target.id} still exists at Azure",
         by="Azure Service Operator",
     )
 
 
 async def alive(client: Client) -> Object | None:
-    """Its Deployment, if it is meant to run or still does."""
-    # By lists only: to read single Deployments is no right that Unwind has.
+    """Its Deployment, if it has replicas or is meant to."""
+    # By list only: Unwind has no permission to get single Deployments.
     found = await client.list(DEPLOYMENTS, labels=_LABEL)
     home = await client.list(DEPLOYMENTS, namespace=_NAMESPACE)
     found += [one for one in home if one["metadata"]["name"] == _NAME]
@@ -71,6 +72,6 @@ async def alive(client: Client) -> Object | None:
 
 
 def _runs(deployment: Object) -> bool:
-    # One that does not run yet may run in the next moment: what counts is whether it is meant to.
+    # A Deployment that is not running yet may start at any moment: its desired replicas count.
     wanted = (deployment.get("spec") or {}).get("replicas", 1)
     return bool(wanted or (deployment.get("status") or {}).get("replicas", 0))

@@ -1,4 +1,4 @@
-"""What the entry point offers: Azure's end of the chain, and the deleters of its kinds."""
+"""The entry point of the Azure plugin: its end of the chain, and the deleters of its kinds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["AZURE", "azure_operator_away", "cancel_subscription", "product_with_
 
 @asynccontextmanager
 async def opened(_: Client) -> AsyncIterator[End]:
-    """Azure Resource Manager, with the identity that the AZURE_* variables name."""
+    """Azure Resource Manager, with the identity in the AZURE_* variables."""
     async with connected() as arm:
         yield ArmEnd(arm)
 
@@ -40,5 +40,5 @@ AZURE = External(
     name="azure",
     kinds=(Kinds("*.azure.com/*", "*"),),
     open=opened,
-    about="Delete what objects of Azure Service Operator's kinds stand for, at Azure Resource Manager.",
+    about="Delete the Azure resource of an object of Azure Service Operator.",
 )

@@ -1,4 +1,4 @@
-"""Key Vaults: what is deleted can be recovered for a while, unless it is purged."""
+"""Purges deleted Key Vaults, which can otherwise be recovered for a while."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
     from unwind.deleting.protocol import DeleteFunc
     from unwind.kube.client import Object
 
-# The operations on deleted vaults are not in every version of the API that vaults themselves are in.
+# The operations on deleted vaults are not in every API version of vaults.
 _API = "2023-07-01"
 _VAULT, _UNLISTED = "vault", "unlisted"
-# A vault that was deleted is not at once among the deleted ones.
+# A deleted vault is not listed among the deleted vaults at once.
 _LISTED_WITHIN = timedelta(minutes=5)
 
 
 class DeleteMode(Word):
-    """What becomes of a vault."""
+    """What happens to a vault."""
 
     SOFT_DELETE = "SoftDelete"
-    """Azure keeps it for its time of retention, and its name is taken as long."""
+    """Azure keeps it for its retention time, during which its name is taken."""
     PURGE = "Purge"
-    """For good."""
+    """Deleted permanently."""
 
 
 class _Vault(msgspec.Struct, frozen=True):
-    """What has to be known of a vault when it is gone."""
+    """What must be known of a vault after it is deleted."""
 
     id: str
     location: str
     seen: bool
-    """Whether it was there before: then it has to be among the deleted ones."""
+    """Whether it existed before: then it must be listed among the deleted vaults."""
 
 
 def delete_mode(obj: Object) -> DeleteMode:
-    """What the object asks for, in `unwind.dev/delete-mode` or in `spec.deleteMode` where its schema has that.
+    """The mode in `unwind.dev/delete-mode`, or in `spec.deleteMode` if the schema has that.
 
-    If they disagree, the one that keeps more holds. Raises PermanentError for a word that is not known.
+    If they disagree, the one that keeps more wins. Raises PermanentError for an unknown value.
     """
     annotations: dict[str, str] = obj["metadata"].get("annotations") or {}
     said = [annotations.get(DELETE_MODE_ANNOTATION), (obj.get("spec") or {}).get("deleteMode")]
@@ -61,7 +61,7 @@ def delete_mode(obj: Object) -> DeleteMode:
         mode = DeleteMode.read(str(word)) if word is not None else None
         if isinstance(mode, Unknown):
             raise PermanentError(
-                f"the delete mode {mode}, so {obj['metadata']['name']} is not deleted",
+                f"cannot delete {obj['metadata']['name']}: the delete mode {mode}",
                 reason=Reason.UNKNOWN_VALUE,
                 remedy=f"use one of {', '.join(DeleteMode)}",
             )
@@ -72,7 +72,7 @@ def delete_mode(obj: Object) -> DeleteMode:
 
 @deleter("keyvault.azure.com/*", "Vault")
 async def purge_vault(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
-    """Purge a Key Vault once it is deleted, if that is asked for and its purge protection allows it."""
+    """Purge a Key Vault after its deletion, if requested and allowed by its purge protection."""
     vault = await _remembered(ctx, obj)
     outcome = await next(ctx, obj)
     if vault is None or isinstance(outcome, Kept):
@@ -81,10 +81,10 @@ async def purge_vault(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object])
 
 
 async def _remembered(ctx: DeleteContext, obj: Object) -> _Vault | None:
-    """What is to be purged afterwards, written down before anything is deleted; None if nothing is."""
+    """What to purge afterwards, recorded before anything is deleted; None if nothing."""
     kept = ctx.memo.get(_VAULT)
     if not ctx.absent and delete_mode(obj) is not DeleteMode.PURGE:
-        # Somebody may have changed their mind while it was being deleted.
+        # A user may have changed the mode during the deletion.
         await ctx.memo.drop(_VAULT)
         return None
     if kept is not None:
@@ -97,13 +97,13 @@ async def _remembered(ctx: DeleteContext, obj: Object) -> _Vault | None:
     reply = await ctx.client_of(ArmClient).get(target.id, api_version=target.api_version)
     seen = answers.sighting(reply, ArmId.parse(target.id))
     if not (seen.absent or reply.ok):
-        raise reply.error(f"it is not known where {ctx.ref} is", ctx.clock.now())
-    # Azure's own word first; what is deleted already is where the object says that it was.
+        raise reply.error(f"cannot determine the location of {ctx.ref}", ctx.clock.now())
+    # Azure's answer takes precedence; a vault that is already deleted has the location in its spec.
     places = (reply.content if reply.ok else None, obj.get("status"), obj.get("spec"))
     found: Any = next((one["location"] for one in places if one and one.get("location")), None)
     location = found.lower().replace(" ", "") if isinstance(found, str) else ""
     if not re.fullmatch(r"[a-z0-9]+", location):
-        raise PermanentError(f"{ctx.ref} is to be purged, and it is not known where it is", remedy="set spec.location")
+        raise PermanentError(f"cannot purge {ctx.ref}: its location is unknown", remedy="set spec.location")
     vault = _Vault(target.id, location, seen=reply.ok)
     await ctx.memo.put(_VAULT, msgspec.json.encode(vault).decode())
     return vault
@@ -121,9 +121,9 @@ async def _purged(ctx: DeleteContext, vault: _Vault) -> Outcome:
         seen = answers.sighting(reply, ArmId.parse(path))
         if seen.absent:
             await _may_be_listed_later(ctx, vault)
-            return Gone(f"{id_.name} is among the deleted vaults no more")
+            return Gone(f"the deleted vault {id_.name} no longer exists")
         if not reply.ok:
-            raise reply.error(f"it is not known whether {ctx.ref} is among the deleted vaults", ctx.clock.now())
+            raise reply.error(f"cannot determine whether {ctx.ref} is among the deleted vaults", ctx.clock.now())
         properties: dict[str, Any] = (reply.content or {}).get("properties") or {}
         if str(properties.get("vaultId", "")).lower() != vault.id.lower():
             return Gone(f"the deleted vault {id_.name} is another one, {properties.get('vaultId')}")
@@ -131,14 +131,14 @@ async def _purged(ctx: DeleteContext, vault: _Vault) -> Outcome:
             return _protected(id_, properties)
 
     async def send() -> Reply:
-        ctx.log.info("purging at Azure", resource=path)
+        ctx.log.info("purging the deleted vault", resource=path)
         return await arm.post(f"{path}/purge", api_version=_API)
 
     return await removal.carry_out(send)
 
 
 async def _may_be_listed_later(ctx: DeleteContext, vault: _Vault) -> None:
-    """Raise Again if the vault may still come to be among the deleted ones."""
+    """Raise Again if the vault may still appear among the deleted vaults."""
     if not vault.seen:
         return
     now = ctx.clock.now()
@@ -146,12 +146,12 @@ async def _may_be_listed_later(ctx: DeleteContext, vault: _Vault) -> None:
     if first is None:
         await ctx.memo.put(_UNLISTED, now.isoformat())
     if first is None or now < datetime.fromisoformat(first) + _LISTED_WITHIN:
-        raise Again(f"{ctx.ref} is deleted, and is not among the deleted vaults yet", after=10)
+        raise Again(f"waiting for {ctx.ref} to be listed among the deleted vaults", after=10)
 
 
 def _protected(id_: ArmId, properties: dict[str, Any]) -> Kept:
     date = properties.get("scheduledPurgeDate")
-    when = f"Azure purges it on {date}" if isinstance(date, str) else "it does not say when Azure purges it"
+    when = f"Azure purges it on {date}" if isinstance(date, str) else "Azure does not say when it purges it"
     return Kept(
         Reason.PURGE_PROTECTED,
         f"{id_.name} is deleted but not purged, because it has purge protection: {when}",

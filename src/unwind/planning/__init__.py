@@ -1,1 +1,1 @@
-"""From what depends on what to a plan: waves, cycles by name, what may go now, how much goes. Pure."""
+"""Computes teardown plans from dependencies: waves, cycles, ready steps, blast radius. Pure."""

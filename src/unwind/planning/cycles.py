@@ -1,4 +1,4 @@
-"""Things that depend on each other in a circle, by name."""
+"""Finds dependency cycles by name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
     from unwind.planning.ordering import Needs
 
-# A plan is kept in an object of limited size, and nobody reads more of them.
+# A plan is stored in an object of limited size, and more cycles would not help a reader.
 CYCLES_NAMED = 10
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile, and the names of those that it says it needs."""
+    """A profile and the names in its dependsOn."""
 
     kind: str
     namespace: str = ""
@@ -24,16 +24,15 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     depends_on: tuple[str, ...] = ()
 
     def sees(self, other: Declared) -> bool:
-        """Whether a name in `dependsOn` can mean the other one: only within a kind, and within a namespace."""
+        """Whether a name in `dependsOn` can refer to the other one: only within a kind and a namespace."""
         return self.kind == other.kind and self.namespace == other.namespace
 
 
 def closes_cycle(existing: Iterable[Declared], written: Declared) -> tuple[str, ...] | None:
     """The cycle that writing this profile would close, or None.
 
-    Among the existing ones stands the profile as it was, if there was one. Only a name that is new in its `dependsOn`
-    closes a cycle: who takes one name out of a circle that got in somehow, or changes something else, is not in the
-    wrong.
+    `existing` includes the previous version of the profile, if any. Only a new name in its `dependsOn` closes a cycle:
+    removing a name from an existing cycle, or changing anything else, is allowed.
     """
     needs: dict[str, Collection[str]] = {one.name: one.depends_on for one in existing if written.sees(one)}
     added = set(written.depends_on).difference(needs.get(written.name, ()))
@@ -42,13 +41,13 @@ def closes_cycle(existing: Iterable[Declared], written: Declared) -> tuple[str, 
 
 
 def shortest_cycle(needs: Needs, name: str) -> tuple[str, ...] | None:
-    """The shortest cycle that a name is in, with its smallest name first; None if it is in none.
+    """The shortest cycle that contains a name, with its smallest name first; None if there is none.
 
-    Of several that are as short, it is always the same one. Names that have no line are not there.
+    Deterministic if several are equally short. Names without an entry do not exist.
     """
     before: dict[str, str] = {}
     seen = [name]
-    for one in seen:  # it grows while it is read
+    for one in seen:  # the list grows during the iteration
         for need in sorted(needs[one]):
             if need == name:
                 cycle = [one]
@@ -64,9 +63,9 @@ def shortest_cycle(needs: Needs, name: str) -> tuple[str, ...] | None:
 
 
 def cycles(needs: Needs, group: Collection[str]) -> tuple[tuple[str, ...], ...]:
-    """Cycles that the names of a group are in, so that each name is in one of them; at most CYCLES_NAMED.
+    """Cycles that together contain every name of a group; at most CYCLES_NAMED.
 
-    All there are would be too many: ten names that all depend on each other make more than a million.
+    All cycles would be too many: ten names that all depend on each other make more than a million.
     """
     members = frozenset(group)
     inside = {name: members.intersection(needs[name]) for name in group}
@@ -82,5 +81,5 @@ def cycles(needs: Needs, group: Collection[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def spelled(cycle: Sequence[str]) -> str:
-    """A cycle as people read it: `a → b → c → a`."""
+    """A cycle for display: `a → b → c → a`."""
     return " → ".join((*cycle, cycle[0]))

@@ -1,4 +1,4 @@
-"""In which order things may go that depend on one another."""
+"""Topological order of dependencies."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Plan
 
 Needs: TypeAlias = Mapping[str, Collection[str]]
-"""For each name those that it depends on. Every one of them has a line of its own."""
+"""The dependencies of each name. Every dependency has an entry of its own."""
 
 
 def groups(needs: Needs) -> list[tuple[str, ...]]:
     """All names in groups, each group after everything that depends on it.
 
-    A name stands alone, but for those that depend on each other in a circle: they stand together.
+    Each name is a group of its own, except that a dependency cycle is one group.
 
-    There is no graph library in this: a cluster has some ten profiles, and to hand such a graph over and take the
-    groups back takes longer than to find them here.
+    No graph library: a cluster has some ten profiles, and converting such a graph back and forth takes longer than to
+    sort it here.
     """
     above = dict.fromkeys(needs, 0)
     for name, below in needs.items():
@@ -26,7 +26,7 @@ def groups(needs: Needs) -> list[tuple[str, ...]]:
             if need != name:
                 above[need] += 1
     free = [name for name, count in above.items() if not count]
-    for name in free:  # it grows while it is read
+    for name in free:  # the list grows during the iteration
         for need in needs[name]:
             if need != name:
                 above[need] -= 1
@@ -34,21 +34,21 @@ def groups(needs: Needs) -> list[tuple[str, ...]]:
                     free.append(need)
     order: list[tuple[str, ...]] = [(name,) for name in free]
     if len(free) < len(needs):
-        # What never became free is in a circle or below one, so all of it comes after what did.
+        # The remaining names are in a cycle or below one, so all of them come after the free ones.
         order += _knots(needs, [name for name, count in above.items() if count])
     return order
 
 
 def graph(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """What each step of a plan needs. A plan that is read may name steps twice, or some that it does not have."""
+    """The dependencies of each step of a plan. A stored plan may name a step twice, or steps that do not exist."""
     names = {step.name for step in plan.steps}
     return {step.name: tuple(dict.fromkeys(need for need in step.needs if need in names)) for step in plan.steps}
 
 
 def _knots(needs: Needs, names: list[str]) -> list[tuple[str, ...]]:
-    """The strongly connected components of these and of what they need, each after all that depends on it.
+    """The strongly connected components of these names and their dependencies, each after its dependents.
 
-    It is Tarjan's way, without recursion: a chain may be longer than Python's stack is deep.
+    Tarjan's algorithm without recursion: a chain may be longer than Python's stack is deep.
     """
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The longest way through a plan."""
+"""The critical path of a plan."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ if TYPE_CHECKING:
 
 
 def critical_path(plan: Plan) -> tuple[str, ...]:
-    """The longest chain of removals, one after the other: a step of each wave.
+    """The longest chain of sequential removals: one step of each wave.
 
-    Of several that are as long, it is the one with the most objects, then the first by name. What is left takes no
-    time and is not in it. Steps in a circle go side by side, so the one with the most objects stands for them.
+    Of several equally long chains, the one with the most objects, then the first by name. Steps that are left in place
+    take
+    no time and are not included. Steps in a cycle are removed together, so the one with the most objects stands for
+    them.
     """
     needs = graph(plan)
     removed = {step.name: step.objects for step in plan.steps if step.effort != Effort.LEAVE}
     end = (0, 0, "")
     best: dict[str, tuple[int, int, str]] = {}
-    """The chain from a step downwards: minus its length, minus its objects, its first step. The smallest is best."""
+    """The chain from a step downwards: negative length, negative objects, its first step. The smallest is best."""
     following: dict[str, str] = {}
     for group in reversed(groups(needs)):
         below = min((best[need] for name in group for need in needs[name] if need in best), default=end)

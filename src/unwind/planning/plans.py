@@ -1,4 +1,4 @@
-"""From what is on one cluster to the plan by which it goes."""
+"""Computes the plan of a teardown from what is deployed on a cluster."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A step before its place in the plan is known: a profile on this cluster, or a Work."""
+    """A step without its wave: a profile on this cluster, or a Work."""
 
     name: str
-    """What it is called in the plan, where no other has this name."""
+    """Its unique name in the plan."""
     object: ObjectRef
-    """What stands for it: a ClusterSummary, a Work."""
+    """The object that it removes: a ClusterSummary or a Work."""
     kind: str
-    """The kind that says what it depends on: ClusterProfile, Profile, Work."""
+    """The kind that declares its dependencies: ClusterProfile, Profile or Work."""
     namespace: str = ""
-    """The namespace of that one; empty for a ClusterProfile."""
+    """The namespace of that object; empty for a ClusterProfile."""
     declared: str
-    """The name of that one, by which others depend on it."""
+    """The name of that object, which others refer to."""
     depends_on: tuple[str, ...] = ()
     """The names that it depends on, of the same kind and in the same namespace."""
     effort: Effort
@@ -37,14 +37,16 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(drafts: Iterable[Draft]) -> Plan:
-    """The plan: every step with its wave, whatever order they come in.
+    """The plan: every step with its wave, independent of the input order.
 
-    If a depends on b, a goes in an earlier wave. The wave of a step is one more than the longest chain of removals
-    that depend on it; steps in a circle are one wave, and count as one.
+    If a depends on b, a is removed in an earlier wave. The wave of a step is one more than the longest chain of
+    removals
+    that depend on it; the steps of a cycle are in one wave and count as one.
 
-    What is left takes no time: it is in the first wave, adds nothing to a chain, and nobody waits for it. But it passes
-    order on. If a needs b, b is left and b needs c, then a goes before c: while a is being removed it may use b, and b
-    still uses c.
+    Steps that are left in place take no time: they are in the first wave, add nothing to a chain, and no step waits for
+    them. But order passes through them. If a needs b, b is left in place and b needs c, then a is removed before c:
+    while a
+    is being removed it may use b, and b still uses c.
     """
     ordered = sorted(drafts, key=_name)
     needs = _resolved(ordered)
@@ -62,7 +64,7 @@ def plan(drafts: Iterable[Draft]) -> Plan:
         )
         for draft in ordered
     ]
-    steps.sort(key=_wave)  # and by name inside one: they came so
+    steps.sort(key=_wave)  # and by name within a wave, because the sort is stable
     return Plan(
         steps=tuple(steps),
         waves=max(waves.values(), default=0),
@@ -72,7 +74,7 @@ def plan(drafts: Iterable[Draft]) -> Plan:
 
 
 def circles(plan: Plan) -> tuple[str, ...]:
-    """The cycles that a plan had to break, each as people read it: `a → b → c → a`. Empty if there is none."""
+    """The cycles that the plan breaks, for display: `a → b → c → a`. Empty if there are none."""
     needs = graph(plan)
     return tuple(spelled(cycle) for group in _circular(groups(needs), needs) for cycle in cycles(needs, group))
 
@@ -86,12 +88,12 @@ def _wave(step: Step) -> int:
 
 
 def _resolved(drafts: Sequence[Draft]) -> dict[str, tuple[str, ...]]:
-    """What each step needs, as names of steps. What is not on this cluster is not needed there."""
+    """The dependencies of each step, as names of steps. Dependencies that are not on this cluster are ignored."""
     scopes: dict[tuple[str, str], dict[str, str]] = {}
     for draft in drafts:
         scope = scopes.setdefault((draft.kind, draft.namespace), {})
         if scope.setdefault(draft.declared, draft.name) != draft.name:
-            raise ValueError(f"{draft.kind} {draft.declared} is there twice: {scope[draft.declared]}, {draft.name}")
+            raise ValueError(f"duplicate {draft.kind} {draft.declared}: {scope[draft.declared]}, {draft.name}")
     needs = {
         draft.name: tuple(sorted(set(filter(None, map(scopes[draft.kind, draft.namespace].get, draft.depends_on)))))
         for draft in drafts
@@ -104,7 +106,7 @@ def _resolved(drafts: Sequence[Draft]) -> dict[str, tuple[str, ...]]:
 def _waves(order: Iterable[tuple[str, ...]], needs: Needs, left: set[str]) -> dict[str, int]:
     waves: dict[str, int] = {}
     above = dict.fromkeys(needs, 0)
-    """How many waves of removals have to be over before its turn."""
+    """The number of waves that must complete before it."""
     for group in order:
         here = above[group[0]] if len(group) == 1 else max([above[name] for name in group])
         after = here if left.issuperset(group) else here + 1
@@ -126,16 +128,16 @@ def _broken(order: Iterable[tuple[str, ...]], needs: Needs) -> list[str]:
     for group in _circular(order, needs):
         named = ", ".join(spelled(cycle) for cycle in cycles(needs, group))
         if len(group) == 1:
-            warnings.append(f"{named}: it depends on itself, which changes nothing")
+            warnings.append(f"dependency cycle {named}: the profile depends on itself, which has no effect")
         else:
-            warnings.append(f"{named}: these {len(group)} steps depend on each other, so none waits for another")
+            warnings.append(f"dependency cycle {named}: these {len(group)} steps are removed in the same wave")
     return warnings
 
 
 def _torn(drafts: Iterable[Draft], needs: Needs, left: set[str]) -> list[str]:
-    """What is left without something that it needs."""
+    """Steps that are left in place without something that they depend on."""
     return [
-        f"{draft.name} is left, but needs {', '.join(gone)}: removed by this plan"
+        f"{draft.name} is left in place, but this plan removes what it depends on: {', '.join(gone)}"
         for draft in drafts
         if draft.effort is Effort.LEAVE and (gone := [need for need in needs[draft.name] if need not in left])
     ]

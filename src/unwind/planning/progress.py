@@ -1,4 +1,4 @@
-"""Which steps of a plan may go now."""
+"""Tracks which steps of a plan are ready."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 
 
 def ready(plan: Plan, done: Iterable[str]) -> tuple[str, ...]:
-    """The steps that may go now, if these are done: removed, left or given up."""
+    """The steps that are ready, given the ones that are done: removed, left or given up."""
     return Progress(plan, done).ready
 
 
 class Progress:
-    """How far a plan has come. Told that a step is done, it answers which ones may go now because of it.
+    """The progress of a plan. When a step is done, it returns the steps that become ready.
 
-    A step may go when everything that depends on it, also by way of others, is done. Steps in a circle become free
-    together. What is left in place may go at once, and nobody waits for it; what it needs waits for those above it.
-    A step whose effort is not known is kept in order, as one that is removed.
+    A step is ready when everything that depends on it, directly or indirectly, is done. Steps in a cycle become ready
+    together. A step that is left in place is always ready, and no step waits for it; its dependencies wait for the
+    steps
+    above it. A step with an unknown effort is kept in order, like one that is removed.
 
-    Each dependency is looked at twice: when the plan is read, and when what it leads from is done. All of it is known
-    from the plan and the names of what is done, so it can be made again at any moment.
+    Each dependency is visited twice: when the plan is read, and when its source is done. All state is derived from the
+    plan and the names of the done steps, so it can be recreated at any moment.
     """
 
     def __init__(self, plan: Plan, done: Iterable[str] = ()) -> None:
@@ -37,20 +38,20 @@ class Progress:
         self._left = {step.name for step in plan.steps if step.effort == Effort.LEAVE}
         self._done: set[str] = set()
         self._standing = [sum(name not in self._left for name in group) for group in self._groups]
-        """Of each group, how many removals are not done."""
+        """Per group, the number of removals that are not done."""
         self._above = [0] * len(self._groups)
-        """Of each group, how many dependencies on it still count."""
+        """Per group, the number of dependencies on it that still count."""
         for name, needs in self._needs.items():
             for need in needs:
                 if self._place[need] != self._place[name]:
                     self._above[self._place[need]] += 1
         self._waves = {step.name: step.wave for step in plan.steps}
         self._in_wave: dict[int, int] = {}
-        """Of each wave that is not over, how many removals are not done."""
+        """Per unfinished wave, the number of removals that are not done."""
         for name, wave in self._waves.items():
             if name not in self._left:
                 self._in_wave[wave] = self._in_wave.get(wave, 0) + 1
-        # The groups that are free before anything is done: told apart before any is settled, which frees others.
+        # The groups that are free at the start, determined before any is settled, because settling frees others.
         free = [place for place, above in enumerate(self._above) if not above]
         self._ready = dict.fromkeys(step.name for step in plan.steps if step.name in self._left)
         self._ready.update((name, None) for place in free for name in self._standing_in(place))
@@ -60,7 +61,7 @@ class Progress:
 
     @property
     def ready(self) -> tuple[str, ...]:
-        """The steps that may go now and are not done."""
+        """The steps that are ready and not done."""
         return tuple(self._ready)
 
     @property
@@ -69,14 +70,16 @@ class Progress:
 
     @property
     def wave(self) -> int:
-        """The first wave with something to remove; the last one in the end. What is only left keeps none open."""
+        """The first wave with something to remove; the last wave in the end. Steps that are left in place keep no wave
+        open."""
         return min(self._in_wave, default=max(self._waves.values(), default=0))
 
     def done(self, name: str) -> tuple[str, ...]:
-        """Take note that a step was removed, left or given up; return the steps that became free by it.
+        """Record that a step was removed, left or given up; returns the steps that become ready.
 
-        To be told twice changes nothing. A step may be done before its turn, if somebody else removed it: what it needs
-        still waits for those above.
+        Idempotent. A step may be done out of order, if another client removed it: its dependencies still wait for the
+        steps
+        above.
         """
         place = self._place[name]
         if name in self._done:
@@ -93,13 +96,14 @@ class Progress:
         return () if self._standing[place] or self._above[place] else self._settle([place])
 
     def waits_for(self, name: str) -> tuple[str, ...]:
-        """The nearest steps that a step waits for: those that depend on it, or on what is done or left between."""
+        """The nearest steps that a step waits for: its dependents, also through steps that are done or left in
+        place."""
         if name in self._done or name in self._ready:
             return ()
         found: set[str] = set()
         seen = list(self._groups[self._place[name]])
         known = set(seen)
-        for one in seen:  # it grows while it is read
+        for one in seen:  # the list grows during the iteration
             for dependent in self._dependents.get(one, ()):
                 if dependent in known:
                     continue
@@ -122,9 +126,9 @@ class Progress:
         return [name for name in self._groups[place] if name not in self._done and name not in self._left]
 
     def _settle(self, over: list[int]) -> tuple[str, ...]:
-        """Let go of what these groups need: they are done, and so is all that depends on them."""
+        """Release the dependencies of these groups: they are done, and so is everything that depends on them."""
         freed: list[str] = []
-        for place in over:  # it grows while it is read
+        for place in over:  # the list grows during the iteration
             for name in self._groups[place]:
                 for need in self._needs[name]:
                     below = self._place[need]

@@ -1,4 +1,4 @@
-"""How much goes: the blast radius of a removal."""
+"""The blast radius of a removal: how many objects it deletes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """How many objects of a kind go."""
+    """The number of deleted objects of a kind."""
 
     group: str
     kind: str
@@ -27,33 +27,33 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
-    """A CRD that goes, and the custom resources that cannot stay without it."""
+    """A CRD that is deleted, and its custom resources, which are deleted with it."""
 
     name: str
     resources: int | None
-    """How many there are of it; None if they were not counted, which does not mean that there are none."""
+    """The number of its custom resources; None if they were not counted, which does not mean that there are none."""
     along: int | None
-    """How many of them nobody here put there. While there are any, it goes only if its profile takes them along."""
+    """The number of those that Unwind did not create. If there are any, the CRD is deleted only with take-along."""
 
 
 class Radius(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a removal takes away."""
+    """What a removal deletes."""
 
     objects: int
-    """What was put there and goes."""
+    """Deployed objects that are deleted."""
     staying: int
-    """What was put there, or taken over, and stays."""
+    """Deployed or adopted objects that stay."""
     along: int
-    """Custom resources that nobody here put there; at least so many, where `uncounted` names a CRD."""
+    """Custom resources that Unwind did not create; a lower bound if `uncounted` names a CRD."""
     kinds: tuple[Kind, ...]
-    """The most frequent first."""
+    """The most frequent kinds first."""
     namespaces: tuple[str, ...]
-    """Namespaces that go themselves."""
+    """Namespaces that are deleted."""
     within: tuple[str, ...]
-    """Namespaces that stay, and lose something."""
+    """Namespaces that stay but lose objects."""
     definitions: tuple[Definition, ...]
     load_balancers: tuple[ObjectRef, ...]
-    """Services that hold a load balancer at a cloud."""
+    """Services with a cloud load balancer."""
 
     @property
     def total(self) -> int:
@@ -61,7 +61,7 @@ class Radius(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def uncounted(self) -> tuple[str, ...]:
-        """CRDs of which nobody knows how much they take along."""
+        """CRDs whose custom resources were not counted."""
         return tuple(one.name for one in self.definitions if one.resources is None)
 
 
@@ -71,12 +71,13 @@ def blast_radius(
     custom_resources: Mapping[str, int],
     load_balancers: Container[tuple[str, str]] = (),
 ) -> Radius:
-    """What goes if these entries are removed.
+    """What removing these entries deletes.
 
-    `custom_resources` says for each CRD, by its name, how many custom resources there are on the member;
-    `load_balancers` holds namespace and name of each Service of that type. An inventory shows neither.
+    `custom_resources`: the number of custom resources on the member, by the name of the CRD. `load_balancers`:
+    namespace
+    and name of each Service of type LoadBalancer. Inventories contain neither.
 
-    An object that may be there counts: one that is only intended, or whose state is not known.
+    Objects that may exist count: those that are only intended, and those in an unknown state.
     """
     every = [entry for entry in entries if entry.state != EntryState.REMOVED]
     going = [entry for entry in every if not (entry.adopted or entry.kept or entry.ledger)]
@@ -111,7 +112,7 @@ def blast_radius(
 
 
 def _definition(name: str, there: int | None, ours: int) -> Definition:
-    # What was counted may be older than the inventory.
+    # The count may be older than the Inventory.
     return Definition(name=name, resources=there, along=None if there is None else max(0, there - ours))
 
 

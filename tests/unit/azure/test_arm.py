@@ -94,7 +94,7 @@ async def test_no_token_is_sent_to_another_place(azure: Azure, url: str) -> None
 
 
 async def test_an_endpoint_without_https_is_refused(azure: Azure) -> None:
-    with pytest.raises(UnwindError, match="is no address of Azure Resource Manager"):
+    with pytest.raises(UnwindError, match="invalid Azure Resource Manager endpoint"):
         ArmClient(None, None, endpoint="http://127.0.0.1")  # type: ignore[arg-type]
 
 

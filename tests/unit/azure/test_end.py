@@ -16,7 +16,7 @@ from unwind.testing.armed import Style
 from unwind.testing.contexts import context
 
 OBJ = made(CACHES, CACHE)
-GONE = Gone("Azure says that it is not there (ResourceNotFound)")
+GONE = Gone("Azure reports that it does not exist (ResourceNotFound)")
 POLL = "/operations/1"
 
 
@@ -46,7 +46,7 @@ async def test_a_long_deletion_is_polled_once_an_entry_and_sent_once(azure: Azur
         waiting = await azure.enter(OBJ)
         assert isinstance(waiting, Waiting)
         assert waiting.after == 17
-        assert "under way at Azure" in waiting.reason
+        assert "in progress at Azure" in waiting.reason
     assert await azure.enter(OBJ) == GONE
     assert azure.arm.sent("DELETE") == [CACHE]
     assert azure.arm.sent("GET") == [POLL] * 4 + [CACHE]
@@ -143,7 +143,7 @@ async def test_the_404_of_a_proxy_in_the_middle_of_it_says_nothing(azure: Azure)
     azure.arm.fail_next(404, method="GET", path=CACHE, page="<html>Not Found</html>")
     failed = await azure.enter(OBJ)
     assert isinstance(failed, Failed)
-    assert "it is not known whether" in failed.message
+    assert "cannot determine whether" in failed.message
     assert await azure.enter(OBJ) == GONE
 
 
@@ -250,7 +250,7 @@ async def test_what_comes_back_after_it_was_seen_gone_is_left_alone(azure: Azure
     azure.arm.resource(CACHE)
     failed = await azure.enter(OBJ)
     assert isinstance(failed, Failed)
-    assert "somebody has made it anew" in failed.message
+    assert "it was verified absent, but has been created again" in failed.message
     assert azure.arm.sent("DELETE") == [CACHE]
 
 

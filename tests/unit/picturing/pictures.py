@@ -39,7 +39,7 @@ def planned() -> Picture:
             (f"{P}postgres", f"{P}cert-manager"),
             (f"{P}monitoring", f"{P}cert-manager"),
         ),
-        notes=(f"{P}defaults is left, but needs {P}cert-manager: removed by this plan",),
+        notes=(f"{P}defaults is left in place, but this plan removes what it depends on: {P}cert-manager",),
     )
 
 

@@ -89,7 +89,7 @@ def test_what_is_left_and_needs_what_goes_is_warned_of() -> None:
     made = plan(
         [draft("app", "ingress kept", effort=Effort.LEAVE), draft("ingress"), draft("kept", effort=Effort.LEAVE)]
     )
-    assert made.warnings == ("app is left, but needs ingress: removed by this plan",)
+    assert made.warnings == ("app is left in place, but this plan removes what it depends on: ingress",)
     assert waves(made) == [["app", "ingress", "kept"]]
 
 
@@ -97,14 +97,14 @@ def test_a_circle_goes_in_one_wave_between_what_needs_it_and_what_it_needs() -> 
     made = plan([draft("c", "a"), draft("a", "b"), draft("b", "c under"), draft("over", "b"), draft("under")])
     assert waves(made) == [["over"], ["a", "b", "c"], ["under"]]
     assert circles(made) == ("a → b → c → a",)
-    assert made.warnings == ("a → b → c → a: these 3 steps depend on each other, so none waits for another",)
+    assert made.warnings == ("dependency cycle a → b → c → a: these 3 steps are removed in the same wave",)
 
 
 def test_a_profile_that_depends_on_itself_goes_as_if_it_did_not() -> None:
     made = plan([draft("a", "a b"), draft("b")])
     assert waves(made) == [["a"], ["b"]]
     assert circles(made) == ("a → a",)
-    assert made.warnings == ("a → a: it depends on itself, which changes nothing",)
+    assert made.warnings == ("dependency cycle a → a: the profile depends on itself, which has no effect",)
 
 
 def test_circles_that_hang_together_are_all_named() -> None:
@@ -135,5 +135,5 @@ def test_nothing_on_the_cluster_is_a_plan_without_waves() -> None:
 
 @pytest.mark.parametrize("second", [draft("a", declared="z"), draft("z", declared="a")])
 def test_two_steps_that_cannot_be_told_apart_are_refused(second: Draft) -> None:
-    with pytest.raises(ValueError, match=r"same name|there twice"):
+    with pytest.raises(ValueError, match=r"same name|duplicate"):
         plan([draft("a"), second])
