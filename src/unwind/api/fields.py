@@ -29,8 +29,7 @@ class Word(StrEnum):
 
     Fields that hold one are `str`; `read` converts the text. If the field were the enum itself, an object with a typo
     could not be decoded and so could not be held. If the unknown value were a member of the enum, the type checker
-    would
-    let it fall into an `else`. So every reader has to handle Unknown.
+    would let it fall into an `else`. So every reader has to handle Unknown.
     """
 
     @classmethod

@@ -61,8 +61,7 @@ class ArmClient:
         self._deadline = deadline
         scope = f"{(audience or self.endpoint).rstrip('/')}/.default"
         # No policies that retry, follow redirects or log: the chain retries, a redirect would send the token elsewhere,
-        # and
-        # the URLs of operations contain signatures.
+        # and the URLs of operations contain signatures.
         self._client: AsyncARMPipelineClient[HttpRequest, AsyncHttpResponse] = AsyncARMPipelineClient(
             self.endpoint,
             policies=[

@@ -134,10 +134,8 @@ def target(obj: Object, resource: Resource) -> Target | NeverCreated:
             )
         return Target(id_.text, api_version(resource))
     # Azure Service Operator writes the id and its finalizer in one request, before it sends anything to Azure. So
-    # without
-    # both, and without anything that came from Azure, no resource was created. With its finalizer and without an id,
-    # the
-    # id was removed.
+    # without both, and without anything that came from Azure, no resource was created. With its finalizer and without
+    # an id, the id was removed.
     traces = sorted(key for key in status if key != "conditions")
     if AZURE_FINALIZER in (metadata.get("finalizers") or ()):
         traces.append("finalizer")

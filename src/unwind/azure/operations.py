@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 # The poll interval if Azure does not say one.
 _ASK_AGAIN = 10.0
 # How long a resource may still be visible after its deletion is done, or after its operation is unknown. Then the
-# DELETE is
-# sent again, which is harmless at Azure.
+# DELETE is sent again, which is harmless at Azure.
 PATIENCE = timedelta(minutes=10)
 # A memo is limited to 4,096 bytes, and a URL with Azure's signature takes up to 3,000.
 _LONGEST_URL = 3000
@@ -90,8 +89,7 @@ def state(reply: Reply) -> State:
         return State.OVER if word == "succeeded" else State.RUNNING
     if 400 <= reply.status < 500 and reply.status not in (401, 408, 429):
         # Expired, or not readable: an identity that may delete in a resource group need not be allowed to read the
-        # operations
-        # of the subscription.
+        # operations of the subscription.
         return State.LOST
     return State.UNKNOWN
 
@@ -124,8 +122,7 @@ class Removal:
         absent.
 
         After a crash between Azure's acceptance and its record, the request is sent again: Azure then answers that it
-        is
-        running, or that the resource does not exist; both are fine.
+        is running, or that the resource does not exist; both are fine.
         """
         ctx = self._ctx
         if _GONE in ctx.memo:

@@ -65,8 +65,7 @@ async def scale_to_zero(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object
         return await next(ctx, obj)
     changes = await ctx.changes(ctx.resource, namespace=ctx.ref.namespace, name=ctx.ref.name)
     # Also if it is already scaled, which changes nothing and returns its current state: the given object was read
-    # before
-    # the watch was opened, and its last Pod may have gone in between.
+    # before the watch was opened, and its last Pod may have gone in between.
     patch = {"metadata": {"uid": ctx.ref.uid}, "spec": {"replicas": 0}}
     now = await ctx.client.patch(ctx.resource, ctx.ref.name, patch, namespace=ctx.ref.namespace)
     if obj["spec"].get("replicas") != 0:

@@ -112,8 +112,7 @@ class DeleteContext:
         """An event that is set when one of these objects changes, for `raise Again(…, until=…)`.
 
         Call this before you read the current state, so that no change in between is missed. The object that the deleter
-        got
-        was read earlier: read it again.
+        got was read earlier: read it again.
         """
         changes = await self.watches.changes(resource, namespace=namespace, name=name)
         self.entry.subscriptions.append(changes)

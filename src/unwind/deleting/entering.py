@@ -70,8 +70,7 @@ async def attempt(work: Awaitable[T]) -> T | Waiting | Failed:
     """Run the work and return its outcome as a value. Raises only if the current task is cancelled.
 
     Deleters of plugins run in here: SystemExit, a CancelledError that the manager did not cause, and exception groups
-    are
-    failures of this one deletion.
+    are failures of this one deletion.
     """
     cancellation = Cancellation()
     try:

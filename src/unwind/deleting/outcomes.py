@@ -49,9 +49,8 @@ class Again(BaseException):
     """Leave the chain for now and run it again from the start: `raise Again("…", after=10)`.
 
     It is a BaseException, so that an `except Exception` around `await next(...)` does not treat it as a failure: a
-    deleter
-    that catches errors to log or translate them would otherwise end the deletion too early. It may also be raised in a
-    task group: a group of them is one wait.
+    deleter that catches errors to log or translate them would otherwise end the deletion too early. It may also be
+    raised in a task group: a group of them is one wait.
     """
 
     def __init__(self, reason: str, *, after: float | None = None, until: Event | None = None) -> None:

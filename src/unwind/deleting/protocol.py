@@ -22,10 +22,8 @@ class Deleter(Protocol[T]):
     """One link of the chain that every deletion goes through.
 
     It can act first, call `next`, and act again when the object is gone; or it can keep the object by not calling
-    `next`.
-    It runs again from the start after `Again`, an error or a restart, so it must be idempotent. It records what must
-    not
-    be repeated in `ctx.memo`.
+    `next`. It runs again from the start after `Again`, an error or a restart, so it must be idempotent. It records what
+    must not be repeated in `ctx.memo`.
     """
 
     async def delete(self, ctx: DeleteContext, obj: T, next: DeleteFunc[T]) -> Gone | Kept:  # noqa: A002 - its name

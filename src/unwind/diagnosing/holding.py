@@ -1,7 +1,7 @@
 """Explains what blocks the deletion of an object that has a deletionTimestamp (pure).
 
-Each rule says what blocks the object, who must act, and which commands unblock it. A remedy that removes a finalizer
-by force always says what it leaves behind.
+Each rule says what blocks the object, who must act, and which commands unblock it. A remedy that removes a finalizer by
+force always says what it leaves behind.
 """
 
 from __future__ import annotations

@@ -51,8 +51,7 @@ def belongs(target: Anchor, found: Object) -> bool:
     A Karmada Cluster can name a Secret in any namespace, and the server that the token is sent to. A user who can write
     Clusters but not Secrets must not be able to send another user's token to a server of their own. So the Secret must
     have an ownerReference to this Cluster, or be where `join` puts the Secret of a Cluster with this name. A token for
-    a
-    ServiceAccount of the management cluster is never used.
+    a ServiceAccount of the management cluster is never used.
     """
     if target.endpoint is None:
         return True  # it is in the cluster's namespace, and contains the server's address itself

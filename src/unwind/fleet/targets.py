@@ -97,8 +97,7 @@ def of_sveltos(cluster: sveltos.SveltosCluster) -> Target:
         deleted_at=meta.deletion_timestamp,
         paused=cluster.spec.paused,
         # Only Sveltos' own manager would set status.ready, and it does not run beside Unwind. A registered cluster
-        # counts as
-        # ready; if it does not answer, that is reported when it is used.
+        # counts as ready; if it does not answer, that is reported when it is used.
         ready=True,
         pull_mode=cluster.spec.pull_mode,
     )

@@ -274,8 +274,7 @@ class Client:
         """Server-side apply: set the fields of `body`, and own them.
 
         It is no proof of ownership: it also succeeds on objects of other owners. With `metadata.uid` in the body it
-        changes
-        only that object.
+        changes only that object.
         """
         metadata = body["metadata"]
         path = resource.path(metadata["name"], namespace=metadata.get("namespace"), subresource=subresource)

@@ -84,12 +84,11 @@ class Informer(Generic[T]):
         """`troubled` is called on every failure to follow the server; the informer retries by itself.
 
         `confirm` is called after each list, before any of it is used: it raises if another cluster answers. Watch
-        events need
-        no such check, because no other cluster has an object with that uid. `listed` is called when a list is complete.
+        events need no such check, because no other cluster has an object with that uid. `listed` is called when a list
+        is complete.
 
         `labels` and `fields` select objects: an object that is no longer in the cache need not be gone then. `into`
-        stores
-        the objects instead of the cache, for callers that keep less of them.
+        stores the objects instead of the cache, for callers that keep less of them.
         """
         self.view = view
         self.cache: Cache[T] = Cache(view.stamp, indexes=indexes)
@@ -135,8 +134,7 @@ class Informer(Generic[T]):
     def take(self, obj: T) -> None:
         """Store the response of our own write, so that the next one need not wait for the watch."""
         # Only if the watch is not ahead: otherwise it has reported this state, and maybe later ones, such as the
-        # object's
-        # deletion.
+        # object's deletion.
         if is_newer(self.view.stamp(obj).version, than=self._version):
             self._tell(self.store.put(obj))
 
@@ -289,8 +287,7 @@ class Informer(Generic[T]):
             isinstance(error, ApiError) and (error.code not in (429, 500, 502, 503) or self._failures >= _STUBBORN)
         ):
             # It does not accept our resourceVersion (it may be newer than all that it has), or sends no events: list
-            # again.
-            # Servers differ in what they return for a version that they cannot read.
+            # again. Servers differ in what they return for a version that they cannot read.
             self._version = ""
         await self._back_off()
 

@@ -40,14 +40,11 @@ class Queue(Generic[K]):
     """Keys to reconcile.
 
     A key has one worker at a time; if it is added meanwhile, it is reconciled once more afterwards. Each group (a
-    cluster)
-    has its own limit and none is shared: a group whose workers all hang delays no other. A worker is a task, and a
-    waiting
-    task costs next to nothing.
+    cluster) has its own limit and none is shared: a group whose workers all hang delays no other. A worker is a task,
+    and a waiting task costs next to nothing.
 
     A worker runs in the context of the last `add` of its key, so that it carries the fence of its caller. A key that
-    its
-    fence refused is not retried: its owner adds it again when the shard is ours again.
+    its fence refused is not retried: its owner adds it again when the shard is ours again.
     """
 
     def __init__(

@@ -7,8 +7,7 @@ def is_newer(version: str, than: str) -> bool:
     """Whether a resourceVersion is later than another of the same resource; False if that is unknown.
 
     Versions are opaque. Those of Kubernetes itself are increasing decimal numbers without leading zeros; an aggregated
-    API
-    server may use anything else.
+    API server may use anything else.
     """
     if not (_is_number(version) and _is_number(than)):
         return False

@@ -154,8 +154,7 @@ class Shards:
                         await asyncio.shield(taking)
                     except asyncio.CancelledError:
                         # Requests in flight may still succeed: wait for the responses, which does not take long, to
-                        # know what to
-                        # release.
+                        # know what to release.
                         await taking
                         raise
                     await self._pause()

@@ -28,12 +28,10 @@ if TYPE_CHECKING:
 
 _CONNECTING = 10.0
 # After a connection attempt has timed out, none is tried for so many seconds: thousands of requests would otherwise
-# wait
-# for it one after the other.
+# wait for it one after the other.
 _DOWN = 1.0
 # Maximum number of concurrent requests to one API server. Others wait here, where waiting is free, and not there.
-# Watches
-# do not count.
+# Watches do not count.
 _IN_FLIGHT = 128
 # Seconds for which an idle connection is kept: the last few used, and all others.
 _KEEP_ALIVE = 75.0

@@ -15,9 +15,8 @@ def critical_path(plan: Plan) -> tuple[str, ...]:
     """The longest chain of sequential removals: one step of each wave.
 
     Of several equally long chains, the one with the most objects, then the first by name. Steps that are left in place
-    take
-    no time and are not included. Steps in a cycle are removed together, so the one with the most objects stands for
-    them.
+    take no time and are not included. Steps in a cycle are removed together, so the one with the most objects stands
+    for them.
     """
     needs = graph(plan)
     removed = {step.name: step.objects for step in plan.steps if step.effort != Effort.LEAVE}

@@ -40,13 +40,11 @@ def plan(drafts: Iterable[Draft]) -> Plan:
     """The plan: every step with its wave, independent of the input order.
 
     If a depends on b, a is removed in an earlier wave. The wave of a step is one more than the longest chain of
-    removals
-    that depend on it; the steps of a cycle are in one wave and count as one.
+    removals that depend on it; the steps of a cycle are in one wave and count as one.
 
     Steps that are left in place take no time: they are in the first wave, add nothing to a chain, and no step waits for
     them. But order passes through them. If a needs b, b is left in place and b needs c, then a is removed before c:
-    while a
-    is being removed it may use b, and b still uses c.
+    while a is being removed it may use b, and b still uses c.
     """
     ordered = sorted(drafts, key=_name)
     needs = _resolved(ordered)

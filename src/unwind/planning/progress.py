@@ -24,8 +24,7 @@ class Progress:
 
     A step is ready when everything that depends on it, directly or indirectly, is done. Steps in a cycle become ready
     together. A step that is left in place is always ready, and no step waits for it; its dependencies wait for the
-    steps
-    above it. A step with an unknown effort is kept in order, like one that is removed.
+    steps above it. A step with an unknown effort is kept in order, like one that is removed.
 
     Each dependency is visited twice: when the plan is read, and when its source is done. All state is derived from the
     plan and the names of the done steps, so it can be recreated at any moment.
@@ -78,8 +77,7 @@ class Progress:
         """Record that a step was removed, left or given up; returns the steps that become ready.
 
         Idempotent. A step may be done out of order, if another client removed it: its dependencies still wait for the
-        steps
-        above.
+        steps above.
         """
         place = self._place[name]
         if name in self._done:

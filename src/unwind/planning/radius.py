@@ -74,8 +74,7 @@ def blast_radius(
     """What removing these entries deletes.
 
     `custom_resources`: the number of custom resources on the member, by the name of the CRD. `load_balancers`:
-    namespace
-    and name of each Service of type LoadBalancer. Inventories contain neither.
+    namespace and name of each Service of type LoadBalancer. Inventories contain neither.
 
     Objects that may exist count: those that are only intended, and those in an unknown state.
     """

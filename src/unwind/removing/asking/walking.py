@@ -320,8 +320,7 @@ async def _read(place: Place, thing: Thing) -> tuple[Thing, Object] | Finding:
         if not failed.converts:
             raise
         # The storage version needs no conversion. Only the CRD knows which one that was, and the CRD may have changed
-        # since
-        # the object was written: try each version.
+        # since the object was written: try each version.
         for one in await place.discovery.kinds():
             it = one.resource
             if (it.group, it.plural) != (thing.resource.group, thing.resource.plural) or it == thing.resource:
