@@ -102,7 +102,7 @@ async def test_what_appears_in_a_namespace_meanwhile_is_not_touched_and_keeps_it
     async with manager(room.client, home), asyncio.TaskGroup() as group:
         deleting = group.create_task(_failing(command, f"ns/{room.name}"))
         held = await room.teardown(lambda it: it.phase is Phase.HELD, "held")
-        assert "waits for example.dev/hold" in held.status.blocked_by
+        assert "waits for finalizers example.dev/hold" in held.status.blocked_by
         await room.config_map("newcomer")
         await room.let_go(CONFIG_MAPS, "held")
         error = await deleting

@@ -81,7 +81,7 @@ async def test_a_finalizer_is_waited_for_and_named(plane: Plane, namespace: str)
     async with deletions(client, said) as swarm, asyncio.TaskGroup() as group:
         deleting = group.create_task(swarm.delete(CONFIG_MAPS, ref, nowhere()))
         await said.new.wait()
-        assert said.words == [f"ConfigMap {namespace}/held waits for example.dev/hold"]
+        assert said.words == [f"ConfigMap {namespace}/held waits for finalizers example.dev/hold"]
         await client.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=namespace)
         assert isinstance(await deleting, Gone)
 
@@ -223,7 +223,7 @@ async def test_a_workload_goes_with_its_pods(plane: Plane, namespace: str) -> No
     said = Said()
     async with deletions(client, said) as swarm, asyncio.TaskGroup() as group:
         deleting = group.create_task(swarm.delete(DEPLOYMENTS, ref, nowhere()))
-        while f"Deployment {namespace}/web waits for foregroundDeletion" not in said.words:
+        while f"Deployment {namespace}/web waits for finalizers foregroundDeletion" not in said.words:
             said.new.clear()
             await said.new.wait()  # it may have changed since it was looked at, and is looked at again
         for pod in await client.list(PODS, namespace=namespace):

@@ -302,7 +302,7 @@ async def test_a_finalizer_that_nobody_serves_is_told_and_waited_for(scene: Scen
     told = Told()
     async with scene.removal(told=told) as removal, asyncio.TaskGroup() as group:
         removing = group.create_task(removal.run())
-        await told.until("waits for example.dev/hold")
+        await told.until("waits for finalizers example.dev/hold")
         assert list(removal.progress.waits) == [ref]
         await until_absent(scene.client, CONFIG_MAPS, "free", namespace=room)
         await scene.client.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=room)

@@ -140,7 +140,7 @@ async def test_cut_off_in_the_middle_it_says_so_and_goes_on_when_the_member_is_b
             asyncio.TaskGroup() as tasks,
         ):
             running = tasks.create_task(removal.run())
-            await told.until("waits for example.dev/hold")
+            await told.until("waits for finalizers example.dev/hold")
             proxy.close()
             # What was waited for happens while nobody can hear it.
             await scene.client.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=room)
