@@ -132,7 +132,7 @@ async def test_a_custom_resource_is_waited_for_while_its_operator_still_runs(ste
     await step.deploy(step.chart("web", order=1))
     async with asyncio.TaskGroup() as group:
         removing = group.create_task(step.remove())
-        await step.until_said("waits for helm.test/operator")
+        await step.until_said("waits for finalizers helm.test/operator")
         assert await step.releases("web"), "nothing was uninstalled"
         assert await step.releases("things")
         await step.client.patch(THINGS, "things-thing", {"metadata": {"finalizers": None}}, namespace=step.namespace)

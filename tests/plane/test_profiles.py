@@ -303,7 +303,7 @@ async def test_a_removal_that_waits_for_a_finalizer_says_so(scene: Scene) -> Non
         await scene.delete_profile("web")
         waits = await scene.until_summary("web", lambda it: bool(message(it)), "waiting")
         assert feature(waits) == "Removing"
-        assert message(waits) == f"ConfigMap {scene.namespace}/held waits for example.dev/hold"
+        assert message(waits) == f"ConfigMap {scene.namespace}/held waits for finalizers example.dev/hold"
         free = {"metadata": {"finalizers": None}}
         await scene.member.client.patch(CONFIG_MAPS, "held", free, namespace=scene.namespace)
         await scene.until_profile_gone("web")
