@@ -17,7 +17,6 @@ from unwind.addons import sources
 from unwind.addons.deploying import deploy
 from unwind.addons.marks import Owner
 from unwind.addons.pruning import prune
-from unwind.addons.records import SealedError
 from unwind.addons.rehearsing import rehearse
 from unwind.addons.reports import Outcome
 from unwind.api.meta import ObjectRef
@@ -44,6 +43,7 @@ from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 from unwind.kube.transport import HttpTransport
 from unwind.local.waiting import until
 from unwind.removing.inventories import Inventories
+from unwind.removing.records import SealedError
 from unwind.removing.removal import Removal
 from unwind.testing.managers import granting, manager_client
 from unwind.testing.proxy import Proxy

@@ -9,7 +9,6 @@ import pytest
 
 from tests.plane.delaying import Delay, delayed, seals
 from tests.plane.tearing import HOLD, Scene, manager, scene
-from unwind.addons.records import Records, SealedError
 from unwind.api.names import FORCE_RELEASE_ANNOTATION
 from unwind.api.rights import HOME
 from unwind.api.unwind import Phase, StepState, Teardown
@@ -18,6 +17,7 @@ from unwind.fleet import targets
 from unwind.fleet.member import Member
 from unwind.gating.gate import Closed, Open, of_teardown
 from unwind.removing.inventories import Inventories
+from unwind.removing.records import Records, SealedError
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import msgspec
 from unwind.addons import contacts, definitions, looking
 from unwind.addons.contacts import Adoption, Contact
 from unwind.addons.placing import is_definition, stages
-from unwind.addons.records import MANIFEST_SOURCES, NotTheFirstError, Records, SealedError
 from unwind.addons.reports import Outcome, Report, Result, first
 from unwind.api.unwind import EntryState
 from unwind.concurrency import side_by_side
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
+from unwind.removing.records import MANIFEST_SOURCES, NotTheFirstError, Records, SealedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

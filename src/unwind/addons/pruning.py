@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unwind.addons.records import MANIFEST_SOURCES, Change, Records
 from unwind.addons.reports import Outcome, Result
 from unwind.api.names import Reason
 from unwind.api.policies import retained
@@ -12,6 +11,7 @@ from unwind.api.resources import STATEFUL_SETS
 from unwind.api.unwind import EntryState
 from unwind.clock import SYSTEM
 from unwind.removing import claims
+from unwind.removing.records import MANIFEST_SOURCES, Change, Records
 from unwind.removing.removal import Removal
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from unwind.addons import contacts, looking, marks
 from unwind.addons.marks import Claim
 from unwind.addons.pruning import dropped
-from unwind.addons.records import Records
 from unwind.addons.reports import Outcome, Report, Result
 from unwind.concurrency import side_by_side
 from unwind.kube.errors import ApiError, NotFoundError
+from unwind.removing.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

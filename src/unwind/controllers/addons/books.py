@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unwind.addons.helm_deploying import HOOK, Account
-from unwind.addons.records import Records
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import EntryState
 from unwind.controllers.addons import summarizing
 from unwind.kube.errors import NotFoundError
+from unwind.removing.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

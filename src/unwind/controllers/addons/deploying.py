@@ -13,7 +13,6 @@ from unwind.addons import deploying as manifests
 from unwind.addons import sources as reading
 from unwind.addons.helm_removing import HelmReleases
 from unwind.addons.marks import Owner
-from unwind.addons.records import Records
 from unwind.addons.reports import Outcome
 from unwind.api import names
 from unwind.api.meta import ObjectRef, ref_of
@@ -27,6 +26,7 @@ from unwind.controllers.addons.statuses import Result
 from unwind.deleting.entering import Waiting
 from unwind.errors import UnwindError
 from unwind.removing import claims
+from unwind.removing.records import Records
 from unwind.removing.removal import Removal
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from unwind.api.names import Reason
 from unwind.api.policies import retained
 from unwind.api.unwind import LedgerNote
 from unwind.concurrency import side_by_side, to_tell
-from unwind.controllers.addons.places import by_place, member_of
 from unwind.deleting.entering import Waiting
 from unwind.errors import UnwindError
 from unwind.kube import fencing
 from unwind.kube.fencing import FencedError
 from unwind.removing.inventories import intended, items, ledgered
+from unwind.removing.places import by_place, member_of
 from unwind.removing.releases import last_first
 from unwind.removing.removal import Removal, release
 

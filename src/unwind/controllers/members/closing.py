@@ -19,7 +19,6 @@ from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Step, Teardown
 from unwind.chance import CHANCE
 from unwind.concurrency import side_by_side, unless
-from unwind.controllers.addons.places import by_place, member_of
 from unwind.controllers.members import drafting
 from unwind.controllers.revising import revise
 from unwind.controllers.teardowns.drafting import lost
@@ -34,6 +33,7 @@ from unwind.kube.discarding import discard
 from unwind.kube.errors import NotFoundError
 from unwind.removing.blocked import what_blocks
 from unwind.removing.inventories import items, ledgered
+from unwind.removing.places import by_place, member_of
 from unwind.removing.removal import release
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind import logs
-from unwind.addons.records import Records
 from unwind.api.conditions import without_condition
 from unwind.api.fields import Unknown
 from unwind.api.meta import ref_of
@@ -45,6 +44,7 @@ from unwind.kube.views import Key
 from unwind.removing import blast, claims, shielded
 from unwind.removing.blast import Told
 from unwind.removing.inventories import Inventories, ledgered
+from unwind.removing.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

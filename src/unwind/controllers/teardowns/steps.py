@@ -15,7 +15,6 @@ from unwind.api.unwind import Effort, EntryState, LedgerNote, Step, StepState
 from unwind.chance import CHANCE
 from unwind.clock import SYSTEM, Clock
 from unwind.concurrency import side_by_side, to_tell, unless
-from unwind.controllers.addons.places import by_place, member_of
 from unwind.deleting.deletion import persist
 from unwind.deleting.entering import Failed
 from unwind.deleting.registering import External, Registration
@@ -23,6 +22,7 @@ from unwind.deleting.registry import Plugin
 from unwind.fleet.fleet import Fleet
 from unwind.removing.blocked import what_blocks
 from unwind.removing.inventories import Inventories, intended, items
+from unwind.removing.places import by_place, member_of
 from unwind.removing.releases import Releases, last_first
 from unwind.removing.removal import Removal, release
 
