@@ -80,6 +80,9 @@ class HelmReleases:
         one = _Uninstallation(self._helm, member, release, owner, entries, has_a_say)
         await one.run()
 
+    async def leave(self, member: Member, release: ObjectRef, *, owner: str) -> None:
+        await leave(member, namespace=release.namespace, release=release.name, owner=owner)
+
 
 async def leave(member: Member, *, namespace: str, release: str, owner: str) -> None:
     """Take our marks off a release that stays where it is (LeavePolicies). Its objects carry none but Helm's."""

@@ -1,4 +1,4 @@
-"""Changing an object that others change at the same time."""
+"""Changing an object that others change at the same time, and how soon a status is written."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
 
+WORTH_TELLING = 0.5
+"""Seconds that a wait has to last before a status reports it."""
+IN_TIME = 2.0
+"""Seconds after which a status reports what is not urgent."""
 # Every conflict means that somebody else got through: whoever loses so often in a row comes back later.
 _TRIES = 8
 

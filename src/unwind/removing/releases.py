@@ -56,6 +56,9 @@ class Releases(Protocol):
         """Return when the release is gone; raise Again where something is in the way. `entries`: all of it that the
         inventory knows, what is gone included."""
 
+    async def leave(self, member: Member, release: ObjectRef, *, owner: str) -> None:
+        """Take the marks of this owner off a release that stays."""
+
 
 def last_first(releases: Releases, entries: Iterable[Entry]) -> list[ObjectRef]:
     """The releases that these are of, in the reverse of the order in which they were deployed."""

@@ -14,7 +14,7 @@ from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import INVENTORIES, EntryState, LedgerNote
 from unwind.chance import CHANCE
 from unwind.clock import SYSTEM
-from unwind.concurrency import to_tell
+from unwind.concurrency import side_by_side, to_tell
 from unwind.deleting.deletion import Deletions, persist
 from unwind.deleting.entering import Failed, Waiting, attempt
 from unwind.deleting.kubernetes import propagation
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 _OWNING = (Stage.CUSTOM_RESOURCES, Stage.CLOUD, Stage.WORKLOADS)
 # A busy object may have changed between looking and writing.
 _TRIES = 4
+# How many objects are left at a time.
+_AT_ONCE = 16
 T = TypeVar("T")
 
 
@@ -401,6 +403,14 @@ class Removal:
         if self.progress.waits.pop(about, None):
             self._changed()
         return done
+
+
+async def leave(member: Member, those: Iterable[Item], *, owner: str, releases: Releases | None = None) -> None:
+    """Take the marks of this owner off objects and releases that stay."""
+    some = list(those)
+    await side_by_side((release(member, item, owner=owner) for item in some), limit=_AT_ONCE)
+    for ref in last_first(releases, (item.entry for item in some)) if releases else ():
+        await releases.leave(member, ref, owner=owner)
 
 
 async def release(member: Member, item: Item, *, owner: str) -> None:

@@ -22,8 +22,7 @@ from unwind.clock import SYSTEM
 from unwind.controllers.addons import accepting, matching, summarizing
 from unwind.controllers.addons.gated import Gated, holds
 from unwind.controllers.addons.matching import ClusterKey, ProfileKey, Verdict, key_of, verdict
-from unwind.controllers.addons.wording import IN_TIME, WORTH_TELLING
-from unwind.controllers.revising import revise
+from unwind.controllers.revising import IN_TIME, WORTH_TELLING, revise
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue

@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.addons import helm_removing
 from unwind.api.names import Reason
 from unwind.api.policies import retained
 from unwind.api.unwind import LedgerNote
-from unwind.concurrency import side_by_side, to_tell
+from unwind.concurrency import to_tell
 from unwind.deleting.entering import Waiting
 from unwind.errors import UnwindError
 from unwind.kube import fencing
 from unwind.kube.fencing import FencedError
 from unwind.removing.inventories import intended, items, ledgered
 from unwind.removing.places import by_place, member_of
-from unwind.removing.releases import last_first
-from unwind.removing.removal import Removal, release
+from unwind.removing.removal import Removal, leave
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from unwind.removing.order import Item
     from unwind.removing.releases import Releases
 
-_AT_ONCE = 16
 _SHOWN = 5
 _A_MOMENT = 0.1
 
@@ -269,10 +266,7 @@ class Withdrawals:
         async with member_of(self._fleet, chunks[0], target) as member:
             if it.manner is Manner.RELEASE:
                 todo = [item for item in items(chunks) if not item.done]
-                await side_by_side((release(member, item, owner=it.uid) for item in todo), limit=_AT_ONCE)
-                if self._releases:
-                    for ref in last_first(self._releases, (item.entry for item in todo)):
-                        await helm_removing.leave(member, namespace=ref.namespace, release=ref.name, owner=it.uid)
+                await leave(member, todo, owner=it.uid, releases=self._releases)
                 await self._note_all(it, chunks)
                 return
             removal = Removal(

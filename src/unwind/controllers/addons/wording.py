@@ -13,7 +13,7 @@ from unwind.api.names import Finalizer
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.clock import SYSTEM
 from unwind.controllers.addons import statuses
-from unwind.controllers.revising import set_finalizer
+from unwind.controllers.revising import IN_TIME, WORTH_TELLING, set_finalizer
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
     from unwind.kube.informers import Informer
 
-WORTH_TELLING = 0.5
-"""Seconds that a wait has to last before it is told of: what is over sooner, nobody could have read."""
-IN_TIME = 2.0
-"""Seconds after which it is told what is only good to know."""
 _Change: TypeAlias = "Callable[[ClusterSummaryStatus], ClusterSummaryStatus]"
 
 

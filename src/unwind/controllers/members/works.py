@@ -16,7 +16,6 @@ from unwind.api.names import ConditionType, Finalizer
 from unwind.clock import SYSTEM
 from unwind.concurrency import unless
 from unwind.controllers.addons.withdrawing import Withdrawals
-from unwind.controllers.addons.wording import WORTH_TELLING
 from unwind.controllers.members import works_telling as telling
 from unwind.controllers.members.caches import executes_for
 from unwind.controllers.members.works_following import Following
@@ -25,6 +24,7 @@ from unwind.controllers.members.works_putting import Putting, matters
 from unwind.controllers.members.works_standing import Standing
 from unwind.controllers.members.works_withdrawing import Withdrawing
 from unwind.controllers.members.works_writing import WorkWords, key_of
+from unwind.controllers.revising import WORTH_TELLING
 from unwind.errors import UnwindError
 from unwind.fleet.fleet import Fleet
 from unwind.fleet.member import RECENT
