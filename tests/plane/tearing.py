@@ -22,6 +22,7 @@ from unwind.controllers.addons.caches import Caches
 from unwind.controllers.addons.configurations import Configurations
 from unwind.controllers.addons.profiles import Profiles
 from unwind.controllers.addons.summaries import Summaries
+from unwind.controllers.addons.summary_steps import SummarySteps
 from unwind.controllers.revising import revise
 from unwind.controllers.teardowns.controller import Teardowns
 from unwind.deleting.builtin import BUILTIN
@@ -36,9 +37,10 @@ from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from unwind.clock import Clock
+    from unwind.controllers.teardowns.sources import FollowedSource
     from unwind.kube.client import Client, Object
     from unwind.kube.events import Recorder
     from unwind.kube.kubeconfig import Connection
@@ -345,14 +347,19 @@ async def manager(
     best_effort: float = 60.0,
     owner: Owner | None = None,
     recorder: Recorder | None = None,
+    sources: Iterable[Callable[[Client], FollowedSource]] = (),
 ) -> AsyncIterator[Teardowns]:
-    """The controller, as long as the context lasts; then it is gone as if it had been killed."""
+    """The controller, as long as the context lasts; then it is gone as if it had been killed.
+
+    `sources`: further step sources, each made with the manager's client.
+    """
     clock = clock or StillClock()
     async with manager_client(client, HOME) as own:
         caches = Caches(own, clock=clock)
         controller = Teardowns(
             own,
             caches,
+            sources=(SummarySteps(own, caches), *(make(own) for make in sources)),
             namespace=HOME,
             owner=owner or Everything(),
             metrics=Metrics(new_registry()),
@@ -399,6 +406,7 @@ async def all_controllers(
             Teardowns(
                 own,
                 caches,
+                sources=(SummarySteps(own, caches),),
                 namespace=namespace,
                 deleters=BUILTIN,
                 owner=owner,

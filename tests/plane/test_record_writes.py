@@ -15,6 +15,7 @@ from unwind.api.rights import HOME
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.clock import SystemClock
 from unwind.controllers.addons.caches import Caches
+from unwind.controllers.addons.summary_steps import SummarySteps
 from unwind.controllers.teardowns.controller import Teardowns
 from unwind.deleting.builtin import BUILTIN
 from unwind.kube.client import Client
@@ -103,6 +104,7 @@ async def running(client: Client, *, owner: Owner, clock: Clock) -> AsyncIterato
     controller = Teardowns(
         client,
         caches,
+        sources=(SummarySteps(client, caches),),
         namespace=HOME,
         owner=owner,
         metrics=Metrics(new_registry()),

@@ -16,6 +16,7 @@ from unwind.api.names import DEPENDS_ON_ANNOTATION, KARMADA_CLUSTER_NAMESPACE
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Teardown
 from unwind.controllers.addons.caches import Caches
+from unwind.controllers.addons.summary_steps import SummarySteps
 from unwind.controllers.members.caches import MemberCaches
 from unwind.controllers.members.clusters import Clusters
 from unwind.controllers.members.unjoining import Unjoining
@@ -70,7 +71,16 @@ async def controllers(
                 own, members, secrets, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock
             ),
             # It must not meddle with members: their Teardowns are others'.
-            Teardowns(own, caches, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock),
+            Teardowns(
+                own,
+                caches,
+                sources=(SummarySteps(own, caches),),
+                namespace=namespace,
+                deleters=BUILTIN,
+                owner=owner,
+                metrics=metrics,
+                clock=clock,
+            ),
             Unjoining(
                 own,
                 members,

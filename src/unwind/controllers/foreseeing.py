@@ -18,9 +18,11 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.api.unwind import Effort, Entry, Plan
 from unwind.controllers.addons import summarizing
 from unwind.controllers.addons.matching import ProfileKey
-from unwind.controllers.members import drafting as members
-from unwind.controllers.teardowns import drafting, gathering
+from unwind.controllers.addons.summary_steps import read_steps
+from unwind.controllers.members.drafting import steps_of
 from unwind.controllers.teardowns.along import with_what_goes_along
+from unwind.controllers.teardowns.drafting import Drafted
+from unwind.controllers.teardowns.gathering import gather
 from unwind.errors import UnwindError
 from unwind.fleet import contents, targets
 from unwind.fleet.contents import Content
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
     from unwind.api.unwind import Inventory
-    from unwind.controllers.teardowns.drafting import Drafted
     from unwind.fleet.targets import Anchor
     from unwind.kube.naming import Named
 
@@ -90,7 +91,7 @@ async def foresee(client: Client, named: Named, *, home: str, volumes: VolumePol
 
 async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
     target = targets.of_capi(cluster)
-    found = await gathering.gather(places.client, places.inventories, target)
+    found = await gather(places.inventories, target, [await read_steps(places.client, target)])
     warnings: tuple[str, ...] = () if target.has_class else (_NO_GATE,)
     around: list[Content] = []
     try:
@@ -106,19 +107,19 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
         found.drafted(decided=True).plan or Plan(),
         found.chunks.values(),
         along=contents.descendants(around, [target.ref.uid]),
-        said=await _said_by_profiles(places, found.summaries),
+        said=await _said_by_profiles(places, found.drafts),
         warnings=warnings,
     )
 
 
 async def _of_sveltos(places: Places, cluster: sveltos.SveltosCluster) -> Foreseen:
     target = targets.of_sveltos(cluster)
-    found = await gathering.gather(places.client, places.inventories, target)
+    found = await gather(places.inventories, target, [await read_steps(places.client, target)])
     made = found.drafted(decided=True).plan or Plan()
     # Whatever the profiles say: that is for clusters that go.
     steps = tuple(msgspec.structs.replace(step, effort=Effort.LEAVE.value, wave=1) for step in made.steps)
     left = Plan(steps=steps, waves=1 if steps else 0)
-    drafted = drafting.Drafted(plan=left)
+    drafted = Drafted(plan=left)
     return await _of_cluster(
         places, target, cluster.metadata, drafted, left, found.chunks.values(), warnings=(_UNMANAGED,)
     )
@@ -128,13 +129,12 @@ async def _of_karmada(places: Places, cluster: karmada.Cluster) -> Foreseen:
     target = targets.of_karmada(cluster)
     listed = await places.client.list(karmada.WORKS, namespace=cluster.execution_namespace)
     works = msgspec.convert(listed, list[karmada.Work])
-    chunks = await places.inventories.on(target.ref.uid)
-    counts = _counted(chunks)
-    lost = drafting.lost(works, chunks)
-    drafted = members.drafted(cluster, works, counts, lost)
-    decided = members.drafted(cluster, works, counts, lost, decided=True).plan or Plan()
+    found = await gather(places.inventories, target, [steps_of(cluster, works)])
+    decided = found.drafted(decided=True).plan or Plan()
     said = {one.metadata.uid: one.metadata.annotations for one in works}
-    return await _of_cluster(places, target, cluster.metadata, drafted, decided, chunks, said=said)
+    return await _of_cluster(
+        places, target, cluster.metadata, found.drafted(), decided, found.chunks.values(), said=said
+    )
 
 
 async def _of_cluster(
@@ -157,7 +157,7 @@ async def _of_cluster(
     told = await with_what_goes_along(
         places.fleet,
         target,
-        drafting.Drafted(plan=made),
+        Drafted(plan=made),
         chunks,
         takes_along=lambda step: step.object.uid in takers,
     )
@@ -192,18 +192,20 @@ def _unknown_volumes(policy: Unknown) -> str:
     return f"{VOLUMES_ANNOTATION} is {policy}, so nothing is deleted"
 
 
-async def _said_by_profiles(places: Places, summaries: Iterable[ClusterSummary]) -> dict[str, Mapping[str, str]]:
+async def _said_by_profiles(places: Places, drafts: Iterable[Draft]) -> dict[str, Mapping[str, str]]:
     """The annotations of the profiles of summaries, by the summary's uid."""
     resources = {one.kind: one for one in shielded.PROFILES}
     found: dict[str, Mapping[str, str]] = {}
-    for summary in summaries:
-        key = summarizing.profile_of(summary)
-        if key and key.kind in resources:
+    for draft in drafts:
+        if draft.kind in resources:
             with suppress(NotFoundError):
                 read = await places.client.get(
-                    resources[key.kind], key.name, namespace=key.namespace or None, type=sveltos.ClusterProfile
+                    resources[draft.kind],
+                    draft.declared,
+                    namespace=draft.namespace or None,
+                    type=sveltos.ClusterProfile,
                 )
-                found[summary.metadata.uid] = read.metadata.annotations
+                found[draft.object.uid] = read.metadata.annotations
     return found
 
 

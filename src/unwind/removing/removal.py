@@ -409,8 +409,9 @@ async def leave(member: Member, those: Iterable[Item], *, owner: str, releases: 
     """Take the marks of this owner off objects and releases that stay."""
     some = list(those)
     await side_by_side((release(member, item, owner=owner) for item in some), limit=_AT_ONCE)
-    for ref in last_first(releases, (item.entry for item in some)) if releases else ():
-        await releases.leave(member, ref, owner=owner)
+    if releases:
+        for ref in last_first(releases, (item.entry for item in some)):
+            await releases.leave(member, ref, owner=owner)
 
 
 async def release(member: Member, item: Item, *, owner: str) -> None:

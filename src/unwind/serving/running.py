@@ -29,7 +29,7 @@ from unwind.controllers.external import controller as external
 from unwind.controllers.gating import parts as clusters
 from unwind.controllers.protecting import parts as protecting
 from unwind.controllers.teardowns.recording import KEEP
-from unwind.controllers.teardowns.steps import BEST_EFFORT
+from unwind.controllers.teardowns.removers import BEST_EFFORT
 from unwind.errors import UnwindError
 from unwind.installing import rivals
 from unwind.installing.addressing import SERVICE

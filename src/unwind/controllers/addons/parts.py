@@ -14,6 +14,7 @@ from unwind.controllers.addons import admitting
 from unwind.controllers.addons.configurations import Configurations
 from unwind.controllers.addons.profiles import Profiles
 from unwind.controllers.addons.summaries import Summaries
+from unwind.controllers.addons.summary_steps import SummarySteps
 from unwind.controllers.teardowns.controller import Teardowns
 from unwind.controllers.teardowns.requested import Requested
 from unwind.deleting.builtin import BUILTIN
@@ -61,7 +62,7 @@ def contribute(surroundings: Surroundings, caches: Caches, gate: Gate, keys: Rec
                 deleters=BUILTIN,
                 plugins=plugins,
                 # Without the program a release is held, and says so.
-                releases=HelmReleases(helm),
+                sources=(SummarySteps(client, caches, releases=HelmReleases(helm)),),
                 best_effort=surroundings.best_effort,
                 keep=surroundings.keep_teardowns,
                 keys=keys,

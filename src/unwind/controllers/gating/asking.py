@@ -18,10 +18,9 @@ from unwind.api.fields import Model
 from unwind.api.hooks import Hook
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
 from unwind.controllers.addons.backing import that_hold
-from unwind.controllers.addons.matching import ClusterKey, ProfileKey
-from unwind.controllers.addons.summarizing import profile_of
-from unwind.controllers.teardowns import drafting
-from unwind.controllers.teardowns.gathering import is_of
+from unwind.controllers.addons.matching import ClusterKey
+from unwind.controllers.addons.summary_steps import behaviour, is_of, step_name
+from unwind.controllers.teardowns.drafting import lost
 from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.errors import UnwindError
 from unwind.fleet import targets
@@ -183,7 +182,7 @@ class Asking:
             accounted |= {one.spec.owner.uid for one in await self._inventories.owned(_uids(others))}
             accounted |= {one.metadata.uid for one in others if await self._caches.read_backed(one, target)}
             here = that_hold(here, accounted, lambda one: self._is_backed(one, cluster))
-        return gate.of_summaries(uid, _standing(here), [one.step for one in drafting.lost(here, chunks)])
+        return gate.of_summaries(uid, _standing(here), [one.step for one in lost(_uids(here), chunks)])
 
     async def _read_summaries(self, target: Target) -> list[ClusterSummary]:
         found: list[ClusterSummary] = []
@@ -278,12 +277,8 @@ def _uids(summaries: Iterable[ClusterSummary]) -> list[str]:
 
 
 def _standing(summaries: Iterable[ClusterSummary]) -> list[Standing]:
-    found = []
-    for summary in summaries:
-        # Called as its step will be, so that what people read does not change when the plan is made.
-        profile = profile_of(summary) or ProfileKey(CLUSTER_SUMMARIES.kind, "", summary.metadata.name)
-        found.append(Standing("/".join(part for part in profile if part), drafting.behaviour(summary)))
-    return found
+    # Called as their steps will be, so that what people read does not change when the plan is made.
+    return [Standing(step_name(one), behaviour(one)) for one in summaries]
 
 
 class _Of(Model, frozen=True, kw_only=True):

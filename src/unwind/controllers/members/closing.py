@@ -15,11 +15,13 @@ from unwind import logs
 from unwind.api.karmada import CLUSTERS, WORKS, Work
 from unwind.api.meta import ObjectMeta, ref_of
 from unwind.api.names import Finalizer, Reason
+from unwind.api.policies import VolumePolicy
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Step, Teardown
 from unwind.chance import CHANCE
 from unwind.concurrency import side_by_side, unless
 from unwind.controllers.members import drafting
+from unwind.controllers.members.work_steps import farewell
 from unwind.controllers.revising import revise
 from unwind.controllers.teardowns.drafting import lost
 from unwind.controllers.teardowns.steps import REACH, Carrying
@@ -29,7 +31,6 @@ from unwind.deleting.memo import Memo
 from unwind.deleting.registry import Registry
 from unwind.errors import UnwindError
 from unwind.fleet import credentials
-from unwind.kube.discarding import discard
 from unwind.kube.errors import NotFoundError
 from unwind.removing.blocked import what_blocks
 from unwind.removing.inventories import items, ledgered
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.api.unwind import Blocker, Inventory
+    from unwind.controllers.members.work_steps import WorkSteps
     from unwind.controllers.teardowns.drafting import Lost
-    from unwind.controllers.teardowns.steps import Means, Wording
+    from unwind.controllers.teardowns.removers import Means
     from unwind.deleting.entering import Failed, Waiting
     from unwind.fleet.member import Member
     from unwind.fleet.targets import Anchor
@@ -67,7 +69,7 @@ class Closing:
         client: Client,
         *,
         namespace: str,
-        wording: Wording,
+        source: WorkSteps,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         """`namespace`: the execution namespace. `changed` is told whenever `blockers` is another."""
@@ -77,7 +79,7 @@ class Closing:
         self._means = means
         self._client = client
         self._namespace = namespace
-        self._wording = wording
+        self._source = source
         self._changed = changed
         plan = teardown.spec.plan
         self._planned = {step.object.uid for step in plan.steps} if plan else set()
@@ -161,7 +163,9 @@ class Closing:
 
     async def _late(self) -> list[Lost]:
         chunks = await self._means.inventories.on(self._target.ref.uid)
-        return lost((), [one for one in chunks if one.spec.owner.uid not in self._planned or not one.spec.sealed_for])
+        return lost(
+            frozenset(), [one for one in chunks if one.spec.owner.uid not in self._planned or not one.spec.sealed_for]
+        )
 
     async def _carry(self, one: Lost) -> None:
         effort = Effort.ENFORCE if self._strict else Effort.LEAVE
@@ -182,8 +186,12 @@ class Closing:
             self._target,
             self._means,
             teardown=self._teardown.metadata.name,
+            remover=self._source.remover,
+            # As it is written into the ledger. What goes along with it, and its claims, no plan has named.
+            terms=lambda: msgspec.structs.replace(
+                self._source.terms(step, self._target), take_along=False, volumes=VolumePolicy.RETAIN
+            ),
             changed=follow,
-            wording=self._wording,
         )
         if self._teardown.phase is Phase.COMPLETE:
             await carrying.run()
@@ -301,11 +309,6 @@ class Closing:
         if self._waits.pop(about, None):
             self._news.set()
         return done
-
-
-async def farewell(client: Client, work: ObjectRef) -> None:
-    """Have a Work deleted whose objects are accounted for, and let it go."""
-    await discard(client, WORKS, work.name, uid=work.uid, namespace=work.namespace, finalizer=Finalizer.WORK.value)
 
 
 async def take_off(client: Client, resource: Resource, ref: ObjectRef, finalizer: Finalizer) -> None:

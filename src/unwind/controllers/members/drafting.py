@@ -1,4 +1,4 @@
-"""From a member's Works to the plan by which it is unjoined (pure)."""
+"""From a member's Works to the steps by which it is unjoined (pure)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy
 from unwind.api.meta import ref_of
 from unwind.api.names import DEPENDS_ON_ANNOTATION, REMOVE_STRATEGY_ANNOTATION, ConditionType, Reason
 from unwind.api.unwind import Effort
-from unwind.controllers.teardowns.drafting import Drafted, Said
-from unwind.planning.plans import Draft, plan
+from unwind.controllers.teardowns.drafting import Said
+from unwind.controllers.teardowns.sources import SourceStep, SourceSteps
+from unwind.planning.plans import Draft
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from unwind.api.karmada import Cluster, Work
-    from unwind.api.unwind import Plan, Step
-    from unwind.controllers.teardowns.drafting import Lost
+    from unwind.api.unwind import Plan
 
 _EFFORTS = {RemoveStrategy.NEEDLESS: Effort.LEAVE, RemoveStrategy.REQUIRED: Effort.ENFORCE}
 
@@ -33,46 +33,36 @@ def needs(work: Work) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
 
 
-def drafted(
-    cluster: Cluster,
-    works: Iterable[Work],
-    objects: Mapping[str, int],
-    lost: Iterable[Lost] = (),
-    *,
-    decided: bool = False,
-) -> Drafted:
-    """The plan for these Works of one member, with how many objects each has by its uid.
-
-    `lost`: what Works put on the member that are not there any more. `decided`: the member goes without it, because a
-    person said so or because its Cluster is gone. The plan is made then for the ledger's sake.
-    """
+def steps_of(cluster: Cluster, works: Iterable[Work], *, required: bool = True) -> SourceSteps:
+    """The steps for these Works of one member. `required`: whether a Work is one even without an Inventory."""
     strategy = cluster.removal
-    said: list[Said] = []
+    said: tuple[Said, ...] = ()
     if isinstance(strategy, Unknown):
         message = (
             f"removeStrategy of {ref_of(CLUSTERS, cluster.metadata)}: {strategy}, so nothing is removed from the member"
             " and it is not let go"
         )
-        said.append(Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
-    drafts = [
-        Draft(
-            name=step_name(work),
-            object=ref_of(WORKS, work.metadata),
-            kind=WORKS.kind,
-            namespace=work.metadata.namespace,
-            declared=work.metadata.name,
-            depends_on=needs(work),
-            effort=_effort(strategy, work),
-            objects=objects.get(work.metadata.uid, 0),
-        )
-        for work in works
-    ]
-    for one in lost:
-        # Where all stays, it does not matter what the Work said. Where all goes, it might have said: not this.
-        if strategy is not RemoveStrategy.NEEDLESS:
-            said.append(one.said)
-        drafts.append(one.draft)
-    return Drafted(plan=None if said and not decided else plan(drafts), said=tuple(said))
+        said = (Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
+    return SourceSteps(
+        steps=tuple(
+            SourceStep(
+                draft=Draft(
+                    name=step_name(work),
+                    object=ref_of(WORKS, work.metadata),
+                    kind=WORKS.kind,
+                    namespace=work.metadata.namespace,
+                    declared=work.metadata.name,
+                    depends_on=needs(work),
+                    effort=_effort(strategy, work),
+                ),
+                required=required,
+            )
+            for work in works
+        ),
+        said=said,
+        # Where all stays, it does not matter what a lost Work said. Where all goes, it might have said: not this.
+        left_kinds=frozenset({WORKS.kind}) if strategy is RemoveStrategy.NEEDLESS else frozenset(),
+    )
 
 
 def _effort(strategy: RemoveStrategy | Unknown, work: Work) -> Effort:
@@ -107,8 +97,8 @@ def raised(cluster: Cluster, plan: Plan | None, works: Iterable[Work]) -> bool:
     return any(one.metadata.uid in planned and not one.spec.preserve_resources_on_deletion for one in works)
 
 
-def decided_by(step: Step, *, preserved: frozenset[str], target: object) -> str:
-    """Who decided that the objects of a Work stay. `preserved`: the Works, by uid, that say so themselves."""
-    if step.object.uid in preserved:
-        return f"preserveResourcesOnDeletion of {step.object}"
+def decided_by(work: Work | None, target: object) -> str:
+    """Who decided that the objects of a Work stay; None for a Work that is gone."""
+    if work and work.spec.preserve_resources_on_deletion:
+        return f"preserveResourcesOnDeletion of {ref_of(WORKS, work.metadata)}"
     return f"removeStrategy of {target}"

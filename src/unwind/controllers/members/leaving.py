@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unwind.api.policies import VolumePolicy
 from unwind.controllers.members.closing import Closing
 from unwind.controllers.teardowns.executing import Execution
+from unwind.controllers.teardowns.sources import Sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unwind.api.fields import Unknown
-    from unwind.api.unwind import Blocker, Step, StepState, Teardown
+    from unwind.api.unwind import Blocker, Teardown
+    from unwind.controllers.members.work_steps import WorkSteps
     from unwind.controllers.teardowns.drafting import Said
     from unwind.controllers.teardowns.releasing import LetGo
-    from unwind.controllers.teardowns.steps import Means, Wording
+    from unwind.controllers.teardowns.removers import Means
     from unwind.fleet.targets import Anchor
     from unwind.kube.client import Client
 
@@ -31,11 +31,8 @@ class Leaving:
         client: Client,
         *,
         namespace: str,
-        wording: Wording,
+        source: WorkSteps,
         said: tuple[Said, ...] = (),
-        take_along: Callable[[Step], bool] = lambda _: False,
-        volumes: Callable[[Step], VolumePolicy | Unknown] = lambda _: VolumePolicy.RETAIN,
-        stepped: Callable[[Step, StepState], None] = lambda *_: None,
         written: Callable[[Teardown], None] = lambda _: None,
         changed: Callable[[], None] = lambda: None,
         owns: Callable[[], bool] = lambda: True,
@@ -47,7 +44,7 @@ class Leaving:
         self._means = means
         self._client = client
         self._namespace = namespace
-        self._wording = wording
+        self._source = source
         self._written = written
         self._changed = changed
         self._closing: Closing | None = None
@@ -60,10 +57,7 @@ class Leaving:
                 means,
                 client,
                 said=said,
-                take_along=take_along,
-                volumes=volumes,
-                stepped=stepped,
-                wording=wording,
+                sources=Sources((source,)),
                 owns=owns,
             )
         )
@@ -104,7 +98,7 @@ class Leaving:
             self._means,
             self._client,
             namespace=self._namespace,
-            wording=self._wording,
+            source=self._source,
             changed=self._changed,
         )
         await self._closing.run()

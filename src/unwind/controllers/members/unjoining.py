@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,8 +11,8 @@ import msgspec
 
 from unwind import logs
 from unwind.api.conditions import is_true
-from unwind.api.karmada import CLUSTERS, WORKS, Cluster, RemoveStrategy, Work
-from unwind.api.meta import ObjectMeta, ObjectRef
+from unwind.api.karmada import CLUSTERS, Cluster, RemoveStrategy, Work
+from unwind.api.meta import ObjectMeta
 from unwind.api.names import (
     KARMADA_EXECUTION_NAMESPACE,
     REMOVE_STRATEGY_ANNOTATION,
@@ -22,26 +21,24 @@ from unwind.api.names import (
     Finalizer,
     Reason,
 )
-from unwind.api.policies import volume_policy
-from unwind.api.unwind import Cause, StepState, Teardown
+from unwind.api.unwind import Cause, Teardown
 from unwind.clock import SYSTEM
 from unwind.controllers.members import drafting, wording
 from unwind.controllers.members.caches import executes_for
-from unwind.controllers.members.closing import Closing, farewell
+from unwind.controllers.members.closing import Closing
 from unwind.controllers.members.leaving import Leaving
-from unwind.controllers.members.works_putting import takes_along
+from unwind.controllers.members.work_steps import WorkSteps
 from unwind.controllers.revising import revise
-from unwind.controllers.teardowns import releasing
-from unwind.controllers.teardowns.along import with_what_goes_along
-from unwind.controllers.teardowns.drafting import lost, misunderstood
+from unwind.controllers.teardowns import gathering, releasing
+from unwind.controllers.teardowns.drafting import misunderstood
 from unwind.controllers.teardowns.executing import ended_without_target
 from unwind.controllers.teardowns.managers import not_seen, who_set, who_wrote
 from unwind.controllers.teardowns.recording import KEEP, TeardownRecords, target_of
 from unwind.controllers.teardowns.releasing import LetGo
+from unwind.controllers.teardowns.removers import BEST_EFFORT, Means
 from unwind.controllers.teardowns.signing import RecordKeys
-from unwind.controllers.teardowns.steps import BEST_EFFORT, Means, Wording
+from unwind.controllers.teardowns.sources import Sources
 from unwind.controllers.teardowns.undertaking import UnderWay
-from unwind.errors import UnwindError
 from unwind.fleet import targets
 from unwind.fleet.fleet import Fleet
 from unwind.fleet.targets import Anchor
@@ -52,12 +49,9 @@ from unwind.kube.views import Key
 from unwind.removing.inventories import Inventories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from datetime import timedelta
 
-    from unwind.api.fields import Unknown
-    from unwind.api.policies import VolumePolicy
-    from unwind.api.unwind import Step
     from unwind.clock import Clock
     from unwind.controllers.members.caches import MemberCaches
     from unwind.controllers.teardowns.drafting import Drafted
@@ -75,8 +69,6 @@ log = logs.get(__name__)
 
 # A plan that is held waits for a person. What they do to the Cluster or to a Work is seen; to an inventory, not.
 _LOOK_AGAIN = 30.0
-_LINGER = 30.0
-_OVER = (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
 
 
 class Unjoining:
@@ -139,7 +131,8 @@ class Unjoining:
             failed=_tell_failed,
         )
         self._under_way: UnderWay[Leaving] = UnderWay(teardowns, again=self._queue.add_after)
-        self._farewells: Queue[ObjectRef] = Queue(self._farewell, clock=clock)
+        self._source = WorkSteps(client, members, clock=clock)
+        self._sources = Sources((self._source,))
         metrics.queue(self.name, self._queue)
         members.clusters.subscribe(self._cluster_changed)
         members.works.subscribe(self._work_changed)
@@ -156,7 +149,7 @@ class Unjoining:
         """Look after all members that go, until cancelled."""
         async with self._fleet, asyncio.TaskGroup() as group:
             self._under_way.belong_to(group)
-            group.create_task(self._farewells.run())
+            group.create_task(self._sources.run())
             await self._keys.until_known()
             await self._teardowns.until_synced()
             self._look_at_all()
@@ -230,12 +223,12 @@ class Unjoining:
         if before and before.finished and Finalizer.MEMBER not in cluster.metadata.finalizers:
             return await self._records.retain(key)  # what is left to do is others'
         await self._tell(cluster, before)
-        teardown = await self._records.written(target, partial(self._drafted, cluster))
+        teardown = await self._records.written(target, partial(self._drafted, target))
         let_go = None if teardown.finished else await self._let_go(cluster, teardown)
         if not teardown.finished and releasing.overdue(teardown, now=self._clock.now()):
             let_go = let_go or releasing.expired(teardown.spec)
         if teardown.spec.plan is None and let_go:
-            teardown = await self._records.written(target, partial(self._drafted, cluster, decided=True))
+            teardown = await self._records.written(target, partial(self._drafted, target, decided=True))
         if teardown.spec.plan is None:
             left = releasing.remaining(teardown, now=self._clock.now())  # something in it is not known
             return min(_LOOK_AGAIN, left) if left else _LOOK_AGAIN
@@ -245,11 +238,8 @@ class Unjoining:
             self._means,
             self._client,
             namespace=cluster.execution_namespace,
-            wording=self._wording(cluster, target),
+            source=self._source,
             said=misunderstood(target),
-            take_along=self._takes_along(cluster),
-            volumes=self._volumes,
-            stepped=self._stepped,
             written=self._teardowns.take,
             changed=lambda: self._queue.add(key),
             owns=lambda: self._owner.owns(str(key)),
@@ -259,38 +249,8 @@ class Unjoining:
         self._under_way.begin(key, leaving)
         return None
 
-    async def _drafted(self, cluster: Cluster, *, decided: bool = False, gone: bool = False) -> Drafted:
-        """The plan, from what the server says now and not from a cache: it is made once."""
-        if not gone:
-            cluster = await self._read(cluster)
-        found = await self._client.list(WORKS, namespace=cluster.execution_namespace)
-        works = msgspec.convert(found, list[Work])
-        chunks = await self._means.inventories.on(cluster.metadata.uid)
-        if gone:
-            # Another that has the name may have Works here, too: those are none of this one's business.
-            owners = {chunk.spec.owner.uid for chunk in chunks}
-            works = [one for one in works if one.metadata.uid in owners]
-        objects = Counter(chunk.spec.owner.uid for chunk in chunks for _ in chunk.spec.entries)
-        # A Work whose finalizer somebody took off is gone, and with it the word on what becomes of its objects.
-        drafted = drafting.drafted(cluster, works, objects, lost(works, chunks), decided=decided)
-        if decided:
-            return drafted  # nothing goes
-        takes_along = self._takes_along(cluster)
-        return await with_what_goes_along(
-            self._fleet,
-            targets.of_karmada(cluster),
-            drafted,
-            chunks,
-            takes_along=takes_along,
-            volumes=self._volumes,
-        )
-
-    async def _read(self, cluster: Cluster) -> Cluster:
-        """The same Cluster as it is now. Raises if it is gone, of which an event will tell."""
-        now = await self._client.get(CLUSTERS, cluster.metadata.name, type=Cluster)
-        if now.metadata.uid != cluster.metadata.uid:
-            raise UnwindError(f"Cluster {cluster.metadata.name} is another one by now")
-        return now
+    async def _drafted(self, target: Anchor, *, decided: bool = False, gone: bool = False) -> Drafted:
+        return await gathering.draft(self._sources, self._means, target, decided=decided, gone=gone)
 
     async def _let_go(self, cluster: Cluster, teardown: Teardown) -> LetGo | None:
         """That a person lets the member go before everything is removed, if one does."""
@@ -331,9 +291,9 @@ class Unjoining:
         held = self._way_to(uid)
         target = Anchor(ref=ref, secret=held.name if held else "", secret_namespace=held.namespace if held else "")
         past = Cluster(metadata=ObjectMeta(name=key.name, uid=uid))
-        teardown = await self._records.written(target, partial(self._drafted, past, decided=True, gone=True))
+        teardown = await self._records.written(target, partial(self._drafted, target, decided=True, gone=True))
         if not teardown.finished:
-            teardown = await ended_without_target(teardown, target, self._means, self._client)
+            teardown = await ended_without_target(teardown, target, self._means, self._client, sources=self._sources)
             self._teardowns.take(teardown)
         await Closing(
             teardown,
@@ -341,7 +301,7 @@ class Unjoining:
             self._means,
             self._client,
             namespace=past.execution_namespace,
-            wording=self._wording(past, target),
+            source=self._source,
         ).run()
         self._records.cleaned.add(uid)
 
@@ -377,38 +337,6 @@ class Unjoining:
                     await revise(self._client, CLUSTERS, read, change, subresource="status")
         waits = (*after, *(teardown.status.blockers if teardown and not teardown.finished else ()))
         return wording.looked_at_again(waits, now=now)
-
-    def _wording(self, cluster: Cluster, target: Anchor) -> Wording:
-        works = self._members.works_of(cluster)
-        preserved = frozenset(one.metadata.uid for one in works if one.spec.preserve_resources_on_deletion)
-        return Wording(
-            left="it stays as it is",
-            gave_up="its time was over",
-            decided_by=partial(drafting.decided_by, preserved=preserved, target=target),
-        )
-
-    def _takes_along(self, cluster: Cluster) -> Callable[[Step], bool]:
-        """The steps whose Works say that foreign things go along."""
-        takers = {one.metadata.uid for one in self._members.works_of(cluster) if takes_along(one)}
-        return lambda step: step.object.uid in takers
-
-    def _volumes(self, step: Step) -> VolumePolicy | Unknown:
-        """What the Work of a step says about the claims of its StatefulSets."""
-        work = self._members.works.cache.get(Key(step.object.namespace, step.object.name))
-        ours = work and work.metadata.uid == step.object.uid
-        return volume_policy(work.metadata.annotations if work and ours else None)
-
-    def _stepped(self, step: Step, state: StepState) -> None:
-        if state in _OVER and step.object.kind == WORKS.kind:
-            # Soon all of them go together; only where something is in the way those that are over need not wait for it.
-            self._farewells.add_after(step.object, _LINGER)
-
-    async def _farewell(self, work: ObjectRef) -> float | None:
-        if Key(work.namespace, work.name) not in self._members.works.cache:
-            return None  # it went with all the others
-        async with self._client.aside:
-            await farewell(self._client, work)
-        return None
 
 
 def who_changed(cluster: Object, to: RemoveStrategy) -> str:

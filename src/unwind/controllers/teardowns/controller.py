@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from unwind import logs
 from unwind.api import capi
 from unwind.api.capi import KUBECONFIG_SUFFIX
-from unwind.api.names import CLUSTER_UID_ANNOTATION, TAKE_ALONG_ANNOTATION, Finalizer
-from unwind.api.policies import volume_policy
 from unwind.api.resources import SECRETS
-from unwind.api.sveltos import ClusterType
-from unwind.api.unwind import Cause, StepState, Teardown
+from unwind.api.unwind import Cause, Teardown
 from unwind.clock import SYSTEM
-from unwind.controllers.addons.matching import ClusterKey
-from unwind.controllers.addons.summarizing import profile_of
-from unwind.controllers.teardowns import drafting, gathering, projecting, releasing
-from unwind.controllers.teardowns.along import with_what_goes_along
+from unwind.controllers.teardowns import gathering, releasing
 from unwind.controllers.teardowns.cleaning import clean
+from unwind.controllers.teardowns.drafting import misunderstood
 from unwind.controllers.teardowns.executing import Execution, ended_without_target
-from unwind.controllers.teardowns.recording import KEEP, TeardownRecords, target_of
+from unwind.controllers.teardowns.recording import KEEP, TeardownCaches, TeardownRecords, target_of
+from unwind.controllers.teardowns.removers import BEST_EFFORT, Means
 from unwind.controllers.teardowns.signing import RecordKeys
-from unwind.controllers.teardowns.steps import BEST_EFFORT, Means
+from unwind.controllers.teardowns.sources import Sources
 from unwind.controllers.teardowns.undertaking import UnderWay
 from unwind.fleet import targets
 from unwind.fleet.fleet import Fleet
@@ -32,33 +28,42 @@ from unwind.kube.views import Key
 from unwind.removing.inventories import Inventories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from datetime import timedelta
 
     from unwind.api.capi import Cluster
-    from unwind.api.fields import Unknown
-    from unwind.api.policies import VolumePolicy
-    from unwind.api.sveltos import ClusterSummary
-    from unwind.api.unwind import Step
     from unwind.clock import Clock
-    from unwind.controllers.addons.caches import Caches
-    from unwind.controllers.teardowns.drafting import Said
+    from unwind.controllers.capi_clusters import CapiClusters
+    from unwind.controllers.teardowns.drafting import Drafted
     from unwind.controllers.teardowns.releasing import LetGo
+    from unwind.controllers.teardowns.sources import FollowedSource
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.fleet.targets import Target
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.events import Recorder
+    from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
     from unwind.kube.views import Metadata
     from unwind.parts import Owner
-    from unwind.removing.releases import Releases
 
 log = logs.get(__name__)
 
 # A plan that is held waits for a person. What they do to a summary or to the cluster is seen; to an inventory, not.
 _LOOK_AGAIN = 30.0
+
+
+class ClusterCaches(TeardownCaches, Protocol):
+    """What this controller follows."""
+
+    clusters: CapiClusters
+    sources: dict[str, Informer[Metadata]]
+    """By kind, with Secrets."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything is known that the sources of steps go by."""
 
 
 class Teardowns:
@@ -69,22 +74,23 @@ class Teardowns:
     def __init__(
         self,
         client: Client,
-        caches: Caches,
+        caches: ClusterCaches,
         *,
+        sources: Iterable[FollowedSource],
         namespace: str,
         owner: Owner,
         metrics: Metrics,
         deleters: Iterable[Registration | External],
         plugins: Iterable[Plugin] = (),
-        releases: Releases | None = None,
         best_effort: float = BEST_EFFORT,
         keep: timedelta = KEEP,
         keys: RecordKeys | None = None,
         recorder: Recorder | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own, where the inventories and the keys of records are. `best_effort`: how many
-        seconds a removal may take that the cluster does not wait for. `keep`: how long the record stays."""
+        """`sources`: which steps a cluster has. `namespace`: Unwind's own, where the inventories and the keys of
+        records are. `best_effort`: how many seconds a removal may take that the cluster does not wait for. `keep`: how
+        long the record stays."""
         self._client = client
         self._fleet = Fleet(client, clock=clock, troubled=_tell_troubled)
         self._means = Means(
@@ -92,7 +98,6 @@ class Teardowns:
             inventories=Inventories(client, namespace=namespace),
             deleters=tuple(deleters),
             plugins=tuple(plugins),
-            releases=releases,
             best_effort=best_effort,
             clock=clock,
         )
@@ -120,10 +125,12 @@ class Teardowns:
             failed=_tell_failed,
         )
         self._under_way: UnderWay[Execution] = UnderWay(caches.teardowns, again=self._queue.add_after)
-        self._projections = projecting.Projections(client, caches.summaries)
+        self._followed = tuple(sources)
+        self._sources = Sources(self._followed)
         metrics.queue(self.name, self._queue)
         caches.clusters.subscribe(lambda change: self._queue.add(change.key))
-        caches.summaries.subscribe(self._summary_changed)
+        for source in self._followed:
+            source.follow(self._steps_changed)
         caches.subscribe(self._look_at_all)
         caches.sources[SECRETS.kind].subscribe(self._secret_changed)
         self._teardowns.subscribe(self._teardown_changed)
@@ -137,7 +144,7 @@ class Teardowns:
         """Look after all clusters, until cancelled."""
         async with self._fleet, asyncio.TaskGroup() as group:
             self._under_way.belong_to(group)
-            group.create_task(self._projections.run())
+            group.create_task(self._sources.run())
             group.create_task(self._keys.run())
             await self._keys.until_known()
             await self._teardowns.until_synced()
@@ -150,12 +157,10 @@ class Teardowns:
         if it and self._records.concerns(it):
             self._queue.add(target_of(it))
 
-    def _summary_changed(self, change: Change[ClusterSummary]) -> None:
-        it = change.new or change.old
-        for key in _clusters_of(it) if it else ():
-            # Only a teardown that waits for its plan cares.
-            if key not in self._under_way:
-                self._queue.add(key)
+    def _steps_changed(self, key: Key) -> None:
+        # Only a teardown that waits for its plan cares.
+        if key not in self._under_way:
+            self._queue.add(key)
 
     def _secret_changed(self, change: Change[Metadata]) -> None:
         """Another way to a member, in the middle of its teardown: the one before may be shut."""
@@ -169,8 +174,8 @@ class Teardowns:
 
     def _look_at_all(self) -> None:
         clusters = {Key(one.metadata.namespace, one.metadata.name) for one in self._caches.clusters.all()}
-        # A cluster may have gone while nobody looked: then its summaries are all that tell of it.
-        told = {key for one in self._caches.summaries.cache for key in _clusters_of(one)}
+        # A cluster may have gone while no manager ran: then the owners of its steps are all that tell of it.
+        told = {key for source in self._followed for key in source.targets()}
         for key in {*clusters, *self._records.keys(), *told, *self._under_way}:
             self._queue.add(key)
 
@@ -180,7 +185,7 @@ class Teardowns:
         if not self._owner.owns(str(key)):
             self._under_way.stop(key)
             return None
-        # A plan that is made while half of the summaries are known would leave the other half behind.
+        # A plan that is made while half of the steps are known would leave the other half behind.
         if not self._caches.settled or not self._caches.clusters.synced:
             return None  # it is told when they are
         cluster = self._caches.clusters.get(key)
@@ -217,25 +222,8 @@ class Teardowns:
     async def _teardown(self, target: Target, *, decided: bool = False) -> Teardown:
         return await self._records.written(target, lambda: self._drafted(target, decided=decided))
 
-    async def _drafted(self, target: Target, *, decided: bool) -> drafting.Drafted:
-        """The plan, from what the server says now and not from a cache: it is made once."""
-        found = await gathering.gather(
-            self._client,
-            self._means.inventories,
-            target,
-            backed=lambda summary: not self._caches.unbacked(summary, target),
-        )
-        drafted = found.drafted(decided=decided)
-        if decided:
-            return drafted  # nothing goes
-        return await with_what_goes_along(
-            self._means.fleet,
-            target,
-            drafted,
-            found.chunks.values(),
-            takes_along=self._takes_along,
-            volumes=self._volumes,
-        )
+    async def _drafted(self, target: Target, *, decided: bool) -> Drafted:
+        return await gathering.draft(self._sources, self._means, target, decided=decided)
 
     def _begin(self, key: Key, teardown: Teardown, target: Target, let_go: LetGo | None) -> None:
         execution = Execution(
@@ -243,10 +231,8 @@ class Teardowns:
             target,
             self._means,
             self._client,
-            said=self._said(target, teardown),
-            take_along=self._takes_along,
-            volumes=self._volumes,
-            stepped=self._stepped,
+            sources=self._sources,
+            said=(*self._sources.said(teardown, target), *misunderstood(target)),
             paused=target.paused,
             owns=lambda: self._owner.owns(str(key)),
         )
@@ -255,13 +241,8 @@ class Teardowns:
         self._under_way.begin(key, execution)
 
     def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
-        """The clusters of this name, by uid, that records or summaries tell of and that are not there any more."""
-        summaries = self._caches.summaries.cache.by("cluster", ClusterKey(ClusterType.CAPI.value, *key))
-        told = {
-            one.metadata.annotations.get(CLUSTER_UID_ANNOTATION, "")
-            for one in summaries
-            if Finalizer.SUMMARY in one.metadata.finalizers
-        }
+        """The clusters of this name, by uid, that records or sources tell of and that are not there any more."""
+        told = {uid for source in self._followed for uid in source.target_uids(key)}
         told |= {one.spec.target.uid for one in self._records.of(key)}
         return told - {"", cluster.metadata.uid if cluster else ""} - self._records.cleaned
 
@@ -281,43 +262,12 @@ class Teardowns:
         target = targets.of_gone(ref)
         teardown = await self._teardown(target, decided=True)
         if not teardown.finished:
-            teardown = await ended_without_target(teardown, target, self._means, self._client, stepped=self._stepped)
+            teardown = await ended_without_target(teardown, target, self._means, self._client, sources=self._sources)
         await clean(self._client, self._means.inventories, teardown, target, self._caches.clusters.get(key))
         self._records.cleaned.add(uid)
 
     async def _let_go(self, target: Target) -> LetGo | None:
         return await releasing.forced(self._client, self._caches.clusters.resource, target)
-
-    # What it knows
-
-    def _said(self, target: Target, teardown: Teardown) -> tuple[Said, ...]:
-        cluster = ClusterKey(ClusterType.CAPI.value, target.ref.namespace, target.ref.name)
-        planned = {step.object.uid for step in teardown.spec.plan.steps} if teardown.spec.plan else set()
-        here = [one for one in self._caches.summaries.cache.by("cluster", cluster) if one.metadata.uid in planned]
-        return (*drafting.drafted(here, {}).said, *drafting.misunderstood(target))
-
-    def _takes_along(self, step: Step) -> bool:
-        """Whether the profile of a step says that foreign things go along."""
-        return self._annotations(step).get(TAKE_ALONG_ANNOTATION) == "true"
-
-    def _volumes(self, step: Step) -> VolumePolicy | Unknown:
-        """What the profile of a step says about the claims of its StatefulSets."""
-        return volume_policy(self._annotations(step))
-
-    def _annotations(self, step: Step) -> Mapping[str, str]:
-        """Those of the profile of a step."""
-        summary = self._caches.summaries.cache.get(Key(step.object.namespace, step.object.name))
-        key = profile_of(summary) if summary else None
-        profile = self._caches.profile(key) if key else None
-        return profile.metadata.annotations if profile else {}
-
-    def _stepped(self, step: Step, state: StepState) -> None:
-        self._projections.tell(step.object, state)
-
-
-def _clusters_of(summary: ClusterSummary) -> list[Key]:
-    spec = summary.spec
-    return [Key(spec.cluster_namespace, spec.cluster_name)] if spec.cluster_type == ClusterType.CAPI else []
 
 
 def _tell_troubled(error: Exception) -> None:

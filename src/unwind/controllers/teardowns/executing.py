@@ -11,12 +11,11 @@ import msgspec
 
 from unwind import logs
 from unwind.api.names import Reason
-from unwind.api.policies import VolumePolicy
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Plan, Release, StepState, Teardown
 from unwind.chance import CHANCE
-from unwind.controllers.addons.wording import WORTH_TELLING
+from unwind.controllers.revising import WORTH_TELLING
 from unwind.controllers.teardowns import releasing, telling
-from unwind.controllers.teardowns.steps import ADDONS, OVER, Carrying
+from unwind.controllers.teardowns.steps import OVER, Carrying
 from unwind.controllers.teardowns.telling import StepView, View
 from unwind.deleting.deletion import persist
 from unwind.errors import UnwindError
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from unwind.api.fields import Unknown
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Blocker, Inventory, Step, TeardownStatus
     from unwind.clock import Timer
     from unwind.controllers.teardowns.drafting import Said
-    from unwind.controllers.teardowns.steps import Means, Wording
+    from unwind.controllers.teardowns.removers import Means
+    from unwind.controllers.teardowns.sources import Sources
     from unwind.fleet.targets import Anchor
     from unwind.kube.client import Client
 
@@ -61,15 +60,12 @@ class Execution:
         means: Means,
         client: Client,
         *,
+        sources: Sources,
         said: tuple[Said, ...] = (),
-        take_along: Callable[[Step], bool] = lambda _: False,
-        volumes: Callable[[Step], VolumePolicy | Unknown] = lambda _: VolumePolicy.RETAIN,
-        stepped: Callable[[Step, StepState], None] = lambda *_: None,
-        wording: Wording = ADDONS,
         paused: bool = False,
         owns: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`stepped` is told whenever a step begins or ends. `wording`: how the ledger says why something stayed.
+        """`sources`: of the steps. `said`: conditions of the Teardown.
 
         `paused`: start no step and no deadline; only a release or the end of the target ends it. `owns`: whether this
         replica may still act for the target.
@@ -80,8 +76,8 @@ class Execution:
         self._plan: Plan = teardown.spec.plan
         self._means = means
         self._client = client
+        self._sources = sources
         self._said = said
-        self._stepped = stepped
         self.paused = paused
         self._owns = owns
         self._phase = Phase.REMOVING
@@ -114,9 +110,8 @@ class Execution:
                 target,
                 means,
                 teardown=teardown.metadata.name,
-                take_along=take_along(step),
-                volumes=lambda step=step: volumes(step),  # type: ignore[misc]
-                wording=wording,
+                remover=sources.of(step).remover,
+                terms=lambda step=step: sources.terms(step, self.target),  # type: ignore[misc]
                 going=lambda step=step: self._going(step),  # type: ignore[misc]
                 changed=self._dirty.set,
                 known=lambda uid=step.object.uid: self._at_hand.pop(uid, None),  # type: ignore[misc]
@@ -221,7 +216,7 @@ class Execution:
 
     async def _carry(self, group: asyncio.TaskGroup, carrying: Carrying) -> None:
         name = carrying.step.name
-        self._stepped(carrying.step, StepState.REMOVING)
+        self._tell_source(carrying.step, StepState.REMOVING)
         async with asyncio.TaskGroup() as inner:
             inner.create_task(carrying.run())
             await carrying.over.wait()
@@ -239,11 +234,14 @@ class Execution:
             await self._until_calm()
             await carrying.seal()
             self._tell_others()  # what was deployed meanwhile is gone as well
-        self._stepped(carrying.step, carrying.state)
+        self._tell_source(carrying.step, carrying.state)
         self._open.discard(name)
         self._dirty.set()
         if self._progress.finished and not self._open:
             self._finish()
+
+    def _tell_source(self, step: Step, state: StepState) -> None:
+        self._sources.of(step).step_changed(step, state, self.target)
 
     def _tell_others(self) -> None:
         """A step is over: what others wait for may never come."""
@@ -278,7 +276,7 @@ class Execution:
                 carrying.state = StepState.REMOVED
             else:
                 continue
-            self._stepped(carrying.step, carrying.state)
+            self._tell_source(carrying.step, carrying.state)
 
     def _why_left(self) -> tuple[str, str, str]:
         if self._release:
@@ -440,15 +438,10 @@ class Execution:
 
 
 async def ended_without_target(
-    teardown: Teardown,
-    target: Anchor,
-    means: Means,
-    client: Client,
-    *,
-    stepped: Callable[[Step, StepState], None] = lambda *_: None,
+    teardown: Teardown, target: Anchor, means: Means, client: Client, *, sources: Sources
 ) -> Teardown:
     """The record of a teardown whose target is gone, brought to its end: the ledger has what could not be verified."""
-    ending = Execution(teardown, target, means, client, stepped=stepped)
+    ending = Execution(teardown, target, means, client, sources=sources)
     ending.target_gone()
     await ending.run()
     return ending.teardown

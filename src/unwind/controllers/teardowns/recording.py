@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from unwind import logs
+from unwind.api.conditions import without_condition
 from unwind.api.meta import manifest
-from unwind.api.names import SET_ASIDE_ANNOTATION, SET_ASIDE_LABEL, EventReason
-from unwind.api.unwind import TEARDOWNS, Cause, Teardown
-from unwind.controllers.teardowns import drafting, projecting
+from unwind.api.names import SET_ASIDE_ANNOTATION, SET_ASIDE_LABEL, ConditionType, EventReason
+from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown
+from unwind.controllers.teardowns import drafting, releasing, telling
+from unwind.controllers.teardowns.telling import View
 from unwind.errors import UnwindError
 from unwind.kube.errors import AlreadyExistsError, NotFoundError
 from unwind.kube.events import Regarding
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from unwind.api.unwind import Plan
     from unwind.clock import Clock
-    from unwind.controllers.teardowns.drafting import Drafted
+    from unwind.controllers.teardowns.drafting import Drafted, Said
     from unwind.controllers.teardowns.signing import RecordKeys
     from unwind.fleet.targets import Anchor
     from unwind.kube.client import Client
@@ -36,6 +38,19 @@ log = logs.get(__name__)
 
 KEEP = timedelta(days=7)
 """How long the record of a teardown stays."""
+
+
+class TeardownCaches(Protocol):
+    """Where Teardowns are followed."""
+
+    teardowns: Informer[Teardown]
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is known which there are."""
+
+    def subscribe(self, listed: Callable[[], None]) -> None:
+        """Have `listed` called whenever a cache is complete."""
 
 
 class TeardownRecords:
@@ -179,7 +194,27 @@ class TeardownRecords:
 
     async def _hold(self, teardown: Teardown, drafted: Drafted, target: Anchor) -> None:
         now = self._clock.now()
-        await projecting.hold(self._client, teardown, drafted.said, gated=target.gated, now=now)
+        await hold(self._client, teardown, drafted.said, gated=target.gated, now=now)
+
+
+async def hold(
+    client: Client, teardown: Teardown, said: tuple[Said, ...], *, gated: bool = True, now: datetime
+) -> None:
+    """Say why a teardown has no plan."""
+    overdue = releasing.overdue(teardown, now=now)
+    view = View(steps=(), wave=0, phase=Phase.HELD, said=said, gated=gated, overdue=overdue)
+    status = telling.status(teardown, view, now=now)
+    # What somebody else says of it is not taken back, and is no reason to say the same again.
+    others = without_condition(teardown.status.conditions, ConditionType.GATE_NOT_ARMED)
+    if status == msgspec.structs.replace(teardown.status, conditions=others):
+        return
+    body = {
+        "apiVersion": TEARDOWNS.api_version,
+        "kind": TEARDOWNS.kind,
+        "metadata": telling.guarded(teardown),
+        "status": msgspec.to_builtins(status),
+    }
+    await client.apply(TEARDOWNS, body, subresource="status")
 
 
 def left_of(teardown: Teardown, *, keep: timedelta, now: datetime) -> float | None:

@@ -13,55 +13,41 @@ import msgspec
 
 from unwind import logs
 from unwind.api.conditions import without_condition
-from unwind.api.fields import Unknown
 from unwind.api.meta import ref_of
-from unwind.api.names import (
-    MAX_OBJECTS_ANNOTATION,
-    REQUEST_PREFIX,
-    RESOURCE_ANNOTATION,
-    VOLUMES_ANNOTATION,
-    ConditionType,
-    Reason,
-)
-from unwind.api.policies import volume_policy
-from unwind.api.unwind import BLOCKERS_SHOWN, TEARDOWNS, Blocker, Cause, Effort, Phase, Plan, Step, Teardown
+from unwind.api.names import ConditionType, Reason
+from unwind.api.unwind import BLOCKERS_SHOWN, TEARDOWNS, Blocker, Cause, Phase, Plan, Teardown
 from unwind.clock import SYSTEM
-from unwind.controllers.teardowns import entitling, telling
+from unwind.controllers.teardowns import entitling, gathering, telling
 from unwind.controllers.teardowns.drafting import Said
 from unwind.controllers.teardowns.executing import Execution
 from unwind.controllers.teardowns.recording import KEEP, forget, left_of
+from unwind.controllers.teardowns.removers import Means
+from unwind.controllers.teardowns.requested_steps import Refusal, RefusedError, RequestedSteps
 from unwind.controllers.teardowns.signing import RecordKeys
-from unwind.controllers.teardowns.steps import Means
+from unwind.controllers.teardowns.sources import Sources
 from unwind.controllers.teardowns.telling import View, guarded
 from unwind.controllers.teardowns.undertaking import UnderWay
 from unwind.errors import UnwindError
 from unwind.fleet.fleet import Fleet
 from unwind.fleet.targets import Anchor
-from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.kube.errors import ApiError, ConflictError
 from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
-from unwind.removing import blast, claims, shielded
-from unwind.removing.blast import Told
 from unwind.removing.inventories import Inventories, ledgered
-from unwind.removing.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
-    from unwind.api.meta import ObjectRef
-    from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.controllers.addons.caches import Caches
+    from unwind.controllers.teardowns.recording import TeardownCaches
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
-    from unwind.fleet.member import Member
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics
     from unwind.parts import Owner
-    from unwind.removing.blast import Blast
 
 log = logs.get(__name__)
 
@@ -69,14 +55,6 @@ log = logs.get(__name__)
 _LOOK_AGAIN = 10.0
 # A task that was told to end has done so by then; if not, it is looked at once more.
 _SOON = 1.0
-
-
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why nothing is deleted."""
-
-    reason: Reason
-    message: str
-    objects: tuple[Told, ...] = ()
 
 
 class Requested:
@@ -87,7 +65,7 @@ class Requested:
     def __init__(
         self,
         client: Client,
-        caches: Caches,
+        caches: TeardownCaches,
         *,
         namespace: str,
         owner: Owner,
@@ -187,10 +165,15 @@ class Requested:
             message = "spec.plan was not written by this manager: delete this Teardown, and request it anew"
             await self._refuse(teardown, Refusal(reason=Reason.NOT_GENUINE, message=message))
             return None
-        # Nobody else looks after the target, and it is where the manager is: there is no way to it but that.
-        target = Anchor(ref=teardown.spec.target, secret="", has_class=True)
-        # Claims that go are in the inventory. One that appears later stays.
-        execution = Execution(teardown, target, self._means, self._client, owns=lambda: self._owner.owns(key.name))
+        target = _target(teardown)
+        execution = Execution(
+            teardown,
+            target,
+            self._means,
+            self._client,
+            sources=Sources((self._source(teardown),)),
+            owns=lambda: self._owner.owns(key.name),
+        )
         self._under_way.begin(key, execution)
         return None
 
@@ -221,13 +204,14 @@ class Requested:
 
     async def _prepare(self, teardown: Teardown) -> Teardown | float | None:
         """The Teardown with its plan, once the inventory is written; None if it is refused; or when to look again."""
+        target = _target(teardown)
         try:
-            async with self._fleet.management() as member:
-                found = await self._looked_at(member, teardown)
-                if isinstance(found, Refusal):
-                    await self._refuse(teardown, found)
-                    return None
-                return await self._planned(member, teardown, found)
+            found = await self._source(teardown).steps(target)
+            made = gathering.combine([found], {}, ()).drafted().plan
+            return await self._planned(teardown, made) if made else _LOOK_AGAIN
+        except RefusedError as error:
+            await self._refuse(teardown, error.refusal)
+            return None
         except ConflictError:
             raise  # somebody else has changed it: it is read anew
         except ApiError as error:
@@ -241,46 +225,11 @@ class Requested:
             await self._hold(teardown, str(error))
             return _LOOK_AGAIN
 
-    async def _looked_at(self, member: Member, teardown: Teardown) -> Blast | Refusal:
-        """What goes, as the server says now and not a cache; or why nothing does."""
-        ref = teardown.spec.target
-        # First of all: the API server has authorised the request by these words alone.
-        if invalid := invalid_request(teardown):
-            return Refusal(reason=Reason.INVALID_TARGET, message=invalid)
-        resource = await member.discovery.resource(ref.kind, group=ref.group, version=ref.version or None)
-        said = teardown.metadata.annotations.get(RESOURCE_ANNOTATION, "")
-        if invalid := invalid_target(ref, resource, said):
-            return Refusal(reason=Reason.INVALID_TARGET, message=invalid)
-        volumes = volume_policy(teardown.metadata.annotations)
-        if isinstance(volumes, Unknown):
-            return Refusal(reason=Reason.UNKNOWN_VALUE, message=f"{VOLUMES_ANNOTATION} is {volumes}")
-        try:
-            seen = await blast.look(member, resource, ref.name, namespace=ref.namespace, uid=ref.uid, volumes=volumes)
-        except (NotFoundError, blast.AnotherError) as error:
-            return Refusal(reason=Reason.TARGET_GONE, message=str(error))
-        if refusing := await shielded.refusals(member, seen, home=self._namespace):
-            return Refusal(reason=Reason.PROTECTED, message=refused(refusing), objects=refusing)
-        if too_many := exceeds(teardown.metadata.annotations.get(MAX_OBJECTS_ANNOTATION), len(seen.everything)):
-            return Refusal(reason=Reason.TOO_MANY_OBJECTS, message=too_many)
-        if lacking := await entitling.missing(self._client, seen.entries):
-            return Refusal(reason=Reason.NO_RIGHT, message=entitling.told(lacking))
-        return seen
+    def _source(self, teardown: Teardown) -> RequestedSteps:
+        return RequestedSteps(self._client, self._means, teardown, home=self._namespace)
 
-    async def _planned(self, member: Member, teardown: Teardown, seen: Blast) -> Teardown:
-        """First the inventory, then the plan: with a plan, everything that goes is written down."""
-        owner = ref_of(TEARDOWNS, teardown.metadata)
-        records = Records(self._means.inventories, owner, member)
-        await records.load(exactly=True)
-        # With the claims that stay: they belong into the ledger.
-        wanted = {entry.object.uid: entry for entry in (*seen.entries, *seen.retained)}
-        # An earlier try may have died over this, and something may have gone or come since.
-        await records.change({key: None for key in records.entries if key not in wanted})
-        await records.put({key: entry for key, entry in wanted.items() if key not in records.entries})
-        if records.entries.keys() != wanted.keys():
-            raise UnwindError("the inventory is not as it was written", remedy="it is looked at again")
-        made = plan(
-            owner, teardown.spec.title, objects=len(seen.entries), warnings=tuple(claims.warnings(seen.retained))
-        )
+    async def _planned(self, teardown: Teardown, made: Plan) -> Teardown:
+        """The Teardown with its plan. Everything that goes is in the inventory by now."""
         # Only as it was read: somebody who was faster has begun already, or taken it back.
         read = await self._client.get(TEARDOWNS, teardown.metadata.name)
         now = msgspec.convert(read, Teardown)
@@ -333,56 +282,15 @@ class Requested:
         self._teardowns.take(msgspec.convert(written, Teardown))
 
 
-def invalid_request(teardown: Teardown) -> str:
-    """Why a request cannot be for exactly one object; empty if it is (pure)."""
-    name, ref = teardown.metadata.name, teardown.spec.target
-    if not name.startswith(REQUEST_PREFIX):
-        return (
-            f"the name of a requested Teardown must begin with {REQUEST_PREFIX}: delete this one, and request it anew"
-        )
-    return "" if ref.uid and ref.name else "spec.target must have a name and a uid"
-
-
-def invalid_target(ref: ObjectRef, resource: Resource, said: str) -> str:
-    """How a target differs from the resource that the API server serves for its kind; empty if it agrees (pure).
-
-    `said`: the resource by which the API server has authorised the request.
-    """
-    if said != resource.plural:
-        return f"annotation {RESOURCE_ANNOTATION} is {said!r}, but the resource of {ref.kind} is {resource.plural!r}"
-    if resource.namespaced and not ref.namespace:
-        return f"{ref.kind} is namespaced, but spec.target.namespace is empty"
-    if ref.namespace and not resource.namespaced:
-        return f"{ref.kind} is cluster-scoped, but spec.target.namespace is {ref.namespace!r}"
-    return ""
+def _target(teardown: Teardown) -> Anchor:
+    # Nobody else looks after the target, and it is where the manager is: there is no way to it but that.
+    return Anchor(ref=teardown.spec.target, secret="", has_class=True)
 
 
 def is_own(teardown: Teardown) -> bool:
     """Whether the plan of a request names the inventory of this very Teardown, and no other (pure)."""
     steps = teardown.spec.plan.steps if teardown.spec.plan else ()
     return [step.object for step in steps] == [ref_of(TEARDOWNS, teardown.metadata)]
-
-
-def plan(owner: ObjectRef, title: str, *, objects: int, warnings: tuple[str, ...] = ()) -> Plan:
-    """One step, whose inventory this owner has: in which order the objects go is known from what they are."""
-    step = Step(name=title, object=owner, effort=Effort.ENFORCE.value, wave=1, objects=objects)
-    return Plan(steps=(step,), waves=1, objects=objects, warnings=warnings)
-
-
-def refused(objects: Iterable[Told]) -> str:
-    """What refuses, for people."""
-    return "; ".join(f"{one.object}: {one.why}" for one in objects)
-
-
-def exceeds(limit: str | None, objects: int) -> str:
-    """That more would go than somebody allows; empty if not. A limit that is no number allows nothing."""
-    if limit is None:
-        return ""
-    try:
-        allowed = int(limit)
-    except ValueError:
-        return f"{MAX_OBJECTS_ANNOTATION} is {limit!r}, which is no number"
-    return f"{objects} objects would go, and no more than {allowed} may" if objects > allowed else ""
 
 
 def _tell_troubled(error: Exception) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from unwind.api.karmada import Cluster, ClusterSpec, Work, WorkSpec
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.names import DEPENDS_ON_ANNOTATION, REMOVE_STRATEGY_ANNOTATION, ConditionType
-from unwind.api.unwind import Plan, Step
-from unwind.controllers.members.drafting import decided_by, drafted, enforced, lowered, needs, raised
-from unwind.controllers.teardowns.drafting import Lost
+from unwind.api.unwind import Entry, EntryState, Inventory, InventorySpec, Plan
+from unwind.controllers.members.drafting import decided_by, enforced, lowered, needs, raised, steps_of
+from unwind.controllers.teardowns.gathering import combine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from unwind.controllers.teardowns.drafting import Drafted
 
 
 def cluster(strategy: str | None = None, annotation: str | None = None) -> Cluster:
@@ -28,13 +35,31 @@ def work(name: str, *depends_on: str, preserved: bool | None = None) -> Work:
     )
 
 
+def drafted(
+    it: Cluster,
+    works: Iterable[Work],
+    objects: Mapping[str, int],
+    there: Iterable[Inventory] = (),
+    *,
+    decided: bool = False,
+) -> Drafted:
+    """The plan. `objects`: how many each has. `there`: further inventories about the member."""
+    chunks = {uid: chunk(ObjectRef(uid=uid), count) for uid, count in objects.items()}
+    return combine([steps_of(it, works)], chunks, there).drafted(decided=decided)
+
+
+def chunk(owner: ObjectRef, objects: int) -> Inventory:
+    there = Entry(state=EntryState.CONFIRMED.value)
+    return Inventory(spec=InventorySpec(owner=owner, entries={str(one): there for one in range(objects)}))
+
+
 def plan_of(it: Cluster, *works: Work) -> Plan:
     made = drafted(it, works, {}).plan
     assert made
     return made
 
 
-LOST = Lost("gone", ObjectRef(kind="Work", namespace="karmada-es-m1", name="gone", uid="u-gone"), 3)
+LOST = chunk(ObjectRef(kind="Work", namespace="karmada-es-m1", name="gone", uid="u-gone"), 3)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +168,8 @@ def test_a_plan_that_is_not_made_may_hold_anything() -> None:
 
 
 def test_it_is_said_who_decided_that_something_stays() -> None:
-    step = Step(name="Work/a", object=ObjectRef(kind="Work", namespace="es", name="a", uid="u-a"))
-    assert decided_by(step, preserved=frozenset(), target="Cluster m1") == "removeStrategy of Cluster m1"
-    assert decided_by(step, preserved=frozenset({"u-a"}), target="Cluster m1") == (
-        "preserveResourcesOnDeletion of Work es/a"
+    assert decided_by(work("a"), "Cluster m1") == "removeStrategy of Cluster m1"
+    assert decided_by(None, "Cluster m1") == "removeStrategy of Cluster m1"
+    assert decided_by(work("a", preserved=True), "Cluster m1") == (
+        "preserveResourcesOnDeletion of Work karmada-es-m1/a"
     )

@@ -13,8 +13,10 @@ from unwind.api.resources import CONFIG_MAPS, NAMESPACES
 from unwind.api.unwind import Cause, Effort, Teardown, TeardownSpec
 from unwind.controllers.teardowns import entitling
 from unwind.controllers.teardowns.entitling import Missing
-from unwind.controllers.teardowns.requested import exceeds, invalid_request, invalid_target, plan, refused
+from unwind.controllers.teardowns.gathering import combine
+from unwind.controllers.teardowns.requested_steps import exceeds, invalid_request, invalid_target, refused, step
 from unwind.controllers.teardowns.requesting import free_name, written
+from unwind.controllers.teardowns.sources import SourceSteps
 from unwind.kube.errors import ApiError, Details, Status
 from unwind.removing.blast import Told
 
@@ -42,8 +44,9 @@ def test_a_second_request_for_the_same_target_has_a_name_of_its_own() -> None:
 
 def test_the_plan_is_one_step_that_is_never_given_up() -> None:
     owner = ObjectRef(group="unwind.dev", version="v1alpha1", kind="Teardown", name="u-1", uid="t-1")
-    made = plan(owner, "Namespace shop", objects=7)
-    assert [(step.name, step.object.uid, step.effort, step.objects) for step in made.steps] == [
+    made = combine([SourceSteps(steps=(step(owner, "Namespace shop", objects=7),))], {}, ()).drafted().plan
+    assert made
+    assert [(one.name, one.object.uid, one.effort, one.objects) for one in made.steps] == [
         ("Namespace shop", "t-1", Effort.ENFORCE.value, 7)
     ]
     assert (made.waves, made.objects) == (1, 7)
