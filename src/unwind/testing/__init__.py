@@ -1,4 +1,4 @@
-"""For those who write deleters, and for those who test against a real control plane (`unwind.testing.plugin`)."""
+"""Test support: fakes and proofs for deleters, and fixtures on a real control plane (`unwind.testing.plugin`)."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""A stand-in for Azure Resource Manager and Entra: real HTTPS on loopback, with their awkward sides on demand.
+"""A fake of Azure Resource Manager and Entra: real HTTPS on loopback, with failures on demand.
 
     async with Arm() as arm:
         arm.resource(id, takes=3)
         ...
         assert arm.sent("DELETE") == [id]
 
-It knows resources by their ids, long-running deletions of both styles, locks, throttling, soft-deleted Key Vaults,
-subscriptions that are cancelled, API Management products, and tokens that expire. It keeps every request in order.
+It has resources by id, long-running deletions of both styles, locks, throttling, soft-deleted Key Vaults, cancelled
+subscriptions, API Management products, and tokens that expire. It records every request in order.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ SECRET = "not-so-secret"  # noqa: S105 - of the stand-in only
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A request as it came."""
+    """A received request."""
 
     method: str
     path: str
     query: dict[str, str]
     token: str
-    """Which token it carried; empty for none."""
+    """The token in the request; empty if none."""
 
 
 class Failure(msgspec.Struct, kw_only=True):
-    """What is answered instead of the truth, a number of times."""
+    """A scripted failure, for a number of requests."""
 
     status: int
     code: str
@@ -54,14 +54,14 @@ class Failure(msgspec.Struct, kw_only=True):
     message: str
     headers: dict[str, str]
     page: str
-    """If there is one, it is answered as it is, as by a proxy."""
+    """If set, it is returned as it is, as by a proxy."""
 
 
 class Arm:
-    """Azure, as far as deletions go; use it as an async context manager."""
+    """A fake of Azure for deletions; use it as an async context manager."""
 
     def __init__(self, *, token_lifetime: int = 3600, retry_after: int | None = 0) -> None:
-        """`retry_after`: what is said with every 202; None says nothing."""
+        """`retry_after`: the header of every 202; None omits it."""
         self.token_lifetime = token_lifetime
         self.retry_after = retry_after
         self.requests: list[Request] = []
@@ -70,7 +70,7 @@ class Arm:
         self.subscriptions: dict[str, Subscription] = {}
         self.secret = SECRET
         self.signature = "signature"
-        """What the URLs of operations end with; at Azure, up to some thousand characters."""
+        """Suffix of the URLs of operations; at Azure, up to some thousand characters."""
         self.tokens_given = 0
         self._valid: set[str] = set()
         self._challenge = ""
@@ -99,16 +99,16 @@ class Arm:
         if self._runner:
             await self._runner.cleanup()
 
-    # What there is
+    # Contents
 
     @property
     def certificate(self) -> bytes:
-        """What clients verify it against, as PEM."""
+        """Its CA certificate, as PEM."""
         return self._authority.certificate
 
     @property
     def environ(self) -> dict[str, str]:
-        """The variables by which an SDK of Azure finds it."""
+        """The environment variables that lead Azure's SDKs to it."""
         return {
             "AZURE_TENANT_ID": TENANT,
             "AZURE_CLIENT_ID": CLIENT,
@@ -128,9 +128,9 @@ class Arm:
         properties: dict[str, Any] | None = None,
         keys: int = 0,
     ) -> Resource:
-        """Put a resource there. Its deletion `takes` so many polls, and `fails` with this code, once, if it has one.
+        """Add a resource. Its deletion `takes` so many polls and, with `fails`, fails once with this code.
 
-        `lingers`: so many GETs still show it when its deletion is over. `keys`: a product has so many subscriptions.
+        `lingers`: so many GETs still return it after its deletion is done. `keys`: a product has so many subscriptions.
         """
         made = Resource(
             id=id, takes=takes, style=style, fails=fails, lingers=lingers, keys=keys, properties=properties or {}
@@ -148,22 +148,22 @@ class Arm:
         unlisted: int = 0,
         takes: int = 0,
     ) -> Resource:
-        """Put a Key Vault there. Deleted, it is kept; `unlisted`: so many GETs do not show that yet."""
+        """Add a Key Vault. It is soft-deleted; `unlisted`: so many GETs do not return the deleted vault yet."""
         made = self.resource(id, takes=takes)
         made.location = location
         made.vault = Vault(id=id, location=location, protected=purge_protection, takes=purge_takes, unlisted=unlisted)
         return made
 
     def subscription(self, id: str, *, state: str = "Enabled") -> Subscription:  # noqa: A002
-        """Put a subscription there."""
+        """Add a subscription."""
         made = self.subscriptions[id.lower()] = Subscription(id=id, state=state)
         return made
 
     def sent(self, method: str) -> list[str]:
-        """The paths that were asked for with a method, in order; not those of Entra."""
+        """The requested paths with a method, in order; without those of Entra."""
         return [one.path for one in self.requests if one.method == method and "/oauth2/" not in one.path]
 
-    # What goes wrong
+    # Failures
 
     def fail_next(
         self,
@@ -174,12 +174,12 @@ class Arm:
         path: str = "",
         times: int = 1,
         retry_after: int | None = None,
-        message: str = "it is scripted so",
+        message: str = "scripted failure",
         page: str = "",
     ) -> None:
-        """Answer the next requests, of a method and with this in their path, so. `page`: as a proxy would.
+        """Fail the next requests with this method and this text in their path. `page`: respond as a proxy would.
 
-        Entra's are meant only if `path` says so.
+        Requests to Entra are included only if `path` matches them.
         """
         headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
         self._failures.append(
@@ -196,18 +196,18 @@ class Arm:
         )
 
     def mend(self) -> None:
-        """Let nothing more fail that was to."""
+        """Remove all scripted failures."""
         self._failures.clear()
 
     def expire_tokens(self, *, challenge: bool = True) -> None:
-        """Refuse every token that was given out, with a challenge that asks for a new one, or without."""
+        """Reject every token issued so far, with or without a challenge for a new one."""
         self._valid.clear()
         claims = "eyJhY2Nlc3NfdG9rZW4iOnsibmJmIjp7ImVzc2VudGlhbCI6dHJ1ZSwidmFsdWUiOiIxIn19fQ"
         revoked = f'Bearer error="insufficient_claims", claims="{claims}"'
         self._challenge = revoked if challenge else 'Bearer error="invalid_token"'
 
     def forget_operations(self) -> None:
-        """Nobody knows any more of what is under way; it goes on all the same, and is over at once."""
+        """Forget all operations; they finish at once, but can no longer be polled."""
         for one in self._operations.values():
             one.left = 0
             one.go_on()
@@ -263,9 +263,9 @@ class Arm:
 
     def _show(self, resource: Resource) -> web.Response:
         if resource.operation:
-            resource.operation.go_on()  # it does, whoever looks
+            resource.operation.go_on()  # every GET advances it
         if resource.over:
-            # Azure's own caches: what is deleted is seen for a while.
+            # Azure's own caches: a deleted resource is still visible for a while.
             resource.lingers -= 1
             if resource.lingers < 0:
                 self.resources.pop(resource.id.lower(), None)
@@ -341,12 +341,12 @@ class Arm:
     def _poll(self, path: str) -> web.Response:
         operation = self._operations.get(path)
         if operation is None:
-            return _error(404, "OperationNotFound", "nobody knows of it")
+            return _error(404, "OperationNotFound", "unknown operation")
         located = operation.style is Style.LOCATION
         if not operation.go_on():
             return self._accepted(operation) if located else _json({"status": "InProgress"}, 200, **self._patience())
         if operation.outcome:
-            return _json({"status": "Failed", "error": {"code": operation.outcome, "message": "it is scripted so"}})
+            return _json({"status": "Failed", "error": {"code": operation.outcome, "message": "scripted failure"}})
         return web.Response(status=204, headers=_signs()) if located else _json({"status": "Succeeded"})
 
     def _patience(self) -> dict[str, str]:
@@ -368,7 +368,7 @@ def _error(status: int, code: str, message: str, **headers: str) -> web.Response
 def _context(certificate: bytes, key: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.TemporaryDirectory() as folder:
-        # OpenSSL takes them from files only.
+        # OpenSSL reads them only from files.
         chain = Path(folder) / "chain.pem"
         chain.write_bytes(certificate + key)
         context.load_cert_chain(chain)

@@ -1,4 +1,4 @@
-"""What is in the stand-in for Azure: resources, deleted vaults, subscriptions."""
+"""Contents of the Azure fake: resources, deleted vaults, subscriptions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Style(Enum):
-    """How a long-running operation says where it can be asked for."""
+    """The style in which a long-running operation tells its URL."""
 
     STATUS = "Azure-AsyncOperation"
     LOCATION = "Location"
@@ -18,18 +18,18 @@ class Style(Enum):
 
 
 class Operation(msgspec.Struct, kw_only=True):
-    """Something long-running."""
+    """A long-running operation."""
 
     path: str
     style: Style
     left: int
-    """How many looks still find it running."""
+    """The number of polls that still find it running."""
     finish: Callable[[], str]
-    """Called when it is over; what it returns is an error code, or nothing."""
+    """Called when it finishes; returns an error code, or an empty string."""
     outcome: str | None = None
 
     def go_on(self) -> bool:
-        """Somebody looks; whether it is over."""
+        """Advance it by one poll; returns whether it is done."""
         if self.left:
             self.left -= 1
             return False
@@ -39,7 +39,7 @@ class Operation(msgspec.Struct, kw_only=True):
 
 
 class Vault(msgspec.Struct, kw_only=True):
-    """What is left of a Key Vault when it is deleted."""
+    """A soft-deleted Key Vault."""
 
     id: str
     location: str
@@ -66,7 +66,7 @@ class Vault(msgspec.Struct, kw_only=True):
 
 
 class Resource(msgspec.Struct, kw_only=True):
-    """A resource, and how its deletion will go."""
+    """A resource, and how its deletion behaves."""
 
     id: str
     takes: int = 0
@@ -78,14 +78,14 @@ class Resource(msgspec.Struct, kw_only=True):
     properties: dict[str, Any] = {}
     vault: Vault | None = None
     locked: bool = False
-    """Somebody has put a lock on it: set it, and take it away."""
+    """Whether it is locked; tests set and clear it."""
     deleting: bool = False
     operation: Operation | None = None
     over: bool = False
 
 
 class Subscription(msgspec.Struct, kw_only=True):
-    """A subscription, and whether it is still Enabled."""
+    """A subscription, and whether it is Enabled."""
 
     id: str
     state: str = "Enabled"

@@ -1,4 +1,4 @@
-"""Helm charts made on the spot, and a place that serves them: a repository, and an OCI registry."""
+"""Creates Helm charts in tests, and serves them as a repository and an OCI registry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A chart as it is served."""
+    """A packed chart."""
 
     name: str
     version: str
@@ -45,7 +45,7 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 def pack(name: str, files: Mapping[str, str], *, version: str = "1.0.0") -> Packed:
-    """A chart of these files: `templates/web.yaml`, `crds/thing.yaml`, `values.yaml`. Indentation is taken off."""
+    """A chart of these files: `templates/web.yaml`, `crds/thing.yaml`, `values.yaml`. Common indentation is removed."""
     packed = io.BytesIO()
     contents = {"Chart.yaml": yaml.dump(metadata(name, version)), **files}
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
@@ -58,22 +58,22 @@ def pack(name: str, files: Mapping[str, str], *, version: str = "1.0.0") -> Pack
 
 
 def unpack(chart: Packed, directory: Path) -> Path:
-    """Write a chart out, and return its directory."""
+    """Unpack a chart into a directory; returns the chart's directory."""
     with tarfile.open(fileobj=io.BytesIO(chart.archive), mode="r:gz") as archive:
         archive.extractall(directory, filter="data")
     return directory / chart.name
 
 
 def metadata(name: str, version: str) -> dict[str, str]:
-    """What a chart says of itself."""
+    """The contents of Chart.yaml."""
     return {"apiVersion": "v2", "name": name, "version": version, "appVersion": f"app-{version}"}
 
 
 class ChartRepository:
     """Serves charts on loopback; use it as an async context manager.
 
-    Over HTTP as a chart repository, and over HTTPS as an OCI registry, which Helm speaks to in no other way: it trusts
-    it if SSL_CERT_FILE names `authority`.
+    Over HTTP as a chart repository, and over HTTPS as an OCI registry, because Helm requires that: it trusts the
+    registry if SSL_CERT_FILE names `authority`.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class ChartRepository:
         """`oci://…`"""
         self.authority: Path | None = None
         self.asked: list[str] = []
-        """The paths that were asked for."""
+        """The requested paths."""
         self._charts: dict[tuple[str, str], Packed] = {}
         self._blobs: dict[str, bytes] = {}
         self._manifests: dict[tuple[str, str], bytes] = {}
@@ -141,7 +141,7 @@ class ChartRepository:
         return {"mediaType": media_type, "digest": digest, "size": len(body)}
 
     def _answer(self, path: str) -> _Answer | None:
-        """What is served at a path; None if nothing is."""
+        """The content of a path; None if there is none."""
         if path == "/index.yaml":
             self.asked.append(path)
             return _Answer(self._index().encode(), "application/yaml")
@@ -183,7 +183,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class _Server(ThreadingHTTPServer):
-    """Python's own server: this module must not need a library that Unwind itself does not."""
+    """An HTTP server of the standard library: this module must not need more libraries than Unwind itself."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to go on."""
+"""A clock for tests that stands still until it is advanced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Timer:
 
 
 class StillClock:
-    """Stands still, so that whatever happens happens by events; `advance` is the only way on."""
+    """Stands still, so that everything must happen by events; only `advance` moves it."""
 
     def __init__(self) -> None:
         self._elapsed = 0.0
@@ -51,7 +51,7 @@ class StillClock:
             timer.cancel()
 
     def advance(self, seconds: float) -> None:
-        """Let time go by, and call what is due, in order."""
+        """Advance the time, and run the timers that are due, in order."""
         until = self._elapsed + seconds
         while self._timers and self._timers[0][0] <= until:
             self._elapsed, _, timer = heapq.heappop(self._timers)
@@ -61,5 +61,5 @@ class StillClock:
 
     @property
     def waiting(self) -> list[float]:
-        """In how many seconds something is due."""
+        """Seconds until each timer is due."""
         return sorted(due - self._elapsed for due, _, timer in self._timers if not timer.cancelled)

@@ -1,4 +1,4 @@
-"""What a deleter is given, made for a test: no cluster is needed."""
+"""Creates the context of a deleter for a test, without a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def memo(kept: dict[str, str] | None = None) -> Memo:
-    """A memo that is kept in a dict, by `deleter.key`: hand the same one to the next context, and nothing is lost."""
+    """A memo in a dict, by `deleter.key`. Pass the same dict to the next context to keep it."""
     stored: dict[str, str] = {} if kept is None else kept
 
     async def save(values: Mapping[str, str | None]) -> None:
@@ -36,12 +36,12 @@ def memo(kept: dict[str, str] | None = None) -> Memo:
                 stored[key] = value
         await checkpoint()
 
-    # What was read when the process began is its own; only `save` writes down.
+    # Each process has its own copy of what it read; only `save` writes to the dict.
     return Memo(dict(stored), save)
 
 
 def reference(resource: Resource, obj: Object) -> ObjectRef:
-    """Which object it is."""
+    """A reference to the object."""
     metadata = obj["metadata"]
     return ObjectRef(
         group=resource.group,
@@ -68,11 +68,10 @@ def context(
     client: Client | None = None,
     watches: Watches | None = None,
 ) -> DeleteContext:
-    """What a deleter of this object is given. What is not said has a sensible value.
+    """The context for a deleter of this object. Everything has a sensible default.
 
-    `objects` is what the client, the resolver and `ctx.changes` find; without it, there is only the object itself.
-    `kept` is where the memo is written down, by `deleter.key`. `clients` are found by `ctx.client_of(…)`. `client` and
-    `watches` lead to a real server.
+    `objects`: what the client, the resolver and `ctx.changes` find; by default only the object itself. `kept`: stores
+    the memo, by `deleter.key`. `clients`: found by `ctx.client_of(…)`. `client` and `watches`: of a real server.
     """
     clock = clock or (objects.clock if objects else StillClock())
     server = objects or Objects(clock=clock)

@@ -1,4 +1,4 @@
-"""Processes that die on purpose: work that is abandoned where it has suspended for the n-th time."""
+"""Simulates process crashes: abandons work at its n-th suspension."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("unwind_life
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A line that something had come to."""
+    """A line of code that was reached."""
 
     file: str
     line: int
@@ -33,22 +33,22 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Died(Exception):  # noqa: N818 - it is what was wanted
-    """The process has died."""
+    """The process has crashed."""
 
 
 class Life:
-    """One life of a process. All that is done in it, its tasks included, stops in the moment it dies.
+    """One lifetime of a process. Everything that runs in it, including its tasks, stops at the moment of the crash.
 
-    Nothing is raised in what is abandoned, because a process that is killed runs no `except` and no `finally`: it stays
-    as it was until the life is left (`async with`), and only then is it cleared away.
+    Nothing is raised in abandoned work, because a killed process runs no `except` and no `finally`: it stays suspended
+    until the lifetime ends (`async with`), and is only then cleaned up.
     """
 
     def __init__(self, *, dies_at: int | None = None) -> None:
-        """`dies_at`: the suspension that it does not wake up from, counted over everything in it."""
+        """`dies_at`: the suspension that it does not resume from, counted over everything in it."""
         self.dead = False
         self.suspensions = 0
         self.places: tuple[Place, ...] = ()
-        """Where it was when it died, the innermost last."""
+        """Where it was when it crashed, the innermost frame last."""
         self._left = False
         self._dies_at = dies_at
         self._died: asyncio.Future[None]
@@ -59,7 +59,7 @@ class Life:
         loop = asyncio.get_running_loop()
         self._died = loop.create_future()
         self._before = loop.get_task_factory()
-        # What is done side by side dies as well, so every task of this life has to be one that can be stopped.
+        # Concurrent work crashes as well, so every task of this lifetime must be stoppable.
         loop.set_task_factory(self._task)
         return self
 
@@ -75,7 +75,7 @@ class Life:
             _clear_away(work)
 
     async def live(self, work: Coroutine[Any, Any, T], *, within: float) -> T:
-        """Do the work. Raises Died if that was the end, TimeoutError if it stands still for so many seconds."""
+        """Run the work. Raises Died if it crashed, TimeoutError if it makes no progress for so many seconds."""
         surroundings = contextvars.copy_context()
         surroundings.run(_LIFE.set, self)
         task: asyncio.Task[T] = asyncio.get_running_loop().create_task(work, context=surroundings)
@@ -89,7 +89,7 @@ class Life:
         return task.result()
 
     def suspended(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Count it; this may have been the last time."""
+        """Count a suspension; it may be the one to crash at."""
         self.suspensions += 1
         if self.suspensions == self._dies_at:
             self.dead = True
@@ -97,12 +97,12 @@ class Life:
             self._died.set_result(None)
 
     def lie(self) -> Generator[Any, Any, None]:
-        """Do nothing any more, until the life is left."""
+        """Do nothing until the lifetime ends."""
         while not self._left:
             try:
                 yield from asyncio.get_running_loop().create_future()
             except asyncio.CancelledError:
-                # Either the life is left, or it was a time limit that was set in it, which nobody is there to notice.
+                # Either the lifetime ends, or a timeout inside it has expired, which nothing observes any more.
                 continue
         raise asyncio.CancelledError
 
@@ -125,9 +125,9 @@ async def _drive(life: Life, work: Coroutine[Any, Any, T]) -> T:
 
 
 def _clear_away(work: Coroutine[Any, Any, Any]) -> None:
-    """Let go of what was abandoned, and what it held open."""
-    # `close` alone does not get into an async generator that is being awaited: it would be left as it is, running.
-    # Whatever it raises on its way out, nobody is there to hear it; if it awaits something, nobody does that any more.
+    """Release abandoned work, and what it held open."""
+    # `close` alone does not reach into an async generator that is being awaited: it would be left running. Errors on
+    # its way out are dropped, and so is anything that it awaits.
     with suppress(Exception, asyncio.CancelledError, Again, StopIteration):
         work.throw(asyncio.CancelledError())
     with suppress(RuntimeError):
@@ -135,7 +135,7 @@ def _clear_away(work: Coroutine[Any, Any, Any]) -> None:
 
 
 class _Driven:
-    """Steps a coroutine as a task would, as long as the life lasts."""
+    """Steps a coroutine like a task, as long as the lifetime lasts."""
 
     def __init__(self, life: Life, work: Coroutine[Any, Any, Any]) -> None:
         self._life = life
@@ -145,7 +145,7 @@ class _Driven:
         thrown: BaseException | None = None
         while True:
             if self._life.dead:
-                # Another task of this life has died meanwhile.
+                # Another task of this lifetime has crashed meanwhile.
                 yield from self._life.lie()
             try:
                 awaited = self._work.send(None) if thrown is None else self._work.throw(thrown)
@@ -154,7 +154,7 @@ class _Driven:
             self._life.suspended(self._work)
             if self._life.dead:
                 if awaited is not None:
-                    # It was about to be waited for, and is not: others may.
+                    # It was about to be awaited, and is not: others may await it.
                     awaited._asyncio_future_blocking = False  # noqa: SLF001 - the protocol between futures and tasks
                 yield from self._life.lie()
             try:
@@ -165,7 +165,7 @@ class _Driven:
 
 
 def places(work: Any) -> tuple[Place, ...]:
-    """Where something that is suspended has come to, the innermost last."""
+    """Where suspended work is, the innermost frame last."""
     found = []
     while work is not None:
         frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None) or getattr(work, "ag_frame", None)

@@ -1,6 +1,6 @@
-"""Pytest fixtures for deleters: put `pytest_plugins = ["unwind.testing.fixtures"]` into a conftest.py.
+"""Pytest fixtures for deleters: add `pytest_plugins = ["unwind.testing.fixtures"]` to a conftest.py.
 
-No control plane is needed for them; those who want one have `unwind.testing.plugin`.
+They need no control plane; `unwind.testing.plugin` has fixtures with one.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 class Deleting(Protocol):
-    """Makes contexts: `unwind.testing.context`, with the clock of the test."""
+    """Creates contexts: `unwind.testing.context`, with the clock of the test."""
 
     def __call__(self, obj: Object, **more: Any) -> DeleteContext:
-        """What a deleter of this object is given."""
+        """The context for a deleter of this object."""
 
 
 @pytest.fixture
 def still_clock() -> StillClock:
-    """A clock that stands still until it is told to go on."""
+    """A clock that stands still until it is advanced."""
     return StillClock()
 
 
 @pytest.fixture
 def deleting(still_clock: StillClock) -> Deleting:
-    """What a deleter is given: `deleting(obj)`. It goes by `still_clock`."""
+    """Creates the context of a deleter: `deleting(obj)`. It uses `still_clock`."""
 
     def given(obj: Object, **more: Any) -> DeleteContext:
         return context(obj, **{"clock": still_clock, **more})

@@ -1,4 +1,4 @@
-"""Watches over objects in memory: what happens is told at once, and a test can say that something has happened."""
+"""Watches on objects in memory: changes are reported at once, and tests can trigger events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Following(Watches):
-    """What is waited for, and whom to tell. It opens nothing, and needs no loop."""
+    """Subscriptions to objects in memory. It opens nothing, and needs no event loop."""
 
     def __init__(self, objects: Objects, *, clock: Clock, cluster: str) -> None:
         super().__init__(objects.client, cluster=cluster, clock=clock)
@@ -41,13 +41,13 @@ class Following(Watches):
         await checkpoint()
 
     def fire(self) -> None:
-        """Have it told to everyone that something has changed."""
+        """Notify all subscriptions of changes."""
         for one in list(self._waiting):
             if isinstance(one, Changes):
                 one.tell()
 
     def changed(self, resource: Resource, obj: Object) -> None:
-        """Tell whom it concerns that an object is there, or is not as it was."""
+        """Notify the subscriptions of an object that was added or changed."""
         metadata = obj["metadata"]
         for one in list(self._waiting):
             if (
@@ -59,7 +59,7 @@ class Following(Watches):
                 one.tell()
 
     def removed(self, resource: Resource, obj: Object) -> None:
-        """Tell whom it concerns that an object is gone."""
+        """Notify the subscriptions of an object that was removed."""
         self.changed(resource, obj)
         for one in list(self._waiting):
             if isinstance(one, _Absence) and one.uid == obj["metadata"]["uid"]:
@@ -74,13 +74,13 @@ class Following(Watches):
 
     @property
     def waiting(self) -> int:
-        """How many wait for something."""
+        """Number of subscriptions."""
         return len(self._waiting)
 
 
 class _Absence(Absence):
     def __init__(self, following: Any, resource: Resource, key: Key, uid: str) -> None:
-        # It asks nothing of what it belongs to but to be let go, and below, what is seen.
+        # It only needs to be removed from what it belongs to and, below, to read the current state.
         Subscription.__init__(self, following)
         self.resource = resource
         self.key = key

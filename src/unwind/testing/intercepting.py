@@ -1,4 +1,4 @@
-"""Stands between a program and an API server and sees every request: to end the program before or after one."""
+"""A proxy between a program and an API server that sees every request, to end the program before or after one."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     Seen = Callable[[str, str, bytes], Awaitable[None]]
 
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
-# What belongs to one connection, and not to the request that is passed on.
+# Headers of one connection, which are not forwarded.
 _OWN = {"host", "connection", "transfer-encoding", "content-length", "content-encoding", "keep-alive", "authorization"}
 
 
 class Interceptor:
-    """Passes requests on to an API server with rights of its own; use it as an async context manager.
+    """Forwards requests to an API server with its own credentials; use it as an async context manager.
 
-    TLS ends here, which is how it sees them: `connection` is what the program has to use.
+    TLS ends here, which makes the requests visible: the program must use `connection`.
     """
 
     def __init__(self, server: Connection, *, before: Seen, after: Seen) -> None:
-        """`before` is awaited with the method, the path and the body of every write before it is passed on, `after`
-        when it was answered, before the program has the answer. What they raise becomes the answer."""
+        """`before` is awaited with the method, path and body of every write before it is forwarded, `after` when it was
+        answered, before the program gets the response. What they raise becomes the response."""
         self._server = server
         self._before = before
         self._after = after
@@ -44,7 +44,7 @@ class Interceptor:
 
     @property
     def connection(self) -> Connection:
-        """The way in, for the program."""
+        """The connection for the program."""
         return Connection(server=f"https://127.0.0.1:{self._port}", authority=self._authority.certificate)
 
     async def __aenter__(self) -> Self:
@@ -54,7 +54,7 @@ class Interceptor:
         )
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_route("*", "/{path:.*}", self._pass)
-        # A program that is gone must not leave its watches behind.
+        # A program that has ended must not leave its watches behind.
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls())
@@ -100,7 +100,7 @@ class Interceptor:
                 return web.Response(status=answer.status, headers=passed, body=content)
             response = web.StreamResponse(status=answer.status, headers=passed)
             await response.prepare(request)
-            with suppress(ConnectionError):  # whoever asked is gone
+            with suppress(ConnectionError):  # the client is gone
                 async for piece in answer.content.iter_any():
                     await response.write(piece)
             return response

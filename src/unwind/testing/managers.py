@@ -1,8 +1,8 @@
-"""The manager's identity in tests: its ServiceAccount, with exactly the rights that `unwind install` renders.
+"""The manager's identity in tests: its ServiceAccount, with exactly the permissions that `unwind install` grants.
 
-Give an in-process manager `manager_client(…)`, and a manager in a process of its own `manager_kubeconfig(…)`. Keep the
-administrator's client for what people and the set-up of a test do. `check_requests` finds the requests of managers that
-were sent with other rights, or that RBAC refused.
+Use `manager_client(…)` for an in-process manager, and `manager_kubeconfig(…)` for one in its own process. Use the
+administrator's client for users and for the set-up of a test. `check_requests` finds requests of managers that were
+sent with other permissions, or that RBAC refused.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ if TYPE_CHECKING:
     from unwind.local.auditing import Entry
     from unwind.local.cluster import Cluster
 
-# The ServiceAccount comes last: where it is, its rights are.
+# The ServiceAccount is last: if it exists, its permissions do, too.
 _RIGHTS = (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ROLES, ROLE_BINDINGS, SERVICE_ACCOUNTS)
 _HEEDED_WITHIN = 60.0
 
 
 def manager_user(namespace: str) -> str:
-    """The user name of the manager that runs in a namespace."""
+    """The user name of the manager in a namespace."""
     return f"system:serviceaccount:{namespace}:{MANAGER}"
 
 
-# Its rights
+# Permissions
 
 
 async def install_rights(admin: Client, namespace: str) -> None:
-    """Install the manager's ServiceAccount, roles and bindings for a namespace. To be called any number of times."""
+    """Install the manager's ServiceAccount, roles and bindings in a namespace. Idempotent."""
     with suppress(AlreadyExistsError):
         await admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     for manifest in _rendered(namespace):
@@ -68,7 +68,7 @@ async def install_rights(admin: Client, namespace: str) -> None:
 
 
 async def remove_rights(admin: Client, namespace: str) -> None:
-    """Remove what is cluster-scoped of a manager's rights; the rest goes with the namespace."""
+    """Delete the cluster-scoped permissions of a manager; the others are deleted with the namespace."""
     try:
         await admin.get(SERVICE_ACCOUNTS, MANAGER, namespace=namespace)
     except NotFoundError:
@@ -83,7 +83,7 @@ async def remove_rights(admin: Client, namespace: str) -> None:
 
 
 async def grant(admin: Client, name: str, *rights: Right) -> str:
-    """Grant more rights to every manager, as a person does: by a ClusterRole with the label for aggregation.
+    """Grant more permissions to every manager, as a user would: by a ClusterRole with the aggregation label.
 
     Returns the uid of the ClusterRole.
     """
@@ -100,7 +100,7 @@ async def grant(admin: Client, name: str, *rights: Right) -> str:
 
 @asynccontextmanager
 async def granting(admin: Client, name: str, *rights: Right) -> AsyncIterator[None]:
-    """Grant more rights to every manager until the end of the block."""
+    """Grant more permissions to every manager within the block."""
     uid = await grant(admin, name, *rights)
     try:
         yield
@@ -116,12 +116,12 @@ def _rendered(namespace: str) -> list[Object]:
     return sorted(found, key=lambda one: _RIGHTS.index(resource_of(one)))
 
 
-# Its clients
+# Clients
 
 
 async def manager_connection(admin: Client, namespace: str) -> Connection:
-    """The connection of the manager of a namespace; its rights are installed and in effect, with those of every
-    ClusterRole that has the label for aggregation."""
+    """The connection of the manager of a namespace; its permissions are installed and in effect, including those of
+    every ClusterRole with the aggregation label."""
     try:
         token = await _token(admin, namespace)
     except NotFoundError:
@@ -136,14 +136,14 @@ async def manager_connection(admin: Client, namespace: str) -> Connection:
 
 @asynccontextmanager
 async def manager_client(admin: Client, namespace: str) -> AsyncIterator[Client]:
-    """A client with the identity and the rights of the manager of a namespace.
+    """A client with the identity and the permissions of the manager of a namespace.
 
-    A client that is not an administrator's is used as it is: it was made for a manager with other rights.
+    A client that is not an administrator's is used as it is: it was created for a manager with other permissions.
     """
     if not is_administrator(admin.connection):
         yield admin
         return
-    # Its transport is not taken over: make such a client with `manager_connection`.
+    # Its transport is not reused: create such a client with `manager_connection`.
     assert type(admin) is Client and isinstance(admin._transport, HttpTransport)  # noqa: S101, PT018, SLF001
     connection = await manager_connection(admin, namespace)
     async with Client(connection, user_agent=MANAGER_USER_AGENT) as client:
@@ -160,7 +160,7 @@ async def manager_kubeconfig(cluster: Cluster, namespace: str) -> Path:
 
 
 def is_administrator(connection: Connection, cluster: str = "") -> bool:
-    """Whether a connection has all rights: in one local cluster, or in whatever cluster it leads to."""
+    """Whether a connection has all permissions: in one local cluster, or in whatever cluster it leads to."""
     if connection.certificate is None or connection.authority is None:
         return False
     groups = _subject(connection.certificate, NameOID.ORGANIZATION_NAME)
@@ -181,8 +181,9 @@ async def _token(admin: Client, namespace: str) -> str:
 
 
 async def _until_in_effect(client: Client, namespace: str, aggregated: list[Object]) -> None:
-    """RBAC is in effect a moment after it was written; by a clock that stands still, nothing is tried again."""
-    # One rule of each role: a role is in effect as a whole.
+    """Wait until RBAC is in effect, a moment after it was written: with a clock that stands still, nothing is
+    retried."""
+    # One rule per role: a role takes effect as a whole.
     roles = [role for role in (*_rendered(namespace), *aggregated) if role.get("rules")]
     wanted = [_first(role["rules"][0], role["metadata"].get("namespace", "")) for role in roles]
     try:
@@ -194,7 +195,7 @@ async def _until_in_effect(client: Client, namespace: str, aggregated: list[Obje
                     return
                 await asyncio.sleep(0.02)
     except TimeoutError:
-        raise AssertionError(f"the manager of {namespace} does not have these rights: {wanted}") from None
+        raise AssertionError(f"the manager of {namespace} does not have these permissions: {wanted}") from None
 
 
 def _first(rule: Object, namespace: str) -> Object:
@@ -222,7 +223,7 @@ async def _may(client: Client, asked: Object) -> bool:
     return allowed
 
 
-# Its requests
+# Requests
 
 
 class _Window(msgspec.Struct):
@@ -236,8 +237,8 @@ _expected: list[_Window] = []
 
 @contextmanager
 def expecting_refusals(*resources: str) -> Iterator[None]:
-    """Until the end of the block, RBAC may refuse a manager's requests for these resources (plural names), or for any
-    if none are given: an API server that starts knows of no rights at first."""
+    """Within the block, RBAC may refuse a manager's requests for these resources (plural names), or for any if none are
+    given: a starting API server knows no permissions at first."""
     window = _Window(resources, datetime.now(UTC))
     _expected.append(window)
     try:
@@ -247,7 +248,7 @@ def expecting_refusals(*resources: str) -> Iterator[None]:
 
 
 def check_requests(cluster: Cluster) -> None:
-    """Raise if a manager sent requests with all rights, or if RBAC refused one that no test expected."""
+    """Raise if a manager sent requests with all permissions, or if RBAC refused one that no test expected."""
     found = Counter(filter(None, map(_wrong, cluster.audit.entries(containing=_MARKS))))
     if found:
         told = "\n".join(f"  {count} times: {what}" for what, count in sorted(found.items()))
@@ -259,7 +260,7 @@ _MARKS = (MANAGER_USER_AGENT.encode(), f'{_ACCOUNT}"'.encode())
 
 
 def _wrong(entry: Entry) -> str:
-    """What is wrong with a request; empty if nothing is, or if it is no manager's."""
+    """What is wrong with a request; empty if nothing is, or if it is not a manager's."""
     account = entry.username.startswith("system:serviceaccount:") and entry.username.endswith(_ACCOUNT)
     if not account and entry.user_agent != MANAGER_USER_AGENT:
         return ""
@@ -267,10 +268,10 @@ def _wrong(entry: Entry) -> str:
     resource = f"{ref.resource}/{ref.subresource}" if ref.subresource else ref.resource
     what = f"{entry.verb} {resource}.{ref.group}".rstrip(".")
     if set(ALL_RIGHTS) & set(entry.user.groups):
-        return f"{what}, as {entry.username} with all rights"
+        return f"with all permissions: {what}, as {entry.username}"
     if entry.unauthorized and not _is_expected(entry):
         where = f" in namespace {ref.namespace}" if ref.namespace else ""
-        return f"{what} {ref.name}{where}, refused to {entry.username}"
+        return f"refused by RBAC: {what} {ref.name}{where}, as {entry.username}"
     return ""
 
 

@@ -1,7 +1,7 @@
-"""A stand-in for an API server: a few objects in memory, behind the real client. For deleters that run without one.
+"""A fake API server: objects in memory, behind the real client. For deleters that run without a cluster.
 
-It does what deletions need: uids and versions, preconditions, finalizers, generations, owners. It checks no schema and
-admits everything; what depends on more is tested on a real one (`unwind.testing.plugin`).
+It implements what deletions need: uids and versions, preconditions, finalizers, generations, owners. It checks no
+schema and admits everything; test anything else on a real one (`unwind.testing.plugin`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Target(NamedTuple):
 
 
 class Objects:
-    """Some objects, and the server that has them: `client` and `watches` lead to it.
+    """Objects, and the server that holds them: `client` and `watches` lead to it.
 
     Every request can be interrupted before it has done anything, and after.
     """
@@ -60,12 +60,12 @@ class Objects:
     def __init__(
         self, *objects: Object, resources: Iterable[Resource] = (), clock: Clock | None = None, cluster: str = "standin"
     ) -> None:
-        """`resources`: kinds whose plural is not just the kind with an s, or of which there is no object yet."""
+        """`resources`: kinds whose plural is not just the kind with an s, or that have no object yet."""
         self.clock = clock or StillClock()
         self.client = Client(Connection(server="https://objects.invalid"), transport=self)
         self.watches = Following(self, clock=self.clock, cluster=cluster)
         self.requests: list[str] = []
-        """What was asked for, in order: `PATCH /apis/apps/v1/namespaces/default/deployments/web`."""
+        """The requests in order: `PATCH /apis/apps/v1/namespaces/default/deployments/web`."""
         self._resources = [*resources, *_KNOWN]
         self._objects: dict[tuple[Resource, str, str], Object] = {}
         self._versions = count(1)
@@ -74,10 +74,10 @@ class Objects:
         for obj in objects:
             self.put(obj)
 
-    # What a test does, as somebody else
+    # Actions of a test, as another client
 
     def put(self, obj: Object) -> Object:
-        """Have it there; what it lacks (a uid, a version) it is given."""
+        """Add an object; a missing uid or version is set."""
         resource = self.resource(obj)
         made: Object = copy.deepcopy(obj)
         metadata = made["metadata"]
@@ -89,26 +89,27 @@ class Objects:
         return copy.deepcopy(made)
 
     def get(self, resource: Resource, name: str, *, namespace: str = "default") -> Object | None:
-        """The object, or None if it is not there."""
+        """The object; None if it does not exist."""
         found = self._objects.get(_key(resource, namespace, name))
         return copy.deepcopy(found)
 
     def change(self, resource: Resource, name: str, patch: Object, *, namespace: str = "default") -> None:
-        """Merge something into an object."""
+        """Merge a patch into an object."""
         self._merge(resource, self._objects[_key(resource, namespace, name)], patch)
 
     def remove(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
-        """Have it gone, whatever holds it."""
+        """Remove an object, even if it has finalizers."""
         obj = self._objects.pop(_key(resource, namespace, name), None)
         if obj is not None:
             self.watches.removed(resource, obj)
 
     def all(self, resource: Resource) -> list[Object]:
-        """All that are there."""
+        """All objects of a resource."""
         return [copy.deepcopy(obj) for (kind, _, _), obj in self._objects.items() if kind == resource]
 
     def settle(self) -> None:
-        """Do what a cluster's garbage collector does: take what has lost its owner, and then the owner that waits."""
+        """Act as the garbage collector: delete objects without an owner, and then owners that waited for their
+        dependents."""
         for (resource, namespace, name), obj in list(self._objects.items()):
             owners = obj["metadata"].get("ownerReferences") or ()
             if owners and not any(self._stays(one["uid"]) for one in owners):
@@ -121,7 +122,7 @@ class Objects:
                 self._merge(resource, obj, {"metadata": {"finalizers": left or None}})
 
     def left(self) -> dict[str, Object]:
-        """All that is there by its path, without what differs from one run to the next: uids, versions, times."""
+        """All objects by path, without what differs between runs: uids, versions, times."""
         return {
             resource.path(name, namespace=namespace): {
                 **obj,
@@ -131,7 +132,7 @@ class Objects:
         }
 
     def resource(self, obj: Object) -> Resource:
-        """How the object's kind is served."""
+        """The resource of an object's kind."""
         for one in self._resources:
             if (one.api_version, one.kind) == (obj["apiVersion"], obj["kind"]):
                 return one
@@ -142,7 +143,7 @@ class Objects:
         self._resources.append(made)
         return made
 
-    # What the client sees
+    # The server
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
@@ -157,7 +158,7 @@ class Objects:
     async def stream(
         self, target: str, *, headers: Mapping[str, str], silence: float
     ) -> AsyncIterator[Answer | AsyncIterator[list[bytes]]]:
-        yield Answer(405, b"a stand-in has no streams; ctx.changes(...) and ctx.watches tell what happens")
+        yield Answer(405, b"the fake has no streams; use ctx.changes(...) or ctx.watches")
 
     async def close(self) -> None:
         pass  # there is no connection
@@ -204,7 +205,7 @@ class Objects:
         wanted = where.query.get("labelSelector", "")
         selects = _selector(wanted)
         if where.query.get("fieldSelector") or selects is None:
-            raise _Refusal(400, "BadRequest", "a stand-in selects by key=value only, or by one key in (values)")
+            raise _Refusal(400, "BadRequest", "the fake selects only by key=value, or by one key in (values)")
         items = [
             obj
             for (resource, namespace, _), obj in self._objects.items()
@@ -217,7 +218,7 @@ class Objects:
 
     def _on_post(self, where: _Target, body: Object) -> Object:
         if where.subresource:
-            raise _Refusal(405, "MethodNotAllowed", f"a stand-in has no {where.subresource}")
+            raise _Refusal(405, "MethodNotAllowed", f"the fake has no subresource {where.subresource}")
         name = body["metadata"]["name"]
         if _key(where.resource, where.namespace, name) in self._objects:
             raise _Refusal(409, "AlreadyExists", f"{name} already exists")
@@ -225,7 +226,7 @@ class Objects:
 
     def _on_patch(self, where: _Target, body: Any) -> Object:
         if isinstance(body, list):
-            raise _Refusal(415, "UnsupportedMediaType", "a stand-in takes no JSON patches, only merge patches")
+            raise _Refusal(415, "UnsupportedMediaType", "the fake supports only merge patches, no JSON patches")
         if where.subresource == "status":
             body = {key: body[key] for key in ("metadata", "status") if key in body}
         obj = self._found(where)
@@ -240,7 +241,7 @@ class Objects:
         return left or {"kind": "Status", "status": "Success"}
 
     def _delete(self, resource: Resource, namespace: str, name: str, *, propagation: str) -> Object | None:
-        """The object, if something still holds it."""
+        """The object, if it still has finalizers."""
         obj = self._objects[_key(resource, namespace, name)]
         metadata = obj["metadata"]
         finalizers = [*(metadata.get("finalizers") or [])]
@@ -285,7 +286,7 @@ class Objects:
         self.watches.changed(resource, obj)
 
     def _stays(self, uid: str) -> bool:
-        """Whether there is an owner with this uid that does not wait for what it owns to go first."""
+        """Whether an owner with this uid exists that does not wait for its dependents."""
         return any(
             obj["metadata"]["uid"] == uid
             and not (obj["metadata"].get("deletionTimestamp") and _FOREGROUND in obj["metadata"].get("finalizers", ()))
@@ -321,7 +322,7 @@ class Objects:
 
 
 def _selector(wanted: str) -> Callable[[dict[str, str]], bool] | None:
-    """Whether labels are selected; None for a selector that a stand-in does not know."""
+    """A predicate for labels; None for a selector that the fake does not support."""
     if found := re.fullmatch(r"(\S+) in \(([^()]*)\)", wanted):
         key, values = found[1], set(found[2].split(","))
         return lambda labels: labels.get(key) in values
@@ -336,7 +337,7 @@ def _key(resource: Resource, namespace: str | None, name: str) -> tuple[Resource
 
 
 def _merged(obj: Object, patch: Object) -> None:
-    """Merge as RFC 7386 says: null takes out, objects merge, everything else is set."""
+    """Merge as in RFC 7386: null removes, objects merge, everything else is set."""
     for key, value in patch.items():
         if value is None:
             obj.pop(key, None)

@@ -1,6 +1,6 @@
-"""Pytest fixtures on a real control plane: put `pytest_plugins = ["unwind.testing.plugin"]` into a conftest.py.
+"""Pytest fixtures on a real control plane: add `pytest_plugins = ["unwind.testing.plugin"]` to a conftest.py.
 
-Tests and fixtures share one event loop for the session, because the plane lives on it: set
+Tests and fixtures share one event loop for the session, because the plane runs on it: set
 `asyncio_default_fixture_loop_scope` and `asyncio_default_test_loop_scope` to `session`.
 """
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 
-# The ones that need no plane.
+# The fixtures that need no plane.
 pytest_plugins = ["unwind.testing.fixtures"]
 
 
 @pytest.fixture(scope="session")
 def plane_shape() -> Shape:
-    """What the plane consists of; override it in a conftest.py."""
+    """The components of the plane; override it in a conftest.py."""
     return Shape(members=1)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def plane(plane_shape: Shape) -> AsyncIterator[Plane]:
-    """The one plane of this session. At the end, the requests of all managers on it are checked."""
+    """The plane of this session. At the end, the requests of all managers on it are checked."""
     async with running(plane_shape, announce=print) as plane:
         yield plane
         for cluster in plane.clusters():
@@ -50,7 +50,7 @@ async def plane(plane_shape: Shape) -> AsyncIterator[Plane]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def namespace(plane: Plane) -> AsyncIterator[str]:
-    """A namespace of the management cluster for one test. It is deleted afterwards, which nobody waits for."""
+    """A namespace of the management cluster for one test. It is deleted afterwards, without waiting."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     await plane.management.create_namespace(name)
     yield name
@@ -67,7 +67,7 @@ async def _delete_namespace(client: Client, name: str) -> None:
     for summary in summaries:
         meta = summary["metadata"]
         free = {"metadata": {"uid": meta["uid"], "finalizers": None}}
-        with suppress(NotFoundError):  # it is gone already
+        with suppress(NotFoundError):  # it is already gone
             await client.patch(CLUSTER_SUMMARIES, meta["name"], free, namespace=name)
             if not meta.get("deletionTimestamp"):
                 await client.delete(CLUSTER_SUMMARIES, meta["name"], uid=meta["uid"], namespace=name)
@@ -78,14 +78,14 @@ async def _delete_namespace(client: Client, name: str) -> None:
             except ApiError as error:
                 if error.code != 403:
                     raise
-                await asyncio.sleep(0.05)  # the policy has not seen yet that they are gone
+                await asyncio.sleep(0.05)  # the policy does not see their absence yet
             else:
                 return
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def fresh_member(plane: Plane) -> AsyncIterator[Cluster]:
-    """A member that no other test has seen."""
+    """A member that no other test has used."""
     member = await plane.add_member(f"fresh-{uuid.uuid4().hex[:8]}")
     yield member
     try:

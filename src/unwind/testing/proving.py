@@ -1,4 +1,4 @@
-"""Proofs for deleters: that a crash changes nothing, and that no finalizer goes too early."""
+"""Proofs for deleters: a crash changes nothing, and no finalizer is removed too early."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ STANDSTILL = 30.0
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What was proven."""
+    """The result of a proof."""
 
     end: Gone | Kept
-    """How the deletion ends, every time."""
+    """The outcome of the deletion, the same in every run."""
     state: Any
-    """What `state` of the world says in the end, every time. That it is what was wanted is for you to say."""
+    """The final result of `state`, the same in every run. Assert yourself that it is the expected one."""
     objects: dict[str, Object] | None
-    """The objects that are left in the end, by their paths; None if they are on a real server."""
+    """The remaining objects by path; None if they are on a real server."""
     crashes: tuple[str, ...]
-    """Where the process died, once each."""
+    """The places of the crashes, each once."""
 
 
 async def prove_idempotent(
     fresh: Callable[[], World | Awaitable[World]], *, entries: int = ENTRIES, standstill: float = STANDSTILL
 ) -> Proof:
-    """Raise AssertionError unless the deletion ends the same way, and leaves the same world, wherever it is crashed.
+    """Raise AssertionError unless the deletion has the same outcome and final state wherever it crashes.
 
-    It is run to its end once. Then, in a fresh world for each, it dies at its first await, its second, and so on to the
-    last, is entered again with nothing but what was written down, and run to the end; and then once more after the end.
-    `fresh` makes a world; it is called for every run. `entries`: how often the chain may be entered before it counts as
-    one that does not end; `standstill`: real seconds after which an await counts as one that does not return.
+    It runs to its end once. Then, each time in a fresh world, it crashes at its first await, its second, and so on to
+    the last, resumes with only what was saved, and runs to the end; and then once more after the end. `fresh` creates a
+    world and is called for every run. `entries`: how often the chain may run before it counts as endless; `standstill`:
+    real seconds after which an await counts as hanging.
     """
     world = await _made(fresh)
     async with Life() as life:
         try:
             expected = await world.finish(life, entries=entries, within=standstill)
         except Stuck as stuck:
-            raise AssertionError(f"without any crash: {stuck}") from None
+            raise AssertionError(f"without a crash: {stuck}") from None
     picture = await world.picture()
-    await _the_same(world, expected, picture, "entered once more after the end", entries, standstill)
+    await _the_same(world, expected, picture, "run once more after the end", entries, standstill)
 
     crashes = []
     for n in count(1):
@@ -67,13 +67,13 @@ async def prove_idempotent(
                 end = await world.finish(life, entries=entries, within=standstill)
             except Died:
                 where = world.where(life)
-                told = f"crashed at {where} (await number {n}), and entered again"
+                told = f"crashed at {where} (await number {n}), then resumed"
                 await _the_same(world, expected, picture, told, entries, standstill)
                 await _the_same(world, expected, picture, f"{told}, and once more after the end", entries, standstill)
                 crashes.append(where)
                 continue
             except Stuck as stuck:
-                raise AssertionError(f"without any crash, in a fresh world: {stuck}") from None
+                raise AssertionError(f"without a crash, in a fresh world: {stuck}") from None
         await _compare(world, expected, picture, end, "run in a fresh world")
         break
     return Proof(expected, *picture, tuple(crashes))
@@ -86,10 +86,11 @@ async def prove_patient(
     entries: int = ENTRIES,
     standstill: float = STANDSTILL,
 ) -> None:
-    """Raise AssertionError unless the deleters say Gone only after `next` has, so that no finalizer goes too early.
+    """Raise AssertionError unless the deleters return Gone only after `next` has, so that no finalizer is removed
+    early.
 
-    In place of `next` they are given every way in which a deletion can be unfinished: none of them may come out as Gone
-    or Kept. Then they are given Gone: that is what has to come out, or with `kept` a Kept.
+    Instead of `next` they get every way in which a deletion can be incomplete: none of them may result in Gone or Kept.
+    Then they get Gone: the result must be Gone, or with `kept` a Kept.
     """
     for unfinished in (
         Again("it is still there", after=1),
@@ -109,14 +110,14 @@ async def prove_patient(
         try:
             end = await world.finish(life, entries=entries, within=standstill)
         except Stuck as stuck:
-            raise AssertionError(f"next says Gone, and {stuck}") from None
+            raise AssertionError(f"next returned Gone, but {stuck}") from None
     if isinstance(end, Kept) and script.calls and not kept:
-        raise AssertionError(f"next says Gone, and what comes out is {end!r}")
+        raise AssertionError(f"next returned Gone, but the result is {end!r}")
 
 
 async def _stays(world: World, script: Script, unfinished: BaseException, entries: int, standstill: float) -> None:
-    """Enter the chain a few times, the end of which is never come to."""
-    told, said = f"next says {unfinished!r}", ""
+    """Run the chain a few times while its end is never reached."""
+    told, said = f"next raised {unfinished!r}", ""
     async with Life() as life:
         for _ in range(entries):
             calls = len(script.calls)
@@ -125,27 +126,29 @@ async def _stays(world: World, script: Script, unfinished: BaseException, entrie
             except asyncio.CancelledError:
                 current = asyncio.current_task()
                 if current and current.cancelling():
-                    raise  # it was ourselves who were cancelled
-                return  # it let through what cancels it
+                    raise  # this task itself was cancelled
+                return  # it passed the cancellation on
             except TimeoutError:
-                raise AssertionError(f"{told}, and it stands still at {world.where(life)}") from None
+                raise AssertionError(f"{told}, and the deleter hangs at {world.where(life)}") from None
             if isinstance(result, Gone):
                 how = told if len(script.calls) > calls else "next was not called"
-                told = f"it says {result!r}, though {how}: the finalizer would go too early"
+                told = f"the deleter returned {result!r} although {how}: the finalizer would be removed too early"
                 raise AssertionError(told)  # noqa: TRY004 - no type is wrong
             if isinstance(result, Kept):
                 if not script.calls:
                     return  # it never meant to delete it
-                raise AssertionError(f"{told}, and it says {result!r}: the finalizer would go too early")
+                raise AssertionError(
+                    f"{told}, and the deleter returned {result!r}: the finalizer would be removed too early"
+                )
             said = result.reason if isinstance(result, Waiting) else result.message
             if len(script.calls) > 1:
-                return  # entered twice up to the end, and nothing came of it
+                return  # it reached the end twice, without a result
             try:
                 await world.pause(result)
             except Stuck as stuck:
                 raise AssertionError(f"{told}: {stuck}") from None
     if not script.calls:
-        raise AssertionError(f"it was entered {entries} times and never called next: {said}")
+        raise AssertionError(f"the chain ran {entries} times and never called next: {said}")
 
 
 async def _the_same(
@@ -161,14 +164,14 @@ async def _the_same(
 
 async def _compare(world: World, expected: Outcome, picture: Picture, end: Outcome, told: str) -> None:
     if _essence(end) != _essence(expected):
-        raise AssertionError(f"{told}: it ends with {end!r}, and not with {expected!r}")
-    for what, was, found in zip(("the state", "the objects left"), picture, await world.picture(), strict=True):
+        raise AssertionError(f"{told}: the outcome is {end!r} instead of {expected!r}")
+    for what, was, found in zip(("the state", "the remaining objects"), picture, await world.picture(), strict=True):
         if was != found:
-            raise AssertionError(f"{told}: {what} should be\n{pformat(was)}\nand is\n{pformat(found)}")
+            raise AssertionError(f"{told}: {what} should be\n{pformat(was)}\nbut is\n{pformat(found)}")
 
 
 def _essence(end: Outcome) -> object:
-    """What counts of an end: how it is known that something is gone may differ from one run to the next."""
+    """What must be equal: how an absence is known may differ between runs."""
     return Gone if isinstance(end, Gone) else (end.reason, end.by)
 
 

@@ -1,4 +1,4 @@
-"""A way to a server that can be cut, held up or closed: bad days, made on purpose."""
+"""A TCP proxy to a server that can be cut, stalled or closed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class Proxy:
-    """Passes connections on loopback through to a server; use it as an async context manager.
+    """Forwards connections on loopback to a server; use it as an async context manager.
 
-    TLS goes through untouched, so that clients verify the server behind it.
+    TLS passes through untouched, so that clients verify the server behind it.
     """
 
     def __init__(self, server: str) -> None:
@@ -43,24 +43,24 @@ class Proxy:
         return f"https://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
 
     def lead_to(self, server: str) -> None:
-        """From now on new connections lead to another server; those that there are stay."""
+        """Lead new connections to another server; existing ones stay."""
         self._target = _target(server)
 
     def hold(self) -> None:
-        """From now on nothing goes through, in either direction, and nobody is told."""
+        """Stop forwarding in both directions, silently."""
         self._flowing.clear()
 
     def resume(self) -> None:
-        """Let everything through again, what was held up first."""
+        """Forward again, first what was held back."""
         self._flowing.set()
 
     def cut(self) -> None:
-        """End every connection there is."""
+        """Close all connections."""
         for connection in self._connections:
             connection.cancel()
 
     def close(self) -> None:
-        """End every connection, and every new one at once."""
+        """Close all connections, and every new one at once."""
         self._open = False
         self.cut()
 
@@ -80,7 +80,7 @@ class Proxy:
                     directions.create_task(self._pass(reader, onward))
                     directions.create_task(self._pass(back, writer))
         except* (OSError, asyncio.CancelledError):
-            pass  # one of the two sides has gone, or we were told to cut it
+            pass  # one of the two sides is gone, or the connection was cut
         finally:
             self._connections.discard(task)
             for side in (writer, onward):
@@ -92,7 +92,7 @@ class Proxy:
             await self._flowing.wait()
             sink.write(data)
             await sink.drain()
-        raise ConnectionResetError  # one direction that ends ends both
+        raise ConnectionResetError  # the end of one direction ends both
 
 
 def _target(server: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""A `next` that plays what it is told, and a way to make every call a place where a process may die."""
+"""A scripted `next`, and a wrapper that lets a proof crash at every call."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Turn = Gone | Kept | BaseException
-"""What a scripted `next` does when it is called: exceptions are raised, the others returned."""
+"""What a scripted `next` does: exceptions are raised, other values returned."""
 
 
 async def checkpoint() -> None:
-    """Suspend for a moment. A proof can let the process die here."""
+    """Suspend for a moment. A proof can crash here."""
     await asyncio.sleep(0)
 
 
 class Call(msgspec.Struct, frozen=True):
-    """What `next` was called with."""
+    """The arguments of a call of `next`."""
 
     ctx: Any
     obj: Any
 
 
 class Script:
-    """A `next` that plays one turn a call, and the last one again and again: `Script(Again("…", after=3), Gone())`."""
+    """A `next` that plays one turn per call and repeats the last one: `Script(Again("…", after=3), Gone())`."""
 
     def __init__(self, *turns: Turn) -> None:
         self.turns = turns or (Gone("as scripted"),)
@@ -48,27 +48,27 @@ class Script:
         return said(turn)
 
     def play(self, ctx: DeleteContext, obj: Any) -> Turn:
-        """What this call comes to, as a value."""
+        """The turn of this call, as a value."""
         turn = self.turns[min(len(self.calls), len(self.turns) - 1)]
         self.calls.append(Call(ctx, obj))
         return turn
 
     @property
     def last(self) -> Turn | None:
-        """What was played last; None if nothing was."""
+        """The last turn; None before the first call."""
         return self.turns[min(len(self.calls), len(self.turns)) - 1] if self.calls else None
 
 
 def said(turn: Turn) -> Gone | Kept:
     """Return what a turn returns, or raise what it raises."""
     if isinstance(turn, BaseException):
-        # Without the frames of the times that it was raised before.
+        # Without the traceback of earlier raises.
         raise turn.with_traceback(None)
     return turn
 
 
 class ScriptedEnd:
-    """The end of a chain that plays a script; `gone` is called in the moment in which the thing disappears."""
+    """The end of a chain that plays a script; `gone` is called at the moment the object disappears."""
 
     name = "scripted"
     clients: tuple[object, ...] = ()
@@ -86,7 +86,7 @@ class ScriptedEnd:
         return said(turn)
 
     async def sighting(self, ctx: DeleteContext, obj: Any) -> Sighting:
-        """Look whether the script has come to `Gone`."""
+        """Check whether the script has reached `Gone`."""
         if isinstance(self.script.last, Gone):
             return Sighting(Presence.ABSENT, "as scripted")
         return Sighting(
@@ -95,10 +95,10 @@ class ScriptedEnd:
 
 
 def interruptible(target: T) -> T:
-    """The same, but every `await` of one of its methods can be interrupted before it has done anything, and after.
+    """The same object, but every `await` of one of its methods can be interrupted before and after it acts.
 
-    For fakes that answer at once: without it no proof can let the process die between two of their calls. It is still
-    an instance of its class.
+    For fakes that answer at once: otherwise no proof could crash between two of their calls. It is still an instance of
+    its class.
     """
     made: Any = _Interruptible(target)
     return made  # type: ignore[no-any-return]
@@ -108,14 +108,14 @@ class _Interruptible:
     def __init__(self, target: object) -> None:
         object.__setattr__(self, "_target", target)
 
-    # So that isinstance, by which `ctx.client_of` finds a client, sees what is behind it.
+    # So that isinstance, which `ctx.client_of` uses, sees the class of the target.
     @property
     def __class__(self) -> type:
         return type(self._target)
 
     @__class__.setter
     def __class__(self, _: type) -> None:
-        raise TypeError("it is what it stands for")
+        raise TypeError("cannot change the class of an interruptible object")
 
     def __setattr__(self, name: str, value: object) -> None:
         setattr(self._target, name, value)

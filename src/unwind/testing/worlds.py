@@ -1,4 +1,4 @@
-"""A world in which one object is deleted, as often as a proof needs: entered, interrupted, entered again."""
+"""A world for proofs, in which one object is deleted: run, interrupted, resumed."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from unwind.kube.watches import Watches
     from unwind.testing.crashing import Life
 
-# How many times others get their turn before an event that has not happened counts as one that never will.
+# How many turns other tasks get before an event counts as one that never happens.
 _TURNS = 10
 
 
 Picture = tuple[Any, dict[str, Object] | None]
-"""What a world looks like: what its author says of it, and the objects that are left."""
+"""The state of a world: the result of `state`, and the remaining objects."""
 
 
 class Stuck(Exception):  # noqa: N818 - what a proof finds out
-    """The deletion does not come to an end."""
+    """The deletion does not end."""
 
 
 class HastyClock(StillClock):
-    """Nobody waits for it: who sleeps lets the time go by."""
+    """A clock on which every sleep advances the time at once."""
 
     async def sleep(self, seconds: float) -> None:
         await checkpoint()
@@ -61,10 +61,9 @@ class HastyClock(StillClock):
 
 
 class World:
-    """One object that is deleted by some deleters, and all that outlasts a crash while it is.
+    """One object that some deleters delete, and everything that survives a crash.
 
-    What is there: the objects, the memo, the clock. What is made anew for each entry: the context, the resolver, the
-    chain.
+    Survives: the objects, the memo, the clock. Created for each run: the context, the resolver, the chain.
     """
 
     def __init__(
@@ -80,15 +79,14 @@ class World:
         meanwhile: Callable[[], object] = lambda: None,
         live: tuple[Client, Watches, Resource] | None = None,
     ) -> None:
-        """`deleters`: functions, classes, instances, registrations; a chain of them goes by their order.
+        """`deleters`: functions, classes, instances, registrations, in the order of the chain.
 
-        `next`: what stands after them; without it, the object is deleted as on a cluster, with its finalizers and what
-        it owns. `objects`: what else is there. `clients`: found by `ctx.client_of(…)`.
-        `external`: the object stands for something outside, bears our finalizer and is there until the end; without it,
-        it is gone once it is deleted, and the deleters are entered with its tombstone.
-        `state`: what the world looks like beside its objects, compared with `==`. `meanwhile`: what others do while the
-        deletion waits, called at every wait. Both may be coroutine functions.
-        `live`: have it on a real server; `obj` is what was created there.
+        `next`: what follows them; by default the object is deleted as on a cluster, with its finalizers and dependents.
+        `objects`: other objects. `clients`: found by `ctx.client_of(…)`. `external`: the object represents an external
+        resource, has Unwind's finalizer and exists until the end; otherwise it is gone once it is deleted, and the
+        deleters get its tombstone. `state`: the state of the world besides its objects, compared with `==`.
+        `meanwhile`: what others do while the deletion waits, called at every wait. Both may be coroutine functions.
+        `live`: run on a real server; `obj` is what was created there.
         """
         self.clock = HastyClock()
         self.objects = objects if isinstance(objects, Objects) else Objects(*objects, clock=self.clock)
@@ -98,22 +96,22 @@ class World:
         self.resource = live[2] if live else self.objects.resource(self.obj)
         self.links = [link for one in deleters for link in _links(one)]
         self.memo: dict[str, str] = {}
-        """What the deleters remember, by `deleter.key`."""
+        """The memo of the deleters, by `deleter.key`."""
         self.state = state
         self.meanwhile = meanwhile
         self.patience = 30.0 if live else 0.0
-        """Real seconds that an event is waited for."""
+        """Real seconds to wait for an event."""
         self._clients = clients
         self._external = external
         self._policy = policy
         self._live = live
         if isinstance(next, Script):
-            # From its beginning: the same may have been played in another world.
+            # From its start: it may have been played in another world.
             next = Script(*next.turns)  # noqa: A001 - its name
         self.end: End = self._as_end(next) if next is not None else KubernetesEnd()
 
     def script(self, script: Script) -> None:
-        """Have it play the end of the chain from now on."""
+        """Play this script at the end of the chain from now on."""
         self.end = self._as_end(script)
 
     def _as_end(self, it: Script | End) -> End:
@@ -125,9 +123,9 @@ class World:
             self.objects.remove(self.resource, metadata["name"], namespace=metadata.get("namespace", ""))
 
     async def enter(self, *, believing: bool = True) -> Outcome:
-        """Enter the chain once, from the top, with nothing but what was written down.
+        """Run the chain once, from the start, with only what was saved.
 
-        Without `believing`, whatever the deleters return is taken for what they say.
+        Without `believing`, the result of the deleters is returned unchecked.
         """
         obj = await self._look()
         ctx = self._context(absent=obj is None)
@@ -138,7 +136,7 @@ class World:
         return await through(ctx, given)
 
     async def pause(self, result: Waiting | Failed) -> None:
-        """Let pass what the deletion waits for. Raises Stuck if it does not come."""
+        """Let happen what the deletion waits for. Raises Stuck if it does not happen."""
         met = self.meanwhile()
         if inspect.isawaitable(met):
             await met
@@ -147,45 +145,45 @@ class World:
             self.clock.advance(max(result.retry_after, 1.0))
             return
         if result.until is not None and not await self._happens(result.until) and result.after is None:
-            raise Stuck(f"it waits for something that does not happen: {result.reason}")
+            raise Stuck(f"it waits for an event that does not happen: {result.reason}")
         result.close()
         self.clock.advance(result.after or 0.0)
 
     async def finish(self, life: Life, *, entries: int, within: float) -> Outcome:
-        """Enter the chain until it comes to an end. Raises Stuck if that is not within so many entries, Died if the
-        life ends before."""
+        """Run the chain until it ends. Raises Stuck if it does not end within so many runs, Died if the process crashes
+        first."""
         said = ""
         for _ in range(entries):
             try:
                 result = await life.live(attempt(self.enter()), within=within)
             except TimeoutError:
-                raise Stuck(f"it stands still at {self.where(life)}") from None
+                raise Stuck(f"it hangs at {self.where(life)}") from None
             if isinstance(result, Gone | Kept):
                 return result
             said = result.reason if isinstance(result, Waiting) else result.message
             await self.pause(result)
-        raise Stuck(f"it was entered {entries} times and has not come to an end; the last time it said: {said}")
+        raise Stuck(f"the chain ran {entries} times without an end; the last result: {said}")
 
     async def picture(self) -> Picture:
-        """What the world looks like: what its author says, and the objects that are left."""
+        """The state of the world: the result of `state`, and the remaining objects."""
         state = self.state()
         if inspect.isawaitable(state):
             state = await state
-        # A copy: the world goes on, and its author may have handed out what changes with it.
+        # A copy: the world goes on, and the state may be a mutable value of the test.
         return copy.deepcopy((state, None if self._live else self.objects.left()))
 
     def where(self, life: Life) -> str:
-        """The line of a deleter that a life came to; if it was in none, the innermost line."""
+        """The line of a deleter that was reached; if none, the innermost line."""
         codes = [getattr(link.delete, "__code__", None) for link in self.links]
         deleters = {code.co_filename for code in codes if code}
         for files in (deleters, {inspect.getfile(type(self.end))}):
             for place in reversed(life.places):
                 if place.file in files:
                     return str(place)
-        return f"{life.places[-1]}, in none of the deleters" if life.places else "its beginning"
+        return f"{life.places[-1]}, outside of the deleters" if life.places else "its start"
 
     async def _look(self) -> Object | None:
-        """The object as it is now; None if it is seen to be absent."""
+        """The object as it is now; None if it is verified absent."""
         metadata = self.obj["metadata"]
         name, namespace = metadata["name"], metadata.get("namespace", "")
         if self._live is None:
@@ -228,7 +226,7 @@ class World:
 
 
 def _terminating(obj: Object) -> Object:
-    """As somebody has deleted it, and our finalizer holds it."""
+    """The object as after a DELETE, kept by Unwind's finalizer."""
     metadata = obj["metadata"]
     finalizers = dict.fromkeys([*(metadata.get("finalizers") or ()), str(Finalizer.EXTERNAL)])
     mark = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [*finalizers]}
@@ -240,11 +238,11 @@ async def _wait(event: Event) -> None:
 
 
 def _links(it: Any) -> list[Registration]:
-    """A deleter, however it is given, as a link of a chain."""
+    """A deleter in any form, as links of a chain."""
     try:
         return [one for one in registrations(it, source="test") if isinstance(one, Registration)]
     except UnwindError:
-        # Not marked, or an instance of a class that is.
+        # Not registered, or an instance of a registered class.
         delete = getattr(it, "delete", it)
         kind = it if inspect.isfunction(it) else type(it)
     try:

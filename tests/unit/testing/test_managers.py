@@ -40,7 +40,9 @@ def request(
 
 def test_a_request_that_rbac_refused_is_reported(tmp_path: Path) -> None:
     cluster = logged(tmp_path / "log", request(forbidden=True), request(forbidden=True, agent="another"))
-    with pytest.raises(AssertionError, match=r"2 times: create configmaps a in namespace shop, refused to system:serv"):
+    with pytest.raises(
+        AssertionError, match=r"2 times: refused by RBAC: create configmaps a in namespace shop, as system:serv"
+    ):
         check_requests(cluster)
 
 
@@ -61,6 +63,6 @@ def test_a_refusal_that_a_test_expects_is_not(tmp_path: Path) -> None:
 def test_a_manager_with_all_rights_is_reported_and_a_person_with_all_rights_is_not(tmp_path: Path) -> None:
     entry = request(groups=("system:masters", "system:authenticated"))
     entry["user"]["username"] = "admin"
-    with pytest.raises(AssertionError, match="create configmaps, as admin with all rights"):
+    with pytest.raises(AssertionError, match="with all permissions: create configmaps, as admin"):
         check_requests(logged(tmp_path / "log", entry))
     check_requests(logged(tmp_path / "log", entry | {"userAgent": "kubectl"}))

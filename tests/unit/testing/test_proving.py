@@ -171,7 +171,7 @@ async def test_a_bad_deleter_is_found_out_and_the_line_is_named(bad: Any, offset
 
 
 async def test_what_is_done_at_every_entry_is_found_out_by_entering_once_more() -> None:
-    with pytest.raises(AssertionError, match="entered once more after the end: the state should be"):
+    with pytest.raises(AssertionError, match="run once more after the end: the state should be"):
         await prove_idempotent(worlds(bill_every_time))
 
 
@@ -183,12 +183,12 @@ async def test_a_purge_that_was_not_remembered_is_lost_when_the_object_is_gone()
 
 
 async def test_a_deletion_that_never_ends_is_found_out() -> None:
-    with pytest.raises(AssertionError, match=r"entered 25 times and has not come to an end.*it said: later"):
+    with pytest.raises(AssertionError, match=r"the chain ran 25 times without an end; the last result: later"):
         await prove_idempotent(worlds(purge, next=Script(Again("later", after=1))))
 
 
 async def test_an_event_that_does_not_happen_is_found_out() -> None:
-    with pytest.raises(AssertionError, match="waits for something that does not happen: the moon"):
+    with pytest.raises(AssertionError, match="waits for an event that does not happen: the moon"):
         await prove_idempotent(worlds(purge, next=Script(Again("the moon", until=asyncio.Event()))))
 
 
@@ -197,7 +197,7 @@ async def test_an_await_that_does_not_return_is_found_out_and_named() -> None:
         await asyncio.Event().wait()
         return await next(ctx, obj)
 
-    with pytest.raises(AssertionError, match=r"stands still at .* in stand_still"):
+    with pytest.raises(AssertionError, match=r"hangs at .* in stand_still"):
         await prove_idempotent(worlds(stand_still), standstill=0.05)
 
 
@@ -264,8 +264,8 @@ async def test_a_deleter_with_a_predicate_stays_when_the_object_is_gone() -> Non
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        (swallow, r"though next says Again\('it is still there'\)"),
-        (give_up, r"next says RuntimeError\('the server is on fire'\), and it says Kept"),
+        (swallow, r"although next raised Again\('it is still there'\)"),
+        (give_up, r"next raised RuntimeError\('the server is on fire'\), and the deleter returned Kept"),
         (gone_at_once, "though next was not called"),
         (gone_when_begun, r"though next was not called"),
     ],
@@ -292,7 +292,7 @@ async def test_kept_after_gone_is_found_out_unless_it_is_meant() -> None:
         await next(ctx, obj)
         return Kept(message="in the archive until 2030", by="archive")
 
-    with pytest.raises(AssertionError, match="next says Gone, and what comes out is Kept"):
+    with pytest.raises(AssertionError, match="next returned Gone, but the result is Kept"):
         await prove_patient(worlds(archive))
     await prove_patient(worlds(archive), kept=True)
 
