@@ -1,4 +1,4 @@
-"""Certificates: an authority of one's own, and what it signs. Clusters have one, and so has the HTTPS listener."""
+"""A private certificate authority (CA) and the certificates it signs, for local clusters and the HTTPS listener."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class KeyPair(msgspec.Struct, frozen=True):
         """Raises ValueError if they are not PEM or do not belong together."""
         key = serialization.load_pem_private_key(self.key, password=None)
         if key.public_key() != x509.load_pem_x509_certificate(self.certificate).public_key():
-            raise ValueError("the key does not belong to the certificate")
+            raise ValueError("private key does not match the certificate")
 
 
 class Authority:
-    """A certificate authority: a new one, or one that was kept (`Authority.kept`)."""
+    """A certificate authority: a new one, or a stored one (`Authority.kept`)."""
 
     def __init__(self, name: str, *, lifetime: dt.timedelta = LIFETIME, now: dt.datetime | None = None) -> None:
         key = new_key()
@@ -50,12 +50,12 @@ class Authority:
 
     @classmethod
     def kept(cls, pair: KeyPair) -> Self:
-        """The authority that this certificate and key are of. Raises ValueError if they are of none."""
+        """The CA with this certificate and key. Raises ValueError if they are not a CA."""
         pair.check()
         key = serialization.load_pem_private_key(pair.key, password=None)
         certificate = x509.load_pem_x509_certificate(pair.certificate)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ValueError("the key of the authority is of a kind that is not ours")  # noqa: TRY004 - a bad value
+            raise ValueError("unsupported key type of the CA")  # noqa: TRY004 - a bad value
         authority = cls.__new__(cls)
         authority._key, authority._name = key, certificate.subject  # noqa: SLF001 - of its own class
         authority.pair = pair
@@ -63,17 +63,17 @@ class Authority:
 
     @property
     def certificate(self) -> bytes:
-        """What clients verify against."""
+        """The CA certificate as PEM."""
         return self.pair.certificate
 
     def server(
         self, name: str, *, hosts: Sequence[str], lifetime: dt.timedelta = LIFETIME, now: dt.datetime | None = None
     ) -> KeyPair:
-        """Sign a certificate for a server that is called by these names and addresses."""
+        """A server certificate for these DNS names and IP addresses."""
         return self._sign(name, usage=ExtendedKeyUsageOID.SERVER_AUTH, hosts=hosts, lifetime=lifetime, now=now)
 
     def client(self, user: str, *, groups: Sequence[str] = ()) -> KeyPair:
-        """Sign a certificate that Kubernetes takes as this user in these groups."""
+        """A client certificate that authenticates as this user and groups in Kubernetes."""
         return self._sign(user, usage=ExtendedKeyUsageOID.CLIENT_AUTH, groups=groups)
 
     def _sign(
@@ -96,7 +96,7 @@ class Authority:
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-            # Python from 3.13 on refuses a certificate that does not name its authority's key.
+            # Python 3.13 and newer refuses a certificate without an authority key identifier.
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
         if hosts:

@@ -1,4 +1,4 @@
-"""Chance, for back-off: one for the process. Each holds two and a half kilobytes, and thousands may try at once."""
+"""The random source for backoff jitter, shared by the process: each takes 2.5 KB, and thousands of retries may run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time, handed in: rules and queues never look at a clock of their own."""
+"""Injectable clock, so that rules and queues can be tested without real time."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ if TYPE_CHECKING:
 
 
 class Timer(Protocol):
-    """Something that will be called."""
+    """A scheduled callback."""
 
     def cancel(self) -> None:
-        """Have it not called."""
+        """Cancel the callback."""
 
 
 class Clock(Protocol):
-    """What there is to know of time, and the only ways to wait for it."""
+    """Current time, timers and sleep."""
 
     def now(self) -> dt.datetime:
-        """The time of day, for what people and other systems read."""
+        """The wall-clock time, for timestamps."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow, for how long something took."""
+        """Monotonic seconds, for durations."""
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Have something called once, after so many seconds."""
+        """Call `callback` once, after `seconds`."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep for `seconds`."""
 
 
 class SystemClock:
-    """The clock of this machine."""
+    """The real clock."""
 
     def now(self) -> dt.datetime:
         return dt.datetime.now(dt.UTC)
 
     def monotonic(self) -> float:
-        # Goes on while the machine sleeps, which the plain monotonic clock of Linux does not: a Lease that ran out
-        # during that sleep must be seen to have run out.
+        # CLOCK_BOOTTIME advances while the machine sleeps, unlike Linux' plain monotonic clock: a Lease that expired
+        # during that sleep must be seen as expired.
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:

@@ -1,4 +1,4 @@
-"""Doing things side by side, with an owner and a bound."""
+"""Bounded concurrency, cancellable work, and single flight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def side_by_side(work: Iterable[Coroutine[object, object, object]], *, limit: int) -> None:
-    """Do all of it, at most `limit` at a time; the first failure ends the rest and is raised as it is."""
+    """Run all coroutines, at most `limit` at a time; the first failure cancels the rest and is raised unwrapped."""
     bound = asyncio.Semaphore(limit)
     work = list(work)
 
@@ -30,11 +30,11 @@ async def side_by_side(work: Iterable[Coroutine[object, object, object]], *, lim
         raise to_tell(failures) from None
     finally:
         for one in work:
-            one.close()  # what was never begun; on all others it does nothing
+            one.close()  # closes those that never started; no effect on others
 
 
 async def unless(told: asyncio.Event, work: Awaitable[None]) -> bool:
-    """Do the work, unless it is told otherwise before it is done; whether it was done."""
+    """Run the work until it is done or `told` is set; returns whether it was done."""
 
     async def do() -> None:
         await work
@@ -53,21 +53,21 @@ async def unless(told: asyncio.Event, work: Awaitable[None]) -> bool:
 
 
 class Together(Generic[T]):
-    """A question that many have at the same time, asked once for all of them.
+    """Single flight: concurrent callers with the same key share one call.
 
-    Everybody gets an answer to a question that was put after they came: nothing is older than if they had asked alone.
+    Each caller gets the result of a call that began after it arrived, so no result is staler than with separate calls.
     """
 
     def __init__(self) -> None:
         self._asking: dict[Hashable, asyncio.Future[None]] = {}
-        """Questions that are being asked; done when there is an answer."""
+        """Calls in flight; done when there is a result."""
         self._waiting: dict[Hashable, asyncio.Future[T]] = {}
-        """Questions that are about to be asked: the answer, for those who came in time."""
+        """Calls about to start: the result, for callers that arrived in time."""
 
     async def ask(self, key: Hashable, question: Callable[[], Awaitable[T]]) -> T:
-        """The answer. `key`: what makes two questions the same."""
+        """The result. `key`: identifies equal calls."""
         while (waiting := self._waiting.get(key)) is not None:
-            # Somebody is about to ask. If they give up, another one has to.
+            # Another caller is about to start the call. If it is cancelled, the next one must start it.
             await asyncio.wait([waiting])
             if not waiting.cancelled():
                 return waiting.result()
@@ -77,7 +77,7 @@ class Together(Generic[T]):
             if before := self._asking.get(key):
                 await asyncio.wait([before])
             else:
-                await asyncio.sleep(0)  # whoever comes in the same moment is in time for this one
+                await asyncio.sleep(0)  # callers of the same loop iteration join this call
         except BaseException:
             answer.cancel()
             raise
@@ -88,7 +88,7 @@ class Together(Generic[T]):
             found = await question()
         except Exception as error:
             answer.set_exception(error)
-            answer.exception()  # nobody need have waited for it
+            answer.exception()  # retrieved, in case no caller waits for it
             raise
         except BaseException:
             answer.cancel()
@@ -103,9 +103,9 @@ class Together(Generic[T]):
 
 
 def to_tell(failures: ExceptionGroup[Exception]) -> Exception:
-    """What to raise for several failures side by side: the first that a person has to know; all, if one is a bug.
+    """The error to raise for several concurrent failures: the first UnwindError, or all if one is a bug.
 
-    For use in a plain `except`: what is raised in an `except*` is wrapped in a group by Python before 3.11.4.
+    For use in a plain `except`: before Python 3.11.4, what is raised in `except*` is wrapped in a group.
     """
     known, bugs = failures.split(UnwindError)
     return bugs or (_first(known) if known else failures)

@@ -1,12 +1,12 @@
-"""Errors that a person reads."""
+"""Errors shown to users, with exit codes."""
 
 from __future__ import annotations
 
 
 class UnwindError(Exception):
-    """What happened and what to do about it, fit for one line on a terminal.
+    """An error for users: cause and next step, in one line.
 
-    The command line prints it as it is and exits with `exit_code`; anything else that gets there is a bug.
+    The command line prints it and exits with `exit_code`; any other exception there is a bug.
     """
 
     exit_code = 1
@@ -18,12 +18,12 @@ class UnwindError(Exception):
 
 
 class UsageError(UnwindError):
-    """What was asked for makes no sense, whatever the cluster says: nothing was done."""
+    """Invalid arguments, independent of the cluster; nothing was done."""
 
     exit_code = 2
 
 
 class TimedOutError(UnwindError):
-    """It was waited for as long as was said, and has not happened; it may still happen."""
+    """A wait timed out; the operation may still complete."""
 
     exit_code = 3

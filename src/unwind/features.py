@@ -1,4 +1,4 @@
-"""Feature gates: what can be switched on and off when a process starts (`--feature-gates K=V,…`)."""
+"""Feature gates of the manager (`--feature-gates NAME=true,…`)."""
 
 from __future__ import annotations
 
@@ -13,41 +13,49 @@ if TYPE_CHECKING:
 
 
 class Feature(msgspec.Struct, frozen=True):
-    """Something that can be switched."""
+    """A feature gate."""
 
     name: str
     default: bool
     what: str
-    """One line: what is different when it is on."""
+    """What the feature does when enabled, in one line."""
 
 
-# Whoever adds a feature that can be switched names it here.
+# Register new feature gates here.
 FEATURES: tuple[Feature, ...] = (
-    # Named by the hook. That a cluster waits for its add-ons when it is deleted is no feature that can be off.
-    Feature("BeforeClusterCreate", False, "a cluster is made only when what its profiles refer to is there"),
-    Feature("BeforeClusterUpgrade", False, "rules have a say before a cluster is upgraded"),
-    Feature("BeforeControlPlaneUpgrade", False, "rules have a say before a control plane is upgraded by one version"),
-    Feature("AfterControlPlaneUpgrade", False, "an upgrade goes on only when rules let it, after its control plane"),
-    Feature("BeforeWorkersUpgrade", False, "rules have a say before workers are upgraded"),
-    Feature("AfterWorkersUpgrade", False, "an upgrade goes on only when rules let it, after its workers"),
-    Feature("AfterClusterUpgrade", False, "the next upgrade begins only when rules let it"),
-    Feature("ResourcesDeletionProtection", False, "what is labelled policy.kruise.io/delete-protection stays"),
+    # Named by the hook. BeforeClusterDelete has no gate: removing add-ons before a cluster cannot be disabled.
+    Feature("BeforeClusterCreate", False, "block creation of a Cluster until the sources of its profiles exist"),
+    Feature("BeforeClusterUpgrade", False, "call hook rules before a Cluster is upgraded"),
+    Feature("BeforeControlPlaneUpgrade", False, "call hook rules before each version step of a control plane upgrade"),
+    Feature(
+        "AfterControlPlaneUpgrade", False, "call hook rules after the control plane upgrade; the upgrade waits for them"
+    ),
+    Feature("BeforeWorkersUpgrade", False, "call hook rules before workers are upgraded"),
+    Feature("AfterWorkersUpgrade", False, "call hook rules after the workers upgrade; the upgrade waits for them"),
+    Feature("AfterClusterUpgrade", False, "call hook rules after an upgrade; the next upgrade waits for them"),
+    Feature(
+        "ResourcesDeletionProtection",
+        False,
+        "refuse deletion of objects with the label policy.kruise.io/delete-protection",
+    ),
 )
 
 _TRUTHS = {"true": True, "false": False}
 
 
 def parse(text: str, *, known: Iterable[Feature] = FEATURES) -> dict[str, bool]:
-    """What is on and what is off, for every feature there is. Raises UsageError for one there is not."""
+    """The state of every feature gate. Raises UsageError for an unknown one."""
     features = {feature.name: feature.default for feature in known}
     for part in (part.strip() for part in text.split(",")):
         if not part:
             continue
         name, _, value = (word.strip() for word in part.partition("="))
         if name not in features:
-            there_are = f"there are {', '.join(sorted(features))}" if features else "this version has none"
-            raise UsageError(f"there is no feature gate {name!r}", remedy=there_are)
+            valid = f"valid: {', '.join(sorted(features))}" if features else "this version has none"
+            raise UsageError(f"unknown feature gate {name!r} ({valid})")
         if value.lower() not in _TRUTHS:
-            raise UsageError(f"feature gate {name} is {value!r}", remedy=f"write {name}=true or {name}=false")
+            raise UsageError(
+                f"invalid value {value!r} for feature gate {name}", remedy=f"use {name}=true or {name}=false"
+            )
         features[name] = _TRUTHS[value.lower()]
     return features

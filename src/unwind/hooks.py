@@ -6,7 +6,7 @@
     @hook(Hook.BEFORE_CLUSTER_UPGRADE, settings=Freeze)
     async def freeze(request: BeforeClusterUpgrade, ctx: HookContext[Freeze]) -> Wait | None: ...
 
-A rule that returns None lets the cluster go on, as far as it is concerned. It is asked again as long as it says Wait.
+A rule that returns None does not block the cluster. A rule that returns Wait is called again later.
 """
 
 from __future__ import annotations
@@ -56,54 +56,54 @@ _MARK = "__unwind_hook__"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 LONGEST = 10
-"""Seconds. Cluster API asks no sooner than it was told to, whatever happens meanwhile."""
+"""Seconds. Cluster API does not retry sooner, even if something changes meanwhile."""
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """The cluster has to wait."""
+    """Block the cluster for now."""
 
     why: str
-    """For what, for people; it lands in the Cluster's conditions, so there is no time and no count in it that moves."""
+    """The reason, shown in the Cluster's conditions; it must not contain times or counts that change."""
     seconds: int = LONGEST
-    """When to ask again."""
+    """When to call the rule again."""
 
 
 class HookContext(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
-    """What a rule can use."""
+    """The context of a rule."""
 
     client: Client
-    """The management cluster."""
+    """The client of the management cluster."""
     settings: S
-    """Of the ExtensionConfig, as the rule's type says; the plain `dict[str, str]` where it names none."""
+    """The settings of the ExtensionConfig as the rule's type, or as `dict[str, str]` if it has none."""
     remaining: float
-    """Seconds until Cluster API gives up waiting for the answer."""
+    """Seconds until Cluster API's timeout for the response."""
 
 
 Decide = Callable[[Any, HookContext[Any]], Awaitable[Wait | None]]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """What a hook is answered with, as far as one rule is concerned."""
+    """A rule on a hook: one part of the hook's response."""
 
     name: str
     hook: Hook
     decide: Decide
     settings: type | None = None
-    """What the ExtensionConfig's settings are read into: every field with a default, names as in the settings."""
+    """The type of the ExtensionConfig's settings: field names as in the settings, each with a default."""
     source: str = "unwind"
     about: str = ""
-    """What it does, in a line."""
+    """A one-line description."""
 
 
 def hook(which: Hook, *, name: str = "", settings: type | None = None) -> Callable[[F], F]:
-    """Mark an async function as a rule at a hook. May be used several times on one. It can still be called."""
+    """Mark an async function as a rule on a hook. May be repeated. The function stays callable."""
 
     def mark(it: F) -> F:
         if not inspect.iscoroutinefunction(it):
-            raise UnwindError(f"{it!r} is no rule", remedy="write it as an async function of a request and a context")
+            raise UnwindError(f"{it!r} is not a rule", remedy="use an async function of a request and a context")
         called = name or it.__name__.replace("_", "-").lower().strip("-")
         if not _NAME.fullmatch(called):
-            raise UnwindError(f"{called!r} cannot be the name of a rule", remedy="use up to 63 of a-z, 0-9 and -")
+            raise UnwindError(f"invalid rule name {called!r}", remedy="use up to 63 of a-z, 0-9 and -")
         about = (inspect.getdoc(it) or "").partition("\n")[0]
         rule = Rule(name=called, hook=which, decide=it, settings=settings, about=about)
         setattr(it, _MARK, (rule, *vars(it).get(_MARK, ())))
@@ -113,7 +113,7 @@ def hook(which: Hook, *, name: str = "", settings: type | None = None) -> Callab
 
 
 def rules(it: object, *, source: str) -> Iterable[Rule]:
-    """What something has to offer: a module, a rule, or several of these."""
+    """The rules in a module, a rule, or several of these."""
     if isinstance(it, Rule):
         yield msgspec.structs.replace(it, source=source)
     elif isinstance(it, ModuleType):
@@ -127,7 +127,7 @@ def rules(it: object, *, source: str) -> Iterable[Rule]:
         for one in it:
             yield from rules(one, source=source)
     else:
-        raise UnwindError(f"{it!r} is no rule", remedy="mark it with @hook(…), or name a module with some in it")
+        raise UnwindError(f"{it!r} is not a rule", remedy="mark it with @hook(…), or name a module that contains rules")
 
 
 def _marked(it: object) -> tuple[Rule, ...]:

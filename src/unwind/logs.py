@@ -1,9 +1,9 @@
-"""The log: readable on a terminal, a JSON object a line elsewhere.
+"""Structured logging: console format on a terminal, JSON lines elsewhere.
 
     log = logs.get(__name__)
-    log.info("step done", cluster="default/prod-7", teardown=uid, step="ClusterSummary/ingress")
+    log.info("step completed", cluster="default/prod-7", teardown=uid, step="ClusterSummary/ingress")
 
-What a line is about stands under fixed keys, the same in every module, so that one search finds all of a teardown:
+Common fields have the same keys in every module, so that one search finds all lines of a teardown:
 `cluster`, `teardown`, `step`, `object` (Kind/namespace/name) and `uid`.
 """
 
@@ -23,12 +23,12 @@ KEYS = ("cluster", "teardown", "step", "object", "uid")
 
 
 def get(name: str) -> FilteringBoundLogger:
-    """The log of a module."""
+    """The logger of a module."""
     return cast("FilteringBoundLogger", structlog.get_logger(name))
 
 
 def setup(form: Format = "auto", *, stream: TextIO | None = None, level: int = logging.INFO) -> None:
-    """Have everything that is logged, ours and libraries', written to the stream (standard error) in one form."""
+    """Configure logging, including that of libraries, to one stream (default: standard error) and format."""
     stream = stream or sys.stderr
     readable = form == "console" or (form == "auto" and stream.isatty())
     shared: list[Processor] = [
@@ -62,7 +62,7 @@ def setup(form: Format = "auto", *, stream: TextIO | None = None, level: int = l
 
 
 def _ordered(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """What is read first comes first."""
+    """Put the most important fields first."""
     first = ("time", "level", "event", *KEYS)
     return {key: event[key] for key in first if key in event} | {
         key: value for key, value in event.items() if key not in first

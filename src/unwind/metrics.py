@@ -1,6 +1,6 @@
-"""Where everything that is counted is registered.
+"""The Prometheus registry of the process.
 
-Every label's values are a fixed, small set: verbs, kinds, routes, classes of status. Never a name, never a uid.
+Label values are small, fixed sets: verbs, kinds, routes, status classes. Never a name or uid.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry that knows of the process: its memory, processor time and files. A process that runs has one."""
+    """A registry with the process metrics: memory, CPU time and open files. One per process."""
     registry = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)

@@ -1,6 +1,6 @@
-"""What a running process is made of, and how later parts of Unwind get into it.
+"""Components of the manager process, and how packages contribute them.
 
-A room that has something to run or to answer has a function `contribute(surroundings) -> Share`, and is entered in
+A package with controllers or routes has a function `contribute(surroundings) -> Share`, and is registered in
 `unwind.serving.running.CONTRIBUTORS`.
 """
 
@@ -31,36 +31,36 @@ if TYPE_CHECKING:
 
 
 class Part(Protocol):
-    """Something that runs as long as the process does: a controller, a certificate that is kept fresh.
+    """A component that runs as long as the process: a controller, certificate renewal.
 
-    It starts when `run` is called and stops when that is cancelled. What can be waited out, it waits out itself. If
+    It starts when `run` is called and stops when that is cancelled. It retries transient errors itself. If
     `run` raises, the process ends: its supervisor restarts it, and all state is in the API server
     (docs/architecture.md, State in the API server).
     """
 
     @property
     def name(self) -> str:
-        """What `/readyz` calls it while it is not ready."""
+        """The name that `/readyz` reports while it is not ready."""
 
     @property
     def ready(self) -> bool:
-        """Whether it can do its work, such as: its caches are synced."""
+        """Whether it is ready, for example: its caches are synced."""
 
     async def run(self) -> None:
-        """Do the work, until cancelled."""
+        """Run until cancelled."""
 
 
 class Role(StrEnum):
-    """What a process does; by default, both."""
+    """A role of the process; by default it has both."""
 
     CONTROLLERS = "controllers"
     SERVING = "serving"
 
 
 class Trusting(msgspec.Struct, frozen=True):
-    """An object through which the API server, or Cluster API, calls us: its caBundle is kept current.
+    """An object by which the API server or Cluster API calls us, and whose caBundle is kept current.
 
-    Webhook configurations, CRDs with a conversion webhook, APIServices and ExtensionConfigs are known.
+    Supported: webhook configurations, CRDs with a conversion webhook, APIServices and ExtensionConfigs.
     """
 
     resource: Resource
@@ -68,7 +68,7 @@ class Trusting(msgspec.Struct, frozen=True):
 
 
 class Surroundings:
-    """What a part of this process can use."""
+    """What a component of this process can use."""
 
     def __init__(
         self,
@@ -88,35 +88,35 @@ class Surroundings:
         segments: Segments | None = None,
     ) -> None:
         self.client = client
-        """The management cluster."""
+        """The client of the management cluster."""
         self.namespace = namespace
-        """Unwind's own."""
+        """The namespace that Unwind is installed in."""
         self.roles = roles
         self.features = features
         self.registry = registry
         self.metrics = metrics
         self.shards = shards
-        """What this replica may act for; a controller asks before every act."""
+        """The shards of this replica; a controller checks them before every write."""
         self.recorder = recorder
         self.policy = policy
-        """Whether things are deleted where neither they nor their namespace says anything."""
+        """The delete policy of external resources if neither the object nor its namespace sets one."""
         self.best_effort = best_effort
-        """How many seconds a removal may take that its cluster does not wait for."""
+        """The timeout of a best-effort removal in seconds."""
         self.keep_teardowns = keep_teardowns
-        """How long the record of a teardown stays after its end."""
+        """How long finished Teardowns are kept."""
         self.protection = protection
-        """Who decides about deletions, and what may be read for it. Whether it is on stands among the features."""
+        """How deletion protection is enforced, and what may be read for it. The feature gate enables it."""
         self.segments = segments or Segments()
-        """The secret segments of the paths by which this process is called."""
+        """The secret segments of webhook and hook paths."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What one room adds to the process. Parts run, and routes answer, where the process has the role for it."""
+    """What a package contributes to the process: components and routes, each for a role."""
 
     controllers: tuple[Part, ...] = ()
-    """Run with the role `controllers`."""
+    """Components for the role `controllers`."""
     servants: tuple[Part, ...] = ()
-    """Run with the role `serving`: what the routes need, such as caches."""
+    """Components for the role `serving`: what the routes need, such as caches."""
     routes: tuple[Route, ...] = ()
     trusting: tuple[Trusting, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Code of other packages: which of it is used, and that whatever it raises stays with what it was run for."""
+"""Plugins: select installed plugin packages, and contain the errors of their code."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def _is_installed(name: str) -> bool:
 
 
 class Cancellation:
-    """Tells a cancellation of the current task from a CancelledError that the code it runs has raised by itself.
+    """Distinguishes a cancellation of the current task from a CancelledError that plugin code raised itself.
 
-    Create it before the code is run, in the task that runs it.
+    Create it before the code runs, in the same task.
     """
 
     def __init__(self) -> None:
@@ -47,12 +47,12 @@ class Cancellation:
         self._before = self._task.cancelling() if self._task else 0
 
     def check(self, error: BaseException | None = None) -> None:
-        """Raise if the task is being cancelled, or its coroutine is being closed; also if the code has swallowed that.
+        """Raise if the task is being cancelled or its coroutine closed, even if the code swallowed that.
 
-        A CancelledError or GeneratorExit for which this returns is an error like any other.
+        If this returns, a CancelledError or GeneratorExit is an ordinary error of the code.
         """
         if _current_task() is not self._task:
-            # The coroutine was abandoned, and is closed by the garbage collector or a test: nothing may be awaited.
+            # The coroutine was abandoned and is closed by the garbage collector or a test: nothing may be awaited.
             raise error or GeneratorExit
         if self._task and self._task.cancelling() > self._before:
             if isinstance(error, asyncio.CancelledError):
@@ -61,7 +61,7 @@ class Cancellation:
 
 
 def contained(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """The same function in a task of its own: it may cancel the task that it runs in, and not the caller's."""
+    """The function in a separate task, so that it cannot cancel the caller's task."""
 
     @functools.wraps(work)
     async def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -85,7 +85,7 @@ class _Raised:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors in a group, and in its groups; the error itself if it is no group."""
+    """All leaf errors of an exception group; the error itself if it is not a group."""
     if isinstance(error, BaseExceptionGroup):
         for one in error.exceptions:
             yield from leaves(one)
@@ -94,14 +94,14 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def described(error: BaseException) -> str:
-    """What an error says; the name of its type if it says nothing, or fails to."""
+    """The message of an error; the name of its type if there is none, or if str() fails."""
     try:
         text = str(error)
     except BaseException:  # noqa: BLE001 - the method may be of another package
         text = ""
     if isinstance(error, Exception) and text:
         return text
-    # SystemExit(1) says "1", which explains nothing.
+    # str(SystemExit(1)) is "1", which explains nothing.
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

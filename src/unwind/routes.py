@@ -1,4 +1,4 @@
-"""Questions over HTTPS and what answers them: values only, so that whoever decides never meets a socket.
+"""HTTP routes, requests and responses as values, so that handlers need no sockets.
 
 A webhook or a hook is a `Route`: an exact path and a function from the body to a `Response`. It is handed to the
 process that runs (`unwind.serving.running`), whose listener bounds the size, the time and the number of requests.
@@ -14,7 +14,7 @@ import msgspec
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
-# The API server accepts objects of 3 MiB, and a review of an update carries the old and the new one.
+# The API server accepts objects of 3 MiB, and an AdmissionReview of an update contains the old and the new one.
 BODY_LIMIT = 7 << 20
 _REASONS = {
     400: "BadRequest",
@@ -30,31 +30,31 @@ _REASONS = {
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a request besides its body."""
+    """An HTTP request without its body."""
 
     method: str
     path: str
     query: str
     headers: dict[bytes, bytes]
-    """As they came: names in any case. Of those that came twice, the last."""
+    """As received: names in any case; of repeated headers, the last."""
     peer: str
     """The caller's address."""
     ends: float
-    """When the answer has to be out, on the monotonic clock."""
+    """The deadline of the response, on the monotonic clock."""
 
     @property
     def remaining(self) -> float:
-        """Seconds until then: what a fresh read may take."""
+        """Seconds until the deadline."""
         return max(0.0, self.ends - time.monotonic())
 
     def header(self, name: str) -> str | None:
-        """What the header of that name says."""
+        """The value of a header, case-insensitive."""
         wanted = name.lower().encode()
         return next((value.decode("latin-1") for key, value in self.headers.items() if key.lower() == wanted), None)
 
 
 class Response(msgspec.Struct, frozen=True):
-    """An answer."""
+    """An HTTP response."""
 
     body: bytes
     status: int = 200
@@ -63,12 +63,12 @@ class Response(msgspec.Struct, frozen=True):
 
 
 def sentence(status: int, text: str) -> Response:
-    """An answer in words."""
+    """A plain text response."""
     return Response(f"{text}\n".encode(), status, TEXT)
 
 
 def refusal(status: int, text: str, *, headers: tuple[tuple[str, str], ...] = ()) -> Response:
-    """What is wrong, in words and in the form in which the API server passes them on to whoever asked it."""
+    """An error response as a Status, which the API server passes on to the user."""
     told = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -82,8 +82,8 @@ def refusal(status: int, text: str, *, headers: tuple[tuple[str, str], ...] = ()
 
 
 Handler = Callable[[bytes, Request], Response | Coroutine[Any, Any, Response]]
-"""An `async def`, or a `def` for what is known without waiting, which costs a third less: a task is made only for what
-has to wait. A `def` that finds that it does have to wait returns the coroutine of the function that does."""
+"""An `async def`, or a `def` that answers without waiting, which costs a third less because it needs no task. A `def`
+that has to wait after all returns a coroutine."""
 
 
 def always() -> bool:
@@ -91,19 +91,19 @@ def always() -> bool:
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One path and what answers there."""
+    """A path and its handler."""
 
     path: str
     handler: Handler
     name: str
-    """What metrics call it."""
+    """The name in metrics."""
     methods: tuple[str, ...] = ("POST",)
     ready: Callable[[], bool] = always
-    """While this says no, the answer is 503, and the caller's failurePolicy decides."""
+    """While this returns False, the response is 503, and the caller's failurePolicy applies."""
     timeout: float = 10.0
-    """Seconds for an answer where the caller does not say (`?timeout=10s`)."""
+    """Seconds for a response if the caller sends no timeout (`?timeout=10s`)."""
     body_limit: int = BODY_LIMIT
     late: Response | None = None
-    """What is answered when the time is up, instead of 504."""
+    """The response on timeout, instead of 504."""
     busy: Response | None = None
-    """What is answered when there is no room for the request, instead of 429."""
+    """The response when the listener is overloaded, instead of 429."""

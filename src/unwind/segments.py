@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PLACEHOLDER = "generated-segment"
-"""Stands for a segment where the key is not known: in `unwind install --dry-run`. The manager replaces it."""
+"""Placeholder for a segment if the key is unknown, as in `unwind install --dry-run`. The manager replaces it."""
 HOOKS = "hooks"
-"""What all of Cluster API's hooks share a segment by: it is a prefix in the ExtensionConfig."""
+"""The path from which the common segment of all hooks is derived: a prefix in the ExtensionConfig."""
 _KEY_BYTES = 32
 _SEGMENT = re.compile(r"[0-9a-f]{64}")
 _CALLED = re.compile(rf"(?P<base>.*?)(?:/(?:{_SEGMENT.pattern}|{PLACEHOLDER}))?(?P<route>/admit/[a-z]+)?/?")
 
 
 def new_key() -> bytes:
-    """A key that cannot be guessed."""
+    """A new random key."""
     return secrets.token_hex(_KEY_BYTES).encode()
 
 
@@ -38,14 +38,14 @@ def segment(key: bytes, path: str) -> str:
 
 
 def prefix(key: bytes, path: str) -> str:
-    """What comes before a path; with a placeholder where there is no key."""
+    """The prefix of a path; a placeholder if there is no key."""
     return f"/{segment(key, path) if key else PLACEHOLDER}"
 
 
 def corrected(config: dict[str, Any], key: bytes) -> dict[str, Any]:
-    """What has to be merged into a clientConfig so that its path has the segment of this key; empty if it has.
+    """The patch that puts the segment of this key into the path of a clientConfig; empty if it is current.
 
-    A path without a route of ours is that of an ExtensionConfig.
+    A path that is not one of our routes is that of an ExtensionConfig.
     """
     if url := config.get("url"):
         parts = urlsplit(url)
@@ -66,12 +66,12 @@ def _corrected(path: str, key: bytes) -> str:
 
 
 def redacted(text: str) -> str:
-    """A text from elsewhere without the segments that are in it."""
+    """A text with all secret segments redacted."""
     return _SEGMENT.sub("…", text)
 
 
 class Segments:
-    """The keys that are accepted now; the first of them is the one to register by."""
+    """The accepted keys; the first is used for registrations."""
 
     def __init__(self, *keys: bytes) -> None:
         self._keys = keys
@@ -86,12 +86,12 @@ class Segments:
         return self._keys
 
     def use(self, *keys: bytes) -> None:
-        """From now on these are accepted, and the first is the one to register by."""
+        """Accept these keys from now on, and use the first for registrations."""
         if keys != self._keys:
             self._keys = keys
             for told in self._told:
                 told()
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Have it called when the keys change."""
+        """Call `changed` when the keys change."""
         self._told.append(changed)

@@ -1,4 +1,4 @@
-"""YAML from others, checked before it is loaded: a few hundred bytes can fill the memory, or end the process.
+"""Safe YAML loading: input is checked first, because a few hundred bytes can exhaust memory or crash the process.
 
 PyYAML composes nodes by recursion in C, without a bound: some 100 KB of `[` overflow the stack. Merge keys (`<<`) of
 merge keys multiply their entries.
@@ -13,16 +13,16 @@ import yaml
 
 _DEEPEST = 250
 _MOST_VALUES = 100_000
-# Nesting needs brackets, or a line that begins with much indentation, or with many indicators.
+# Deep nesting needs brackets, deep indentation, or many indicators at the start of a line.
 _INDENTED = re.compile(rf"^[ \t?:-]{{{_DEEPEST}}}", re.MULTILINE)
 
 
 class TooComplexError(yaml.YAMLError):
-    """It is nested too deeply, or its aliases make far too many values of it."""
+    """The document is nested too deeply, or its aliases expand to too many values."""
 
 
 def load(text: str | bytes) -> Any:
-    """The one document in a text. Raises yaml.YAMLError or UnicodeDecodeError."""
+    """The single document in a text. Raises yaml.YAMLError or UnicodeDecodeError."""
     if isinstance(text, bytes):
         text = text.decode()
     check(text)
@@ -30,7 +30,7 @@ def load(text: str | bytes) -> Any:
 
 
 def check(text: str) -> None:
-    """Raise TooComplexError for what must not be loaded. What is no YAML at all is for the loader to say."""
+    """Raise TooComplexError for a document that must not be loaded. Invalid YAML is left to the loader."""
     aliases = "*" in text and "&" in text
     if not (aliases or _INDENTED.search(text) or _more_than(_DEEPEST, text)):
         return
@@ -54,7 +54,7 @@ def _walk(text: str, *, most: int) -> None:
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
-                raise TooComplexError("an alias in it names what it is a part of")
+                raise TooComplexError("an alias refers to its own parent")
             count += sizes[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
             count += 1
@@ -62,14 +62,14 @@ def _walk(text: str, *, most: int) -> None:
                 sizes[event.anchor] = 1
         elif isinstance(event, yaml.CollectionStartEvent):
             count += 1
-            # An anchor may be defined anew: until that is complete, it names nothing.
+            # An anchor may be redefined: until its node is complete, it refers to nothing.
             sizes.pop(event.anchor or "", None)
             open_nodes.append((event.anchor, count))
             if len(open_nodes) > _DEEPEST:
-                raise TooComplexError(f"it is nested more than {_DEEPEST} levels deep")
+                raise TooComplexError(f"nested more than {_DEEPEST} levels deep")
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = open_nodes.pop()
             if anchor:
                 sizes[anchor] = count - before + 1
         if count > most:
-            raise TooComplexError("its aliases make far too many values of it")
+            raise TooComplexError("aliases expand to too many values")

@@ -27,23 +27,28 @@ def test_the_demonstration_tells_the_whole_story(tmp_path: Path) -> None:
     assert "forbidden by ResourcesProtectionDeletion for policy.kruise.io/delete-protection=Always" in text
 
     # What depends on something went before it.
-    gone = [text.index(f"ClusterProfile/{name} is gone") for name in ("monitoring", "shop", "databases", "operator")]
+    gone = [
+        text.index(f"ClusterProfile/{name} removed (verified absent)")
+        for name in ("monitoring", "shop", "databases", "operator")
+    ]
     assert gone == sorted(gone)
-    assert text.index("ClusterProfile/shop is gone") < text.index("ClusterProfile/ingress is gone")
-    assert "ClusterProfile/audit stays, as its profile says" in text
+    assert text.index("ClusterProfile/shop removed (verified absent)") < text.index(
+        "ClusterProfile/ingress removed (verified absent)"
+    )
+    assert "ClusterProfile/audit is left in place, as its profile says" in text
 
     # The finalizer held things up, and Cluster API was told to wait.
     unserved = "blocked by finalizer backup.example.dev/last-backup (no controller found)"
     assert unserved in text
     assert "The orders are backed up in 5 s" in text
-    assert "Cluster API is told: waiting for add-on cleanup" in text
-    assert text.index(unserved) < text.index("ClusterProfile/databases is gone")
+    assert "hook response to Cluster API: waiting for add-on cleanup" in text
+    assert text.index(unserved) < text.index("ClusterProfile/databases removed (verified absent)")
 
-    assert re.search(r"20 of 21 objects removed and seen to be absent in \d+ s, 1 left on purpose", text)
-    assert "left: ConfigMap kube-system/audit-policy" in text
-    assert "load balancers that still cost money: 0" in text
+    assert re.search(r"20 of 21 objects removed \(verified absent\) in \d+s, 1 left in place", text)
+    assert "left in place: ConfigMap kube-system/audit-policy" in text
+    assert "remaining load balancers: 0" in text
     assert "Cluster shops/prod is gone" in text
-    assert re.search(r"Cluster API deleted its infrastructure \d+\.\d s after the last add-on", text)
+    assert re.search(r"Cluster API deleted the infrastructure \d+\.\ds after the last add-on", text)
     assert "$ kubectl delete clusters.cluster.x-k8s.io prod -n shops --wait=false" in text
     # What needs a person is told, and not the operator that does its work.
     assert "(must act: the controller of backup.example.dev)" in text

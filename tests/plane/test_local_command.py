@@ -131,11 +131,11 @@ def test_a_killed_supervisor_takes_every_program_along_and_the_next_up_clears_up
     assert "`unwind local down --name a`" in shell.run("local", "status").stdout
     refused = shell.run("local", "kubeconfig", "--name", "a")
     assert refused.returncode == 1
-    assert refused.stderr == "unwind: no plane 'a' is up: `unwind local up --name a` starts one\n"
+    assert refused.stderr == "unwind: control plane 'a' is not running; start it with `unwind local up --name a`\n"
 
     again = shell.run("local", "up", "--name", "a")
     assert again.returncode == 0, again.stderr
-    assert "cleared away what a killed run of plane 'a' had left" in again.stderr
+    assert "cleaned up after a killed run of control plane 'a'" in again.stderr
 
     assert shell.supervisor().send(signal.SIGKILL)
     shell.until_no_process()
@@ -149,7 +149,7 @@ def test_a_second_up_of_the_same_name_says_what_to_do_and_disturbs_nothing(shell
     second = shell.run("local", "up", "--members", "1")
     assert second.returncode == 1
     assert second.stderr.count("\n") == 1
-    assert "is up already" in second.stderr
+    assert "is already running" in second.stderr
     assert "unwind local down --name default" in second.stderr
     assert shell.planes() == before
 
@@ -220,11 +220,14 @@ def test_a_program_that_dies_is_started_again_and_status_says_so(shell: Shell) -
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["up", "--name", "Bad_Name"], "cannot be the name of a plane"),
+        (["up", "--name", "Bad_Name"], "invalid control plane name"),
         (["up", "--with", "nodes,unicorns"], "unknown component unicorns in --with (valid: nodes, helm, capi, cloud)"),
         (["up", "--members", "-1"], "invalid --members -1; use 0 or more"),
-        (["kubeconfig", "--name", "nowhere"], "no plane 'nowhere' is up: `unwind local up --name nowhere` starts one"),
-        (["down", "--name", "../etc"], "cannot be the name of a plane"),
+        (
+            ["kubeconfig", "--name", "nowhere"],
+            "control plane 'nowhere' is not running; start it with `unwind local up --name nowhere`",
+        ),
+        (["down", "--name", "../etc"], "invalid control plane name"),
     ],
 )
 def test_bad_input_is_told_in_one_line(shell: Shell, arguments: list[str], words: str) -> None:
@@ -256,7 +259,7 @@ def test_a_plane_is_not_started_on_a_full_disk(tmp_path: Path) -> None:
     try:
         failed = Shell(state).run("local", "up")
         assert failed.returncode == 1
-        assert "not enough room" in failed.stderr
+        assert "not enough disk space" in failed.stderr
         assert "UNWIND_STATE_DIR" in failed.stderr
         assert Shell(state).nothing_left()
     finally:

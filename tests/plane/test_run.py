@@ -301,7 +301,7 @@ async def test_what_is_wrong_is_said_in_one_line_with_what_to_do(plane: Plane, n
     taken = plane.management.server.removeprefix("https://")
     for options, said in (
         ((*kubeconfig, "--roles", "serving,cooking"), "unknown role cooking in --roles (valid: controllers, serving)"),
-        ((*kubeconfig, "--feature-gates", "Nope=true"), "there is no feature gate 'Nope'"),
+        ((*kubeconfig, "--feature-gates", "Nope=true"), "unknown feature gate 'Nope'"),
         ((*kubeconfig, "--listen", "9443"), "invalid --listen '9443'; use HOST:PORT"),
         ((*kubeconfig, "--listen", taken), "Address already in use"),
         ((*kubeconfig, "--shutdown-grace", "soon"), "use a duration such as 20s"),

@@ -34,7 +34,7 @@ async def test_the_first_failure_ends_the_rest_and_is_raised_as_it_is() -> None:
         begun.append(number)
         await asyncio.Event().wait()
 
-    with pytest.raises(UnwindError, match="no room: make some"):
+    with pytest.raises(UnwindError, match="no room; make some"):
         await side_by_side([hang(1), fail(), hang(2), hang(3)], limit=2)
     assert 3 not in begun
 

@@ -26,10 +26,10 @@ def test_what_is_not_said_is_as_it_is_by_default(text: str, off: bool, on: bool)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("Of=true", "there is no feature gate 'Of': there are Off, On"),
-        ("off=true", "there is no feature gate 'off'"),
-        ("Off", "feature gate Off is ''"),
-        ("Off=yes", "write Off=true or Off=false"),
+        ("Of=true", r"unknown feature gate 'Of' \(valid: Off, On\)"),
+        ("off=true", "unknown feature gate 'off'"),
+        ("Off", "invalid value '' for feature gate Off"),
+        ("Off=yes", "use Off=true or Off=false"),
     ],
 )
 def test_a_wrong_one_is_named_with_what_there_is(text: str, said: str) -> None:

@@ -1,1 +1,1 @@
-"""The demonstration: a shop on a real cluster, and what happens when that cluster is deleted."""
+"""`unwind demo`: delete a cluster with add-ons on a local control plane."""

@@ -1,4 +1,4 @@
-"""A stand-in for an operator of databases: it cleans up after those that are deleted, as long as it runs."""
+"""A simulated database operator that handles the finalizers of deleted Databases."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from unwind.kube.errors import ApiError, ConflictError, NotFoundError, Unreachab
 if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
 
-# To take a database apart takes a moment.
+# The time that the cleanup of a database takes.
 _CLEANING = 1.5
 _RETRY = 0.3
 
 
 async def operate(client: Client) -> None:
-    """Look after the databases of a cluster until cancelled."""
+    """Reconcile the Databases of a cluster until cancelled."""
     async with asyncio.TaskGroup() as group:
         cleaning: set[str] = set()
         while True:
@@ -32,7 +32,7 @@ async def operate(client: Client) -> None:
                             cleaning.add(metadata["uid"])
                             group.create_task(_clean(client, event.object))
             except (ApiError, UnreachableError):
-                pass  # there is no such kind yet, or not any more
+                pass  # the CRD does not exist yet, or any more
             await asyncio.sleep(_RETRY)
 
 
@@ -49,12 +49,12 @@ async def _clean(client: Client, database: Object) -> None:
         except NotFoundError:
             return
         except (ConflictError, ApiError, UnreachableError):
-            pass  # it is tried again
+            pass  # will retry
         await asyncio.sleep(_RETRY)
 
 
 async def _runs(client: Client) -> bool:
-    """Whether its Deployment has a Pod: an operator that was removed too early cleans up after nobody."""
+    """Whether its Deployment has a Pod: an operator that was removed too early cannot clean up."""
     try:
         deployment = await client.get(DEPLOYMENTS, OPERATOR, namespace=HELD_IN)
     except NotFoundError:

@@ -1,4 +1,4 @@
-"""What is on the stage: the add-ons of a cluster, what they depend on, and what is protected (pure)."""
+"""Objects of the demo: add-ons, their dependencies, and a protected namespace (pure)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ FILES = Path(__file__).parent / "files"
 NAMESPACE = "shops"
 CLUSTER = "prod"
 LABELS = {"shop": "open"}
-"""On the cluster: the profiles are for all that have it."""
+"""The label that the profiles select clusters by."""
 PROTECTED = "payments"
-"""A namespace that must not be deleted."""
+"""A protected namespace."""
 
 DATABASES = Resource("example.dev", "v1", "databases", "Database")
 HELD, HELD_IN = "orders", "databases"
-"""The Database that nobody makes a last backup of."""
+"""The Database whose backup finalizer has no controller."""
 BACKUP = "backup.example.dev/last-backup"
 CLEANUP = "databases.example.dev/cleanup"
 OPERATOR = "databases-operator"
@@ -47,7 +47,7 @@ _ENFORCE, _REMOVE, _LEAVE = (
     ClusterDeletionBehavior.LEAVE.value,
 )
 PROFILES: dict[str, tuple[str, tuple[str, ...]]] = {
-    # What becomes of it when the cluster is deleted, and what it depends on.
+    # The behaviour on cluster deletion, and the dependencies.
     "operator": (_ENFORCE, ()),
     "databases": (_ENFORCE, ("operator",)),
     "ingress": (_ENFORCE, ()),
@@ -57,7 +57,7 @@ PROFILES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 _OBJECTS = {"operator": 4, "databases": 3, "ingress": 3, "shop": 6, "monitoring": 4, "audit": 1}
 CHART, CHART_VERSION = "shop", "3.2.0"
-"""The one that is a Helm chart."""
+"""The add-on that is a Helm chart."""
 
 
 def sources() -> list[Object]:
@@ -80,12 +80,12 @@ def chart() -> dict[str, str]:
 
 
 def profiles(repository: str) -> list[Object]:
-    """The ClusterProfiles that put them on the cluster; the chart is in this repository."""
+    """The ClusterProfiles that deploy the add-ons; `repository`: of the chart."""
     return [_profile(name, behaviour, needs, repository) for name, (behaviour, needs) in PROFILES.items()]
 
 
 def protected() -> Object:
-    """A namespace that says that it must not be deleted."""
+    """The protected namespace."""
     labels = {DELETE_PROTECTION_LABEL: DeleteProtection.ALWAYS.value}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PROTECTED, "labels": labels}}
 
@@ -118,7 +118,7 @@ def _profile(name: str, behaviour: str, needs: tuple[str, ...], repository: str)
 
 
 def plan() -> Plan:
-    """The plan by which all of it goes, as the planner makes it."""
+    """The teardown plan, as the planner makes it."""
     efforts = {_ENFORCE: Effort.ENFORCE, _REMOVE: Effort.TRY, _LEAVE: Effort.LEAVE}
     return plans.plan(
         Draft(
@@ -135,7 +135,7 @@ def plan() -> Plan:
 
 
 def held(plan: Plan) -> Teardown:
-    """The moment of the story in which a finalizer that nobody serves holds a database."""
+    """The teardown while a finalizer without controller blocks a Database."""
     states = {"audit": StepState.LEFT, "monitoring": StepState.REMOVED, "shop": StepState.REMOVED}
     under_way = {"databases": 2, "ingress": 1}
     steps = []

@@ -1,4 +1,4 @@
-"""What a person sees of the deletion: the waves as a picture that changes, or one line for each thing that happens."""
+"""The demo's view of a deletion: a live picture of the waves, or one line per event."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 _HOOK = "BeforeClusterDelete: "
 _SAID = {
     StepState.REMOVING.value: "is being removed",
-    StepState.REMOVED.value: "is gone: everything of it was seen to be absent",
-    StepState.LEFT.value: "stays, as its profile says",
+    StepState.REMOVED.value: "removed (verified absent)",
+    StepState.LEFT.value: "is left in place, as its profile says",
     StepState.GIVEN_UP.value: "was given up",
 }
 
 
 def hook_message(cluster: Object | None) -> str:
-    """What Cluster API was told when it asked whether the cluster may go, as it shows it on the cluster."""
+    """The hook's last response to Cluster API, from the conditions of the Cluster."""
     conditions = ((cluster or {}).get("status") or {}).get("conditions") or []
     told: Object = next((one for one in conditions if one["type"] == "TopologyReconciled"), {})
     _, found, message = " ".join(str(told.get("message", "")).split()).partition(_HOOK)
@@ -41,7 +41,7 @@ def hook_message(cluster: Object | None) -> str:
 
 
 class Show:
-    """The deletion of a cluster as it goes on; use it as a context manager."""
+    """The live view of a cluster's deletion; use it as a context manager."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -54,7 +54,7 @@ class Show:
         self._told: set[str] = set()
         self._live: Live | None = None
         self.ended: dict[str, float] = {}
-        """Steps that have come to their end, and after how many seconds."""
+        """The finished steps, with the seconds each took."""
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -76,7 +76,7 @@ class Show:
         return time.monotonic() - self._began
 
     def teardown(self, teardown: Teardown) -> None:
-        """How far it has come."""
+        """Show the progress of the teardown."""
         self._teardown = teardown
         for step in teardown.status.steps:
             if self._states.get(step.name) == step.state:
@@ -87,18 +87,18 @@ class Show:
             if said := _SAID.get(step.state):
                 self._line(f"{step.name} {said}")
         for blocker in teardown.status.blockers:
-            self._once(f"waits: {_told(blocker)}")
+            self._once(f"blocked: {_told(blocker)}")
 
     def hook(self, cluster: Object | None) -> None:
-        """What Cluster API was told last."""
+        """Show the last hook response."""
         message = hook_message(cluster)
         if message != self._hook:
             self._hook = message
             if message:
-                self._once(f"Cluster API is told: {message}")
+                self._once(f"hook response to Cluster API: {message}")
 
     def ask(self, text: str) -> None:
-        """Have something said to whoever watches, until it is something else."""
+        """Show a prompt until the next one."""
         self._ask = text
         if text:
             self._line(text)
@@ -115,11 +115,9 @@ class Show:
     def _drawn(self) -> RenderableType:
         teardown = self._teardown
         if teardown is None or teardown.spec.plan is None:
-            return Text(f"{self._title}: the plan is being made …", style="bold")
+            return Text(f"{self._title}: planning …", style="bold")
         status = teardown.status
-        subtitle = (
-            f"{self.seconds:.0f} s · wave {status.wave or '?'} · {status.removed or '0'} objects seen to be absent"
-        )
+        subtitle = f"{self.seconds:.0f} s · wave {status.wave or '?'} · {status.removed or '0'} objects removed"
         parts: list[RenderableType] = [
             rendered(of_plan(self._title, teardown.spec.plan, subtitle=subtitle, teardown=teardown)),
             Text(),
@@ -127,11 +125,11 @@ class Show:
         said = Table.grid(padding=(0, 2, 0, 0))
         said.add_column(justify="right", no_wrap=True)
         said.add_column(overflow="fold")
-        # What blocks is in the picture already: here is only who must act on the first of it.
+        # The picture already shows the blockers: here is only who must act on the first one.
         if status.blockers and status.blockers[0].actor:
             said.add_row(Text("  must act", style="bold red"), status.blockers[0].actor)
-        if told := self._hook.partition(";")[0] or ("the cluster may go" if teardown.finished else ""):
-            said.add_row(Text("  Cluster API is told", style="bold cyan"), told)
+        if told := self._hook.partition(";")[0] or ("the cluster may be deleted" if teardown.finished else ""):
+            said.add_row(Text("  hook response", style="bold cyan"), told)
         parts.append(said)
         if self._ask:
             parts += [Text(), Text(f"  → {self._ask}", style="bold yellow")]
@@ -144,7 +142,7 @@ def _told(blocker: Blocker) -> str:
 
 
 def summary(teardown: Teardown, ended: dict[str, float]) -> Table:
-    """What went, in which order, and when."""
+    """A table of the steps in order, with their times."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("WAVE", "ADD-ON", "OBJECTS", "AFTER", "WHAT BECAME OF IT"):
         table.add_column(heading, justify="right" if heading in ("OBJECTS", "AFTER") else "left")
@@ -160,8 +158,8 @@ def summary(teardown: Teardown, ended: dict[str, float]) -> Table:
 
 def _became(state: str) -> Text:
     words = {
-        StepState.REMOVED.value: ("removed, and seen to be absent", "green"),
-        StepState.LEFT.value: ("left on purpose, named in the ledger", "bright_black"),
-        StepState.GIVEN_UP.value: ("given up, named in the ledger", "yellow"),
+        StepState.REMOVED.value: ("removed (verified absent)", "green"),
+        StepState.LEFT.value: ("left in place, recorded in the ledger", "bright_black"),
+        StepState.GIVEN_UP.value: ("given up, recorded in the ledger", "yellow"),
     }
     return Text(*words.get(state, (state, "")))

@@ -1,4 +1,4 @@
-"""The stage: a real control plane with Cluster API, Unwind running on it, and a cluster with add-ons."""
+"""The environment of the demo: a local control plane with Cluster API, Unwind, and a cluster with add-ons."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 _USER = f"system:serviceaccount:{HOME}:unwind"
 _MEMBER = "member-1"
-# A load balancer does not vanish at once.
+# Removing a load balancer takes time.
 _CLOUD_DELAY = 4.0
 _LONG = 90.0
 _LOOK_AGAIN = 0.1
 
 
 class Stage:
-    """Everything that is up."""
+    """The running environment of the demo."""
 
     def __init__(self, plane: Plane, log: Path, kubectl: Path) -> None:
         self.plane = plane
@@ -58,7 +58,7 @@ class Stage:
         self.client = plane.management.client
         self.member = plane.members[_MEMBER]
         self.log = log
-        """What the manager says."""
+        """The log file of the manager."""
 
     @property
     def member_client(self) -> Client:
@@ -66,11 +66,11 @@ class Stage:
 
     @property
     def load_balancers(self) -> int:
-        """How many there are in the cloud, which cost money."""
+        """The number of simulated load balancers."""
         return len(self.plane.clouds[_MEMBER].load_balancers)
 
     async def cluster(self) -> Object:
-        """A cluster with all add-ons on it, as its object is then."""
+        """Create a Cluster and wait until all add-ons are deployed; returns the Cluster."""
         await create_cluster(
             self.client,
             name=scenery.CLUSTER,
@@ -95,7 +95,7 @@ class Stage:
             raise UnwindError(error.what, remedy="; ".join(filter(None, told)) or f"see {self.log}") from None
 
     async def deployed(self) -> int:
-        """How many objects the add-ons have put there."""
+        """The number of objects that the add-ons deployed."""
         return sum(len(one.spec.entries) for one in await self.inventories())
 
     async def inventories(self) -> list[Inventory]:
@@ -103,7 +103,7 @@ class Stage:
         return msgspec.convert(found, list[Inventory])
 
     async def until_protected(self) -> None:
-        """Return when the API server refuses to delete the protected namespace: it learns of policies after a while."""
+        """Return when the API server refuses to delete the protected namespace: policies take effect with a delay."""
         uid = (await self.client.get(NAMESPACES, scenery.PROTECTED))["metadata"]["uid"]
         async with asyncio.timeout(_LONG):
             while True:
@@ -116,7 +116,7 @@ class Stage:
                 await asyncio.sleep(_LOOK_AGAIN)
 
     async def kubectl(self, command: str) -> tuple[int, str]:
-        """Run a kubectl command as it is printed; returns its exit code and what it says."""
+        """Run a kubectl command as printed; returns its exit code and output."""
         process = await asyncio.create_subprocess_exec(
             self._kubectl,
             *command.split()[1:],
@@ -129,8 +129,8 @@ class Stage:
         return process.returncode or 0, said.decode().strip()
 
     def infrastructure_after(self, uids: Collection[str]) -> float:
-        """By how many seconds the first deletion of the cluster's control plane or infrastructure came after the last
-        deletion of these objects on the member. Both API servers' audit logs say when. Raises if it came before."""
+        """The seconds between the last deletion of these objects on the member and the first deletion of the cluster's
+        control plane or infrastructure, from both audit logs. Raises UnwindError if the order is wrong."""
         on_member = [one.stage_timestamp for one in self.member.audit.deletions() if one.uid in uids]
         infrastructure = [
             one.request_received_timestamp
@@ -138,14 +138,14 @@ class Stage:
             for one in self.plane.management.audit.deletions(resource=resource.plural, namespace=scenery.NAMESPACE)
         ]
         if not on_member or not infrastructure:
-            raise UnwindError("the audit logs do not say when the cluster's infrastructure was deleted")
+            raise UnwindError("cannot find the deletion of the cluster's infrastructure in the audit logs")
         last, first = (datetime.fromisoformat(one) for one in (max(on_member), min(infrastructure)))
         if first < last:
             raise UnwindError(f"the cluster's infrastructure was deleted at {first}, before its last add-on at {last}")
         return (first - last).total_seconds()
 
     async def clear_member(self) -> None:
-        """Delete what was left on purpose: the member is used again, and with a real cluster it would be gone."""
+        """Delete what was left in place, because the member is reused; a real cluster would be gone."""
         for chunk in await self.inventories():
             for entry in chunk.spec.entries.values():
                 it = entry.object
@@ -155,7 +155,7 @@ class Stage:
                         await self.member_client.delete(resource, it.name, uid=it.uid, namespace=it.namespace or None)
 
     async def let_go(self) -> None:
-        """Take the finalizer off that nobody serves: somebody has made the backup by hand."""
+        """Remove the finalizer without controller, as after a manual backup."""
         found = await self.member_client.get(scenery.DATABASES, scenery.HELD, namespace=scenery.HELD_IN)
         left = [one for one in found["metadata"].get("finalizers", ()) if one != scenery.BACKUP]
         await self.member_client.revise(scenery.DATABASES, found, {"metadata": {"finalizers": left}})
@@ -163,7 +163,7 @@ class Stage:
 
 @asynccontextmanager
 async def set_up(progress: Progress, announce: Callable[[str], None]) -> AsyncIterator[Stage]:
-    """The stage, up to where the cluster is made; all of it goes at the end."""
+    """The environment without the Cluster; everything is removed at the end."""
     shape = Shape(members=1, nodes=True, helm=True, capi=True, cloud=True, cloud_delay=_CLOUD_DELAY)
     toolbox = await equip(shape, progress)
     kubectl = (await building.ensure([tools.KUBECTL], progress))[tools.KUBECTL.name].path
@@ -171,7 +171,7 @@ async def set_up(progress: Progress, announce: Callable[[str], None]) -> AsyncIt
         port = Port()
         url = f"https://127.0.0.1:{port}"
         await install(plane.management.client, Setting(url=url))
-        port.release()  # for who listens there
+        port.release()  # for the manager, which listens there
         helm = toolbox.program(tools.HELM).parent
         async with (
             _managing(plane, f"127.0.0.1:{port}", helm) as log,
@@ -186,7 +186,7 @@ async def set_up(progress: Progress, announce: Callable[[str], None]) -> AsyncIt
             await waiting.until(
                 stage.client, EXTENSION_CONFIGS, config, _discovered, "discovered by Cluster API", within=_LONG
             )
-            announce("Unwind runs, and Cluster API asks it before a cluster goes")
+            announce("Unwind is running, and Cluster API calls its hook before a cluster is deleted")
             yield stage
             operating.cancel()
 
@@ -202,7 +202,7 @@ async def _furnish(stage: Stage, repository: str) -> None:
 
 @asynccontextmanager
 async def _managing(plane: Plane, listen: str, helm: Path) -> AsyncIterator[Path]:
-    """`unwind run`, with the rights that it was installed with; what it logs is in the file."""
+    """Run `unwind run` with the installed RBAC rules; returns its log file."""
     kubeconfig = plane.management.write_kubeconfig(_USER, groups=("system:serviceaccounts",))
     log = plane.directory / "unwind.log"
     told = {
@@ -236,13 +236,13 @@ async def _until_listening(process: asyncio.subprocess.Process, listen: str, log
     while time.monotonic() < ends:
         if process.returncode is not None:
             said = (await asyncio.to_thread(log.read_text)).strip().splitlines()
-            raise UnwindError(f"the manager ended ({said[-1] if said else 'it said nothing'})")
+            raise UnwindError(f"the manager exited ({said[-1] if said else 'no output'})")
         with suppress(OSError):
             _, writer = await asyncio.open_connection(host, int(port))
             writer.close()
             return
         await asyncio.sleep(_LOOK_AGAIN)
-    raise UnwindError(f"the manager does not listen after {_LONG:.0f} s", remedy=f"see {log}")
+    raise UnwindError(f"timed out after {_LONG:.0f}s waiting for the manager to listen", remedy=f"see {log}")
 
 
 def _provisioned(summary: Object | None) -> bool:

@@ -1,4 +1,4 @@
-"""The story of the demonstration, from an empty machine to a cluster that is gone."""
+"""The steps of the demo, from an empty machine to a deleted cluster."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.local.building import Progress
 
-# Nobody is there to press a key: so long it can be looked at.
+# Without input, how long the blocked state is shown.
 _LOOKED_AT = 5.0
 _RETRY = 0.2
 _LONG = 240.0
-# With its group: other systems have kinds called Cluster, too.
+# With its group, because other systems have a kind Cluster as well.
 _DELETE = f"kubectl delete {CLUSTERS.plural}.{CLUSTERS.group} {scenery.CLUSTER} -n {scenery.NAMESPACE} --wait=false"
 
 
 async def tell(console: Console, progress: Progress, *, ask: bool, keep: bool) -> None:
-    """Tell all of it. `ask`: somebody is there to press a key. `keep`: leave everything up until Ctrl-C."""
+    """Run the demo. `ask`: wait for key presses. `keep`: keep everything running until Ctrl-C."""
     try:
         await _tell(console, progress, ask=ask, keep=keep)
     except ExceptionGroup as failures:
@@ -50,22 +50,20 @@ async def tell(console: Console, progress: Progress, *, ask: bool, keep: bool) -
 
 async def _tell(console: Console, progress: Progress, *, ask: bool, keep: bool) -> None:
     began = time.monotonic()
-    _heading(console, "Setting the stage: a real control plane, Cluster API, a cluster with nodes, Unwind")
+    _heading(console, "Setup: a local control plane, Cluster API, a cluster with nodes, Unwind")
     async with set_up(progress, announce=lambda line: _said(console, line)) as stage:
         cluster = await stage.cluster()
         count = await stage.deployed()
-        _said(console, f"Cluster {_name()} is there, with {len(scenery.PROFILES)} add-ons of {count} objects")
+        _said(console, f"Cluster {_name()} is running with {len(scenery.PROFILES)} add-ons ({count} objects)")
         await _refusal(console, stage)
         await _deletion(console, stage, cluster, ask=ask)
-        console.print(
-            Text(f"\nAll of it took {time.monotonic() - began:.0f} s, with the setting of the stage.", "bright_black")
-        )
+        console.print(Text(f"\nTotal time, including setup: {time.monotonic() - began:.0f}s", "bright_black"))
         if keep:
             await _stay(console, stage)
 
 
 async def _refusal(console: Console, stage: Stage) -> None:
-    _heading(console, "What must not be deleted, cannot be")
+    _heading(console, "Deletion protection: a protected namespace cannot be deleted")
     await stage.until_protected()
     said = Text(await _run(console, stage, f"kubectl delete namespace {scenery.PROTECTED}", refused=True), style="red")
     if console.is_terminal:
@@ -75,7 +73,7 @@ async def _refusal(console: Console, stage: Stage) -> None:
 
 
 async def _deletion(console: Console, stage: Stage, cluster: Object, *, ask: bool) -> None:
-    _heading(console, "A cluster is deleted: what depends on something goes before it, and the cluster waits")
+    _heading(console, "Cluster deletion: add-ons are removed in dependency order, and the cluster waits")
     uid = cluster["metadata"]["uid"]
     addons = {entry.object.uid for chunk in await stage.inventories() for entry in chunk.spec.entries.values()}
     await _run(console, stage, _DELETE)
@@ -87,29 +85,29 @@ async def _deletion(console: Console, stage: Stage, cluster: Object, *, ask: boo
     console.print(summary(record, show.ended))
     console.print()
     removed, _, of = record.status.removed.partition("/")
-    left = f"{record.status.left} left on purpose" if record.status.left else "nothing left behind"
-    _said(console, f"{removed} of {of} objects removed and seen to be absent in {seconds:.0f} s, {left}")
+    left = f"{record.status.left} left in place" if record.status.left else "nothing left behind"
+    _said(console, f"{removed} of {of} objects removed (verified absent) in {seconds:.0f}s, {left}")
     for chunk in await stage.inventories():
         for entry in chunk.spec.entries.values():
             if entry.ledger:
-                _said(console, f"left: {entry.object} ({entry.ledger.message}; decided by {entry.ledger.by})")
-    _said(console, f"load balancers that still cost money: {stage.load_balancers}")
+                _said(console, f"left in place: {entry.object} ({entry.ledger.message}; decided by {entry.ledger.by})")
+    _said(console, f"remaining load balancers: {stage.load_balancers}")
     later = stage.infrastructure_after(addons)
-    _said(console, f"Cluster API deleted its infrastructure {later:.1f} s after the last add-on, by the audit logs")
+    _said(console, f"Cluster API deleted the infrastructure {later:.1f}s after the last add-on (from the audit logs)")
     _said(console, f"Cluster {_name()} is gone")
 
 
 async def _run(console: Console, stage: Stage, command: str, *, refused: bool = False) -> str:
-    """Run a command as it is printed, and return what it says; raises if it does not end as it should."""
+    """Run a command as printed and return its output; raises UnwindError on an unexpected exit code."""
     _typed(console, command)
     code, said = await stage.kubectl(command)
     if (code != 0) is not refused:
-        raise UnwindError(f"`{command}` ended with {code}", remedy=said)
+        raise UnwindError(f"`{command}` exited with {code}", remedy=said)
     return said
 
 
 async def _watched(stage: Stage, show: Show, uid: str, *, ask: bool) -> Teardown:
-    """Show what happens until the cluster is gone; return the record of it as it was in the end."""
+    """Show the progress until the cluster is gone; returns the final Teardown."""
     gone, held = asyncio.Event(), asyncio.Event()
     last: list[Teardown] = []
 
@@ -136,7 +134,7 @@ async def _watched(stage: Stage, show: Show, uid: str, *, ask: bool) -> Teardown
     found = await stage.client.get(TEARDOWNS, uid)
     recorded(found)
     if not last[-1].finished:
-        raise UnwindError(f"the record of the deletion says {last[-1].status.phase}", remedy=f"see {stage.log}")
+        raise UnwindError(f"the Teardown ended in phase {last[-1].status.phase}", remedy=f"see {stage.log}")
     return last[-1]
 
 
@@ -152,14 +150,14 @@ async def _follow(
                     elif event.type in ("ADDED", "MODIFIED"):
                         seen(event.object)
         except (ApiError, UnreachableError):
-            pass  # a watch ends now and then
+            pass  # watches end from time to time
         await asyncio.sleep(_RETRY)
 
 
 async def _release(stage: Stage, show: Show, held: asyncio.Event, *, ask: bool) -> None:
-    """When the finalizer that nobody serves holds things up: take it off, as a person would."""
+    """When the finalizer without controller blocks the teardown, remove it, as an administrator would."""
     await held.wait()
-    # Short: a terminal cuts off a line that is longer than it is wide.
+    # Short, because the terminal truncates long lines.
     if ask:
         show.ask("Press Enter when the orders are backed up")
         async with _key_press() as pressed:
@@ -173,7 +171,7 @@ async def _release(stage: Stage, show: Show, held: asyncio.Event, *, ask: bool) 
 
 @asynccontextmanager
 async def _key_press() -> AsyncIterator[Awaitable[str]]:
-    """The next line that is typed."""
+    """The next line from standard input."""
     loop = asyncio.get_running_loop()
     pressed: asyncio.Future[str] = loop.create_future()
 
@@ -190,10 +188,13 @@ async def _key_press() -> AsyncIterator[Awaitable[str]]:
 
 
 async def _stay(console: Console, stage: Stage) -> None:
-    """Another cluster to play with, and the commands for it, until Ctrl-C."""
+    """Create another cluster and print commands to try, until Ctrl-C."""
     await stage.clear_member()
     await stage.cluster()
-    _heading(console, "It stays up until Ctrl-C, with another cluster of the same name. In another terminal:")
+    _heading(
+        console,
+        "The control plane keeps running until Ctrl-C, with another cluster of the same name. In another terminal:",
+    )
     for line in (
         f"export KUBECONFIG={stage.plane.management.kubeconfig}",
         f"unwind plan cluster/{scenery.CLUSTER} -n {scenery.NAMESPACE}",

@@ -1,1 +1,1 @@
-"""A real control plane on one machine: its binaries, its processes, and what plays the rest of a cluster."""
+"""Local control planes: binaries, processes, and stand-ins for nodes, cloud and providers."""

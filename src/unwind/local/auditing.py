@@ -1,4 +1,4 @@
-"""The API server's audit log: who asked for what, in which order, and what came of it."""
+"""Read the API server's audit log."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# Everything but the components' own reading. A DELETE is recorded with its body, because the body is where the uid
-# stands; nothing else is, so that no Secret ends up in the log. Of ServiceAccounts outside kube-system, such as the
-# manager's, every request is recorded, so that a missing right shows whatever it is for.
+# Everything except the reads of the components. A DELETE is recorded with its body, which contains the uid; nothing
+# else is, so that no Secret ends up in the log. For ServiceAccounts outside kube-system, such as the manager's, every
+# request is recorded, so that any missing right shows.
 POLICY: dict[str, Any] = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -52,7 +52,7 @@ class _User(msgspec.Struct, frozen=True):
 
 
 class ObjectRef(msgspec.Struct, frozen=True, rename={"group": "apiGroup"}):
-    """The object that a request was about, as far as its path says."""
+    """The object of a request, from its path."""
 
     group: str = ""
     resource: str = ""
@@ -74,7 +74,7 @@ class _Response(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, rename="camel"):
-    """One request that the API server finished."""
+    """One completed request."""
 
     verb: str
     user: _User
@@ -92,7 +92,7 @@ class Entry(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def unauthorized(self) -> bool:
-        """Whether RBAC refused the request. Admission also answers with 403, but only to authorized requests."""
+        """Whether RBAC refused the request. Admission also answers 403, but only to authorized requests."""
         return self.annotations.get("authorization.k8s.io/decision") == "forbid"
 
     @property
@@ -101,14 +101,14 @@ class Entry(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def uid(self) -> str:
-        """The uid that a DELETE insisted on; empty if it took whatever had the name."""
+        """The uid precondition of a DELETE; empty if it had none."""
         return self.request_object.preconditions.uid
 
 
 class AuditLog:
     """Reads the audit log of one API server.
 
-    An answer is in the log before the client has it, so that what a test awaited is there when it looks.
+    A response is logged before the client receives it, so a test finds the entries of all requests it awaited.
     """
 
     def __init__(self, path: Path) -> None:
@@ -123,7 +123,7 @@ class AuditLog:
         user: str | None = None,
         containing: tuple[bytes, ...] = (),
     ) -> Iterator[Entry]:
-        """What was asked, in the order in which it was finished.
+        """The requests, in the order of completion.
 
         `containing`: decode only lines that contain one of these, which is faster in a large log.
         """
@@ -132,7 +132,7 @@ class AuditLog:
         with self.path.open("rb") as log:
             for line in log:
                 if not line.endswith(b"\n"):
-                    return  # being written just now
+                    return  # an incomplete line, still being written
                 if containing and not any(one in line for one in containing):
                     continue
                 entry = _decode(line)
@@ -146,7 +146,7 @@ class AuditLog:
                     yield entry
 
     def deletions(self, *, resource: str | None = None, namespace: str | None = None) -> list[Entry]:
-        """The deletions that the API server accepted, in order."""
+        """The accepted deletions, in order."""
         entries = self.entries(verbs=("delete", "deletecollection"), resource=resource, namespace=namespace)
         return [entry for entry in entries if entry.code < 300]
 

@@ -1,6 +1,6 @@
-"""Building the binaries that are found nowhere: once, whoever asks, and never half.
+"""Build missing binaries from Go modules: once across processes, and atomically.
 
-Go's own caches carry an interrupted build over to the next one; here we only have to leave nothing behind.
+Go's own caches carry an interrupted build over to the next one; this module only has to leave no partial results.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
 _LOCK_POLL = 0.2
-# Measured over Kubernetes on linux/amd64: what a compiled package takes in Go's build cache, and again in
-# the scratch directory until the build is over. The binary is there twice while it is moved.
+# Measured for Kubernetes on linux/amd64: the size of a compiled package in Go's build cache, and again in the scratch
+# directory until the build is finished. The binary exists twice while it is moved.
 _PACKAGE_BYTES = 1_200_000
 _BINARY_BYTES = 2 * (110 << 20)
-_MAKE_ROOM = "free some, or set UNWIND_CACHE_DIR, GOCACHE and GOMODCACHE to directories on another disk"
+_MAKE_ROOM = "free some disk space, or set UNWIND_CACHE_DIR, GOCACHE and GOMODCACHE to another disk"
 
 
 class Progress(Protocol):
-    """Told what goes on; it only shows it."""
+    """Callbacks that show the progress of builds."""
 
     def found(self, found: Found) -> None:
-        """This one need not be built."""
+        """A binary exists and need not be built."""
 
     def mending(self, name: str, condition: Condition) -> None:
-        """Something in the cache is not whole, and is made again."""
+        """A cache entry is incomplete and is rebuilt."""
 
     def waiting(self, module: str, pid: int | None) -> None:
-        """Another process builds it; for a moment it is not known which."""
+        """Another process builds it; its pid may be unknown for a moment."""
 
     def downloading(self, name: str, what: str, count: int) -> None:
-        """Sources come: the latest of them, and how many so far. Nobody knows how many there will be."""
+        """Sources are downloaded: the latest one, and the count so far. The total is unknown."""
 
     def building(self, name: str, done: int, total: int) -> None:
-        """So many packages of those that must be compiled have been. After the last comes the linker."""
+        """`done` of `total` packages are compiled. Linking follows the last."""
 
     def built(self, found: Found, seconds: float) -> None:
-        """This one is there now."""
+        """A binary was built."""
 
 
 class Silence:
-    """Progress that nobody watches."""
+    """Progress callbacks that show nothing."""
 
     def found(self, found: Found) -> None: ...
     def mending(self, name: str, condition: Condition) -> None: ...
@@ -65,7 +65,7 @@ class Silence:
 
 
 async def ensure(wanted: Iterable[Tool], progress: Progress | None = None) -> dict[str, Found]:
-    """Have these tools and their assets, by name. What is not found is built, and only that."""
+    """The tools by name, with their assets; those that are not found are built."""
     progress = progress or Silence()
     wanted = list(dict.fromkeys(wanted))
     found: dict[str, Found] = {}
@@ -96,7 +96,7 @@ async def _ensure_module(module: Module, lacking: Sequence[Tool], *, go: Path, p
         with _scratch(shelf) as scratch:
             for tool in lacking:
                 run = _Run(go, tool, scratch, progress)
-                # Looked for again: whoever had the lock before us may have built it.
+                # Look again: the previous holder of the lock may have built it.
                 if have := tools.find(tool):
                     progress.found(have)
                 else:
@@ -108,7 +108,7 @@ async def _ensure_module(module: Module, lacking: Sequence[Tool], *, go: Path, p
 
 
 class _Run:
-    """Go at work on one tool: all it says goes to a log."""
+    """Runs Go for one tool and logs its output."""
 
     def __init__(self, go: Path, tool: Tool, scratch: Path, progress: Progress) -> None:
         self.tool = tool
@@ -139,7 +139,7 @@ class _Run:
             )
         if ended.code:
             raise UnwindError(
-                f"cannot {aim} {self.tool.name}, Go says: {golang.last_words(said)} (log: {self.log})",
+                f"cannot {aim} {self.tool.name}: {golang.last_words(said)} (log: {self.log})",
                 remedy=golang.hint(said),
             )
         return ended.output
@@ -158,7 +158,7 @@ async def _build(run: _Run) -> Found:
     caches = [Path(line) for line in (await run.go("env", "GOCACHE", "GOMODCACHE")).splitlines()]
     _require_room(tool.module, tool.name, *caches, packages=None)
 
-    # Asked with the flags of the build, "stale" is what Go's build cache has not got.
+    # With the build's flags, "stale" packages are those that Go's build cache lacks.
     listing = await run.go(
         "list", "-deps", *tool.module.flags, "-f", "{{if .Stale}}{{.ImportPath}}{{end}}", tool.package
     )
@@ -184,7 +184,7 @@ async def _build(run: _Run) -> Found:
 async def _gather_assets(run: _Run) -> None:
     module, target = run.tool.module, tools.assets_path(run.tool)
     run.say_if_mending(target)
-    aim = "fetch the files of"
+    aim = "fetch the assets of"
     await run.go("mod", "download", module.source, aim=aim)
     answer = await run.go("list", "-m", "-mod=readonly", "-f", "{{.Dir}}", module.source, aim=aim)
     await _to_the_end(_copy_assets, run.tool, Path(answer.strip()), run.scratch / target.name)
@@ -196,13 +196,13 @@ def _copy_assets(tool: Tool, sources: Path, target: Path) -> None:
     for pattern in tool.assets:
         files = sorted(sources.glob(pattern))
         if not files:
-            raise UnwindError(f"{sources} has no {pattern}, which {tool.name} needs")
+            raise UnwindError(f"cannot fetch the assets of {tool.name}: no {pattern} in {sources}")
         for file in files:
             shutil.copyfile(file, target / file.name)
 
 
 def _require_room(module: Module, name: str, build_cache: Path, sources: Path, *, packages: int | None) -> None:
-    """Check the room for compiling so many packages; until that is known, for all if sources are missing."""
+    """Check the disk space to compile `packages`; if unknown, for all packages if sources are missing."""
     needs = {build_cache: 0, sources: 0, module.shelf: _BINARY_BYTES}
     if packages is None:
         if (sources / f"{module.source}@{module.version}").is_dir():
@@ -214,7 +214,7 @@ def _require_room(module: Module, name: str, build_cache: Path, sources: Path, *
 
 
 async def _to_the_end(function: Callable[..., None], *arguments: object) -> None:
-    """Run it in a thread. A cancellation waits for it, since it works under our lock."""
+    """Run a function in a thread. Cancellation waits for it, because it works under our lock."""
     work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
     try:
         await asyncio.shield(work)
@@ -225,7 +225,7 @@ async def _to_the_end(function: Callable[..., None], *arguments: object) -> None
 
 @asynccontextmanager
 async def _locked(path: Path, waiting: Callable[[int | None], None]) -> AsyncIterator[None]:
-    # Never removed: a lock on a file that is gone keeps nobody out. The kernel lets go of it when we die.
+    # Never removed: a lock on a deleted file excludes no other process. The kernel releases it when we exit.
     with path.open("a+") as lock:
         told: set[int | None] = set()
         while not _try_lock(lock.fileno()):
@@ -255,9 +255,9 @@ def _try_lock(fd: int) -> bool:
 
 @contextmanager
 def _scratch(shelf: Path) -> Iterator[Path]:
-    """A directory for this build alone. Under the lock, any other is what a killed build left."""
+    """A private scratch directory. Under the lock, any other one is left over from a killed build."""
     for leftover in shelf.glob(".building-*"):
-        # A compiler that outlives its Go for a moment may still write there: then it goes the next time.
+        # A compiler may outlive its Go process for a moment and still write there: then the next build removes it.
         shutil.rmtree(leftover, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=shelf))
     try:

@@ -1,4 +1,4 @@
-"""Cluster API's real core manager on the management cluster, and Clusters whose workload clusters are members."""
+"""Cluster API's core manager on the management cluster, and Clusters with members as workload clusters."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _STARTING = 60.0
 
 
 class ClusterApi:
-    """Cluster API on a management cluster: its kinds, the stub kinds with their class, and its manager.
+    """Cluster API on a management cluster: its CRDs, the stub CRDs with their ClusterClass, and its manager.
 
-    Its conversion webhook is registered, its admission webhooks are not. Providers are not part of it:
-    unwind.local.provider plays them.
+    Its conversion webhook is registered, its admission webhooks are not. Providers are simulated by
+    unwind.local.provider.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ClusterApi:
         rate_limited: bool = False,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`rate_limited`: reconcile each object at most once a second, as installations do; all takes 4 s then."""
+        """`rate_limited`: reconcile each object at most once a second, as installations do; setup then takes 4 s."""
         self.daemon: Daemon | None = None
         self._management = management
         self._program = program
@@ -60,7 +60,7 @@ class ClusterApi:
         self._ports: list[Port] = []
 
     async def start(self) -> None:
-        """Bring it up; return when it reconciles."""
+        """Start it; return when it reconciles."""
         definitions = await asyncio.to_thread(_read, self._crds)
         self._management.write_kubeconfig(USER, groups=ALL_RIGHTS)
         for attempt in range(1, _ATTEMPTS + 1):
@@ -68,7 +68,7 @@ class ClusterApi:
                 await self._start(definitions)
             except BaseException as error:
                 await self.stop()
-                # The port is ours on loopback, but the server for webhooks listens on every address there is.
+                # The port is reserved on loopback, but the webhook server listens on all addresses.
                 taken = isinstance(error, DiedEarlyError) and "address already in use" in error.words
                 if not taken or attempt == _ATTEMPTS:
                     raise
@@ -76,7 +76,7 @@ class ClusterApi:
                 return
 
     async def stop(self) -> None:
-        """End the manager. What it manages stays."""
+        """Stop the manager. Its objects remain."""
         if self.daemon:
             await self.daemon.stop()
         for port in self._ports:
@@ -96,7 +96,7 @@ class ClusterApi:
         await self._restart_garbage_collection()
         self.daemon = self._manager(health=health, webhooks=webhooks)
         await self.daemon.start(within=_STARTING)
-        # Its own word for ready is that the server for webhooks listens, which is before any controller runs.
+        # Its readiness probe only shows that the webhook server listens, which is before any controller runs.
         await until(
             client,
             CLUSTER_CLASSES,
@@ -108,14 +108,14 @@ class ClusterApi:
         )
 
     def _conversion(self, webhooks: Port) -> Object:
-        """Without it both versions are served, but a Cluster written as v1beta1 loses its references, for ever."""
+        """The conversion webhook: without it, a Cluster written as v1beta1 loses its references."""
         authority = self._management.files.certificate("ca").read_bytes()
         config = {"url": f"https://127.0.0.1:{webhooks}/convert", "caBundle": base64.b64encode(authority).decode()}
         return {"strategy": "Webhook", "webhook": {"clientConfig": config, "conversionReviewVersions": ["v1"]}}
 
     async def _restart_garbage_collection(self) -> None:
-        # It looks for new kinds when it starts and then every 30 s, and until it has found a kind, what objects of
-        # that kind own outlives them.
+        # The garbage collector discovers new kinds when it starts and every 30 s. Until then, dependents of a new
+        # kind's objects outlive them.
         for daemon in self._management.daemons:
             if daemon.name == "kube-controller-manager":
                 await daemon.stop()
@@ -140,7 +140,7 @@ class ClusterApi:
 
 
 def manager(program: Path, files: Files, *, health: int, webhooks: int, rate_limited: bool) -> list[str]:
-    """How the manager is started."""
+    """The command line of the manager."""
     gates = {"ClusterTopology": True, "RuntimeSDK": True, "ReconcilerRateLimiting": rate_limited}
     return [
         str(program),
@@ -148,7 +148,7 @@ def manager(program: Path, files: Files, *, health: int, webhooks: int, rate_lim
         f"--feature-gates={','.join(f'{gate}={str(on).lower()}' for gate, on in gates.items())}",
         f"--health-addr=127.0.0.1:{health}",
         "--diagnostics-address=0",  # off
-        # This one cannot be turned off, nor be told an address to listen on.
+        # The webhook server cannot be disabled, nor bound to an address.
         f"--webhook-port={webhooks}",
         f"--webhook-cert-dir={files.directory}",
         f"--webhook-cert-name={files.certificate('server').name}",
@@ -167,7 +167,7 @@ async def create_cluster(
     version: str = "",
     within: float = 60.0,
 ) -> Object:
-    """Make a Cluster whose workload cluster is a member, by class or by hand; return it when it is Available."""
+    """Create a Cluster with a member as workload cluster, with or without ClusterClass, and wait until Available."""
     manifests = stubs.cluster_of_class if topology else stubs.cluster_by_hand
     version = version or tools.KUBERNETES.version
     for resource, manifest in manifests(name, namespace, member=member, version=version, labels=labels or {}):
@@ -176,12 +176,12 @@ async def create_cluster(
 
 
 async def until_available(client: Client, *, name: str, namespace: str, within: float = 60.0) -> Object:
-    """Return a Cluster, whoever made it, as soon as its workload cluster can be used."""
+    """Wait until a Cluster is Available, and return it."""
     return await until_true(client, CLUSTERS, name, "Available", namespace=namespace, within=within)
 
 
 async def delete_cluster(client: Client, *, name: str, namespace: str, within: float = 60.0) -> None:
-    """Delete the Cluster that has this name now; return when it is absent."""
+    """Delete the Cluster of this name; return when it is absent."""
     cluster = await client.get(CLUSTERS, name, namespace=namespace)
     await client.delete(CLUSTERS, name, uid=cluster["metadata"]["uid"], namespace=namespace)
     await until_absent(client, CLUSTERS, name, namespace=namespace, within=within)
@@ -192,12 +192,12 @@ def _reconciled(obj: Object | None) -> bool:
 
 
 async def _install(client: Client, definition: Object) -> None:
-    """Have a kind served, and used once."""
+    """Create a CRD, wait until it is served, and use it once."""
     await client.apply(CUSTOM_RESOURCE_DEFINITIONS, definition)
     name, spec = definition["metadata"]["name"], definition["spec"]
     await until_true(client, CUSTOM_RESOURCE_DEFINITIONS, name, "Established", within=_STARTING)
-    # The API server sets a kind up when it is first asked for it, and answers 429 meanwhile; each of the manager's
-    # controllers would wait a second for that (seen: 2.5 s until it reconciles, instead of 0.6 s).
+    # The API server sets a kind up on its first request, and answers 429 meanwhile; each controller of the manager
+    # would wait a second for that (seen: 2.5 s until it reconciles, instead of 0.6 s).
     version = next(version["name"] for version in spec["versions"] if version["storage"])
     await client.list(Resource(spec["group"], version, spec["names"]["plural"], spec["names"]["kind"]))
 
@@ -205,5 +205,5 @@ async def _install(client: Client, definition: Object) -> None:
 def _read(directory: Path) -> list[Any]:
     paths = sorted(directory.glob("*.yaml"))
     if not paths:
-        raise UnwindError(f"{directory} has none of Cluster API's kinds in it", remedy="unwind local build")
+        raise UnwindError(f"no CRDs of Cluster API in {directory}", remedy="run `unwind local build`")
     return [yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader) for path in paths]

@@ -1,7 +1,7 @@
-"""A stand-in for a cloud: it gives LoadBalancer Services an address, and takes its time to take it back.
+"""A simulated cloud: assigns addresses to LoadBalancer Services, and removes load balancers with a delay.
 
-What runs in a real cluster is the service controller of a cloud provider; this does to a Service what that one does,
-in the same order: finalizer, load balancer, address; and on the way back load balancer, finalizer.
+It acts on a Service like the service controller of a cloud provider, in the same order: finalizer, load balancer,
+address; on deletion load balancer, then finalizer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RETRY = 0.2
 
 
 class Step(Enum):
-    """What a Service needs next."""
+    """The next step for a Service."""
 
     NOTHING = "nothing"
     FINALIZER = "the cleanup finalizer"
@@ -38,14 +38,14 @@ class Step(Enum):
 
 
 class LoadBalancer(msgspec.Struct, frozen=True):
-    """It exists apart from the cluster, and costs money for as long as it does."""
+    """A load balancer, which exists outside the cluster."""
 
     service: str
     address: str
 
 
 def next_step(service: Object) -> Step:
-    """What the cloud has to do for a Service as it is."""
+    """The next step for a Service in its current state."""
     metadata = service["metadata"]
     wanted = service["spec"].get("type") == "LoadBalancer" and "deletionTimestamp" not in metadata
     marked = CLEANUP_FINALIZER in metadata.get("finalizers", [])
@@ -57,7 +57,7 @@ def next_step(service: Object) -> Step:
 
 
 class Cloud:
-    """The load balancers of one cluster, by the uid of the Service each was made for."""
+    """The load balancers of one cluster, by the uid of their Service."""
 
     def __init__(self, *, delay: float, changed: Callable[[], None] = lambda: None) -> None:
         self.delay = delay
@@ -67,7 +67,7 @@ class Cloud:
         self._releasing: set[str] = set()
 
     async def run(self, cluster: Cluster) -> None:
-        """Look after the Services of a cluster until cancelled."""
+        """Reconcile the Services of a cluster until cancelled."""
         connection = cluster.connection(USER, groups=ALL_RIGHTS)
         async with Client(connection, user_agent="cloud-stand-in") as client, asyncio.TaskGroup() as group:
             while True:
@@ -76,7 +76,7 @@ class Cloud:
                         if event.type in ("ADDED", "MODIFIED"):
                             await self._advance(client, event.object, group)
                 except (ApiError, UnreachableError):
-                    pass  # away, or starting: what was missed comes with the next watch
+                    pass  # the server is unavailable or starting: the next watch reports what was missed
                 await asyncio.sleep(_RETRY)
 
     async def _advance(self, client: Client, service: Object, group: asyncio.TaskGroup) -> None:
@@ -93,7 +93,7 @@ class Cloud:
         metadata = service["metadata"]
         if metadata["uid"] not in self.load_balancers:
             self._made += 1
-            # Addresses that are reserved for documentation: none of them leads anywhere.
+            # Addresses reserved for documentation, which are never routed.
             address = f"203.0.113.{self._made % 254 + 1}"
             name = f"{metadata['namespace']}/{metadata['name']}"
             self.load_balancers[metadata["uid"]] = LoadBalancer(service=name, address=address)
@@ -111,11 +111,11 @@ class Cloud:
 
 
 async def _unmark(client: Client, metadata: Object) -> bool:
-    """Take the address and the finalizer off a Service; False if that has to be tried again."""
+    """Remove address and finalizer from a Service; False if it must be retried."""
     try:
         service = await client.get(SERVICES, metadata["name"], namespace=metadata["namespace"])
         if service["metadata"]["uid"] != metadata["uid"]:
-            return True  # another one by now
+            return True  # recreated with another uid
         if "deletionTimestamp" not in service["metadata"]:
             service = await _set_ingress(client, service, None)
         await _set_finalizers(client, service, [one for one in _finalizers(service) if one != CLEANUP_FINALIZER])

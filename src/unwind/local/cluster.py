@@ -1,4 +1,4 @@
-"""One real cluster on this machine: an API server, a controller manager and, if asked for, nodes."""
+"""One local cluster: an API server, a controller manager and optional nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NODE_NAMES = ("node-1", "node-2")
 
 
 class Programs(msgspec.Struct, frozen=True, kw_only=True):
-    """The programs that a cluster is made of."""
+    """The binaries of a cluster."""
 
     api_server: Path
     controller_manager: Path
@@ -40,7 +40,7 @@ class Programs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodePrograms(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes for Pods to be scheduled and to run."""
+    """The binaries for scheduling and running Pods."""
 
     scheduler: Path
     kwok: Path
@@ -48,9 +48,9 @@ class NodePrograms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cluster:
-    """A cluster with an authority, keys and a prefix in etcd of its own.
+    """A cluster with its own CA, keys and etcd prefix.
 
-    A request that goes to the wrong one fails at the handshake, as it would between two real clusters.
+    A request to the wrong cluster fails in the TLS handshake, as between two real clusters.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Cluster:
 
     @property
     def client(self) -> Client:
-        """A client with all rights, open as long as the cluster is up."""
+        """An administrator's client, open while the cluster runs."""
         assert self._client, "the cluster is not up"  # noqa: S101 - a mistake in the calling program
         return self._client
 
@@ -85,16 +85,16 @@ class Cluster:
 
     @property
     def port(self) -> int:
-        """Where the API server listens, on loopback."""
+        """The loopback port of the API server."""
         return self._port.number
 
     @property
     def api_server(self) -> Daemon:
-        """The API server, to be stopped and started by those who test what happens then."""
+        """The API server process, which tests may stop and start."""
         return self.daemons[0]
 
     def connection(self, user: str, *, groups: Sequence[str] = ()) -> Connection:
-        """The way in for a user who has the rights that RBAC gives to this name and these groups."""
+        """A connection as this user and groups, with their RBAC rights."""
         pair = self._authority.client(user, groups=groups)
         return Connection(
             server=self.server,
@@ -104,14 +104,14 @@ class Cluster:
         )
 
     def write_kubeconfig(self, user: str, *, groups: Sequence[str] = ()) -> Path:
-        """Make a kubeconfig file for a user; it lasts as long as the cluster."""
+        """Write a kubeconfig file for a user; it exists as long as the cluster."""
         path = self.files.kubeconfig(user)
         connection = self.connection(user, groups=groups)
         _write(path, kubeconfig.document(connection, cluster=self.name, user=user).encode())
         return path
 
     async def start(self) -> None:
-        """Bring it up; return when Pods can be created in it."""
+        """Start it; return when Pods can be created in it."""
         self.prepare()
         self._client = await self._stack.enter_async_context(Client(kubeconfig.load(self.kubeconfig)))
         programs, files = self._programs, self.files
@@ -120,7 +120,7 @@ class Cluster:
             components.api_server(programs.api_server, files, prefix=f"/{self.name}", port=self.port),
             ready=self._client.healthy,
         ).start()
-        # Not earlier: they would look for the API server once a second, and take its processor time meanwhile.
+        # Not earlier: they would poll for the API server once a second and compete for CPU time.
         others = [
             self._component("kube-controller-manager", programs.controller_manager, components.controller_manager)
         ]
@@ -132,7 +132,7 @@ class Cluster:
             await self._start_nodes(programs.nodes)
 
     async def stop(self) -> None:
-        """End every program of it; its directory stays."""
+        """Stop all processes; the directory remains."""
         for daemon in reversed(self.daemons):
             await daemon.stop()
         await self._stack.aclose()
@@ -140,7 +140,7 @@ class Cluster:
             port.release()
 
     async def create_namespace(self, name: str) -> None:
-        """Make a namespace that Pods can be created in; one that is there already will do."""
+        """Create a namespace, if missing, and wait until Pods can be created in it."""
         manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         try:
             await self.client.create(NAMESPACES, manifest)
@@ -165,7 +165,7 @@ class Cluster:
         return all(_node_ready(node) for node in await self.client.list(NODES))
 
     def _component(self, name: str, program: Path, argv: Callable[..., list[str]]) -> Daemon:
-        """A program that the API server knows as a user, and that serves its health on a port of its own."""
+        """A component with its own API user and health port."""
         self.write_kubeconfig(f"system:{name}")
         port = Port()
         self._ports.append(port)
@@ -188,7 +188,7 @@ class Cluster:
         return daemon
 
     def prepare(self) -> None:
-        """Write the files that its programs read."""
+        """Write certificates, keys and configuration files."""
         self.files.directory.mkdir(parents=True, mode=0o700)
         self.write_kubeconfig(ADMIN, groups=ALL_RIGHTS)
         service_accounts = new_key()

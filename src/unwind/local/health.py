@@ -1,4 +1,4 @@
-"""Asking a program of the plane whether it is well."""
+"""Health checks of local components."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unwind.kube.kubeconfig import Connection
 
 
 async def well(url: str, *, authority: bytes | None = None) -> bool:
-    """Whether the program that serves its health there says that it is well; False also if nobody answers."""
+    """Whether a health endpoint answers 200; False also if there is no answer."""
     parts = urlsplit(url)
     connection = Connection(server=f"{parts.scheme}://{parts.netloc}", authority=authority)
     async with Client(connection) as client:

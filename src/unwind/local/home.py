@@ -1,4 +1,4 @@
-"""The directory of a plane: who holds it, what is recorded in it, what becomes of it."""
+"""The directory of a local control plane: lock, record and cleanup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plane consists of, as it was asked for."""
+    """The requested components of a control plane."""
 
     members: int = 0
     nodes: bool = False
@@ -35,12 +35,12 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> list[str]:
-        """The optional parts, by the names they are asked for with."""
+        """The optional components, by their names in --with."""
         return [part for part in ("nodes", "helm", "capi", "cloud") if getattr(self, part)]
 
 
 class RecordedProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """One program of a plane. It has no process while it waits to be started again."""
+    """One process of a control plane; it has no pid while it waits for a restart."""
 
     name: str
     cluster: str = ""
@@ -57,7 +57,7 @@ class RecordedCluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plane tells others about itself."""
+    """The recorded state of a control plane."""
 
     name: str
     phase: str
@@ -71,12 +71,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Home:
-    """The directory of the plane with this name."""
+    """The directory of a named control plane."""
 
     def __init__(self, name: str) -> None:
         if not _NAME.fullmatch(name):
             raise UsageError(
-                f"{name!r} cannot be the name of a plane",
+                f"invalid control plane name {name!r}",
                 remedy="use up to 40 lower-case letters, digits and dashes, a letter or digit first and last",
             )
         self.name = name
@@ -86,7 +86,7 @@ class Home:
 
     @classmethod
     def all(cls) -> Iterator[Self]:
-        """Every plane that has a directory, up or not."""
+        """Every control plane with a directory, running or not."""
         planes = _planes()
         if planes.is_dir():
             for entry in sorted(planes.iterdir()):
@@ -94,23 +94,23 @@ class Home:
                     yield cls(entry.name)
 
     def claim(self, *, announce: Callable[[str], None]) -> Self:
-        """Hold the directory for a plane that is to come up, cleared of what a killed run left there."""
+        """Lock the directory for a new control plane, and clean up after a killed run."""
         if not self.take():
             record = self.read()
             pid = f" (process {record.supervisor.pid})" if record else ""
             raise UnwindError(
-                f"plane {self.name!r} is up already{pid}",
-                remedy=f"use it, take it down with `unwind local down --name {self.name}`, or choose another --name",
+                f"control plane {self.name!r} is already running{pid}",
+                remedy=f"use it, stop it with `unwind local down --name {self.name}`, or choose another --name",
             )
         if any(entry.name != "lock" for entry in self.directory.iterdir()):
             self.clear()
-            announce(f"cleared away what a killed run of plane {self.name!r} had left")
+            announce(f"cleaned up after a killed run of control plane {self.name!r}")
         return self
 
     def take(self) -> bool:
-        """Hold the directory, made if it is not there; False while another process holds it.
+        """Create the directory if missing, and lock it; False while another process holds the lock.
 
-        It is held until this process ends, however it ends, or the directory is removed.
+        The lock is held until this process ends, in any way, or the directory is removed.
         """
         while True:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -124,8 +124,8 @@ class Home:
             except BlockingIOError:
                 os.close(descriptor)
                 return False
-            # Whoever held it before may have removed the directory while we opened the file: then this lock is on
-            # a file that nobody else will ever see.
+            # The previous holder may have removed the directory while we opened the file: then this lock is on a file
+            # that no other process will ever see.
             if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
                 self._held = descriptor
                 return True
@@ -133,7 +133,7 @@ class Home:
 
     @property
     def in_use(self) -> bool:
-        """Whether a process holds it now."""
+        """Whether a process holds the lock."""
         try:
             descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -147,7 +147,7 @@ class Home:
         return False
 
     def read(self) -> Record | None:
-        """What the plane recorded last; None if nothing that can be read."""
+        """The last record; None if there is none that can be read."""
         try:
             return msgspec.json.decode(self._record.read_bytes(), type=Record)
         except (FileNotFoundError, msgspec.DecodeError):
@@ -159,7 +159,7 @@ class Home:
         fresh.replace(self._record)
 
     def clear(self) -> None:
-        """Empty the directory, which we hold, of what a killed run left; end what still runs of it."""
+        """Clean up the locked directory after a killed run, and kill its remaining processes."""
         record = self.read()
         if record:
             for recorded in record.processes:
@@ -173,9 +173,9 @@ class Home:
                 entry.unlink()
 
     def remove(self) -> None:
-        """Remove the directory, which we hold, and let go of it."""
+        """Remove the locked directory, and release the lock."""
         self.clear()
-        # The lock goes last: until then, nobody else can begin to use the directory.
+        # The lock is released last: until then, no other process can use the directory.
         shutil.rmtree(self.directory)
         self.release()
 
@@ -186,7 +186,7 @@ class Home:
 
 
 def sweep() -> list[str]:
-    """Remove what killed test runs and other passing planes left behind; say which."""
+    """Clean up after killed temporary control planes; returns their names."""
     swept = []
     for home in Home.all():
         record = home.read()
@@ -197,7 +197,7 @@ def sweep() -> list[str]:
 
 
 def end(process: ProcessId | None, *, within: float = 5.0) -> None:
-    """Kill exactly this process, if it still runs, and return when it is gone."""
+    """Kill this process, if it still runs, and return when it is gone."""
     if process and process.send(signal.SIGKILL):
         deadline = time.monotonic() + within
         while process.alive and time.monotonic() < deadline:

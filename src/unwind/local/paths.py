@@ -1,4 +1,4 @@
-"""Where Unwind keeps what it builds and what it runs, and whether there is room for it."""
+"""Cache and state directories, and checks of free disk space."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _MIB = 1 << 20
 
 
 def cache_dir() -> Path:
-    """What can be built again: binaries and their logs. Need not exist yet."""
+    """The directory of built binaries and build logs. Need not exist yet."""
     return _directory("UNWIND_CACHE_DIR", xdg="XDG_CACHE_HOME", fallback=".cache")
 
 
 def state_dir() -> Path:
-    """What runs now: data, certificates and logs of control planes. Need not exist yet."""
+    """The directory of data, certificates and logs of control planes. Need not exist yet."""
     return _directory("UNWIND_STATE_DIR", xdg="XDG_STATE_HOME", fallback=".local/state")
 
 
 def require_room(directory: Path, bytes_needed: int, purpose: str, remedy: str) -> None:
-    """Raise if the file system of a directory, which need not exist yet, has less room than that."""
+    """Raise UnwindError if the disk of a directory, which need not exist yet, has less free space."""
     free = free_bytes(directory)
     if free < bytes_needed:
         raise UnwindError(
-            f"not enough room in {directory} {purpose}: {size(bytes_needed)} needed, {size(free)} free",
+            f"not enough disk space in {directory} {purpose}: {size(bytes_needed)} needed, {size(free)} free",
             remedy=remedy,
         )
 
 
 def require_room_for_each(needs: Mapping[Path, int], purpose: str, remedy: str) -> None:
-    """Raise if one of several directories has less room than it needs. Those on one disk share it."""
+    """Raise UnwindError if a directory has too little disk space. Directories on one disk share it."""
     disks: dict[int, list[Path]] = {}
     for directory in needs:
         disks.setdefault(_existing(directory).stat().st_dev, []).append(directory)
@@ -46,12 +46,12 @@ def require_room_for_each(needs: Mapping[Path, int], purpose: str, remedy: str) 
 
 
 def free_bytes(directory: Path) -> int:
-    """What this user may still write there."""
+    """The free bytes for this user."""
     return shutil.disk_usage(_existing(directory)).free
 
 
 def size(count: int) -> str:
-    """Bytes, as a person reads them."""
+    """A size in MiB or GiB."""
     return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.0f} MiB"
 
 
@@ -61,12 +61,12 @@ def _existing(directory: Path) -> Path:
 
 def _directory(variable: str, *, xdg: str, fallback: str) -> Path:
     if own := os.environ.get(variable):
-        # Programs we start work in other directories: what they are told must not depend on ours.
+        # Absolute, because started processes have other working directories.
         return Path(own).expanduser().absolute()
     base = Path(os.environ.get(xdg, ""))
-    if base.is_absolute():  # the XDG specification has relative ones ignored
+    if base.is_absolute():  # the XDG specification requires to ignore relative paths
         return base / "unwind"
     try:
         return Path.home() / fallback / "unwind"
     except RuntimeError as error:
-        raise UnwindError("this user has no home directory", remedy=f"set {variable}") from error
+        raise UnwindError("cannot find the home directory of this user", remedy=f"set {variable}") from error

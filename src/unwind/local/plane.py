@@ -1,4 +1,4 @@
-"""A real control plane on this machine: etcd, a management cluster, members, and what was asked for beside them."""
+"""A local control plane: etcd, a management cluster, members and optional components."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from unwind.local.toolbox import Toolbox
 
 MANAGEMENT = "management"
-# etcd grows with use; a plane that runs out of disk half-way is worse than one that does not start.
+# etcd grows with use: refuse to start rather than run out of disk later.
 _ROOM = 512 * 2**20
-# An API server is busy with two cores while it starts: more at once only make all of them late.
+# An API server uses two cores while it starts: more in parallel only delay each other.
 _STARTING_AT_ONCE = 2
 
 
 class Plane:
-    """The control plane and its members, while they run in this process's care.
+    """The control plane and its members, supervised by this process.
 
-    Use it as an async context manager. Every program ends when this process does, however that happens.
+    Use it as an async context manager. All child processes end with this process, in any way it ends.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Plane:
         self.shape = shape
         self.members: dict[str, Cluster] = {}
         self.clouds: dict[str, Cloud] = {}
-        """The stand-in for a cloud that each cluster has, by the cluster's name."""
+        """The simulated cloud of each cluster, by the cluster's name."""
         self._home = home
         self._toolbox = toolbox
         self._ephemeral = ephemeral
@@ -68,13 +68,13 @@ class Plane:
         self.management = self._cluster(MANAGEMENT)
 
     async def start(self) -> None:
-        """Bring everything up; what was started is ended again if something fails."""
+        """Start everything; if something fails, stop what was started."""
         try:
             require_room(
                 self.directory,
                 _ROOM,
                 purpose="for a control plane",
-                remedy="free some, or set UNWIND_STATE_DIR to a directory on another disk",
+                remedy="free some disk space, or set UNWIND_STATE_DIR to another disk",
             )
             self._save()
             await self._start_etcd()
@@ -90,7 +90,7 @@ class Plane:
         self._save()
 
     async def stop(self) -> None:
-        """End every program, and remove every file."""
+        """Stop all processes, and remove all files."""
         self._phase = "Stopping"
         self._save()
         for task in self._background:
@@ -106,7 +106,7 @@ class Plane:
         self._home.remove()
 
     async def add_member(self, name: str | None = None) -> Cluster:
-        """Bring up one more member."""
+        """Start another member."""
         name = name or _first_free(self.members)
         member = self.members[name] = self._cluster(name)
         await self._start_cluster(member)
@@ -115,7 +115,7 @@ class Plane:
         return member
 
     async def remove_member(self, name: str) -> None:
-        """End a member as a machine room would that lost power: nothing is taken apart in it."""
+        """Stop a member abruptly, as in a power failure."""
         self._up.discard(name)
         self.provider.look_again()
         await self.members.pop(name).stop()
@@ -137,7 +137,7 @@ class Plane:
         await self._etcd.start()
 
     async def _etcd_listens(self) -> bool:
-        # By way of a descriptor: the path of a socket may have 107 characters, that of a directory 4,096.
+        # Through a directory descriptor: a socket path may have 107 characters, a directory path 4,096.
         directory = os.open(self.directory, os.O_PATH)
         try:
             _, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{directory}/{components.ETCD_SOCKET}")
@@ -158,8 +158,8 @@ class Plane:
                 self.management, program=box.program(tool), crds=box.assets_of(tool), changed=self._save
             )
             await self.cluster_api.start()
-            self._run(self.provider.run(self.management), name="stand-in for Cluster API's providers")
-            self._announce(f"Cluster API {tool.module.version} is up ({time.monotonic() - began:.1f} s)")
+            self._run(self.provider.run(self.management), name="simulated Cluster API providers")
+            self._announce(f"Cluster API {tool.module.version} started ({time.monotonic() - began:.1f}s)")
 
     async def _start_cluster(self, cluster: Cluster) -> None:
         began = time.monotonic()
@@ -168,10 +168,10 @@ class Plane:
             cloud = self.clouds[cluster.name] = Cloud(delay=self.shape.cloud_delay, changed=self._save)
             self._run(cloud.run(cluster), name=f"cloud of {cluster.name}")
         self._save()
-        self._announce(f"{cluster.name} is up at {cluster.server} ({time.monotonic() - began:.1f} s)")
+        self._announce(f"{cluster.name} started at {cluster.server} ({time.monotonic() - began:.1f}s)")
 
     def _run(self, work: Coroutine[object, object, None], *, name: str) -> None:
-        """Have it done for as long as the plane is up. An error in it is ours, and told: it is not meant to end."""
+        """Run a task as long as the plane. If it ends with an error, which is a bug, the error is announced."""
 
         def ended(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()):
@@ -198,7 +198,7 @@ class Plane:
         return Cluster(name, directory=self.directory / name, programs=programs, changed=self._save)
 
     def _save(self) -> None:
-        """Record what runs, so that others can see it, and end it should we be killed."""
+        """Record the processes, so that other commands can list them, and kill them if this process is killed."""
         own = ProcessId.of(os.getpid())
         assert own  # noqa: S101 - we run
         daemons = [("", self._etcd)] if self._etcd else []
@@ -252,13 +252,13 @@ async def running(
     progress: Progress | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Plane]:
-    """A plane for the time of a `with` block, for programs and tests.
+    """A temporary control plane for programs and tests.
 
-    It needs no name, several can run at once, and what a killed one left is cleared away by the next.
+    It needs no name, several can run in parallel, and the next one cleans up after a killed one.
     """
     toolbox = await equip(shape, progress)
     for name in await asyncio.to_thread(sweep):
-        announce(f"cleared away what the killed plane {name!r} had left")
+        announce(f"cleaned up after killed control plane {name!r}")
     home = Home(f"passing-{uuid.uuid4().hex[:12]}").claim(announce=announce)
     plane = Plane(home, shape=shape, toolbox=toolbox, ephemeral=True, announce=announce)
     await plane.start()

@@ -1,4 +1,4 @@
-"""Ports on loopback that stay ours."""
+"""Reserved loopback ports."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import socket
 
 
 class Port:
-    """A free port on loopback, held from now until it is released.
+    """A free loopback port, reserved until it is released.
 
-    The socket is bound and never listens, so that it gets no connection, and it shares the port with whoever binds
-    it with SO_REUSEPORT (Kubernetes' programs can) or SO_REUSEADDR (every Go program does): the program it is for
-    does. Nobody else is given the port meanwhile, not even while that program is being started again.
+    The socket is bound and never listens, so that it gets no connection, and it shares the port with a program that
+    binds it with SO_REUSEPORT (as Kubernetes' programs can) or SO_REUSEADDR (as every Go program does). No other
+    program is given the port meanwhile, not even while that program restarts.
     """
 
     def __init__(self) -> None:

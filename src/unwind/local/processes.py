@@ -1,4 +1,4 @@
-"""Programs we start: they die with us, write to a file, and their end is an event."""
+"""Supervised child processes: log files, readiness, restarts and shutdown."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _RESTART_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class ProcessId(msgspec.Struct, frozen=True):
-    """A process, told apart from a later one that got the same number."""
+    """A process, distinguished from a later one with the same pid."""
 
     pid: int
     started: int
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
-        """Say which process has this number now; None if none has."""
+        """The process with this pid; None if there is none."""
         try:
             with open(f"/proc/{pid}/stat", "rb") as stat:  # noqa: PTH123 - Path costs as much as the read
                 fields = stat.read().rpartition(b")")[2].split()
@@ -46,7 +46,7 @@ class ProcessId(msgspec.Struct, frozen=True):
 
     @property
     def resident_bytes(self) -> int:
-        """Memory that is its own: what several copies of one binary share is counted for each of them."""
+        """Resident memory; pages that several processes share count for each of them."""
         try:
             with open(f"/proc/{self.pid}/statm", "rb") as statm:  # noqa: PTH123
                 return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -54,13 +54,13 @@ class ProcessId(msgspec.Struct, frozen=True):
             return 0
 
     def send(self, sign: signal.Signals) -> bool:
-        """Signal exactly this process; False if it is gone."""
+        """Signal this process; False if it is gone."""
         try:
             fd = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return False
         try:
-            # The descriptor pins the process, so the check cannot be outrun by a reused number.
+            # The pidfd pins the process, so the check cannot race with a reused pid.
             if not self.alive:
                 return False
             signal.pidfd_send_signal(fd, sign)
@@ -84,9 +84,9 @@ class ProcessId(msgspec.Struct, frozen=True):
 
 
 class Daemon:
-    """One long-running program of the plane, started again with back-off when it ends by itself.
+    """A long-running process of the plane, restarted with backoff when it exits.
 
-    Must be started from a thread that lives as long as the program shall: the kernel ties the two together.
+    Start it from a thread that lives as long as the process: the kernel kills it with that thread.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class Daemon:
 
     @property
     def process(self) -> ProcessId | None:
-        """The process that runs now."""
+        """The current process."""
         return ProcessId.of(self._popen.pid) if self._popen else None
 
     async def start(self, *, within: float = 60.0) -> None:
-        """Start it and return when it is ready; if that fails, nothing of it runs."""
+        """Start it and return when it is ready; on failure it is stopped."""
         self._spawn()
         try:
             await self._until_ready(within=within)
@@ -125,22 +125,22 @@ class Daemon:
         self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.name}")
 
     async def _until_ready(self, *, within: float) -> None:
-        # Readiness is a question to another program that tells nobody: the one place where we poll.
+        # Readiness is polled, because there is no event for it.
         deadline = time.monotonic() + within
         while not await self._ready():
             if self.process is None:
                 raise DiedEarlyError(self)
             if time.monotonic() > deadline:
                 raise UnwindError(
-                    f"{self.name} was not ready after {within:.0f} s",
-                    remedy=f"its log is {self.log}, its last word: {self.last_words()}",
+                    f"timed out after {within:.0f}s waiting for {self.name} to be ready",
+                    remedy=f"see {self.log} (last line: {self.last_words()})",
                 )
             await asyncio.sleep(_READY_POLL)
 
     async def stop(self, sign: signal.Signals = signal.SIGKILL) -> None:
-        """End it and return when it is gone.
+        """Stop it and return when it is gone.
 
-        By default at once: a plane that goes takes its data along, so there is nothing to finish.
+        By default with SIGKILL: the data is deleted with the plane, so there is nothing to flush.
         """
         if self._keeper:
             self._keeper.cancel()
@@ -153,15 +153,15 @@ class Daemon:
         self._popen = None
 
     def last_words(self) -> str:
-        """The last line of its log that says something."""
+        """The last meaningful line of its log."""
         try:
             with self.log.open("rb") as log:
                 log.seek(max(0, self.log.stat().st_size - 8192))
                 lines = log.read().decode(errors="replace").splitlines()
         except FileNotFoundError:
-            return "(it wrote nothing)"
+            return "(no output)"
         telling = [line for line in lines if line.startswith(("E", "F", "Error", "error", "panic", "{"))]
-        return next(reversed(telling or [line for line in lines if line.strip()]), "(it wrote nothing)").strip()
+        return next(reversed(telling or [line for line in lines if line.strip()]), "(no output)").strip()
 
     def _spawn(self) -> None:
         with self.log.open("ab") as log:
@@ -171,7 +171,7 @@ class Daemon:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self._directory,
-                # A session of its own: Ctrl-C on the terminal is for us, and we end the parts in order.
+                # A separate session: Ctrl-C is handled by us, and we stop the components in order.
                 start_new_session=True,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - it only calls prctl, which takes no lock
             )
@@ -182,7 +182,7 @@ class Daemon:
         process = self.process
         if process:
             await process.ended()
-        self._popen.wait()  # gone already: this only collects the exit status
+        self._popen.wait()  # already exited: this only reaps it
 
     async def _keep(self) -> None:
         while True:
@@ -198,11 +198,11 @@ class Daemon:
 
 
 class DiedEarlyError(UnwindError):
-    """A program ended before it was ready."""
+    """A process exited before it was ready."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.words = daemon.last_words()
         super().__init__(
-            f"{daemon.name} ({daemon.argv[0]}) ended before it was ready",
-            remedy=f"its log is {daemon.log}, its last word: {self.words}",
+            f"{daemon.name} ({daemon.argv[0]}) exited before it was ready",
+            remedy=f"see {daemon.log} (last line: {self.words})",
         )

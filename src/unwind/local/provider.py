@@ -1,7 +1,7 @@
-"""A stand-in for Cluster API's providers: a workload cluster is a member of the plane, there already.
+"""A simulated Cluster API provider: the workload cluster is a running member of the plane.
 
-What runs in a real management cluster is an infrastructure and a control-plane provider; this does to their objects
-what those do, as far as Cluster API sees it: finalizer, endpoint, kubeconfig, status; on the way back the finalizer.
+It acts on the objects of the infrastructure and control plane providers like those, as far as Cluster API sees:
+finalizer, endpoint, kubeconfig, status; on deletion the finalizer.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _RETRY = 0.2
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """The cluster that an object stands for: where it is, and the way in."""
+    """The workload cluster of an object: endpoint and credentials."""
 
     server: str
     kubeconfig: bytes
 
 
 class Key(msgspec.Struct, frozen=True):
-    """One object to look after."""
+    """One object to reconcile."""
 
     resource: Resource
     namespace: str
@@ -52,7 +52,7 @@ def finalizer(resource: Resource) -> str:
 
 
 def owner(stub: Object) -> Object | None:
-    """The reference to the Cluster that an object is part of; Cluster API sets it."""
+    """The owner reference to the Cluster of an object; Cluster API sets it."""
     for reference in stub["metadata"].get("ownerReferences", []):
         if reference["kind"] == CLUSTERS.kind and reference["apiVersion"].split("/")[0] == CLUSTERS.group:
             return dict(reference)
@@ -60,7 +60,7 @@ def owner(stub: Object) -> Object | None:
 
 
 def wanted(resource: Resource, stub: Object, workload: Workload | None) -> Object:
-    """What an object that is to stay should have in metadata and spec."""
+    """The desired metadata and spec of an object that is not being deleted."""
     finalizers = stub["metadata"].get("finalizers", [])
     mark = finalizer(resource)
     patch: Object = {"metadata": {"finalizers": finalizers if mark in finalizers else [*finalizers, mark]}}
@@ -73,9 +73,9 @@ def wanted(resource: Resource, stub: Object, workload: Workload | None) -> Objec
 def wanted_status(
     resource: Resource, stub: Object, workload: Workload | None, *, now: str, upgraded: bool = True
 ) -> Object:
-    """What an object should say of itself, as far as it follows from what is known.
+    """The desired status of an object, as far as it is known.
 
-    `upgraded`: whether a control plane has the version that it should have by now.
+    `upgraded`: whether a control plane has reached its desired version.
     """
     if workload is None:
         member = stub["spec"]["member"]
@@ -95,7 +95,7 @@ def wanted_status(
 
 
 def kubeconfig_secret(cluster: Object, namespace: str, workload: Workload) -> Object:
-    """The way into a workload cluster, where everybody looks for it; it goes when the Cluster has gone."""
+    """The kubeconfig Secret of a workload cluster under its standard name; garbage-collected with the Cluster."""
     return {
         "apiVersion": SECRETS.api_version,
         "kind": SECRETS.kind,
@@ -103,7 +103,7 @@ def kubeconfig_secret(cluster: Object, namespace: str, workload: Workload) -> Ob
         "metadata": {
             "name": f"{cluster['name']}-kubeconfig",
             "namespace": namespace,
-            # Cluster API does not see a Secret without it.
+            # Cluster API ignores Secrets without this label.
             "labels": {CLUSTER_NAME_LABEL: cluster["name"]},
             "ownerReferences": [{key: cluster[key] for key in ("apiVersion", "kind", "name", "uid")}],
         },
@@ -112,34 +112,34 @@ def kubeconfig_secret(cluster: Object, namespace: str, workload: Workload) -> Ob
 
 
 def covers(current: object, patch: object) -> bool:
-    """Whether merging the patch would change nothing."""
+    """Whether merging the patch would be a no-op."""
     if isinstance(patch, dict) and isinstance(current, dict):
         return all(key in current and covers(current[key], value) for key, value in patch.items())
     return current == patch
 
 
 class Provider:
-    """Looks after every StubCluster and StubControlPlane of a management cluster."""
+    """Reconciles every StubCluster and StubControlPlane of a management cluster."""
 
     def __init__(self, member: Callable[[str], Cluster | None], *, delay: float = 0.0) -> None:
-        """`member` gives the member of a name, once it is up: Cluster API that finds nobody there waits for 30 s."""
+        """`member` returns a running member by name: if Cluster API cannot connect, it retries only after 30 s."""
         self.delay = delay
-        """How long infrastructure takes to go, in seconds."""
+        """The seconds that infrastructure takes to be deleted."""
         self.upgrading = 0.0
-        """How long a control plane takes to be upgraded, in seconds. If it is no time at all, Cluster API may ask the
-        hook after the whole upgrade before the one after the control plane (seen)."""
+        """The seconds that a control plane takes to be upgraded. With zero, Cluster API may call AfterClusterUpgrade
+        before AfterControlPlaneUpgrade (seen)."""
         self._member = member
         self._known: set[Key] = set()
         self._waiting: set[Key] = set()
         self._queue: asyncio.Queue[Key] = asyncio.Queue()
         self._gone_at: dict[str, float] = {}
         self._given: set[tuple[str, bytes]] = set()
-        """The kubeconfigs that were given out, each with the uid of its Cluster."""
+        """The created kubeconfigs, with the uids of their Clusters."""
         self._upgraded_at: dict[tuple[str, str], float] = {}
-        """When a control plane, by its uid, has a version."""
+        """When a control plane, by its uid, reaches a version."""
 
     async def run(self, management: Cluster) -> None:
-        """Do it until cancelled."""
+        """Reconcile until cancelled."""
         connection = management.connection(USER, groups=ALL_RIGHTS)
         async with Client(connection, user_agent=USER) as client, asyncio.TaskGroup() as group:
             for resource in (STUB_CLUSTERS, STUB_CONTROL_PLANES):
@@ -147,7 +147,7 @@ class Provider:
             group.create_task(self._work(client), name="provide")
 
     def look_again(self) -> None:
-        """To be called when there is a member more, or one less: the API server has no event for that."""
+        """Requeue everything. Call it when a member is added or removed, for which the API server has no event."""
         for key in self._known:
             self._add(key)
 
@@ -167,7 +167,7 @@ class Provider:
                     self._known.add(key)
                     self._add(key)
             except (ApiError, UnreachableError):
-                pass  # away, or starting: what was missed comes with the next watch
+                pass  # the server is unavailable or starting: the next watch reports what was missed
             await asyncio.sleep(_RETRY)
 
     async def _work(self, client: Client) -> None:
@@ -178,12 +178,12 @@ class Provider:
             try:
                 again = await self._reconcile(client, key)
             except (ApiError, UnreachableError):
-                again = _RETRY  # changed meanwhile, gone, or the server is away: the next look shows which
+                again = _RETRY  # conflict, gone, or the server is unavailable: the next reconcile shows which
             if again is not None:
                 loop.call_later(again, self._add, key)
 
     async def _reconcile(self, client: Client, key: Key) -> float | None:
-        """Do for an object what can be done now; say in how many seconds to come back, if not at its next event."""
+        """Reconcile an object; returns the seconds until requeue, or None to wait for its next event."""
         try:
             stub = await client.get(key.resource, key.name, namespace=key.namespace)
         except NotFoundError:
@@ -194,8 +194,8 @@ class Provider:
         workload = self._workload(stub["spec"]["member"])
         stub = await _merge(client, key.resource, stub, wanted(key.resource, stub, workload))
         cluster = owner(stub)
-        # The Secret before the status: as soon as infrastructure is provisioned, Cluster API tries to connect, and if
-        # there is no Secret then, it tries again only after 30 s.
+        # The Secret before the status: Cluster API connects as soon as infrastructure is provisioned, and if there is
+        # no Secret then, it retries only after 30 s.
         if workload and cluster:
             given = (cluster["uid"], workload.kubeconfig)
             secret = kubeconfig_secret(cluster, key.namespace, workload)
@@ -209,11 +209,11 @@ class Provider:
         return left if left > 0 else None
 
     def _until_upgraded(self, stub: Object) -> float:
-        """How many seconds a control plane still needs for the version that it should have."""
+        """The seconds until a control plane reaches its desired version."""
         versions = stub.get("status", {}).get("versions")
         wanted = stub["spec"].get("version")
         if not versions or not wanted or versions == [{"version": wanted}]:
-            return 0.0  # it has it; or it is new, and gets it at once
+            return 0.0  # already at that version, or new, which gets it at once
         now = asyncio.get_running_loop().time()
         return self._upgraded_at.setdefault((stub["metadata"]["uid"], wanted), now + self.upgrading) - now
 
@@ -250,17 +250,17 @@ def _conditions(resource: Resource, stub: Object, state: str, reason: str, messa
 async def _merge(
     client: Client, resource: Resource, current: Object, patch: Object, *, subresource: str | None = None
 ) -> Object:
-    """Patch an object as it was read, unless it is so already."""
+    """Patch an object with its resourceVersion, unless the patch is a no-op."""
     if covers(current, patch):
         return current
     return await client.revise(resource, current, patch, subresource=subresource)
 
 
 async def _ensure(client: Client, secret: Object, *, again: bool) -> bool:
-    """Have the Secret there as it should be; False while one that is being deleted stands in the way.
+    """Create or update the Secret; False while an old one is being deleted.
 
-    One that an earlier Cluster of this name had, and that the garbage collector has not come to yet, is taken over.
-    `again`: it was given out before, and whoever has changed it since had a reason.
+    A Secret of an earlier Cluster of this name, which the garbage collector has not deleted yet, is taken over.
+    `again`: the Secret was created before, and later changes by others are kept.
     """
     metadata = secret["metadata"]
     try:

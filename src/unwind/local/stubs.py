@@ -1,4 +1,4 @@
-"""What Cluster API works with here: kinds of infrastructure and control plane that stand for members, as values."""
+"""Stub CRDs, ClusterClass and Clusters of Cluster API, with members as infrastructure (pure)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STUB_CONTROL_PLANE_TEMPLATES = Resource(
 )
 
 CLASS = "stub"
-# A Cluster in any namespace can name a class in this one, and one in this namespace need not say where it is.
+# Clusters in any namespace can refer to a class in this namespace.
 CLASS_NAMESPACE = "default"
 
 _TEXT: Object = {"type": "string"}
@@ -33,10 +33,10 @@ _NUMBER: Object = {"type": "integer", "format": "int32"}
 
 
 def custom_resource_definitions() -> list[Object]:
-    """The four kinds that a ClusterClass needs."""
+    """The four CRDs that a ClusterClass needs."""
     endpoint = _object({"host": _TEXT, "port": _NUMBER})
     infrastructure = {"member": _TEXT, "controlPlaneEndpoint": endpoint}
-    # The topology controller sets version and replicas; a field that is not in the schema is an error for it.
+    # The topology controller sets version and replicas, and fails if a field is not in the schema.
     control_plane = {"member": _TEXT, "version": _TEXT, "replicas": _NUMBER}
     return [
         _definition(
@@ -66,7 +66,7 @@ def custom_resource_definitions() -> list[Object]:
 
 
 def cluster_class() -> list[tuple[Resource, Object]]:
-    """The class, after the templates that it names; its one variable says which member a Cluster gets."""
+    """The templates, then the ClusterClass that refers to them; its variable selects the member of a Cluster."""
     templates = [STUB_CLUSTER_TEMPLATES, STUB_CONTROL_PLANE_TEMPLATES]
     infrastructure, control_plane = ({"templateRef": _class_reference(template)} for template in templates)
     spec = {
@@ -86,7 +86,7 @@ def cluster_class() -> list[tuple[Resource, Object]]:
 def cluster_of_class(
     name: str, namespace: str, *, member: str, version: str, labels: Mapping[str, str]
 ) -> list[tuple[Resource, Object]]:
-    """A Cluster whose infrastructure and control plane Cluster API makes from the class."""
+    """A Cluster of the ClusterClass."""
     topology = {
         "classRef": {"name": CLASS, "namespace": CLASS_NAMESPACE},
         "version": version,
@@ -98,9 +98,9 @@ def cluster_of_class(
 def cluster_by_hand(
     name: str, namespace: str, *, member: str, version: str, labels: Mapping[str, str]
 ) -> list[tuple[Resource, Object]]:
-    """A Cluster after the infrastructure and the control plane that it names.
+    """A Cluster without ClusterClass, after its infrastructure and control plane objects.
 
-    In this order: Cluster API looks for what is missing only after 30 s.
+    In this order, because Cluster API retries missing references only after 30 s.
     """
     references = {
         "infrastructureRef": _reference(STUB_CLUSTERS, name),
@@ -150,7 +150,7 @@ def _definition(resource: Resource, properties: Object) -> Object:
         "kind": CUSTOM_RESOURCE_DEFINITIONS.kind,
         "metadata": {
             "name": f"{resource.plural}.{resource.group}",
-            # By this label Cluster API knows which of its contracts the kind fulfils, and in which version of it.
+            # Cluster API reads from this label which contract version the CRD implements.
             "labels": {"cluster.x-k8s.io/v1beta2": resource.version},
         },
         "spec": {
@@ -171,7 +171,7 @@ def _definition(resource: Resource, properties: Object) -> Object:
 
 
 def _template(spec: Object) -> Object:
-    # Nothing is required: the member comes with the variable of each Cluster.
+    # Nothing is required: the variable of each Cluster sets the member.
     texts = {"type": "object", "additionalProperties": _TEXT}
     metadata = _object({"labels": texts, "annotations": texts})
     return _object({"template": _object({"metadata": metadata, "spec": _object(spec)})})

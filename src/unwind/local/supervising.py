@@ -1,4 +1,4 @@
-"""The process that takes care of a plane after `unwind local up` has returned, and how others deal with it."""
+"""The background supervisor of a control plane: start, record and stop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STOPPING = 20.0
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What a supervisor is told to bring up."""
+    """The control plane that a supervisor starts."""
 
     name: str
     shape: Shape
@@ -34,7 +34,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a supervisor says while it does."""
+    """A progress message of a supervisor."""
 
     progress: str = ""
     failure: str = ""
@@ -42,7 +42,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def up(order: Order, *, announce: Callable[[str], None]) -> Record:
-    """Leave a supervisor behind that keeps the plane; return when the plane is ready."""
+    """Start a supervisor in the background; return when the control plane is ready."""
     Home(order.name).claim(announce=announce).release()
     supervisor = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -66,12 +66,14 @@ async def up(order: Order, *, announce: Callable[[str], None]) -> Record:
             if report.ready:
                 return existing(order.name)
     except asyncio.CancelledError:
-        # Whoever asked for the plane has changed their mind: it must not come up behind their back.
+        # The caller was cancelled: the control plane must not start without it.
         with suppress(ProcessLookupError):
             supervisor.terminate()
         await supervisor.wait()
         raise
-    raise UnwindError(f"the supervisor of plane {order.name!r} ended without a word", remedy="run it with --foreground")
+    raise UnwindError(
+        f"the supervisor of control plane {order.name!r} exited without output", remedy="use --foreground"
+    )
 
 
 async def keep(
@@ -82,38 +84,40 @@ async def keep(
     ready: Callable[[], None],
     until: asyncio.Event,
 ) -> None:
-    """Bring the plane up in this process, in a home that was claimed, and keep it until told to end."""
+    """Start the control plane in this process, in a claimed home, and keep it running until `until` is set."""
     plane = Plane(home, shape=order.shape, toolbox=order.toolbox, announce=announce)
     starting = asyncio.create_task(plane.start())
     stopping = asyncio.create_task(until.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
-        starting.cancel()  # the plane takes back what it had started
+        starting.cancel()  # the plane stops what it started
         with suppress(asyncio.CancelledError):
             await starting
         return
     stopping.cancel()
     starting.result()
     try:
-        ready()  # whoever reads it may have gone
+        ready()  # the reader may be gone
         await until.wait()
     finally:
         await plane.stop()
 
 
 def existing(name: str) -> Record:
-    """What is recorded of a plane that is up."""
+    """The record of a running control plane."""
     home = Home(name)
     record = home.read() if home.in_use else None
     if record is None:
         others = [other.name for other in Home.all() if other.in_use]
-        known = f"; up are: {', '.join(others)}" if others else ""
-        raise UnwindError(f"no plane {name!r} is up{known}", remedy=f"`unwind local up --name {name}` starts one")
+        known = f" (running: {', '.join(others)})" if others else ""
+        raise UnwindError(
+            f"control plane {name!r} is not running{known}", remedy=f"start it with `unwind local up --name {name}`"
+        )
     return record
 
 
 async def down(name: str) -> bool:
-    """Take a plane down, whatever state it is in; False if there was nothing of it."""
+    """Stop a control plane in any state; False if it does not exist."""
     home = Home(name)
     if not home.directory.exists():
         return False
@@ -124,13 +128,13 @@ async def down(name: str) -> bool:
             async with asyncio.timeout(_STOPPING):
                 await record.supervisor.ended()
         except TimeoutError:
-            # Its programs go with it: the kernel sees to that.
+            # The kernel kills its child processes with it.
             record.supervisor.send(signal.SIGKILL)
             await record.supervisor.ended()
     if not home.directory.exists():
         return True
     if not home.take():
-        raise UnwindError(f"plane {name!r} is held by a process that is not its supervisor", remedy="try again")
+        raise UnwindError(f"control plane {name!r} is locked by another process", remedy="retry")
     home.remove()
     return True
 
@@ -145,17 +149,17 @@ def until_signalled() -> asyncio.Event:
 
 
 def _main() -> None:
-    """Run as the supervisor: the order comes on standard input, reports go to standard output."""
+    """Run as the supervisor: read the order from standard input, write reports to standard output."""
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
 
     def report(**what: object) -> None:
-        with suppress(BrokenPipeError):  # whoever asked has gone; the plane comes up all the same
+        with suppress(BrokenPipeError):  # the caller is gone; the control plane starts anyway
             sys.stdout.buffer.write(msgspec.json.encode(Report(**what)) + b"\n")  # type: ignore[arg-type]
             sys.stdout.buffer.flush()
 
     async def supervise() -> None:
         home = Home(order.name).claim(announce=announce)
-        # From here on, what nobody expected goes to a file of the plane's.
+        # From here on, unexpected errors are written to a file of the plane.
         with (home.directory / "supervisor.log").open("wb") as log:
             os.dup2(log.fileno(), sys.stderr.fileno())
         await keep(home, order, announce=announce, ready=lambda: report(ready=True), until=until_signalled())

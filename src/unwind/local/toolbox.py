@@ -1,4 +1,4 @@
-"""The programs and files that a plane of a given shape is made of."""
+"""The binaries and assets that a control plane of a given shape needs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Toolbox(msgspec.Struct, frozen=True):
-    """Where each program is, and the files that come with it, by the program's name.
+    """The paths of binaries and their assets, by name.
 
-    Plain text, because a supervisor is handed it as JSON.
+    Plain text, because it is passed to the supervisor as JSON.
     """
 
     programs: dict[str, str]
@@ -32,7 +32,7 @@ class Toolbox(msgspec.Struct, frozen=True):
 
 
 def needed(shape: Shape) -> list[Tool]:
-    """What a plane of this shape runs."""
+    """The tools that a control plane of this shape runs."""
     needed = [tools.ETCD, tools.KUBE_APISERVER, tools.KUBE_CONTROLLER_MANAGER]
     if shape.nodes:
         needed += [tools.KUBE_SCHEDULER, tools.KWOK]
@@ -44,7 +44,7 @@ def needed(shape: Shape) -> list[Tool]:
 
 
 async def equip(shape: Shape, progress: Progress | None = None) -> Toolbox:
-    """Find what a plane of this shape needs; what is found nowhere is built."""
+    """Find the tools for a control plane of this shape, and build those that are missing."""
     found = await building.ensure(needed(shape), progress)
     return Toolbox(
         programs={name: str(tool.path) for name, tool in found.items()},

@@ -1,4 +1,4 @@
-"""The programs a control plane is made of, and where each is found."""
+"""The binaries of a control plane, and where they are found: variable, PATH or cache."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _VERSION_PACKAGE = "k8s.io/component-base/version"
 
 
 class Module(msgspec.Struct, frozen=True, kw_only=True):
-    """One of our go.mod files: it pins a release and all that it is built from."""
+    """One of our go.mod files, which pins a release and its dependencies."""
 
     name: str
     source: str
-    """The Go module whose release it is."""
+    """The Go module that is built."""
     directory: Path
     ldflags: str = "-s -w"
-    """For the linker; {version}, {major} and {minor} are the release's."""
+    """Linker flags; {version}, {major} and {minor} are replaced by those of the release."""
     sources_bytes: int = 0
-    """What its sources take, packed and unpacked."""
+    """The size of its sources, packed and unpacked."""
     packages: int = 0
-    """How many packages the largest of its tools consists of."""
+    """The number of packages of its largest tool."""
 
     @property
     def version(self) -> str:
@@ -39,14 +39,14 @@ class Module(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """How its tools are built. Go's build cache and ours know a binary by them."""
+        """The build flags of its tools; part of the key in Go's build cache and in ours."""
         major, minor = self.version.removeprefix("v").split(".")[:2]
         stamped = self.ldflags.format(version=self.version, major=major, minor=minor)
         return (*golang.FLAGS, "-ldflags", stamped)
 
     @property
     def shelf(self) -> Path:
-        """Where the cache keeps its binaries: another place for each set of sources, flags and platform."""
+        """The cache directory of its binaries; one per set of sources, flags and platform."""
         digest = hashlib.sha256()
         for name in ("go.mod", "go.sum"):
             digest.update((self.directory / name).read_bytes())
@@ -55,17 +55,17 @@ class Module(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A program, and the files of its sources that it does not work without."""
+    """A binary, and the files of its sources that it needs at runtime."""
 
     name: str
     module: Module
     package: str
     assets: tuple[str, ...] = ()
-    """Patterns, relative to the root of the module's sources. The names of the files are unique."""
+    """Glob patterns, relative to the root of the module's sources. File names are unique."""
 
     @property
     def variable(self) -> str:
-        """The environment variable that names a binary to use."""
+        """The environment variable with the path of a binary to use."""
         return "UNWIND_" + self.name.upper().replace("-", "_")
 
 
@@ -79,7 +79,7 @@ class Origin(StrEnum):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A binary that can be run."""
+    """An executable binary."""
 
     name: str
     path: Path
@@ -87,23 +87,23 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Condition(StrEnum):
-    """What is known of something in the cache."""
+    """The state of a cache entry."""
 
-    WHOLE = "is whole"
-    ABSENT = "is not there"
+    WHOLE = "is complete"
+    ABSENT = "is missing"
     UNRECORDED = "has no record of a finished build"
-    OTHER_SIZE = "has another size than when it was built"
+    OTHER_SIZE = "differs in size from the finished build"
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Written beside a thing in the cache when it is complete: what has none is not."""
+    """Written beside a cache entry when it is complete; an entry without a record is incomplete."""
 
     size: int
     sha256: str
 
 
 def required_version(go_mod: str, source: str) -> str:
-    """The release of a module that a go.mod requires."""
+    """The version of a module that a go.mod requires."""
     line = re.search(rf"^(?:\s+|require\s+){re.escape(source)}\s+(\S+)", go_mod, re.MULTILINE)
     if not line:
         raise ValueError(f"no require line for {source}")
@@ -111,13 +111,13 @@ def required_version(go_mod: str, source: str) -> str:
 
 
 def find(tool: Tool) -> Found | None:
-    """Look for a binary: environment variable, then PATH, then the cache. None if it has to be built."""
+    """Find a binary: environment variable, then PATH, then cache. None if it must be built."""
     if named := os.environ.get(tool.variable):
         path = Path(named).absolute()
         if not _executable(path):
             raise UnwindError(
-                f"{tool.variable} is {named}, which is not an executable file",
-                remedy="set it right, or unset it",
+                f"invalid {tool.variable}: {named} is not an executable file",
+                remedy="correct it, or unset it",
             )
         return Found(tool.name, path, Origin.VARIABLE)
     if on_path := shutil.which(tool.name):
@@ -128,15 +128,15 @@ def find(tool: Tool) -> Found | None:
 
 
 def assets(tool: Tool) -> Path:
-    """The directory of a tool's own files, which `building.ensure` puts there."""
+    """The directory of a tool's assets, which `building.ensure` creates."""
     path = assets_path(tool)
     if (state := condition(path)) is not Condition.WHOLE:
-        raise UnwindError(f"{path}, which {tool.name} needs, {state}", remedy="unwind local build")
+        raise UnwindError(f"cannot use {tool.name}: {path} {state}", remedy="run `unwind local build`")
     return path
 
 
 def lacks_assets(tool: Tool) -> bool:
-    """Whether it has to be given files of its own yet."""
+    """Whether its assets are missing."""
     return bool(tool.assets) and condition(assets_path(tool)) is not Condition.WHOLE
 
 
@@ -149,12 +149,12 @@ def assets_path(tool: Tool) -> Path:
 
 
 def record_path(path: Path) -> Path:
-    """Where the record of a file or directory in the cache is."""
+    """The path of the record of a cache entry."""
     return path.with_name(f"{path.name}.json")
 
 
 def condition(path: Path) -> Condition:
-    """Say what is in the cache there. Sums are not taken again: each start would read half a gigabyte."""
+    """The state of a cache entry. Checksums are not verified, because each start would read half a gigabyte."""
     if not path.exists():
         return Condition.ABSENT
     try:
@@ -165,7 +165,7 @@ def condition(path: Path) -> Condition:
 
 
 def shelve(made: Path, target: Path) -> None:
-    """Put what was made into the cache. Its record comes last: only with it does it count."""
+    """Move a finished build into the cache. The record is written last, and makes the entry valid."""
     digest = hashlib.sha256()
     for file in contents(made):
         with file.open("rb") as content:
@@ -183,7 +183,7 @@ def shelve(made: Path, target: Path) -> None:
 
 
 def contents(path: Path) -> list[Path]:
-    """The files that a thing in the cache consists of, in order."""
+    """The files of a cache entry, in order."""
     return sorted(path.iterdir()) if path.is_dir() else [path]
 
 
@@ -206,7 +206,7 @@ def _module(name: str, source: str, *, sources_mib: int, packages: int, ldflags:
     )
 
 
-# Sources and packages as measured on linux/amd64, for saying beforehand that the room will not do.
+# Sizes measured on linux/amd64, to check the disk space beforehand.
 KUBERNETES = _module(
     "kubernetes",
     "k8s.io/kubernetes",
@@ -231,8 +231,8 @@ KWOK = Tool(
     name="kwok",
     module=_module("kwok", "sigs.k8s.io/kwok", sources_mib=370, packages=1000),
     package="sigs.k8s.io/kwok/cmd/kwok",
-    # What KWOK's own kustomize/stage/fast consists of. This heartbeat comes every ten minutes: between two of
-    # them a Lease keeps the Node ready, and KWOK has none unless told --node-lease-duration-seconds=40.
+    # The files of KWOK's own kustomize/stage/fast. This heartbeat comes every ten minutes: in between, a Lease keeps
+    # the Node ready, which KWOK renews only with --node-lease-duration-seconds=40.
     assets=(
         "kustomize/stage/node/fast/node-*.yaml",
         "kustomize/stage/node/heartbeat-with-lease/node-*.yaml",

@@ -1,4 +1,4 @@
-"""Waiting for an object to be as it should, told by watch."""
+"""Wait by watch until an object reaches a state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RETRY = 0.2
 async def until_true(
     client: Client, resource: Resource, name: str, condition: str, *, namespace: str | None = None, within: float = 60.0
 ) -> Object:
-    """Return an object as soon as a condition of it is true."""
+    """Return an object as soon as one of its conditions is true."""
     found = await until(
         client, resource, name, lambda it: is_true(it, condition), condition, namespace=namespace, within=within
     )
@@ -31,7 +31,7 @@ async def until_true(
 async def until_absent(
     client: Client, resource: Resource, name: str, *, namespace: str | None = None, within: float = 60.0
 ) -> None:
-    """Return as soon as there is no object of that name."""
+    """Return as soon as the object is absent."""
     await until(client, resource, name, lambda it: it is None, "absent", namespace=namespace, within=within)
 
 
@@ -45,7 +45,7 @@ async def until(
     namespace: str | None = None,
     within: float = 60.0,
 ) -> Object | None:
-    """Return an object as soon as it is in a state; where it never is, tell what its conditions say."""
+    """Return an object as soon as it is in a state; on timeout, raise TimedOutError with its conditions."""
     last: Object | None = None
     try:
         async with asyncio.timeout(within), aclosing(_states(client, resource, name, namespace)) as states:
@@ -55,16 +55,19 @@ async def until(
     except TimeoutError:
         pass
     where = f"{namespace}/{name}" if namespace else name
-    raise TimedOutError(f"{resource.kind} {where} was not {called} after {within:.0f} s", remedy=account(last, called))
+    raise TimedOutError(
+        f"timed out after {within:.0f}s waiting for {resource.kind} {where} to be {called}",
+        remedy=account(last, called),
+    )
 
 
 def is_true(obj: Object | None, condition: str) -> bool:
-    """Whether it is there, and says so."""
+    """Whether the object exists and the condition is True."""
     return any(one["type"] == condition and one["status"] == "True" for one in _conditions(obj))
 
 
 def account(obj: Object | None, condition: str = "") -> str:
-    """What an object says of a condition, or else of everything, on one line."""
+    """The message of a condition, or of all conditions, in one line."""
     if obj is None:
         return "it does not exist"
     told = {
@@ -72,13 +75,13 @@ def account(obj: Object | None, condition: str = "") -> str:
         for one in _conditions(obj)
         if one.get("message")
     }
-    # A condition that sums others up has their messages in it, as a list of several lines.
+    # A summary condition contains the messages of others, as a multi-line list.
     words = told.get(condition) or "; ".join(told.values())
-    return " ".join(words.split()) or "its conditions do not say why"
+    return " ".join(words.split()) or "its conditions give no reason"
 
 
 def _conditions(obj: Object | None) -> list[Object]:
-    # A new CustomResourceDefinition has null there.
+    # A new CustomResourceDefinition has null conditions.
     conditions: list[Object] | None = (obj or {}).get("status", {}).get("conditions")
     return conditions or []
 
@@ -86,7 +89,7 @@ def _conditions(obj: Object | None) -> list[Object]:
 async def _states(
     client: Client, resource: Resource, name: str, namespace: str | None
 ) -> AsyncGenerator[Object | None, None]:
-    """An object as it is now and after each change, None where it is absent; goes on when the server was away."""
+    """Yields an object now and after each change, None while absent; resumes after the server was unavailable."""
     while True:
         try:
             current = await client.get(resource, name, namespace=namespace)

@@ -96,4 +96,4 @@ def test_a_package_that_does_not_load_is_told_and_its_hook_held(tmp_path: Path) 
 def test_a_gate_that_there_is_not_is_refused() -> None:
     ran = run("--feature-gates", "BeforeLunch=true")
     assert ran.returncode == 2
-    assert "there is no feature gate 'BeforeLunch'" in ran.stderr
+    assert "unknown feature gate 'BeforeLunch'" in ran.stderr

@@ -396,7 +396,7 @@ async def test_a_failed_build_is_one_line_that_names_the_tool_the_reason_and_the
         await ensure([shop.tool])
     line = str(caught.value)
     log = shop.module.shelf / "unwind-tiny.log"
-    assert line.startswith("cannot build unwind-tiny, Go says: ")
+    assert line.startswith("cannot build unwind-tiny: ")
     assert "main.go:3:15: undefined: missing" in line
     assert str(log) in line
     assert "\n" not in line
@@ -442,7 +442,7 @@ async def test_assets_that_were_cut_short_are_noticed_told_and_made_again(shop: 
 
 
 async def test_assets_that_the_sources_lack_are_an_error_that_names_them(shop: Workshop) -> None:
-    with pytest.raises(UnwindError, match=r"has no \*\.toml, which unwind-tiny needs"):
+    with pytest.raises(UnwindError, match=r"assets of unwind-tiny: no \*\.toml"):
         await ensure([msgspec.structs.replace(shop.tool, assets=("*.toml",))])
 
 
@@ -517,7 +517,7 @@ async def test_assets_come_from_the_proxy_where_the_binary_was_on_the_path(
     )
     proxy = os.environ["GOPROXY"]
     monkeypatch.setenv("GOPROXY", "http://127.0.0.1:1")
-    with pytest.raises(UnwindError, match=r"cannot fetch the files of unwind-tiny.* connection refused"):
+    with pytest.raises(UnwindError, match=r"cannot fetch the assets of unwind-tiny.* connection refused"):
         await ensure([tool])
     monkeypatch.setenv("GOPROXY", proxy)
     await ensure([tool])
@@ -528,7 +528,9 @@ async def test_without_room_nothing_is_built_and_the_error_says_what_to_do(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 0, 100 << 20))
-    with pytest.raises(UnwindError, match=r"not enough room in .* to build unwind-tiny: .* 100 MiB free") as caught:
+    with pytest.raises(
+        UnwindError, match=r"not enough disk space in .* to build unwind-tiny: .* 100 MiB free"
+    ) as caught:
         await ensure([shop.tool])
     assert "UNWIND_CACHE_DIR" in caught.value.remedy
     assert shop.builds() == 0
@@ -566,7 +568,7 @@ async def test_a_real_disk_that_is_too_small_is_noticed_beforehand(
     shop: Workshop, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNWIND_CACHE_DIR", str(small_disk))
-    with pytest.raises(UnwindError, match=rf"not enough room in {small_disk}.* 4 MiB free"):
+    with pytest.raises(UnwindError, match=rf"not enough disk space in {small_disk}.* 4 MiB free"):
         await ensure([shop.tool])
     assert shop.builds() == 0
 

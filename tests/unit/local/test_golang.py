@@ -106,7 +106,7 @@ def test_as_a_program_it_prints_the_path_or_fails_with_the_error(tmp_path: Path,
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"{go}\n", "")
     else:
         assert (ran.returncode, ran.stdout) == (1, "")
-        assert "no Go 1.26 or newer" in ran.stderr
+        assert "Go 1.26 or newer not found" in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_the_telling_line_is_neither_a_package_nor_a_headline_nor_a_download(hea
         ("a.b/c@v1: reading https://proxy/x.zip: 502 Bad Gateway", "GOPROXY"),
         ("write /x/a.out: no space left on device", "the disk is full"),
         ("/go/link: signal: killed", "GOMAXPROCS=1"),
-        ("./c.go:3:2: undefined: x", "the reason"),
+        ("./c.go:3:2: undefined: x", "see the log"),
     ],
 )
 def test_a_failure_comes_with_what_to_do_about_it(line: str, advice: str) -> None:

@@ -44,7 +44,7 @@ def ignore(_: str) -> None: ...
 
 @pytest.mark.parametrize("name", ["", "A", "a_b", "../a", "a/b", "-a", "a-", "x" * 41, ".", "ä"])
 def test_a_name_that_could_lead_elsewhere_is_refused(name: str) -> None:
-    with pytest.raises(UnwindError, match="cannot be the name of a plane"):
+    with pytest.raises(UnwindError, match="invalid control plane name"):
         Home(name)
 
 
@@ -71,7 +71,7 @@ def test_what_is_up_cannot_be_claimed_and_the_error_names_its_process() -> None:
     holder = Home("a")
     holder.claim(announce=ignore)
     holder.write(record("a", supervisor=ProcessId(pid=4711, started=1)))
-    with pytest.raises(UnwindError, match=r"is up already \(process 4711\).*unwind local down --name a"):
+    with pytest.raises(UnwindError, match=r"is already running \(process 4711\).*unwind local down --name a"):
         Home("a").claim(announce=ignore)
     holder.release()
 
@@ -86,7 +86,7 @@ def test_claiming_clears_away_what_a_killed_run_left_and_says_so() -> None:
 
     said: list[str] = []
     home = Home("a").claim(announce=said.append)
-    assert said == ["cleared away what a killed run of plane 'a' had left"]
+    assert said == ["cleaned up after a killed run of control plane 'a'"]
     assert [entry.name for entry in home.directory.iterdir()] == ["lock"]
     home.release()
 

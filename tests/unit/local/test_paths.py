@@ -79,7 +79,7 @@ def test_too_little_room_is_told_in_one_line_with_both_numbers_and_what_to_do(
     with pytest.raises(UnwindError) as caught:
         require_room(tmp_path, 2 * GIB, "to build etcd", "free some")
     assert str(caught.value) == (
-        f"not enough room in {tmp_path} to build etcd: 2.0 GiB needed, 300 MiB free: free some"
+        f"not enough disk space in {tmp_path} to build etcd: 2.0 GiB needed, 300 MiB free; free some"
     )
 
 

@@ -171,7 +171,7 @@ def test_a_directory_with_a_file_cut_short_is_not_whole(tmp_path: Path) -> None:
 
 
 def test_assets_that_were_never_fetched_are_an_error_that_says_how_to_get_them(tool: Tool) -> None:
-    with pytest.raises(UnwindError, match="is not there: unwind local build"):
+    with pytest.raises(UnwindError, match="is missing; run `unwind local build`"):
         tools.assets(tool)
 
 
