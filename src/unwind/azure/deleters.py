@@ -35,7 +35,7 @@ async def cancel_subscription(ctx: DeleteContext, obj: Object, next: DeleteFunc[
         raise PermanentError(f"cannot delete {ctx.ref}: {subscription[:100]!r} in its status is not a subscription id")
     arm = ctx.client_of(ArmClient)
     await _agree(ctx, obj, arm, subscription)
-    ctx.log.info("cancelling subscription", subscription=subscription)
+    ctx.log.info("subscription cancellation requested", subscription=subscription)
     reply = await arm.post(
         f"/subscriptions/{subscription}/providers/Microsoft.Subscription/cancel", api_version=_SUBSCRIPTION_API
     )

@@ -43,7 +43,7 @@ class ArmEnd:
         async def send() -> Reply:
             # From here on the recorded resource counts, even if the annotation changes.
             await ctx.memo.put(_TARGET, msgspec.json.encode(target).decode())
-            ctx.log.info("deleting the Azure resource", resource=target.id)
+            ctx.log.info("azure deletion requested", resource=target.id)
             return await self._arm.delete(target.id, api_version=target.api_version)
 
         return await removal.carry_out(send)

@@ -131,7 +131,7 @@ async def _purged(ctx: DeleteContext, vault: _Vault) -> Outcome:
             return _protected(id_, properties)
 
     async def send() -> Reply:
-        ctx.log.info("purging the deleted vault", resource=path)
+        ctx.log.info("vault purge requested", resource=path)
         return await arm.post(f"{path}/purge", api_version=_API)
 
     return await removal.carry_out(send)

@@ -61,7 +61,7 @@ async def scale_to_zero(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object
     if said == "false":
         return await next(ctx, obj)
     if _loses_claims(obj):
-        ctx.log.info("scale to zero skipped, because its claims must be retained")
+        ctx.log.info("scale to zero skipped", why="its claims must be retained")
         return await next(ctx, obj)
     changes = await ctx.changes(ctx.resource, namespace=ctx.ref.namespace, name=ctx.ref.name)
     # Also if it is already scaled, which changes nothing and returns its current state: the given object was read

@@ -238,7 +238,7 @@ async def happened(event: Event, clock: Clock) -> None:
         await event.wait()
     except BaseException as error:  # noqa: BLE001 - it may raise anything
         cancellation.check(error)
-        log.warning("waiting for an event failed", why=described(error))
+        log.warning("event wait failed", why=described(error))
         # If the chain ran again at once, it would most likely wait for the same event.
         await clock.sleep(_AFTER_BROKEN_EVENT)
     else:

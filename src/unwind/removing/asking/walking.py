@@ -262,7 +262,7 @@ def _dated(findings: list[Finding], look: Look) -> list[Finding]:
 
 
 def _root(chain: list[Link]) -> Link | None:
-    """The end of the first chain in which somebody must act."""
+    """The end of the first chain in which someone must act."""
     held = [one for one in chain if one.reason != Reason.DELETING] or chain
     root: Link | None = None
     for one in held:
