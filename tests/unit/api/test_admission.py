@@ -1,4 +1,4 @@
-"""Reviews are read in both versions, and answered in the one that was asked in."""
+"""Admission reviews are decoded in both versions, and answered in the version of the request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def review(version: str, **request: Any) -> bytes:
 
 @pytest.mark.parametrize("version", [V1, V1BETA1])
 def test_every_answer_has_the_number_and_the_version_of_its_question(version: str) -> None:
-    # Whatever somebody has put into the request itself.
+    # Whatever the request itself contains.
     for more in ({}, {"apiVersion": "x"}):
         asked = admission.asked(review(version, uid="q", **more))
         for answer in (

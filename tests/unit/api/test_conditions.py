@@ -1,4 +1,4 @@
-"""Conditions say since when, and are written only when there is something to say."""
+"""Conditions keep their transition time, and change only if there is something to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models read what real systems write, and nothing that stands in an object makes them fail."""
+"""The API types decode what real systems write, and no content of an object makes them fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names stand once, and what is ours can be told by its name."""
+"""Names are unique, and Unwind's own names have its prefix."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def test_our_finalizers_are_the_ones_that_uninstalling_finds() -> None:
 def test_no_name_stands_twice() -> None:
     written = [value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)]
     written += [*names.Finalizer]
-    # The field manager and the mark are the product's own name.
+    # The field manager and the label value are the product's own name.
     twice = {value for value in written if written.count(value) > 1} - {"unwind"}
     assert twice == set()

@@ -1,4 +1,4 @@
-"""CRDs follow from the models."""
+"""CRD schemas are generated from the API types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-in for Azure, and a client that gets its tokens from it as from Entra."""
+"""The Azure fake, and a client that gets its tokens from it as from Entra."""
 
 from __future__ import annotations
 

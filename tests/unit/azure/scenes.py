@@ -1,4 +1,4 @@
-"""What the tests of Azure's end share: objects as Azure Service Operator makes them, and entries into their chain."""
+"""Shared helpers of the Azure tests: objects of Azure Service Operator, and passes through their chain."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CACHES = Resource("cache.azure.com", "v1api20230401", "redis", "Redis")
 
 
 def made(resource: Resource, id_: str, *, status: dict[str, Any] | None = None, **more: Any) -> Object:
-    """An object that Azure Service Operator has created something for."""
+    """An object for which Azure Service Operator has created a resource."""
     annotations = {AZURE_RESOURCE_ID_ANNOTATION: id_, **more.pop("annotations", {})}
     return {
         "apiVersion": resource.api_version,
@@ -67,7 +67,7 @@ async def azure_client(arm: Arm) -> AsyncIterator[ArmClient]:
 
 
 class Azure:
-    """The stand-in, a client of it, and what outlasts a restart: the memo, and the clock on the wall."""
+    """The fake, a client for it, and what survives a restart: the memo and the wall clock."""
 
     def __init__(self, arm: Arm, client: ArmClient) -> None:
         self.arm = arm
@@ -75,12 +75,12 @@ class Azure:
         self.memo: dict[str, str] = {}
         self.clock = StillClock()
         self.others: tuple[Object, ...] = ()
-        """What else is on the cluster."""
+        """Other objects on the cluster."""
 
     async def enter(
         self, obj: Object, resource: Resource = CACHES, *deleters: Any, absent: bool = False
     ) -> Gone | Kept | Waiting | Failed:
-        """Enter the chain once, with nothing but the memo from before, as after a restart."""
+        """Run the chain once, with only the memo from before, as after a restart."""
         end = ArmEnd(self.client)
         objects = Objects(*self.others, clock=self.clock)
         ctx = context(

@@ -1,4 +1,4 @@
-"""What an answer of Azure Resource Manager means."""
+"""Interpretation of Azure Resource Manager's responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of Azure Resource Manager, against a stand-in over HTTPS."""
+"""The client of Azure Resource Manager, against a fake over HTTPS."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_a_token_that_is_revoked_is_fetched_anew_within_the_same_request(a
     azure.arm.expire_tokens()
     assert (await azure.client.delete(CACHE, api_version=VERSION)).status == 200
     assert azure.arm.tokens_given == 2
-    assert azure.arm.sent("DELETE") == [CACHE, CACHE]  # the first was refused with 401, and did nothing
+    assert azure.arm.sent("DELETE") == [CACHE, CACHE]  # the first was refused with 401, and had no effect
 
 
 async def test_a_secret_that_is_refused_is_told_without_it(arm: Arm, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""A process that dies at any await of a deletion at Azure, and the one after it: nothing is lost or done wrong."""
+"""A process that crashes at any await of a deletion at Azure, and its successor: nothing is lost or repeated."""
 
 from __future__ import annotations
 
@@ -79,8 +79,9 @@ async def test_a_deletion_at_azure_ends_the_same_wherever_the_process_dies(
             arm.deleted_vaults.clear()
             arm.subscriptions.clear()
             scene(arm)
-            # A process has connections and a token of its own. The token is there before it begins: who dies while it
-            # is fetched holds a lock that a new process would not see.
+            # Each process has its own connections and token. The token is fetched before it starts: a crash during the
+            # fetch
+            # holds a lock that a new process would not see.
             client = await stack.enter_async_context(azure_client(arm))
             await client.get(CACHE, api_version="2023-04-01")
 
@@ -94,8 +95,8 @@ async def test_a_deletion_at_azure_ends_the_same_wherever_the_process_dies(
         assert isinstance(proof.end, end)
         assert len(proof.crashes) > 5
         assert arm.resources == {}
-    # What was abandoned is cleared away here, and complains: in the middle of a traceback that pytest formats, Python
-    # 3.11 could not bear it ("AST constructor recursion depth mismatch").
+    # Abandoned work is cleaned up here, and complains: while pytest formats a traceback, Python 3.11 would fail with
+    # "AST constructor recursion depth mismatch".
     gc.collect()
 
 

@@ -1,4 +1,4 @@
-"""The deleters for subscription aliases and API Management products, against a stand-in over HTTPS."""
+"""The deleters for subscription aliases and API Management products, against a fake over HTTPS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Azure's end of the chain, against a stand-in over HTTPS: each entry has only the memo of the one before."""
+"""Azure's end of the chain, against a fake over HTTPS: each pass has only the memo of the previous one."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_throttling_is_told_with_its_patience_and_nothing_is_lost(azure: A
     assert failed.retry_after == 5
     assert isinstance(await azure.enter(OBJ), Waiting)
     assert await azure.enter(OBJ) == GONE
-    assert azure.arm.sent("DELETE") == [CACHE, CACHE]  # of which the first was refused
+    assert azure.arm.sent("DELETE") == [CACHE, CACHE]  # the first was refused
 
 
 async def test_a_lock_holds_very_slowly_until_somebody_takes_it_away(azure: Azure) -> None:
@@ -239,7 +239,7 @@ async def test_an_id_that_is_edited_during_the_deletion_changes_nothing(azure: A
 async def test_a_deletion_that_is_under_way_already_is_waited_for(azure: Azure) -> None:
     azure.arm.resource(CACHE, takes=1)
     await azure.enter(OBJ)
-    azure.memo.clear()  # as after a crash before it was written down
+    azure.memo.clear()  # as after a crash before it was saved
     assert isinstance(await azure.enter(OBJ), Waiting)
     assert await azure.enter(OBJ) == GONE
 

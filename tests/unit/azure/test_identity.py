@@ -1,4 +1,4 @@
-"""Which resource of Azure an object stands for."""
+"""The Azure resource of an object."""
 
 from __future__ import annotations
 

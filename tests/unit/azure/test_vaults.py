@@ -1,4 +1,4 @@
-"""Key Vaults: deleted, kept, purged; against a stand-in over HTTPS."""
+"""Key Vaults: deleted, kept, purged; against a fake over HTTPS."""
 
 from __future__ import annotations
 

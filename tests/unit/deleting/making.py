@@ -1,4 +1,4 @@
-"""What the tests of the chain are made of."""
+"""Helpers for the tests of the deleter chain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OBJECT: Object = {
 
 
 class FakeEnd:
-    """An end that comes when it is told to."""
+    """An end that a test controls."""
 
     name = "fake"
     clients: tuple[object, ...] = ()

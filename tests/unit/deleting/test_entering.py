@@ -1,4 +1,4 @@
-"""What comes of one entry into a chain."""
+"""Outcomes of one pass through a chain."""
 
 from __future__ import annotations
 
@@ -258,6 +258,6 @@ async def test_nothing_is_let_go_unless_the_end_or_a_keeper_says_so(end: Any, li
     if "keep" in links:
         assert result == Kept("Keeper")
     else:
-        # A careless deleter may turn an error into a Gone; it is not believed.
+        # A careless deleter may turn an error into a Gone; it is not accepted.
         assert isinstance(result, Gone) == (end == Gone("g"))
         assert isinstance(result, Kept) == (end == Kept("K"))

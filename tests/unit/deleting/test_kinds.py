@@ -1,4 +1,4 @@
-"""Which kinds something is for."""
+"""Matching of kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a deletion remembers."""
+"""The memo of a deletion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """Where a memo is written down, and how often."""
+    """Counts how often a memo is saved."""
 
     def __init__(self) -> None:
         self.written: list[Mapping[str, str | None]] = []

@@ -1,4 +1,4 @@
-"""Whether a thing is to be deleted at all."""
+"""The deletion policy of an object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a deleter is made known."""
+"""Registration of deleters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which deleters an object's deletion goes through."""
+"""The deleters in an object's chain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """Deleters that leave a trace and pass on."""
+    """Deleters that record their call and pass the object on."""
 
     def __init__(self) -> None:
         self.entered: list[str] = []

@@ -1,4 +1,4 @@
-"""Why something is still there, and who must act: as tables."""
+"""What blocks an object, and who must act."""
 
 from __future__ import annotations
 
@@ -78,18 +78,18 @@ def test_each_finalizer_has_somebody_who_serves_it(finalizer: str, reason: str, 
             "FinalizerNotServed",
             "the owner of Deployment room/example-operator",
         ),
-        # By the groups of its custom resources.
+        # By the API groups of its custom resources.
         ("gadgets.acme.dev/x", [operator("manager", domains=("acme.dev",))], "Finalizer", "Deployment room/manager"),
         ("acme.dev/x", [operator("manager", domains=("gadgets.acme.dev",))], "Finalizer", "Deployment room/manager"),
         ("acme.dev/x", [operator("manager", domains=("notacme.dev",))], "Finalizer", "the controller of acme.dev"),
-        # One that runs will do.
+        # A running one is preferred.
         (
             "example.dev/hold",
             [operator(running=False), operator("example")],
             "Finalizer",
             "Deployment room/example",
         ),
-        # Known to be somebody else's, whatever runs.
+        # Known to belong to another system, whatever runs.
         ("karmada.io/cluster-controller", [operator("karmada", running=False)], "Finalizer", "Karmada"),
     ],
 )

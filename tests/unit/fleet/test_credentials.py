@@ -1,4 +1,4 @@
-"""The way to a member, out of its Secret."""
+"""The connection to a member, from its Secret."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_is_wrong_says_nothing_of_what_is_in_the_secret() -> None:
 
 
 def member(**more: Any) -> Anchor:
-    """A Cluster of Karmada, which names a Secret and a server."""
+    """A Karmada Cluster with a Secret and a server address."""
     given = {"secret": "edge", "secret_namespace": "karmada-cluster"} | more
     ref = ObjectRef(group="cluster.karmada.io", kind="Cluster", name="edge", uid="u-1")
     return Anchor(ref=ref, endpoint=Endpoint(server="https://edge"), **given)

@@ -1,4 +1,4 @@
-"""Who may become a member, and under which name."""
+"""Which clusters can be joined, and under which name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_cannot_be_part_of_other_names_is_refused(name: str) -> None:
 def test_a_cluster_that_nobody_knows_may_become_a_member() -> None:
     assert standing() is None
     assert standing(cluster("other", id="u-2", api_endpoint="https://other")) is None
-    # The address may have been another's: who it is counts.
+    # The address may have belonged to another cluster: the identity counts.
     assert standing(cluster("other", id="u-2", api_endpoint="https://edge")) is None
 
 

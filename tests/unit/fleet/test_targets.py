@@ -1,4 +1,4 @@
-"""What stands for a member."""
+"""Anchors: the objects that represent members."""
 
 from __future__ import annotations
 

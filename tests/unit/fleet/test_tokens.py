@@ -1,4 +1,4 @@
-"""What a token says of itself, and when it is time for another."""
+"""Claims and renewal of service account tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server on loopback that answers as a test tells it to."""
+"""A scripted server on loopback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 class Call:
-    """One connection, as the server has it."""
+    """One connection, on the server's side."""
 
     def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.number = number
@@ -38,7 +38,7 @@ class Call:
 
 
 class Server:
-    """Answers as it is told to, and knows what it was asked."""
+    """Sends scripted responses, and records the requests."""
 
     def __init__(self, *talks: Talk) -> None:
         self._talks = list(talks)
@@ -60,7 +60,7 @@ class Server:
         try:
             await talk(call)
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the other side has gone
+            pass  # the client is gone
         finally:
             self.ended += 1
             writer.close()
@@ -82,7 +82,7 @@ async def served(*talks: Talk) -> AsyncIterator[tuple[HttpTransport, Server]]:
 
 
 def saying(*answers: bytes) -> Talk:
-    """One answer for each request on a connection, which is closed after the last."""
+    """One response per request on a connection, which is closed after the last one."""
 
     async def talk(call: Call) -> None:
         for answer in answers:

@@ -1,4 +1,4 @@
-"""Gone is only what the right server says is gone, by name."""
+"""An object is absent only if the right server reports it, by name."""
 
 from __future__ import annotations
 

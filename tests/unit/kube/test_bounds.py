@@ -1,4 +1,4 @@
-"""What a server that is not trusted can make a client do: a bounded amount, and nothing by mistake."""
+"""An untrusted server can cause only bounded work, and no mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cache tells each change once, and its indexes are always what a scan would find."""
+"""A cache reports each change once, and its indexes always equal a scan."""
 
 from __future__ import annotations
 

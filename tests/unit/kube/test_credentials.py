@@ -1,4 +1,4 @@
-"""Credentials are renewed in time, once for everyone who waits."""
+"""Credentials are renewed in time, once for all waiting requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fences: what is begun for a shard ends with it, and only that."""
+"""Fences: work that was started for a shard ends with the shard, and nothing else does."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_a_queue_works_on_a_key_under_the_fence_of_who_added_it() -> None:
     fenced = Fences(owner).around(reconcile, str)
     await fenced("lost")
     owner.tell(mine=False)
-    writes.add("free")  # it comes after, and nobody's fence is its own
+    writes.add("free")  # started later, without a fence
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(writes.run())
         async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""Kubeconfig files in all the forms that people have, and what is said of those that cannot be used."""
+"""Kubeconfig files in all their forms, and the errors about invalid ones."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(write: Any, content: Any
 
 
 def test_an_error_shows_no_password_even_where_a_name_is_expected(write: Any) -> None:
-    """Half of a file may be lost, so that an address stands in the place of a name."""
+    """If a part of a file is missing, an address may be in the place of a name."""
     lost = config(contexts=[{"name": "c", "context": {"cluster": "socks5://me:hunter2@proxy:1"}}])
     with pytest.raises(UnwindError, match="in clusters") as refused:
         kubeconfig.load(write(lost))

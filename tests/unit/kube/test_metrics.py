@@ -1,4 +1,4 @@
-"""What is measured has labels whose number is bounded, and is read when somebody asks."""
+"""Metrics have a bounded number of label values, and are read on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members whose answers are odd: they are asked again, at a bounded pace, and never believed by mistake."""
+"""Members with unexpected responses: they are retried at a bounded pace, and never trusted by mistake."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def chunk(text: bytes) -> bytes:
 
 
 class Member:
-    """Lists what is in it and sends what a test has it send by its watches. Speaks HTTP/1.1 on a socket."""
+    """Lists its objects and sends scripted watch events. HTTP/1.1 on a socket."""
 
     def __init__(self) -> None:
         self.cluster = CLUSTER
         self.objects: list[Any] = []
         self.version = "10"
         self.watched: list[Callable[[asyncio.StreamWriter], None]] = []
-        """What each watch sends in turn; then they stay open."""
+        """The events of each watch in turn; later watches stay open."""
         self.answers: dict[str, bytes] = {}
-        """Whole answers, by path."""
+        """Complete responses, by path."""
         self.connections = 0
         self.requests: list[str] = []
         self.port = 0
@@ -163,9 +163,9 @@ async def test_an_odd_watch_ends_no_other_and_is_begun_again(
         async with asyncio.timeout(20):
             absence = await watches.absence(CONFIG_MAPS, name="a", uid="uid-a", namespace="n")
             await it.follows.wait()
-            assert not absence.happened  # the object is there: nothing that came says otherwise
+            assert not absence.happened  # the object exists: nothing that came says otherwise
             assert CONFIG_MAPS in watches.open
-            # What it waits for is told by the next list, once the watch is begun anew.
+            # The next list reports the absence, once the watch is restarted.
             it.objects = []
             it.version = "20"
             it.watched = [sends(event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"}))]
@@ -177,7 +177,7 @@ async def test_an_odd_watch_ends_no_other_and_is_begun_again(
 
 
 async def _restart(it: Member, client: Client) -> None:
-    """End the watch that is open."""
+    """End the open watch."""
     assert client._transport
     for wire in list(client._transport._open):  # type: ignore[attr-defined]
         wire.abort()
@@ -205,7 +205,7 @@ async def test_a_member_that_ends_every_watch_costs_few_connections(
         await asyncio.sleep(1.5)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        # 0.2 s and twice as long each time: 0.2, 0.4, 0.8; each at most a watch and a list.
+        # 0.2 s, doubled each time: 0.2, 0.4, 0.8; each at most a watch and a list.
         assert 2 <= it.connections <= 10
 
 
@@ -323,7 +323,7 @@ async def test_a_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -
         it.answers["/api/v1/configmaps"] = OK % (len(text), text)
         with pytest.raises(UnreadableError):
             await client.list(CONFIG_MAPS)
-        assert len(it.requests) == 2  # the second page says that it is followed by itself
+        assert len(it.requests) == 2  # the second page names itself as the next one
 
 
 async def test_a_page_that_is_too_large_is_read_in_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +382,7 @@ async def test_what_is_no_object_is_unreadable(body: bytes) -> None:
                 await ask
 
 
-# Which cluster it is
+# The identity of the cluster
 
 
 async def test_each_connection_is_asked_once_for_its_cluster_ahead_of_the_request() -> None:
@@ -390,7 +390,7 @@ async def test_each_connection_is_asked_once_for_its_cluster_ahead_of_the_reques
         client.pin(await client.cluster_uid())
         assert it.requests == ["GET /api/v1/namespaces/kube-system"]
         await client.get(CONFIG_MAPS, "a", namespace="n")
-        assert it.requests[1:] == ["GET /api/v1/namespaces/n/configmaps/a"]  # its connection has just said it
+        assert it.requests[1:] == ["GET /api/v1/namespaces/n/configmaps/a"]  # its connection was just verified
         await asyncio.gather(*(client.get(CONFIG_MAPS, "a", namespace="n") for _ in range(5)))
         asked = [one for one in it.requests[2:] if "kube-system" in one]
         assert asked == ["GET /api/v1/namespaces/kube-system?resourceVersion=0"] * (it.connections - 1)
@@ -425,7 +425,7 @@ async def test_nothing_is_believed_or_written_where_another_cluster_answers(
         it.requests.clear()
         with pytest.raises(AnotherClusterError, match="another cluster answers"):
             await ask(client)
-        assert not [one for one in it.requests if one.startswith("PATCH")]  # only what harms nothing goes ahead
+        assert not [one for one in it.requests if one.startswith("PATCH")]  # only harmless requests are sent ahead
         sighting = await client.sighting(CONFIG_MAPS, "a", uid="1", namespace="n", cluster=CLUSTER)
         assert not sighting.absent
         it.cluster = CLUSTER

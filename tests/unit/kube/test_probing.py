@@ -1,4 +1,4 @@
-"""Thousands that wait for one server: it is asked by one of them, at growing intervals."""
+"""Thousands of tasks that wait for one server: only one of them probes it, at growing intervals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """Does not answer until it is told to."""
+    """Does not answer until the test allows it."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -56,7 +56,7 @@ async def test_one_asks_for_all(answer: str | Exception) -> None:
     await turns()
     assert server.asked == 10
     assert not any(one.done() for one in waiting)
-    waiting[0].cancel()  # whoever comes next goes on
+    waiting[0].cancel()  # the next one takes over
     server.answer = answer
     await turns()
     clock.advance(40)
@@ -77,7 +77,7 @@ async def test_whoever_comes_later_does_not_rely_on_an_earlier_answer() -> None:
 
 
 class Dead:
-    """A transport to a member that does not answer; it counts who tries."""
+    """A transport to a member that does not answer; counts the attempts."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -121,7 +121,8 @@ async def test_five_thousand_deletions_on_a_dead_member_cost_few_requests() -> N
             clock.advance(10)
         await turns()
         assert len(said) == 5_000, "each of them says what it waits for"
-        # The watch and the probe, each at most every thirty seconds; today's retries were 5,000 each time.
+        # The watch and the probe, each at most every thirty seconds; without the probe there were 5,000 retries each
+        # time.
         assert dead.requests < 150
         for task in tasks:
             task.cancel()

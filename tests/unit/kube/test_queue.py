@@ -1,4 +1,4 @@
-"""The work queue: each key once at a time, nobody starved, nothing forgotten."""
+"""The work queue: one worker per key, no starvation, no lost keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def settle() -> None:
 
 
 class Work:
-    """A reconciler that records what it is asked for, and waits to be let on where a key says so."""
+    """A reconciler that records its keys, and waits for the test where a key says so."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -199,7 +199,7 @@ def test_no_wait_is_longer_than_the_limit_allows(failures: int, seed: int) -> No
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60), st.integers(0, 2**32))
 async def test_whatever_is_added_is_worked_on_after_it_was_added(steps: list[tuple[str, bool]], seed: int) -> None:
-    """However adding and working interleave, no key that was added goes without a run that began later."""
+    """However adds and workers interleave, every added key gets a run that started later."""
     begun: dict[str, int] = {}
     added: dict[str, int] = {}
     moment = 0

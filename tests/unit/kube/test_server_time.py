@@ -1,4 +1,4 @@
-"""The time of an API server, by the Date headers of its answers."""
+"""The time of an API server, from the Date headers of its responses."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def test_between_answers_a_monotonic_clock_counts() -> None:
 
 def test_it_is_never_ahead_of_the_server_and_comes_closer_with_each_answer() -> None:
     clock, time = scene()
-    clock.advance(0.9)  # the first answer was 0.9 s on its way, or its second was nearly over
+    clock.advance(0.9)  # the first response took 0.9 s, or its second was nearly over
     time.observe(header(NOON))
     clock.advance(0.2)
     time.observe(header(NOON + dt.timedelta(seconds=1)))
     found = time.now()
     assert found == NOON + dt.timedelta(seconds=1)
     clock.advance(5)
-    time.observe(header(NOON + dt.timedelta(seconds=5)))  # this one was slow
+    time.observe(header(NOON + dt.timedelta(seconds=5)))  # this response was slow
     assert time.now() == NOON + dt.timedelta(seconds=6)
 
 
@@ -53,7 +53,7 @@ def test_a_single_answer_that_is_far_off_changes_nothing() -> None:
     time.observe(header(NOON))
     clock.advance(1)
     time.observe(header(NOON + dt.timedelta(days=365)))
-    time.observe(header(NOON + dt.timedelta(days=365, seconds=1)))  # in the same moment
+    time.observe(header(NOON + dt.timedelta(days=365, seconds=1)))  # at the same moment
     clock.advance(1)
     time.observe(header(NOON + dt.timedelta(seconds=2)))
     assert time.now() == NOON + dt.timedelta(seconds=2)

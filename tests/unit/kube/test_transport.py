@@ -1,4 +1,4 @@
-"""Requests over a socket: what comes back whole, in pieces, broken, or not at all."""
+"""Requests over a socket: complete, in pieces, broken, or unanswered."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_connection_that_the_server_ends_is_not_used_again() -> None:
 
 
 async def _twice(method: str) -> tuple[Server, Answer]:
-    """Ask, on a connection that is closed at the moment of the second request, and on another that is not."""
+    """Send a request on a connection that is closed at the moment of the second request, and on another that is not."""
     async with served(saying(PLAIN, b""), forever(PLAIN)) as (transport, server):
         await get(transport)
         answer = await transport.request(method, "/second", headers=HEADERS, within=10.0)
@@ -132,7 +132,7 @@ async def test_a_path_cannot_smuggle_anything_into_a_request(target: str) -> Non
 
 
 async def read(transport: HttpTransport, lines: list[bytes], *, silence: float = 10.0) -> None:
-    """Have all lines of a stream in the list."""
+    """Collect all lines of a stream in the list."""
     async with transport.stream("/w", headers=HEADERS, silence=silence) as answer:
         assert not isinstance(answer, Answer)
         async for batch in answer:
@@ -195,7 +195,7 @@ async def test_a_reader_that_is_slow_makes_the_server_wait() -> None:
         assert not isinstance(answer, Answer)
         for _ in range(2_000):
             await asyncio.sleep(0)
-        assert sent < 400  # the sockets hold some of it, and we a little
+        assert sent < 400  # the sockets buffer some of it, and the client a little
         assert sum([len(batch) async for batch in answer]) == 400
 
 

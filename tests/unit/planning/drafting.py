@@ -1,4 +1,4 @@
-"""Steps for the tests of plans."""
+"""Creates steps for the tests of plans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def draft(
     declared: str = "",
     objects: int = 1,
 ) -> Draft:
-    """A profile on the cluster; `needs` are names with spaces between them."""
+    """A profile on the cluster; `needs`: names, separated by spaces."""
     return Draft(
         name=name,
         object=ObjectRef(kind="ClusterSummary", namespace="fleet", name=f"{name}-capi-prod", uid=f"uid-{name}"),

@@ -1,4 +1,4 @@
-"""Every deleter that comes along comes to the same end wherever its process dies, and lets nothing go too early."""
+"""Every built-in deleter has the same outcome wherever its process crashes, and removes no finalizer too early."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def kept_by_namespace() -> World:
 
 
 def scaled(**status: int) -> World:
-    """A Deployment whose controller first sees what is wanted, and then takes one Pod at a time."""
+    """A Deployment whose controller first observes the desired replicas, and then deletes one Pod at a time."""
     web = deployment(annotations={names.SCALE_TO_ZERO_ANNOTATION: "true"})
     web["status"] |= status
 
@@ -73,7 +73,7 @@ def scaled(**status: int) -> World:
 
 
 def just_created() -> World:
-    """One that its controller has not seen yet: it has no Pods, and may get some at any moment."""
+    """A workload that its controller has not observed yet: it has no Pods, and may get some at any moment."""
     return scaled(replicas=0, observedGeneration=0)
 
 
@@ -82,7 +82,7 @@ def owned(name: str) -> dict[str, Any]:
 
 
 def awaited(*links: object, **annotations: str) -> World:
-    """An owner, and somebody who takes what it owns, one at a time."""
+    """An owner, and a client that deletes its dependents, one at a time."""
 
     def somebody() -> None:
         mine = [one for one in world.objects.all(CONFIG_MAPS) if one["metadata"].get("ownerReferences")]
@@ -107,7 +107,7 @@ def waiting_in_code() -> World:
 
 
 def plain() -> World:
-    """The end alone: the deletion by the API server, of an object that nothing holds."""
+    """The end alone: the API server deletes an object without finalizers."""
     return World(config("plain"))
 
 
@@ -121,7 +121,7 @@ def finalized() -> World:
 
 
 def owning() -> World:
-    """Deleted in the foreground, with what it owns."""
+    """Foreground deletion, with its dependents."""
     return World(deployment(), objects=[owned("a"), owned("b")])
 
 
@@ -169,7 +169,7 @@ async def test_a_crash_at_any_await_changes_nothing(fresh: Callable[[], World]) 
 
     proof = await prove_idempotent(noted)
     assert isinstance(proof.end, Kept if fresh in (kept, kept_by_namespace) else Gone)
-    # One world for the run without a crash, one for each crash, and one that came to its end before it could die.
+    # One world for the run without a crash, one for each crash, and one that ended before it could crash.
     assert len(worlds) == len(proof.crashes) + 2
     assert len(proof.crashes) >= 2
     there = [world.obj["metadata"]["name"] in " ".join(world.objects.left()) for world in worlds]
@@ -199,7 +199,7 @@ async def test_a_workload_is_deleted_only_when_its_controller_has_taken_its_pods
 
 
 async def test_pods_that_go_between_the_look_and_the_wait_are_not_waited_for() -> None:
-    """Seen on a loaded machine: the last event came after the object was read, and before anybody listened."""
+    """Seen on a loaded machine: the last event came after the object was read, and before the subscription."""
     world = scaled(replicas=1)
     world.objects.change(DEPLOYMENTS, "web", {"spec": {"replicas": 0}, "status": {"observedGeneration": 2}})
     world.meanwhile = lambda: None

@@ -1,4 +1,4 @@
-"""What happens in a process that dies: nothing."""
+"""A crashed process does nothing more."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_time_limit_that_was_set_in_it_reaches_nobody() -> None:
     async with Life(dies_at=1) as life:
         with pytest.raises(Died):
             await life.live(work(), within=10)
-        # Later than the limit: whoever enters again is not hit by it.
+        # Later than the limit: the next run is not affected by it.
         asyncio.get_running_loop().call_later(0.05, over.set)
         await over.wait()
         assert not caught

@@ -1,4 +1,4 @@
-"""Which requests of a manager in an audit log are wrong."""
+"""Wrong requests of a manager in an audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stand-in for an API server answers as one does, where deletions depend on it."""
+"""The fake API server answers like a real one, as far as deletions depend on it."""
 
 from __future__ import annotations
 

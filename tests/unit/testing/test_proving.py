@@ -1,4 +1,4 @@
-"""Good deleters are proven, bad ones are found out, and the place is named."""
+"""Good deleters are proven, bad ones are detected, and the failing line is named."""
 
 # ruff: noqa: A002 - `next` is what a deleter calls it
 
@@ -23,7 +23,7 @@ BUCKET = {
 
 
 class Store:
-    """What buckets are outside the cluster."""
+    """The buckets outside the cluster."""
 
     def __init__(self) -> None:
         self.bills: list[str] = []
@@ -42,7 +42,7 @@ class Store:
 
 
 def worlds(delete: object, **more: Any) -> Any:
-    """Makes the same world again and again."""
+    """Creates the same world again and again."""
 
     def fresh() -> World:
         store = Store()
@@ -145,7 +145,7 @@ async def test_the_process_dies_before_and_after_everything_that_a_deleter_await
 
 async def test_it_dies_in_every_entry_not_only_in_the_first() -> None:
     proof = await prove_idempotent(worlds(in_steps, next=Script(Again("not yet", after=1), RuntimeError("oh"), Gone())))
-    # Twice in the first entry where it disables the store, and twice in each of the three that come to next.
+    # Twice in the first pass, where it disables the store, and twice in each of the three that reach next.
     assert [one.rpartition(":")[2].split()[0] for one in proof.crashes] == [
         str(in_steps.__code__.co_firstlineno + offset) for offset in (3, 3, 6, 6, 6, 6, 6, 6)
     ]
@@ -162,11 +162,11 @@ async def test_it_dies_in_every_entry_not_only_in_the_first() -> None:
     ids=lambda one: getattr(one, "__name__", None),
 )
 async def test_a_bad_deleter_is_found_out_and_the_line_is_named(bad: Any, offset: int, told: str) -> None:
-    # The object stays as long as nobody takes it, so that what goes wrong without a crash is not what is found.
+    # The object stays until it is removed, so that an error without a crash is not what is found.
     with pytest.raises(AssertionError) as found:
         await prove_idempotent(worlds(bad, next=Script(Gone()), external=bad is bill_then_remember))
     assert told in str(found.value)
-    if bad is not bill_every_time:  # which is found out without a crash
+    if bad is not bill_every_time:  # which is detected without a crash
         assert line_of(bad, offset) in str(found.value)
 
 
@@ -178,7 +178,7 @@ async def test_what_is_done_at_every_entry_is_found_out_by_entering_once_more() 
 async def test_a_purge_that_was_not_remembered_is_lost_when_the_object_is_gone() -> None:
     with pytest.raises(AssertionError, match=r"crashed at .*forget_to_purge"):
         await prove_idempotent(worlds(forget_to_purge, next=Script(Gone())))
-    # What stands for something outside is there until the end, and can be asked.
+    # An external object exists until the end, and can be read.
     await prove_idempotent(worlds(forget_to_purge, next=Script(Gone()), external=True))
 
 

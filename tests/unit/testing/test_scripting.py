@@ -1,4 +1,4 @@
-"""A `next` that plays what it is told, and contexts without a cluster."""
+"""A scripted `next`, and contexts without a cluster."""
 
 from __future__ import annotations
 
