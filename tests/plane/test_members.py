@@ -22,7 +22,10 @@ from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_NOT_READY_TAINT,
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS
 from unwind.fleet import joining, tokens
 from unwind.fleet.memberships import Wish, account
-from unwind.installing.contributions import ADDONS, MACHINERY, MEMBERS, RECORDS
+from unwind.installing.addons import ADDONS
+from unwind.installing.contributions import MACHINERY
+from unwind.installing.members import MEMBERS
+from unwind.installing.records import RECORDS
 from unwind.kube.client import Client
 from unwind.kube.events import EVENTS
 from unwind.kube.kubeconfig import Token

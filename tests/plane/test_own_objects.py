@@ -36,12 +36,12 @@ from unwind.api.rights import HOME, Setting
 from unwind.api.unwind import INVENTORIES, Entry, Inventory, InventorySpec, MemberRef
 from unwind.controllers.protecting.keeping import Keeper
 from unwind.controllers.protecting.telling import Restored
-from unwind.installing.addressing import CERTIFICATE
-from unwind.installing.contributions import profile_rules
+from unwind.installing.addons import profile_rules
+from unwind.installing.addressing import CERTIFICATE, REGISTRATION
 from unwind.installing.guarding import kinds_name
 from unwind.installing.install import install
 from unwind.installing.manifests import policies
-from unwind.installing.registration import REGISTRATION, cluster_rules
+from unwind.installing.registration import cluster_rules
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
@@ -321,6 +321,7 @@ async def keeping(scene: Scene) -> AsyncIterator[CollectorRegistry]:
             on=False,
             owner=Everything(),
             metrics=Metrics(CollectorRegistry()),
+            policies=policies(Setting(namespace=HOME)),
             restored=restored.report,
         )
         async with under_way((recorder, keeper)):

@@ -27,9 +27,10 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.gating import protocol
-from unwind.installing.contributions import PROFILES_PATH, profile_rules
+from unwind.installing.addons import PROFILES_PATH, profile_rules
+from unwind.installing.addressing import REGISTRATION
 from unwind.installing.path_keys import NAME
-from unwind.installing.registration import CLUSTERS_PATH, REGISTRATION, cluster_rules
+from unwind.installing.registration import CLUSTERS_PATH, cluster_rules
 from unwind.local.waiting import until
 from unwind.serving.secret import NAME as CERTIFICATE
 

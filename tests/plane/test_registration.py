@@ -47,9 +47,10 @@ from unwind.api.resources import (
 )
 from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import TEARDOWNS
+from unwind.installing.addressing import REGISTRATION
 from unwind.installing.gatekeeping import guard_name
 from unwind.installing.path_keys import NAME as PATHS
-from unwind.installing.registration import REGISTRATION, cluster_rules
+from unwind.installing.registration import cluster_rules
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS

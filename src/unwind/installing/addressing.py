@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from unwind import segments
+from unwind.api import names
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, SERVICE_ACCOUNTS
 
 if TYPE_CHECKING:
@@ -17,6 +20,10 @@ MANAGER = "unwind"
 CERTIFICATE = "unwind-serving-cert"
 """The Secret with the serving certificate of the replicas, and its CA bundle in `ca.crt`."""
 PORT = 443
+REGISTRATION = "unwind-registration"
+"""The ConfigMap with the installed ExtensionConfig, from which the manager restores it."""
+REGISTRATION_KEY = "extensionconfig.json"
+_MARK = {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND}
 
 
 def webhook(setting: Setting, path: str) -> dict[str, Any]:
@@ -45,3 +52,23 @@ def granted(setting: Setting, name: str, **role: Any) -> list[dict[str, Any]]:
             "subjects": [{"kind": SERVICE_ACCOUNTS.kind, "name": MANAGER, "namespace": setting.namespace}],
         },
     ]
+
+
+def marked(manifest: dict[str, Any]) -> dict[str, Any]:
+    metadata = manifest["metadata"]
+    return {**manifest, "metadata": {**metadata, "labels": {**metadata.get("labels", {}), **_MARK}}}
+
+
+def is_ours(obj: dict[str, Any]) -> bool:
+    """Whether `unwind install` created the object."""
+    labels: dict[str, str] = obj["metadata"].get("labels") or {}
+    return labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY_UNWIND
+
+
+def remembered(config_map: dict[str, Any], version: str) -> dict[str, Any] | None:
+    """The ExtensionConfig recorded in our ConfigMap, in the given version; None if there is none."""
+    try:
+        document = msgspec.json.decode(config_map["data"][REGISTRATION_KEY])
+    except (KeyError, TypeError, msgspec.DecodeError):
+        return None
+    return document | {"apiVersion": version} if isinstance(document, dict) else None

@@ -26,10 +26,9 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.api.rights import Contribution
-from unwind.installing.addressing import CERTIFICATE, MANAGER
+from unwind.installing.addressing import CERTIFICATE, MANAGER, REGISTRATION
 from unwind.installing.managers import LEASE_PREFIX
 from unwind.installing.policies import BY_MANAGER, policy_and_binding, resource_rule
-from unwind.installing.registration import REGISTRATION
 
 if TYPE_CHECKING:
     from unwind.api.rights import Setting

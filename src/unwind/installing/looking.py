@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api.resources import Resource
+from unwind.installing.addressing import is_ours
 from unwind.installing.contributions import REGISTER
-from unwind.installing.manifests import called, is_ours, resource_of
+from unwind.installing.manifests import called, resource_of
 from unwind.installing.registration import VERSIONS
 from unwind.kube.errors import ApiError, NotFoundError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from unwind.api import names
 from unwind.api.definitions import DEFINITIONS
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
@@ -21,7 +20,7 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import Right
 from unwind.errors import UsageError
-from unwind.installing.addressing import MANAGER
+from unwind.installing.addressing import MANAGER, marked
 from unwind.installing.contributions import REGISTER
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-MARK = {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND}
 _KINDS = (
     NAMESPACES,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -67,17 +65,6 @@ def crds(group: str | None = None) -> list[Object]:
         for definition in DEFINITIONS
         if group is None or definition.resource.group == group
     ]
-
-
-def marked(manifest: Object) -> Object:
-    metadata = manifest["metadata"]
-    return {**manifest, "metadata": {**metadata, "labels": {**metadata.get("labels", {}), **MARK}}}
-
-
-def is_ours(obj: Object) -> bool:
-    """Whether `unwind install` created the object."""
-    labels: dict[str, str] = obj["metadata"].get("labels") or {}
-    return labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY_UNWIND
 
 
 def resource_of(manifest: Object) -> Resource:

@@ -19,7 +19,16 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import READ, Contribution, Right
 from unwind.installing import path_keys
-from unwind.installing.addressing import CERTIFICATE, MANAGER, PORT, SERVICE, granted, webhook
+from unwind.installing.addressing import (
+    CERTIFICATE,
+    MANAGER,
+    PORT,
+    REGISTRATION,
+    REGISTRATION_KEY,
+    SERVICE,
+    granted,
+    webhook,
+)
 from unwind.installing.gatekeeping import annotation, extension_name, gate_policies, guard
 
 if TYPE_CHECKING:
@@ -28,9 +37,6 @@ if TYPE_CHECKING:
 
 CLUSTERS_PATH = "/admit/clusters"
 """The path of the webhook that records which user releases or deletes a cluster."""
-REGISTRATION = "unwind-registration"
-"""The ConfigMap with the installed ExtensionConfig, from which the manager restores it."""
-_DOCUMENT = "extensionconfig.json"
 
 VERSIONS = (capi.EXTENSION_CONFIGS, capi.EXTENSION_CONFIGS_V1ALPHA1)
 """The supported versions of ExtensionConfig, the newest first. What we write is the same in both."""
@@ -39,15 +45,6 @@ VERSIONS = (capi.EXTENSION_CONFIGS, capi.EXTENSION_CONFIGS_V1ALPHA1)
 def cluster_rules(namespace: str) -> str:
     """The name of the webhook configuration for Clusters; one per manager."""
     return f"{MANAGER}-clusters.{namespace}"
-
-
-def remembered(config_map: dict[str, Any], version: str) -> dict[str, Any] | None:
-    """The ExtensionConfig recorded in our ConfigMap, in the given version; None if there is none."""
-    try:
-        document = msgspec.json.decode(config_map["data"][_DOCUMENT])
-    except (KeyError, TypeError, msgspec.DecodeError):
-        return None
-    return document | {"apiVersion": version} if isinstance(document, dict) else None
 
 
 def _extension(setting: Setting) -> dict[str, Any]:
@@ -74,7 +71,7 @@ def _extension(setting: Setting) -> dict[str, Any]:
 
 def _remembering(setting: Setting, extension: dict[str, Any]) -> dict[str, Any]:
     document = msgspec.json.format(msgspec.json.encode(extension), indent=2).decode()
-    return _object(CONFIG_MAPS, REGISTRATION, namespace=setting.namespace) | {"data": {_DOCUMENT: document}}
+    return _object(CONFIG_MAPS, REGISTRATION, namespace=setting.namespace) | {"data": {REGISTRATION_KEY: document}}
 
 
 def _changes(name: str) -> str:

@@ -22,9 +22,10 @@ from unwind.api.resources import (
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
 from unwind.errors import UnwindError
 from unwind.installing import kinds, managers
+from unwind.installing.addressing import is_ours
 from unwind.installing.guarding import kinds_name
 from unwind.installing.looking import look
-from unwind.installing.manifests import called, everything, is_ours, resource_of
+from unwind.installing.manifests import called, everything, resource_of
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from unwind import segments
 from unwind.api import names
 from unwind.api.rights import READ, Contribution, Right, Setting
 from unwind.errors import UnwindError
-from unwind.installing.manifests import is_ours, manifests, resource_of
+from unwind.installing.addressing import is_ours
+from unwind.installing.manifests import manifests, resource_of
 from unwind.installing.protection import protection_rules
 
 

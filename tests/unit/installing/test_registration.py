@@ -11,8 +11,9 @@ from unwind.api.capi import EXTENSION_CONFIGS_V1ALPHA1
 from unwind.api.rights import Setting
 from unwind.cli.install import pairs
 from unwind.errors import UnwindError
+from unwind.installing.addressing import remembered
 from unwind.installing.manifests import manifests
-from unwind.installing.registration import remembered, with_prefix
+from unwind.installing.registration import with_prefix
 
 
 def extension(**setting: Any) -> dict[str, Any]:

@@ -12,9 +12,8 @@ from unwind import features
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.rights import Setting
 from unwind.installing import protection
-from unwind.installing.addressing import webhook
-from unwind.installing.manifests import everything, is_ours, manifests
-from unwind.installing.registration import remembered
+from unwind.installing.addressing import is_ours, remembered, webhook
+from unwind.installing.manifests import everything, manifests
 from unwind.protecting import policies, webhooks
 from unwind.protecting.kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, Controlled, of_any
 from unwind.protecting.modes import FEATURE

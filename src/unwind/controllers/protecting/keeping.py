@@ -17,12 +17,10 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
-from unwind.api.rights import Setting
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
-from unwind.installing import protection, registration
-from unwind.installing.addressing import MANAGER
-from unwind.installing.manifests import is_ours, policies
+from unwind.installing import protection
+from unwind.installing.addressing import MANAGER, REGISTRATION, is_ours, remembered
 from unwind.kube import views
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.kube.fencing import Fences
@@ -63,11 +61,13 @@ class Keeper:
         mode: Mode = Mode.AUTO,
         owner: Owner,
         metrics: Metrics,
+        policies: tuple[list[Object], list[Object]] = ([], []),
         restored: Callable[[Resource, Object, str], None] = lambda *_: None,
         segments: Segments | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own. `on`: the feature gate. `restored` is told of each policy that was not as it
+        """`namespace`: Unwind's own. `on`: the feature gate. `policies`: those that install
+        wrote, and their bindings, which are restored. `restored` is told of each policy that was not as it
         was installed, and what was wrong with it. `segments`: the secret segments of our paths."""
         self._client = client
         self._home = namespace
@@ -75,7 +75,7 @@ class Keeper:
         self._mode = mode
         self._owner = owner
         self._restored = restored
-        self._policies_installed = policies(Setting(namespace=namespace))
+        self._policies_installed = policies
         self._segments = segments or Segments()
         self._key = protection.protection_rules(namespace)
         self._unserved = asyncio.Event()
@@ -116,7 +116,7 @@ class Keeper:
 
     def _follow(self, resource: Resource, clock: Clock) -> Informer[RawObject]:
         at_home = self._home if resource.namespaced else None
-        ours = registration.REGISTRATION if resource.namespaced else f"{MANAGER}-"
+        ours = REGISTRATION if resource.namespaced else f"{MANAGER}-"
 
         def troubled(error: Exception) -> None:
             if resource == VALIDATING_ADMISSION_POLICIES and isinstance(error, ApiError) and error.code == 404:
@@ -168,7 +168,7 @@ class Keeper:
 
     async def _restore(self) -> None:
         """Restore the policies that install wrote, bindings last."""
-        if self._installed.cache.get(Key(self._home, registration.REGISTRATION)) is None:
+        if self._installed.cache.get(Key(self._home, REGISTRATION)) is None:
             return  # Unwind is not installed, or is being uninstalled
         for informer, objects in zip((self._policies, self._bindings), self._policies_installed, strict=True):
             for obj in objects:
@@ -180,13 +180,13 @@ class Keeper:
         bindings: list[Object] = []
         asking: list[Object] = []
         if self._on:
-            kept = self._installed.cache.get(Key(self._home, registration.REGISTRATION))
+            kept = self._installed.cache.get(Key(self._home, REGISTRATION))
             if kept is None:
                 return None  # nobody has installed us, or somebody uninstalls us
-            extension = registration.remembered(kept.decode(), "")
+            extension = remembered(kept.decode(), "")
             calling = protection.called_at(extension, self._segments.key) if extension else None
             if calling is None:
-                where = f"ConfigMap/{self._home}/{registration.REGISTRATION}"
+                where = f"ConfigMap/{self._home}/{REGISTRATION}"
                 log.warning("it cannot be read how the API server calls us", object=where)
                 return None
             if by_policies:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unwind import logs
 from unwind.api.resources import VALIDATING_WEBHOOK_CONFIGURATIONS
+from unwind.api.rights import Setting
 from unwind.clock import SYSTEM
 from unwind.controllers.protecting.answering import Answering
 from unwind.controllers.protecting.counting import Counts
@@ -14,9 +15,11 @@ from unwind.controllers.protecting.guarding import Guards
 from unwind.controllers.protecting.keeping import Keeper
 from unwind.controllers.protecting.looking import Looking
 from unwind.controllers.protecting.telling import Restored, Telling
+from unwind.installing.manifests import policies
 from unwind.installing.protection import protection_rules
-from unwind.parts import Share, Trusting
+from unwind.parts import Share
 from unwind.protecting.modes import FEATURE
+from unwind.routes import Trusting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,6 +89,7 @@ def contribute(surroundings: Surroundings) -> Share:
         mode=surroundings.protection.mode,
         owner=surroundings.shards,
         metrics=surroundings.metrics,
+        policies=policies(Setting(namespace=namespace)),
         restored=Restored(registry=surroundings.registry, recorder=surroundings.recorder).report,
         segments=surroundings.segments,
     )
