@@ -40,6 +40,7 @@ from unwind.certificates import Authority, KeyPair
 from unwind.concurrency import side_by_side
 from unwind.controllers.addons import summarizing
 from unwind.controllers.addons.caches import Caches
+from unwind.controllers.addons.gate_source import SummaryGateSource
 from unwind.controllers.addons.matching import ProfileKey
 from unwind.controllers.gating.asking import Asking
 from unwind.controllers.teardowns.signing import RecordKeys
@@ -296,7 +297,8 @@ async def serve(pair: KeyPair, path: Path) -> None:
     """The gate with caches that follow the API server, and a constant beside it."""
     async with Client(kubeconfig.load(path)) as client:
         caches = Caches(client)
-        gate = Asking(client, caches, namespace=HOME, registry=Registry(), hooks=ALWAYS)
+        source = SummaryGateSource(client, caches, namespace=HOME)
+        gate = Asking(client, caches, source, namespace=HOME, registry=Registry(), hooks=ALWAYS)
         listener = Listener(
             "https", [Route(path="/constant", name="constant", handler=constant), *gate.routes()], tls=Tls(pair)
         )

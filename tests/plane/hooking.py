@@ -13,6 +13,7 @@ from tests.plane.external import Everything
 from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.controllers.addons.caches import Caches
+from unwind.controllers.addons.gate_source import SummaryGateSource
 from unwind.controllers.addons.profiles import Profiles
 from unwind.controllers.addons.summaries import Summaries
 from unwind.controllers.gating import ruling
@@ -108,7 +109,8 @@ async def answering(
         charts = Charts(helm)
         builtin = ruling.builtin(caches, charts=charts, namespace="default")
         registry = Registry([*builtin, *more])
-        asking = Asking(own, caches, namespace=home, registry=registry, hooks=Hook)
+        source = SummaryGateSource(own, caches, namespace=home)
+        asking = Asking(own, caches, source, namespace=home, registry=registry, hooks=Hook)
         parts: list[Any] = [caches, registry, charts]
         if controllers:
             parts += _controllers(own, caches, clock, controllers)

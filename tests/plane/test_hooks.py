@@ -25,6 +25,7 @@ from unwind.api.resources import SECRETS
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, Inventory, InventorySpec, MemberRef
 from unwind.controllers.addons.caches import Caches
+from unwind.controllers.addons.gate_source import SummaryGateSource
 from unwind.controllers.gating.asking import Asking
 from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.gating import protocol
@@ -169,7 +170,8 @@ async def gate(
             await stack.enter_async_context(manager_client(client, home)) for client in (reading, following)
         ]
         caches = Caches(follows)
-        asking = Asking(own, caches, namespace=home, registry=Registry(), hooks=switched_on(features or {}))
+        source = SummaryGateSource(own, caches, namespace=home)
+        asking = Asking(own, caches, source, namespace=home, registry=Registry(), hooks=switched_on(features or {}))
         listener = Listener("hooks", asking.routes())
         stack.callback(listening.close)
         await listener.open(listening)

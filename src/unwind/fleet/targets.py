@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,6 +13,22 @@ from unwind.api.sveltos import ClusterType
 
 # The key of the kubeconfig in Cluster API's Secrets.
 _CAPI_KEY = "value"
+
+
+class ClusterKey(NamedTuple):
+    """A cluster that add-ons are on, by the words of its ClusterSummaries."""
+
+    type: str
+    namespace: str
+    name: str
+
+    @property
+    def shard(self) -> str:
+        """What decides who looks after it: all that is done for one cluster is done in one place."""
+        return f"{self.namespace}/{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.type} cluster {self.namespace}/{self.name}"
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,3 +152,8 @@ def of_karmada(cluster: karmada.Cluster) -> Anchor:
         ready=True,  # it was joined: if it does not answer, that is reported when it is used
         pull_mode=spec.sync_mode == karmada.SyncMode.PULL,
     )
+
+
+def key_of(target: Target) -> ClusterKey:
+    """The key of a cluster that add-ons are on."""
+    return ClusterKey(target.type.value, target.ref.namespace, target.ref.name)

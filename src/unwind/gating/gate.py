@@ -6,7 +6,7 @@ A verdict is as good as what it was made of: a no may come from caches, a yes ha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unwind.api.unwind import Blocker, Step, Teardown
+    from unwind.fleet.targets import Target
 
 SOON = 1
 """Seconds. The shortest time after which Cluster API can be told to ask again."""
@@ -56,6 +57,27 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 Verdict = Open | Closed
+
+
+class GateSource(Protocol):
+    """What keeps a cluster for which there is no Teardown yet."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether its caches are complete."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything that its answers depend on is known."""
+
+    def known(self, target: Target) -> list[Standing]:
+        """Everything that the caches know of for a cluster."""
+
+    def holding(self, target: Target) -> list[Standing]:
+        """What certainly counts at the gate, as the caches say."""
+
+    async def read(self, target: Target) -> tuple[list[Standing], list[str]]:
+        """What counts at the gate, as the API server says now; and what is gone and left objects behind."""
 
 
 def closed(why: str, seconds: int = SOON) -> Closed:

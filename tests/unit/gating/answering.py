@@ -18,6 +18,7 @@ from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, ClusterSumma
 from unwind.api.sveltos_status import ProfileStatus
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
 from unwind.controllers.addons.caches import Caches, SeenProfile
+from unwind.controllers.addons.gate_source import SummaryGateSource
 from unwind.controllers.gating.asking import Asking
 from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.gating import protocol
@@ -66,7 +67,13 @@ class Standin:
         self.keys = RecordKeys(client, namespace="unwind-system")
         self.keys._keys = {"key-1": b"k" * 32}
         self.asking = Asking(
-            client, self.caches, namespace="unwind-system", registry=registry, hooks=hooks, keys=self.keys
+            client,
+            self.caches,
+            SummaryGateSource(client, self.caches, namespace="unwind-system"),
+            namespace="unwind-system",
+            registry=registry,
+            hooks=hooks,
+            keys=self.keys,
         )
         self.routes = {route.path: route for route in self.asking.routes()}
         informers: list[Informer[Any]] = [*self.caches._informers()]

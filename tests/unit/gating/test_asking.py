@@ -251,7 +251,7 @@ async def test_a_mistake_of_ours_keeps_the_cluster(monkeypatch: pytest.MonkeyPat
     standin = Standin()
     monkeypatch.setattr(Client, "get", broken)
     assert (await standin.ask())["retryAfterSeconds"] == 1
-    monkeypatch.setattr(standin.asking, "_known_summaries", broken)
+    monkeypatch.setattr(standin.asking._source, "holding", broken)
     told = await standin.ask()
     assert (told["message"], told["retryAfterSeconds"]) == (
         f"{CLOSED}something unexpected happened in unwind; its log says what",

@@ -13,7 +13,7 @@ from unwind.api import admission
 from unwind.api.fields import Model
 from unwind.api.sveltos import CLUSTER_PROFILES, PROFILES
 from unwind.errors import UnwindError
-from unwind.installing.contributions import PROFILES_PATH
+from unwind.installing.addons import PROFILES_PATH
 from unwind.planning.cycles import Declared, closes_cycle, spelled
 from unwind.routes import Response, Route, refusal
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Inventory
     from unwind.clock import Clock
     from unwind.controllers.addons.caches import Caches
-    from unwind.controllers.addons.matching import ClusterKey
+    from unwind.fleet.targets import ClusterKey
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics

@@ -10,7 +10,7 @@ import msgspec
 
 from unwind.addons import charts, charts_values, helm_deploying, pruning, rehearsing
 from unwind.addons import deploying as manifests
-from unwind.addons import sources as reading
+from unwind.addons import policy_refs as reading
 from unwind.addons.helm_removing import HelmReleases
 from unwind.addons.marks import Owner
 from unwind.addons.reports import Outcome

@@ -27,26 +27,6 @@ class ProfileKey(NamedTuple):
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
 
-class ClusterKey(NamedTuple):
-    """A cluster that add-ons are on, by the words of its ClusterSummaries."""
-
-    type: str
-    namespace: str
-    name: str
-
-    @property
-    def shard(self) -> str:
-        """What decides who looks after it: all that is done for one cluster is done in one place."""
-        return f"{self.namespace}/{self.name}"
-
-    def __str__(self) -> str:
-        return f"{self.type} cluster {self.namespace}/{self.name}"
-
-
-def key_of(target: Target) -> ClusterKey:
-    return ClusterKey(target.type.value, target.ref.namespace, target.ref.name)
-
-
 class Verdict(Enum):
     """What a profile has to do with a cluster."""
 

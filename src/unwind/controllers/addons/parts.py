@@ -19,9 +19,10 @@ from unwind.controllers.teardowns.controller import Teardowns
 from unwind.controllers.teardowns.requested import Requested
 from unwind.deleting.builtin import BUILTIN
 from unwind.deleting.registry import installed
-from unwind.installing.contributions import profile_rules
+from unwind.installing.addons import profile_rules
 from unwind.kube.server_time import ServerClock
-from unwind.parts import Share, Trusting
+from unwind.parts import Share
+from unwind.routes import Trusting
 
 if TYPE_CHECKING:
     from unwind.controllers.addons.caches import Caches

@@ -21,12 +21,14 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.clock import SYSTEM
 from unwind.controllers.addons import accepting, matching, summarizing
 from unwind.controllers.addons.gated import Gated, holds
-from unwind.controllers.addons.matching import ClusterKey, ProfileKey, Verdict, key_of, verdict
+from unwind.controllers.addons.matching import ProfileKey, Verdict, verdict
 from unwind.controllers.revising import IN_TIME, WORTH_TELLING, revise
+from unwind.fleet.targets import ClusterKey, key_of
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue
 from unwind.planning.cycles import shortest_cycle
+from unwind.planning.ordering import dependents
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -306,7 +308,7 @@ class Profiles:
         if isinstance(summarizing.withdraws(profile.spec if profile else summary.spec.cluster_profile_spec), Unknown):
             return  # it holds, and the profile says so
         # Of a chain that goes the last is the first whose turn it is: nothing else is asked of the server before it.
-        for one in summarizing.dependents(summary, self._caches.needing, self._caches.needed):
+        for one in dependents(summary, self._caches.needing, self._caches.needed):
             if over := self._withdrawing.get(one.metadata.uid):
                 await over.wait()
         where = summary.metadata

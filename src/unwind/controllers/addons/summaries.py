@@ -22,7 +22,7 @@ from unwind.clock import SYSTEM
 from unwind.concurrency import to_tell
 from unwind.controllers.addons import backing, statuses, summarizing
 from unwind.controllers.addons.deploying import Deploying
-from unwind.controllers.addons.matching import ClusterKey, ProfileKey
+from unwind.controllers.addons.matching import ProfileKey
 from unwind.controllers.addons.preparing import Preparations, matters
 from unwind.controllers.addons.withdrawing import Manner, Withdrawal, Withdrawals
 from unwind.controllers.addons.wording import Words, key_of
@@ -30,9 +30,11 @@ from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.errors import UnwindError
 from unwind.fleet import credentials
 from unwind.fleet.fleet import Fleet
+from unwind.fleet.targets import ClusterKey
 from unwind.kube.fencing import Fences
 from unwind.kube.queue import Queue
 from unwind.kube.views import Key
+from unwind.planning.ordering import dependents
 from unwind.removing.inventories import Inventories, items
 
 if TYPE_CHECKING:
@@ -425,7 +427,7 @@ class Summaries:
         """Those that need it and still stand. One without our finalizer has nothing on the cluster."""
         return [
             one
-            for one in summarizing.dependents(summary, self._caches.needing, self._caches.needed)
+            for one in dependents(summary, self._caches.needing, self._caches.needed)
             if Finalizer.SUMMARY in one.metadata.finalizers
             and not ((it := self._withdrawals.get(one.metadata.uid)) and it.absent)
         ]

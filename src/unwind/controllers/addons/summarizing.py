@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from unwind.api import names
 from unwind.api.fields import Unknown
-from unwind.api.karmada import Work
 from unwind.api.meta import ObjectMeta, ObjectRef, OwnerReference, manifest
 from unwind.api.names import Finalizer
 from unwind.api.sveltos import (
@@ -24,15 +23,14 @@ from unwind.api.sveltos import (
     summary_name,
 )
 from unwind.api.sveltos_status import FeatureID, FeatureStatus
-from unwind.controllers.addons.matching import ClusterKey, ProfileKey
-from unwind.fleet.targets import Target
+from unwind.controllers.addons.matching import ProfileKey
+from unwind.fleet.targets import ClusterKey, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from unwind.api.sveltos import ProfileSpec
 
-Step = TypeVar("Step", ClusterSummary, Work)
 
 # The API server's bound for the value of a label.
 _LONGEST_LABEL = 63
@@ -221,26 +219,6 @@ def waited_for(summary: ClusterSummary, needed: Iterable[ClusterSummary], landed
         elif not provisioned(one) and one.metadata.uid not in landed:
             told.append(f"{need} is not Provisioned")
     return told
-
-
-def dependents(
-    one: Step, needing: Callable[[Step], Iterable[Step]], needed: Callable[[Step], Iterable[Step]]
-) -> list[Step]:
-    """The summaries, or the Works, on the same cluster that need this one, and so go before it.
-
-    Those that it needs itself, in a circle, do not count: each would wait for the other for ever.
-    """
-    above = list(needing(one))
-    if not above:
-        return []
-    below: set[str] = {one.metadata.uid}
-    waiting = list(needed(one))
-    while waiting:
-        other = waiting.pop()
-        if other.metadata.uid not in below:
-            below.add(other.metadata.uid)
-            waiting += needed(other)
-    return [other for other in above if other.metadata.uid not in below]
 
 
 def withdraws(spec: ProfileSpec) -> bool | Unknown:

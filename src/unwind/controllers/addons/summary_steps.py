@@ -25,13 +25,13 @@ from unwind.api.sveltos import (
     DeploymentType,
 )
 from unwind.api.unwind import Effort
-from unwind.controllers.addons.matching import ClusterKey, ProfileKey, key_of
+from unwind.controllers.addons.matching import ProfileKey
 from unwind.controllers.addons.projecting import Projections
 from unwind.controllers.addons.summarizing import cluster_of, profile_of
 from unwind.controllers.teardowns.drafting import Said
 from unwind.controllers.teardowns.removers import InventoryRemover
 from unwind.controllers.teardowns.sources import Elsewhere, FollowedSource, SourceStep, SourceSteps, StepTerms
-from unwind.fleet.targets import Target
+from unwind.fleet.targets import ClusterKey, Target, key_of
 from unwind.kube.views import Key
 from unwind.planning.plans import Draft
 

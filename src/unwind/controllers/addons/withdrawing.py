@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from unwind.fleet.fleet import Fleet
     from unwind.fleet.targets import Anchor
     from unwind.removing.inventories import Inventories
-    from unwind.removing.order import Item
+    from unwind.removing.items import Item
     from unwind.removing.releases import Releases
 
 _SHOWN = 5

@@ -7,39 +7,31 @@ asks again late.
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from unwind import logs
-from unwind.api.fields import Model
 from unwind.api.hooks import Hook
-from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
-from unwind.controllers.addons.backing import that_hold
-from unwind.controllers.addons.matching import ClusterKey
-from unwind.controllers.addons.summary_steps import behaviour, is_of, step_name
-from unwind.controllers.teardowns.drafting import lost
 from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.errors import UnwindError
 from unwind.fleet import targets
 from unwind.gating import deciding, gate, protocol
-from unwind.gating.gate import Closed, Open, Standing, Verdict
+from unwind.gating.gate import Closed, Open, Verdict
 from unwind.hooks import LONGEST, Wait
 from unwind.kube.errors import ApiError
-from unwind.removing.inventories import Inventories
 from unwind.routes import Response, Route, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
     from typing import Any
 
-    from unwind.api.capi import Cluster
     from unwind.api.hooks import HookRequest
     from unwind.api.unwind import Teardown
-    from unwind.controllers.addons.caches import Caches
+    from unwind.controllers.cluster_caches import ClusterCaches
     from unwind.fleet.targets import Target
+    from unwind.gating.gate import GateSource
     from unwind.gating.registry import Registry
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
@@ -63,18 +55,19 @@ class Asking:
     def __init__(
         self,
         client: Client,
-        caches: Caches,
+        caches: ClusterCaches,
+        source: GateSource,
         *,
         namespace: str,
         registry: Registry,
         hooks: Iterable[Hook],
         keys: RecordKeys | None = None,
     ) -> None:
-        """`namespace`: Unwind's own, where the inventories and the keys of records are. `hooks`: those that Cluster API
-        is told of."""
+        """`source`: what keeps a cluster without a Teardown. `namespace`: Unwind's own, where the keys of records are.
+        `hooks`: those that Cluster API is told of."""
         self._client = client
         self._caches = caches
-        self._inventories = Inventories(client, namespace=namespace)
+        self._source = source
         self._keys = keys or RecordKeys(client, namespace=namespace)
         self._registry = registry
         self._hooks = tuple(hooks)
@@ -130,9 +123,8 @@ class Asking:
         uid = asked.cluster.metadata.uid
         teardown = self._keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid)
         if teardown is None:
-            # One that no profile backs may have an Inventory, or may be planted: that is read below.
-            backed = [one for one in self._known_summaries(asked.cluster) if self._is_backed(one, asked.cluster)]
-            answer = _answer(gate.of_summaries(uid, _standing(backed)))
+            holding = self._source.holding(targets.of_capi(asked.cluster))
+            answer = _answer(gate.of_summaries(uid, holding))
         else:
             answer = _answer(gate.of_teardown(uid, teardown))
             if answer:
@@ -141,7 +133,7 @@ class Asking:
 
     @property
     def _synced(self) -> bool:
-        return self._caches.teardowns.synced and self._caches.summaries.synced
+        return self._caches.teardowns.synced and self._source.synced
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
         for one in (change.old, change.new):
@@ -153,7 +145,7 @@ class Asking:
         target = targets.of_capi(asked.cluster)
         try:
             async with asyncio.timeout(request.remaining - _MARGIN):
-                verdict = await self._read(target, asked.cluster)
+                verdict = await self._read(target)
         except TimeoutError:
             verdict = gate.closed("the API server did not answer in time")
         except (UnwindError, msgspec.DecodeError) as error:
@@ -168,48 +160,20 @@ class Asking:
             log.info("cluster may go", cluster=str(target), uid=target.ref.uid)
         return answer or self._go_on[_DELETE]
 
-    async def _read(self, target: Target, cluster: Cluster) -> Verdict:
+    async def _read(self, target: Target) -> Verdict:
         """The verdict by what the API server says now."""
         uid = target.ref.uid
         if teardown := await self._keys.read(uid):
             return gate.of_teardown(uid, teardown)
-        here = await self._read_summaries(target)
-        chunks = await self._inventories.on(uid)
-        accounted = {chunk.spec.owner.uid for chunk in chunks}
-        others = [one for one in here if one.metadata.uid not in accounted and not self._is_backed(one, cluster)]
-        if isinstance(gate.of_summaries(uid, _standing(others)), Closed):
-            # What was put on the management cluster is accounted for by Inventories that are not about this one.
-            accounted |= {one.spec.owner.uid for one in await self._inventories.owned(_uids(others))}
-            accounted |= {one.metadata.uid for one in others if await self._caches.read_backed(one, target)}
-            here = that_hold(here, accounted, lambda one: self._is_backed(one, cluster))
-        return gate.of_summaries(uid, _standing(here), [one.step for one in lost(_uids(here), chunks)])
-
-    async def _read_summaries(self, target: Target) -> list[ClusterSummary]:
-        found: list[ClusterSummary] = []
-        pages = self._client.pages(CLUSTER_SUMMARIES, namespace=target.ref.namespace)
-        async with aclosing(pages):
-            async for page in pages:
-                # One of another cluster that cannot be read keeps nobody else's.
-                here = [item for item in page.items or () if _cluster_of(item).spec.cluster_name == target.ref.name]
-                found += map(_summary, here)
-        return [one for one in found if is_of(one, target)]
-
-    def _known_summaries(self, cluster: Cluster) -> list[ClusterSummary]:
-        target = targets.of_capi(cluster)
-        key = ClusterKey(ClusterType.CAPI.value, target.ref.namespace, target.ref.name)
-        return [one for one in self._caches.summaries.cache.by("cluster", key) if is_of(one, target)]
-
-    def _is_backed(self, summary: ClusterSummary, cluster: Cluster) -> bool:
-        """Whether a profile backs a summary, as the caches say. What is not known yet holds."""
-        caches = self._caches
-        return not (caches.settled and caches.unbacked(summary) and caches.unbacked(summary, targets.of_capi(cluster)))
+        standing, lost = await self._source.read(target)
+        return gate.of_summaries(uid, standing, lost)
 
     # Rules
 
     def _may_go_on(self, hook: Hook, asked: HookRequest, request: Request) -> Response | Coroutine[Any, Any, Response]:
         if hook not in self._hooks:
             return self._go_on[hook]  # switched off, and Cluster API has not noticed yet
-        if hook.blocks and not (self._caches.settled and self._caches.teardowns.synced and self._registry.ready):
+        if hook.blocks and not (self._source.settled and self._caches.teardowns.synced and self._registry.ready):
             return self._filling[hook]
         return self._ruled(hook, asked, request)
 
@@ -270,26 +234,3 @@ def _answer(verdict: Verdict) -> Response | None:
 
 def _ref(asked: HookRequest) -> object:
     return targets.of_capi(asked.cluster)
-
-
-def _uids(summaries: Iterable[ClusterSummary]) -> list[str]:
-    return [one.metadata.uid for one in summaries]
-
-
-def _standing(summaries: Iterable[ClusterSummary]) -> list[Standing]:
-    # Called as their steps will be, so that what people read does not change when the plan is made.
-    return [Standing(step_name(one), behaviour(one)) for one in summaries]
-
-
-class _Of(Model, frozen=True, kw_only=True):
-    cluster_name: str = ""
-
-
-class _Named(Model, frozen=True, kw_only=True):
-    """As much of a summary as tells which cluster it is of."""
-
-    spec: _Of = _Of()
-
-
-_cluster_of = msgspec.json.Decoder(_Named).decode
-_summary = msgspec.json.Decoder(ClusterSummary).decode

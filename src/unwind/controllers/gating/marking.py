@@ -21,7 +21,7 @@ from unwind.kube.views import Key
 if TYPE_CHECKING:
     from unwind.api.capi import Cluster
     from unwind.clock import Clock
-    from unwind.controllers.addons.caches import Caches
+    from unwind.controllers.cluster_caches import ClusterCaches
     from unwind.kube.client import Client
     from unwind.kube.events import Recorder
     from unwind.kube.metrics import Metrics
@@ -43,7 +43,7 @@ class Marks:
     def __init__(
         self,
         client: Client,
-        caches: Caches,
+        caches: ClusterCaches,
         *,
         owner: Owner,
         recorder: Recorder,

@@ -10,6 +10,7 @@ from unwind.addons.helm import Helm
 from unwind.api.resources import MUTATING_WEBHOOK_CONFIGURATIONS
 from unwind.controllers.addons import parts as addons
 from unwind.controllers.addons.caches import Caches
+from unwind.controllers.addons.gate_source import SummaryGateSource
 from unwind.controllers.gating import recording, ruling
 from unwind.controllers.gating.asking import Asking
 from unwind.controllers.gating.charting import Charts
@@ -21,7 +22,8 @@ from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.gating import protocol
 from unwind.gating.registry import Registry, installed
 from unwind.installing.registration import cluster_rules
-from unwind.parts import Share, Trusting
+from unwind.parts import Share
+from unwind.routes import Trusting
 
 if TYPE_CHECKING:
     from unwind.parts import Surroundings
@@ -42,10 +44,12 @@ def contribute(surroundings: Surroundings) -> Share:
         metrics=surroundings.metrics,
         segments=surroundings.segments,
     )
+    source = SummaryGateSource(client, caches, namespace=namespace)
     unarmed = Unarmed(
         client,
         caches,
         registration,
+        source,
         owner=owner,
         recorder=surroundings.recorder,
         metrics=surroundings.metrics,
@@ -58,7 +62,7 @@ def contribute(surroundings: Surroundings) -> Share:
     charts = Charts(_helm())
     builtin = ruling.builtin(caches, charts=charts, namespace=surroundings.namespace)
     registry = Registry(builtin, plugins=installed())
-    asking = Asking(client, caches, namespace=surroundings.namespace, registry=registry, hooks=hooks, keys=keys)
+    asking = Asking(client, caches, source, namespace=surroundings.namespace, registry=registry, hooks=hooks, keys=keys)
     return Share(
         controllers=(*rooms.controllers, *joined.controllers, registration, unarmed, marks),
         servants=(*rooms.servants, *joined.servants, caches, registry, charts),

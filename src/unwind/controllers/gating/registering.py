@@ -18,9 +18,9 @@ from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
 from unwind.clock import SYSTEM
 from unwind.controllers.gating.extensions import Extensions
 from unwind.gating import arming, protocol
-from unwind.installing.addressing import CERTIFICATE
+from unwind.installing.addressing import CERTIFICATE, REGISTRATION, remembered
 from unwind.installing.gatekeeping import extension_name
-from unwind.installing.registration import REGISTRATION, remembered, with_prefix
+from unwind.installing.registration import with_prefix
 from unwind.kube import views
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.fencing import Fences
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unwind.api.hooks import Hook
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.controllers.addons.caches import Caches
+    from unwind.controllers.cluster_caches import ClusterCaches
     from unwind.gating.arming import Fault
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
@@ -58,7 +58,7 @@ class Registration:
     def __init__(
         self,
         client: Client,
-        caches: Caches,
+        caches: ClusterCaches,
         *,
         namespace: str,
         hooks: Iterable[Hook],

@@ -15,13 +15,14 @@ from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.sveltos import HelmChartAction
 from unwind.clock import SYSTEM
 from unwind.concurrency import side_by_side
-from unwind.controllers.addons import matching, summarizing
+from unwind.controllers.addons import summarizing
 from unwind.controllers.addons.deploying import Deploying
 from unwind.controllers.gating import standing
 from unwind.controllers.gating.charting import Where
 from unwind.errors import UnwindError
 from unwind.fleet import targets
 from unwind.fleet.fleet import Fleet
+from unwind.fleet.targets import key_of
 from unwind.gating.rules import building, settling, upgrading
 from unwind.gating.rules.building import Lack, Source
 from unwind.gating.rules.known import ADDONS_ALLOW, ADDONS_SETTLED, DEPLOY_AT_ONCE, SOURCES_EXIST
@@ -134,7 +135,7 @@ class Rulings:
             return None
         if found.metadata.uid == where.uid:
             self._caches.clusters.take(found)
-            self._caches.look_again(matching.key_of(target))
+            self._caches.look_again(key_of(target))
         return None
 
     # Before an upgrade

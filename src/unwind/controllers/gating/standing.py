@@ -12,6 +12,7 @@ from unwind.api.sveltos import ClusterSummary, SyncMode
 from unwind.controllers.addons import accepting, matching, summarizing
 from unwind.controllers.addons.caches import SeenProfile
 from unwind.controllers.addons.matching import ProfileKey
+from unwind.fleet.targets import key_of
 from unwind.gating.rules.addons import AddOn
 from unwind.kube.views import Key
 from unwind.planning.cycles import shortest_cycle
@@ -99,7 +100,7 @@ def standing(
     target: Target, profiles: Sequence[Seen], *, named: Callable[[str], ClusterSummary | None]
 ) -> list[Standing]:
     """The profiles that are for a cluster (pure). `named`: the summary of a name in the cluster's namespace."""
-    cluster = matching.key_of(target)
+    cluster = key_of(target)
     found: list[Standing] = []
     for key, profile in profiles:
         if profile.metadata.terminating or not matching.matches(key, profile.spec, target):

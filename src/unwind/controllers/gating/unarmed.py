@@ -12,11 +12,11 @@ from unwind.api.capi import CLUSTERS
 from unwind.api.conditions import find, with_condition
 from unwind.api.fields import Unknown
 from unwind.api.names import GATE_FIELD_MANAGER, OK_TO_DELETE_ANNOTATION, SET_ASIDE_LABEL, ConditionType, Reason
-from unwind.api.sveltos import ClusterDeletionBehavior, ClusterType
+from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import TEARDOWNS, Effort, Teardown
 from unwind.clock import SYSTEM
-from unwind.controllers.addons.matching import ClusterKey
 from unwind.controllers.teardowns.telling import guarded
+from unwind.fleet import targets
 from unwind.gating import gate
 from unwind.gating.arming import Fault
 from unwind.kube.errors import ConflictError, NotFoundError
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from unwind.api.capi import Cluster
     from unwind.api.meta import Condition
     from unwind.clock import Clock
-    from unwind.controllers.addons.caches import Caches
+    from unwind.controllers.cluster_caches import ClusterCaches
     from unwind.gating.arming import Gate
+    from unwind.gating.gate import GateSource
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.events import Recorder
@@ -52,8 +53,9 @@ class Unarmed:
     def __init__(
         self,
         client: Client,
-        caches: Caches,
+        caches: ClusterCaches,
         armed: Gate,
+        source: GateSource,
         *,
         owner: Owner,
         recorder: Recorder,
@@ -64,6 +66,7 @@ class Unarmed:
         self._client = client
         self._caches = caches
         self._gate = armed
+        self._source = source
         self._owner = owner
         self._recorder = recorder
         self._clock = clock
@@ -94,7 +97,6 @@ class Unarmed:
 
     def count(self) -> int:
         """How many clusters are to be held and would not be."""
-        summaries = self._caches.summaries.cache
         if not self._gate.known:
             return 0
         found = 0
@@ -105,8 +107,7 @@ class Unarmed:
                 faults[meta.namespace] = self._gate.why_not(meta.namespace) is not None
             marked = OK_TO_DELETE_ANNOTATION in meta.annotations and not meta.terminating
             if cluster.class_name and (marked or faults[meta.namespace]):
-                here = summaries.by("cluster", ClusterKey(ClusterType.CAPI.value, meta.namespace, meta.name))
-                found += any(enforcing(one.spec.cluster_profile_spec.deletion) for one in here)
+                found += any(enforcing(one.behaviour) for one in self._source.known(targets.of_capi(cluster)))
         return found
 
     def _look_at_all(self) -> None:

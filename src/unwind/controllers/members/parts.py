@@ -15,13 +15,13 @@ from unwind.kube.server_time import ServerClock
 from unwind.parts import Share
 
 if TYPE_CHECKING:
-    from unwind.controllers.addons.caches import Caches
+    from unwind.controllers.cluster_caches import ClusterCaches
     from unwind.controllers.teardowns.signing import RecordKeys
     from unwind.parts import Surroundings
 
 
-def contribute(surroundings: Surroundings, caches: Caches, keys: RecordKeys) -> Share:
-    """What `unwind run` starts. `caches`: of add-ons, which have the Teardowns and the Secrets. `keys`: by which our
+def contribute(surroundings: Surroundings, caches: ClusterCaches, keys: RecordKeys) -> Share:
+    """What `unwind run` starts. `caches`: which have the Teardowns and the Secrets. `keys`: by which our
     Teardowns are recognised."""
     client, metrics, owner = surroundings.client, surroundings.metrics, surroundings.shards
     # Deadlines count from times that the API server wrote.
