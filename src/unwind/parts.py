@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from unwind.api.resources import Resource
 from unwind.kube.fencing import Owner as Owner  # noqa: PLC0414 - for who imports it from here
 from unwind.protecting.modes import Protection
-from unwind.routes import Route
+from unwind.routes import Route, Trusting
 from unwind.segments import Segments
 
 if TYPE_CHECKING:
@@ -55,16 +54,6 @@ class Role(StrEnum):
 
     CONTROLLERS = "controllers"
     SERVING = "serving"
-
-
-class Trusting(msgspec.Struct, frozen=True):
-    """An object by which the API server or Cluster API calls us, and whose caBundle is kept current.
-
-    Supported: webhook configurations, CRDs with a conversion webhook, APIServices and ExtensionConfigs.
-    """
-
-    resource: Resource
-    name: str
 
 
 class Surroundings:

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from unwind.api.resources import Resource
+
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 # The API server accepts objects of 3 MiB, and an AdmissionReview of an update contains the old and the new one.
@@ -107,3 +109,13 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """The response on timeout, instead of 504."""
     busy: Response | None = None
     """The response when the listener is overloaded, instead of 429."""
+
+
+class Trusting(msgspec.Struct, frozen=True):
+    """An object by which the API server or Cluster API calls us, and whose caBundle is kept current.
+
+    Supported: webhook configurations, CRDs with a conversion webhook, APIServices and ExtensionConfigs.
+    """
+
+    resource: Resource
+    name: str

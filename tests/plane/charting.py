@@ -21,7 +21,7 @@ from unwind.addons.charts import Chart
 from unwind.addons.helm import Helm, HelmError
 from unwind.addons.helm_deploying import HOOK, Account, Deployed, Preview, deploy, preview
 from unwind.addons.helm_removing import HelmReleases
-from unwind.addons.marks import DEFAULT_TIER, Owner
+from unwind.addons.marks import Owner
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import (
     OWNER_LABEL,
@@ -32,6 +32,7 @@ from unwind.api.resources import (
     NAMESPACES,
     Resource,
 )
+from unwind.api.sveltos import DEFAULT_TIER
 from unwind.api.unwind import INVENTORIES, Entry, EntryState, Inventory, InventorySpec, MemberRef
 from unwind.deleting.builtin import BUILTIN
 from unwind.deleting.entering import Waiting

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from unwind.addons import sources
+from unwind.addons import policy_refs
 from unwind.addons.deploying import deploy
 from unwind.addons.marks import Owner
 from unwind.addons.pruning import prune
@@ -117,7 +117,7 @@ class Site:
         return PolicyRef(kind=resource.kind, name=name)
 
     async def read(self, *refs: PolicyRef) -> list[Source]:
-        return await sources.read(self.own, refs, namespace=self.namespace)
+        return await policy_refs.read(self.own, refs, namespace=self.namespace)
 
     async def deploy(self, owner: Owner, *refs: PolicyRef, **more: Any) -> Report:
         return await deploy(self.member, self.inventories, owner, await self.read(*refs), **more)
@@ -898,7 +898,7 @@ async def test_a_profile_puts_nothing_that_the_manager_acts_by_on_the_management
 
 async def test_a_profile_of_a_namespace_reads_nothing_elsewhere(site: Site) -> None:
     ref = PolicyRef(kind="ConfigMap", name="kube-root-ca.crt", namespace="kube-system")
-    [source] = await sources.read(site.own, [ref], namespace=site.namespace, tenant=site.namespace)
+    [source] = await policy_refs.read(site.own, [ref], namespace=site.namespace, tenant=site.namespace)
     assert source.manifests == ()
     assert "may not use what is in another namespace" in source.faults[0]
 
@@ -907,7 +907,7 @@ async def test_a_template_is_refused_as_a_whole(site: Site) -> None:
     await site.source("s", site.config_map("it"))
     patch = {"metadata": {"annotations": {"projectsveltos.io/template": "ok"}}}
     await site.here.patch(CONFIG_MAPS, "s", patch, namespace=site.namespace)
-    with pytest.raises(sources.UnsupportedError, match=r"the annotation projectsveltos\.io/template"):
+    with pytest.raises(policy_refs.UnsupportedError, match=r"the annotation projectsveltos\.io/template"):
         await site.read(PolicyRef(kind="ConfigMap", name="s"))
 
 

@@ -12,9 +12,9 @@ from tests.plane.charting import Step, serving, stepping
 from unwind.addons import helm_releases
 from unwind.addons.helm_deploying import HelmConflictError, ReleaseTakenError
 from unwind.addons.helm_releases import Status
-from unwind.addons.marks import DEFAULT_TIER
 from unwind.api.names import CHART_TIER_LABEL, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, SECRETS, Resource
+from unwind.api.sveltos import DEFAULT_TIER
 from unwind.deleting.outcomes import TransientError
 from unwind.fleet.member import Member
 from unwind.kube.client import Client

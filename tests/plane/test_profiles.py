@@ -31,7 +31,9 @@ from unwind.api.sveltos import (
 )
 from unwind.api.unwind import INVENTORIES, TEARDOWNS
 from unwind.clock import SYSTEM
-from unwind.installing.contributions import ADDONS, MACHINERY, RECORDS
+from unwind.installing.addons import ADDONS
+from unwind.installing.contributions import MACHINERY
+from unwind.installing.records import RECORDS
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.local import building, tools, waiting

@@ -15,8 +15,7 @@ import pytest
 from unwind.api.resources import CONFIG_MAPS, SECRETS, Resource
 from unwind.certificates import Authority, KeyPair
 from unwind.kube.errors import ApiError
-from unwind.parts import Trusting
-from unwind.routes import Request, Response, Route
+from unwind.routes import Request, Response, Route, Trusting
 from unwind.serving.answers import BUSY
 from unwind.serving.bundles import Bundles
 from unwind.serving.listener import Listener

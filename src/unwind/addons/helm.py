@@ -18,8 +18,8 @@ import msgspec
 import yaml
 
 from unwind.addons.helm_releases import rendered
-from unwind.addons.marks import DEFAULT_TIER
 from unwind.api.names import CHART_INPUTS_LABEL, CHART_TIER_LABEL, CHART_UNINSTALL_LABEL, OWNER_LABEL, REPLICA_LABEL
+from unwind.api.sveltos import DEFAULT_TIER
 from unwind.children import die_with_parent, until_child_ended
 from unwind.clock import SYSTEM
 from unwind.deleting.outcomes import Pace, TransientError

@@ -22,14 +22,13 @@ from unwind.api.names import (
     SVELTOS_REASON_LABEL,
     SVELTOS_REFERENCE_ANNOTATION,
 )
+from unwind.api.sveltos import DEFAULT_TIER
 from unwind.api.sveltos_status import FeatureID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from unwind.addons.placing import Placed
-
-DEFAULT_TIER = 100
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):

@@ -86,7 +86,8 @@ class ClusterType(Word):
     SVELTOS = "Sveltos"
 
 
-_TIER = doc("Precedence if two profiles deploy the same object: the lower tier wins.", minimum=1, default=100)
+DEFAULT_TIER = 100
+_TIER = doc("Precedence if two profiles deploy the same object: the lower tier wins.", minimum=1, default=DEFAULT_TIER)
 _DEPLOYMENT_TYPE = doc(
     "Remote (the member) or Local (the management cluster).", choice=DeploymentType, default="Remote"
 )
@@ -101,7 +102,7 @@ class PolicyRef(Model, frozen=True, kw_only=True):
     path: Annotated[str, doc("Directory within the source.")] = ""
     deployment_type: Annotated[str, _DEPLOYMENT_TYPE] = DeploymentType.REMOTE.value
     optional: Annotated[bool, doc("Whether the source may be missing.")] = False
-    tier: Annotated[int, _TIER] = 100
+    tier: Annotated[int, _TIER] = DEFAULT_TIER
 
 
 class ValuesFrom(Model, frozen=True, kw_only=True):
@@ -163,7 +164,7 @@ class ProfileSpec(Model, frozen=True, kw_only=True):
     sync_mode: Annotated[
         str, doc("How add-ons are synchronized.", choice=SyncMode, default=SyncMode.CONTINUOUS.value)
     ] = SyncMode.CONTINUOUS.value
-    tier: Annotated[int, _TIER] = 100
+    tier: Annotated[int, _TIER] = DEFAULT_TIER
     continue_on_conflict: Annotated[
         bool, doc("Continue with other objects if an object belongs to another profile.")
     ] = False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.chance import CHANCE
-from unwind.deleting.deletion import pause
+from unwind.concurrency import unless
 from unwind.kube import views
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 from unwind.kube.informers import Informer
@@ -70,7 +70,10 @@ class Versions:
                 except (ApiError, UnreachableError) as error:
                     self._troubled(error)
                     failures += 1
-                await pause(self._clock, _RETRY.after(failures, self._chance) if failures else None, self._wake)
+                if failures:
+                    await unless(self._wake, self._clock.sleep(_RETRY.after(failures, self._chance)))
+                else:
+                    await self._wake.wait()
 
     async def _served(self) -> Resource | None:
         if Key("", self._crd) not in self._crds.cache:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from unwind.api.meta import ObjectMeta
     from unwind.api.unwind import Plan
 
 Needs: TypeAlias = Mapping[str, Collection[str]]
@@ -82,3 +85,31 @@ def _knots(needs: Needs, names: list[str]) -> list[tuple[str, ...]]:
     # They are found from the bottom up.
     found.reverse()
     return found
+
+
+class Ordered(Protocol):
+    """An object that others on the same cluster depend on."""
+
+    @property
+    def metadata(self) -> ObjectMeta: ...
+
+
+T = TypeVar("T", bound=Ordered)
+
+
+def dependents(it: T, needing: Callable[[T], Iterable[T]], needed: Callable[[T], Iterable[T]]) -> list[T]:
+    """The objects that need this one, and so go before it.
+
+    Objects that it needs itself, in a cycle, do not count: each would wait for the other for ever.
+    """
+    above = list(needing(it))
+    if not above:
+        return []
+    below: set[str] = {it.metadata.uid}
+    waiting = list(needed(it))
+    while waiting:
+        other = waiting.pop()
+        if other.metadata.uid not in below:
+            below.add(other.metadata.uid)
+            waiting += needed(other)
+    return [other for other in above if other.metadata.uid not in below]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-Object = dict[str, Any]
+if TYPE_CHECKING:
+    from unwind.kube.client import Object
 
 
 def mended(found: Object, wanted: Object) -> Object:

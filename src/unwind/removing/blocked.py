@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unwind.diagnosing.facts import Seen, Workload
     from unwind.fleet.member import Member
     from unwind.kube.client import Object
-    from unwind.removing.order import Item
+    from unwind.removing.items import Item
 
 _AT_ONCE = 8
 _WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")

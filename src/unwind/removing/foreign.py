@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unwind.fleet.member import Member
     from unwind.kube.client import Client, Object
     from unwind.kube.discovery import Discovery
-    from unwind.removing.order import Item
+    from unwind.removing.items import Item
 
 _AT_ONCE = 100
 # Only an insurance: what is waited for is told by the watches.

@@ -18,7 +18,8 @@ from unwind.planning.radius import Radius, blast_radius
 from unwind.removing import blast, clouded, depending, shielded
 from unwind.removing.blast import Told, entry_of, is_a, ref_to
 from unwind.removing.clouded import Volume
-from unwind.removing.order import Facts, Item, Stage, order, stage
+from unwind.removing.items import Item
+from unwind.removing.order import Facts, Stage, order, stage
 
 if TYPE_CHECKING:
     from unwind.fleet.member import Member

@@ -16,7 +16,7 @@ from unwind.deleting.memo import Memo
 from unwind.kube.discarding import discard
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.queue import Backoff
-from unwind.removing.order import Item
+from unwind.removing.items import Item
 
 if TYPE_CHECKING:
     import random

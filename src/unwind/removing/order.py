@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api.resources import Resource
-from unwind.api.unwind import Entry, EntryState
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+
+    from unwind.removing.items import Item
 
 
 class Stage(IntEnum):
@@ -29,26 +28,6 @@ class Stage(IntEnum):
     REST = 6
     DEFINITIONS = 7
     NAMESPACES = 8
-
-
-class Item(msgspec.Struct, frozen=True):
-    """One object of a step: where it is written down, and what is."""
-
-    chunk: str
-    """The Inventory."""
-    key: str
-    """Its entry there."""
-    entry: Entry
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing is to be done for it any more: it is gone, or was knowingly left."""
-        return self.entry.state == EntryState.REMOVED or self.entry.ledger is not None
-
-    @property
-    def resource(self) -> Resource:
-        it = self.entry.object
-        return Resource(it.group, it.version, self.entry.resource, it.kind, namespaced=bool(it.namespace))
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

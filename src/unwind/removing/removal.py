@@ -25,7 +25,7 @@ from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.removing import belongings, claims
 from unwind.removing.foreign import Foreigners
 from unwind.removing.inventories import Notes, items
-from unwind.removing.order import BUILT_IN, Item, Stage, order, stage
+from unwind.removing.order import BUILT_IN, Stage, order, stage
 from unwind.removing.releases import has_a_say, last_first
 from unwind.removing.served import Served
 from unwind.removing.surveying import Survey
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from unwind.deleting.registry import Plugin
     from unwind.fleet.member import Member
     from unwind.removing.inventories import Inventories
+    from unwind.removing.items import Item
     from unwind.removing.releases import Releases
 
 # Deletions have no bound of their own: those that wait for a finalizer must not hold the others up, and the transport

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.fleet.member import Member
     from unwind.kube.discovery import Kind
-    from unwind.removing.order import Item
+    from unwind.removing.items import Item
 
 
 class Served:

@@ -15,7 +15,8 @@ from unwind.deleting.outcomes import Again
 from unwind.kube import fencing
 from unwind.kube.errors import NotFoundError
 from unwind.removing import claims
-from unwind.removing.order import Facts, Item, served_by
+from unwind.removing.items import Item
+from unwind.removing.order import Facts, served_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unwind.kube.client import Client, Object
-    from unwind.parts import Trusting
+    from unwind.routes import Trusting
 
 log = logs.get(__name__)
 

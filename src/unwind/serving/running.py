@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from unwind.parts import Contributor, Part, Trusting
+    from unwind.parts import Contributor, Part
+    from unwind.routes import Trusting
 
 log = logs.get(__name__)
 

@@ -11,7 +11,7 @@ from unwind.api.resources import Resource
 from unwind.api.unwind import Entry, Inventory, InventorySpec
 from unwind.fleet.contents import Content
 from unwind.kube.views import Metadata
-from unwind.removing.order import Item
+from unwind.removing.items import Item
 
 
 def item(kind: str, name: str = "one", *, group: str = "", order: int = 0, **entry: Any) -> Item:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from unwind.api.unwind import Inventory
     from unwind.kube.client import Client
-    from unwind.removing.order import Item
+    from unwind.removing.items import Item
 
 
 class Server:

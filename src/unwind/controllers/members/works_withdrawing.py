@@ -8,7 +8,6 @@ from unwind.api.karmada import CLUSTERS, Cluster
 from unwind.api.names import Finalizer, Reason
 from unwind.api.policies import volume_policy
 from unwind.concurrency import Together
-from unwind.controllers.addons.summarizing import dependents
 from unwind.controllers.addons.withdrawing import Manner
 from unwind.controllers.members.caches import executes_for
 from unwind.controllers.members.works_putting import takes_along
@@ -16,6 +15,7 @@ from unwind.controllers.teardowns.signing import RecordKeys
 from unwind.fleet.targets import of_karmada
 from unwind.kube.errors import NotFoundError
 from unwind.kube.views import Key
+from unwind.planning.ordering import dependents
 from unwind.removing.inventories import items
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Blocker
     from unwind.deleting.entering import Failed, Waiting
     from unwind.fleet.member import Member
-    from unwind.removing.order import Item
+    from unwind.removing.items import Item
     from unwind.removing.releases import Releases
 
 T = TypeVar("T")

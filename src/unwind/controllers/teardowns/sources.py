@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unwind.fleet.member import Member
     from unwind.fleet.targets import Anchor
     from unwind.kube.views import Key
-    from unwind.removing.order import Item
+    from unwind.removing.items import Item
 
 
 class Elsewhere(Enum):

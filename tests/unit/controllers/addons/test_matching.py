@@ -7,9 +7,9 @@ import pytest
 
 from unwind.api.meta import LabelSelector, ObjectRef, Reference, SelectorRequirement
 from unwind.api.sveltos import ClusterType, HelmChart, PolicyRef, ProfileSpec, ValuesFrom
-from unwind.controllers.addons import accepting, matching, summarizing
+from unwind.controllers.addons import accepting, summarizing
 from unwind.controllers.addons.matching import ProfileKey, Verdict, matches, selects, verdict
-from unwind.fleet.targets import Target
+from unwind.fleet.targets import Target, key_of
 
 WIDE = ProfileKey("ClusterProfile", "", "web")
 NARROW = ProfileKey("Profile", "team", "web")
@@ -169,4 +169,4 @@ def test_a_profile_reads_nothing_outside_of_its_namespace() -> None:
 def test_two_summaries_may_be_called_the_same_and_are_told_apart_by_what_is_in_them() -> None:
     assert summarizing.name_of(WIDE, target()) == "web-capi-prod-7"
     assert summarizing.name_of(NARROW, target(ClusterType.SVELTOS)) == "p--web-sveltos-prod-7"
-    assert matching.key_of(target()).shard == "team/prod-7"
+    assert key_of(target()).shard == "team/prod-7"

@@ -1,0 +1,83 @@
+"""The ConfigMaps and Secrets that a profile's policyRefs name, read from the API server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.addons import unsupported
+from unwind.addons.sources import Source, parse
+from unwind.api.resources import CONFIG_MAPS, SECRETS
+from unwind.api.sveltos import DeploymentType
+from unwind.concurrency import side_by_side
+from unwind.errors import UnwindError
+from unwind.kube.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unwind.api.sveltos import PolicyRef
+    from unwind.kube.client import Client, Object
+
+_AT_ONCE = 8
+# PyYAML reads some 10 MB a second: what is larger would hold up everything else on the loop.
+_LARGE = 256 * 1024
+_KINDS = {resource.kind: resource for resource in (CONFIG_MAPS, SECRETS)}
+
+
+class UnsupportedError(UnwindError):
+    """A source asks for something that Unwind does not do yet: nothing of the profile is applied."""
+
+
+async def read(client: Client, refs: Iterable[PolicyRef], *, namespace: str, tenant: str = "") -> list[Source]:
+    """The sources of a profile, in its order. What is wrong with one is told in it.
+
+    `namespace`: where a reference without one is looked for, that of the cluster. `tenant`: the namespace of a Profile,
+    which may name nothing outside of it: whoever can write a Profile there need not have the right to read elsewhere.
+    Raises UnsupportedError if one of them asks for what Unwind does not do yet.
+    """
+    found: dict[int, Source] = {}
+
+    async def one(order: int, ref: PolicyRef) -> None:
+        found[order] = await _source(client, ref, order, namespace=tenant or namespace, tenant=tenant)
+
+    await side_by_side((one(order, ref) for order, ref in enumerate(refs)), limit=_AT_ONCE)
+    return [found[order] for order in sorted(found)]
+
+
+async def _source(client: Client, ref: PolicyRef, order: int, *, namespace: str, tenant: str) -> Source:
+    source = Source(
+        kind=ref.kind,
+        namespace=ref.namespace or namespace,
+        name=ref.name,
+        order=order,
+        local=ref.deployment_type == DeploymentType.LOCAL,
+        tier=ref.tier,
+    )
+    if tenant and source.namespace != tenant:
+        return _faulty(source, f"a Profile of {tenant} may not use what is in another namespace")
+    if source.kind not in _KINDS:
+        return _faulty(source, f"manifests are read from {' and '.join(_KINDS)} only")
+    try:
+        held = await client.get(_KINDS[source.kind], source.name, namespace=source.namespace)
+    except NotFoundError:
+        return source if ref.optional else _faulty(source, "it does not exist")
+    if strange := unsupported.in_source(held["metadata"].get("annotations") or {}):
+        raise UnsupportedError(f"{source} asks for what is not supported yet: {', '.join(strange)}")
+    size = sum(len(text) for field in ("data", "binaryData") for text in (held.get(field) or {}).values())
+    work = _parse if size <= _LARGE else _parse_elsewhere
+    return await work(source, held)
+
+
+async def _parse(source: Source, held: Object) -> Source:
+    return parse(source, held)
+
+
+async def _parse_elsewhere(source: Source, held: Object) -> Source:
+    return await asyncio.to_thread(parse, source, held)
+
+
+def _faulty(source: Source, fault: str) -> Source:
+    return msgspec.structs.replace(source, faults=(f"{source}: {fault}",))
