@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -46,6 +47,7 @@ from unwind.kube.shards import Shards
 from unwind.local import waiting
 from unwind.metrics import new_registry
 from unwind.removing.inventories import Inventories
+from unwind.removing.shielded import refusals
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ async def manager(client: Client, home: str, *, clock: Clock = SYSTEM) -> AsyncI
             owner=Everything(),
             metrics=Metrics(new_registry()),
             deleters=BUILTIN,
+            refusals=partial(refusals, home=home),
             clock=clock,
         )
         # By its Leases it is known to be alive.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,6 +44,7 @@ from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.local import waiting
 from unwind.metrics import new_registry
+from unwind.removing.shielded import refusals
 from unwind.testing.managers import granting, manager_client
 
 if TYPE_CHECKING:
@@ -249,7 +251,13 @@ async def test_a_process_that_dies_at_each_of_its_writes_loses_nothing_and_does_
 async def _managed(client: Client, home: str) -> None:
     caches = Caches(client)
     controller = Requested(
-        client, caches, namespace=home, owner=Everything(), metrics=Metrics(new_registry()), deleters=BUILTIN
+        client,
+        caches,
+        namespace=home,
+        owner=Everything(),
+        metrics=Metrics(new_registry()),
+        deleters=BUILTIN,
+        refusals=partial(refusals, home=home),
     )
     async with profiles.under_way((caches, controller)):
         await asyncio.Event().wait()

@@ -22,6 +22,7 @@ from unwind.deleting.registry import installed
 from unwind.installing.addons import profile_rules
 from unwind.kube.server_time import ServerClock
 from unwind.parts import Share
+from unwind.removing import shielded
 from unwind.routes import Trusting
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def contribute(surroundings: Surroundings, caches: Caches, gate: Gate, keys: Rec
                 metrics=metrics,
                 deleters=BUILTIN,
                 plugins=plugins,
+                refusals=partial(shielded.refusals, home=namespace),
                 keep=surroundings.keep_teardowns,
                 keys=keys,
                 clock=clock,

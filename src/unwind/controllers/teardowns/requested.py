@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock
     from unwind.controllers.teardowns.recording import TeardownCaches
+    from unwind.controllers.teardowns.requested_steps import Refusals
     from unwind.deleting.registering import External, Registration
     from unwind.deleting.registry import Plugin
     from unwind.kube.cache import Change
@@ -71,15 +72,16 @@ class Requested:
         owner: Owner,
         metrics: Metrics,
         deleters: Iterable[Registration | External],
+        refusals: Refusals,
         plugins: Iterable[Plugin] = (),
         keep: timedelta = KEEP,
         keys: RecordKeys | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own, where the inventories and the keys of records are. `keep`: how long a record
-        stays."""
+        """`namespace`: Unwind's own, where the inventories and the keys of records are. `refusals`: the objects that
+        may not be deleted, each with the reason. `keep`: how long a record stays."""
         self._client = client
-        self._namespace = namespace
+        self._refusals = refusals
         self._fleet = Fleet(client, clock=clock, troubled=_tell_troubled)
         self._means = Means(
             fleet=self._fleet,
@@ -226,7 +228,7 @@ class Requested:
             return _LOOK_AGAIN
 
     def _source(self, teardown: Teardown) -> RequestedSteps:
-        return RequestedSteps(self._client, self._means, teardown, home=self._namespace)
+        return RequestedSteps(self._client, self._means, teardown, refusals=self._refusals)
 
     async def _planned(self, teardown: Teardown, made: Plan) -> Teardown:
         """The Teardown with its plan. Everything that goes is in the inventory by now."""

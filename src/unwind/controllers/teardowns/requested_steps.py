@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -23,12 +23,12 @@ from unwind.controllers.teardowns.sources import SourceStep, SourceSteps, StepSo
 from unwind.errors import UnwindError
 from unwind.kube.errors import NotFoundError
 from unwind.planning.plans import Draft
-from unwind.removing import blast, claims, shielded
+from unwind.removing import blast, claims
 from unwind.removing.blast import Told
 from unwind.removing.records import Records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
@@ -55,16 +55,20 @@ class RefusedError(UnwindError):
         self.refusal = refusal
 
 
+Refusals: TypeAlias = "Callable[[Member, Blast], Awaitable[tuple[Told, ...]]]"
+"""The objects that may not be deleted, each with the reason."""
+
+
 class RequestedSteps(StepSource):
     """The step of one request. Claims that go are in its Inventory; one that appears later stays."""
 
-    def __init__(self, client: Client, means: Means, teardown: Teardown, *, home: str) -> None:
-        """`home`: Unwind's own namespace."""
+    def __init__(self, client: Client, means: Means, teardown: Teardown, *, refusals: Refusals) -> None:
+        """`refusals`: the objects that may not be deleted, each with the reason."""
         self._client = client
         self._means = means
         self._teardown = teardown
         self._owner = ref_of(TEARDOWNS, teardown.metadata)
-        self._home = home
+        self._refusals = refusals
 
     @property
     def remover(self) -> InventoryRemover:
@@ -103,7 +107,7 @@ class RequestedSteps(StepSource):
             seen = await blast.look(member, resource, ref.name, namespace=ref.namespace, uid=ref.uid, volumes=volumes)
         except (NotFoundError, blast.AnotherError) as error:
             raise RefusedError(Refusal(reason=Reason.TARGET_GONE, message=str(error))) from error
-        if refusing := await shielded.refusals(member, seen, home=self._home):
+        if refusing := await self._refusals(member, seen):
             raise RefusedError(Refusal(reason=Reason.PROTECTED, message=refused(refusing), objects=refusing))
         if too_many := exceeds(teardown.metadata.annotations.get(MAX_OBJECTS_ANNOTATION), len(seen.everything)):
             raise RefusedError(Refusal(reason=Reason.TOO_MANY_OBJECTS, message=too_many))
