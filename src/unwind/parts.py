@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from unwind.kube.fencing import Owner as Owner  # noqa: PLC0414 - for who imports it from here
 from unwind.protecting.modes import Protection
 from unwind.routes import Route, Trusting
 from unwind.segments import Segments

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from unwind.deleting.registering import Registration
     from unwind.deleting.registry import Plugin
     from unwind.kube.client import Client, Object
-    from unwind.parts import Owner
+    from unwind.kube.fencing import Owner
 
 # As Azure Service Operator's conditions are.
 CONDITIONS: Object = {

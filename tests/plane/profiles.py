@@ -41,9 +41,10 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
+    from unwind.kube.fencing import Owner
     from unwind.local.cluster import Cluster
     from unwind.local.plane import Plane
-    from unwind.parts import Owner, Part
+    from unwind.parts import Part
 
 KINDS = (
     CLUSTER_PROFILES,

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from unwind.clock import Clock
+    from unwind.kube.fencing import Owner
     from unwind.kube.transport import Answer
     from unwind.local.plane import Plane
-    from unwind.parts import Owner
 
 
 class Skewed(SystemClock):

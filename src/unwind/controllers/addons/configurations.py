@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from unwind.fleet.targets import ClusterKey
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
+    from unwind.kube.fencing import Owner
     from unwind.kube.metrics import Metrics
-    from unwind.parts import Owner
 
 log = logs.get(__name__)
 

@@ -50,9 +50,10 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.events import Recorder
+    from unwind.kube.fencing import Owner
     from unwind.kube.metrics import Metrics
     from unwind.kube.views import Metadata
-    from unwind.parts import Owner, Surroundings
+    from unwind.parts import Surroundings
 
 log = logs.get(__name__)
 

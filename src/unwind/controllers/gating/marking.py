@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from unwind.controllers.cluster_caches import ClusterCaches
     from unwind.kube.client import Client
     from unwind.kube.events import Recorder
+    from unwind.kube.fencing import Owner
     from unwind.kube.metrics import Metrics
-    from unwind.parts import Owner
 
 log = logs.get(__name__)
 

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from unwind.gating.arming import Fault
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
+    from unwind.kube.fencing import Owner
     from unwind.kube.metrics import Metrics
     from unwind.kube.views import Metadata
-    from unwind.parts import Owner
 
 log = logs.get(__name__)
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.events import Recorder
+    from unwind.kube.fencing import Owner
     from unwind.kube.metrics import Metrics
-    from unwind.parts import Owner
 
 log = logs.get(__name__)
 

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from unwind.deleting.registry import Plugin
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
+    from unwind.kube.fencing import Owner
     from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
     from unwind.kube.views import Key, Metadata
-    from unwind.parts import Owner
 
 log = logs.get(__name__)
 

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
+    from unwind.kube.fencing import Owner
     from unwind.kube.metrics import Metrics
     from unwind.kube.views import RawObject
-    from unwind.parts import Owner
 
 log = logs.get(__name__)
 

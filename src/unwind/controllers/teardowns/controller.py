@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.events import Recorder
+    from unwind.kube.fencing import Owner
     from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
     from unwind.kube.views import Metadata
-    from unwind.parts import Owner
 
 log = logs.get(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -28,7 +28,7 @@ from unwind.removing.blast import Told
 from unwind.removing.records import Records
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Iterable
 
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
@@ -55,8 +55,11 @@ class RefusedError(UnwindError):
         self.refusal = refusal
 
 
-Refusals: TypeAlias = "Callable[[Member, Blast], Awaitable[tuple[Told, ...]]]"
-"""The objects that may not be deleted, each with the reason."""
+class Refusals(Protocol):
+    """Finds the objects that may not be deleted."""
+
+    async def __call__(self, member: Member, blast: Blast, /) -> tuple[Told, ...]:
+        """Each of them, with the reason."""
 
 
 class RequestedSteps(StepSource):
