@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from unwind.controllers.teardowns.sources import FollowedSource
     from unwind.kube.client import Client, Object
     from unwind.kube.events import Recorder
+    from unwind.kube.fencing import Owner
     from unwind.kube.kubeconfig import Connection
     from unwind.local.cluster import Cluster
     from unwind.local.plane import Plane
-    from unwind.parts import Owner
 
 HOLD = "example.dev/hold"
 MEMBER = "member-1"

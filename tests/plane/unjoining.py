@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from unwind.api.unwind import LedgerNote
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
+    from unwind.kube.fencing import Owner
     from unwind.local.plane import Plane
-    from unwind.parts import Owner
 
 MEMBER = "member-1"
 

@@ -191,7 +191,7 @@ async def test_a_labelled_namespace_that_cannot_be_looked_into_stays_with_the_er
         (Answer(404, b"404 page not found\n"), "see to it that its version is served"),
         (Answer(500, b"conversion webhook failed"), "try again"),
         (Answer(503, b"service unavailable"), "repair the server of this API"),
-        (Answer(200, b"<html>"), "cannot be read"),
+        (Answer(200, b"<html>"), "cannot decode the response"),
     ],
 )
 async def test_a_namespace_without_a_label_stays_if_one_kind_cannot_be_listed(answer: Answer, remedy: str) -> None:
