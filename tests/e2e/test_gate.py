@@ -65,9 +65,9 @@ async def test_a_deleted_cluster_waits_until_the_last_of_its_add_ons_is_gone(gro
     assert set(await scene.on_member()) == {"base-0"}
     assert cluster.taken_apart() == []
     # Without it Cluster API would let the cluster go at once.
-    with pytest.raises(ApiError, match=f"holds Cluster {scene.namespace}/prod until its add-ons are removed"):
+    with pytest.raises(ApiError, match=f"blocks Cluster {scene.namespace}/prod until its add-ons are removed"):
         await delete_registration(scene)
-    with pytest.raises(ApiError, match=f"holds Cluster {scene.namespace}/prod until its add-ons are removed"):
+    with pytest.raises(ApiError, match=f"blocks Cluster {scene.namespace}/prod until its add-ons are removed"):
         await select(scene, {"hold": "yes"})
 
     await scene.unblock("base-0")

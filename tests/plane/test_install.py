@@ -185,7 +185,7 @@ async def test_install_waits_for_rivals_to_stop_and_changes_nothing_the_second_t
 
     # What does not answer may hold objects that wait for us: then it is not known whether all would be let go.
     refusal = (await command(fresh_member, "uninstall", "--yes")).refusal
-    assert "v1alpha1.cluster.karmada.io does not answer" in refusal
+    assert "v1alpha1.cluster.karmada.io: it does not answer" in refusal
     assert await versions(fresh_member) == before
 
 
@@ -346,7 +346,7 @@ async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_n
 
     await client.create(unwind.TEARDOWNS, teardown("Removing"))
     refusal = (await command(fresh_member, "uninstall", "--yes")).refusal
-    assert "not finished: u-1 (Cluster default/prod-7, Pending)" in refusal
+    assert "unfinished teardowns: u-1 (Cluster default/prod-7, Pending)" in refusal
     await client.patch(unwind.TEARDOWNS, "u-1", {"status": {"phase": "Complete"}}, subresource="status")
 
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -412,7 +412,7 @@ async def test_without_a_cluster_manifests_are_printed_and_the_rest_is_one_line(
 
     group = await run("crds", "--group", "unwind.dev", kubeconfig=nowhere)
     assert [crd["spec"]["names"]["kind"] for crd in yaml.safe_load_all(group.out)] == ["Teardown", "Inventory"]
-    assert "it knows cluster.karmada.io" in (await run("crds", "--group", "x", kubeconfig=nowhere)).refusal
+    assert "valid: cluster.karmada.io" in (await run("crds", "--group", "x", kubeconfig=nowhere)).refusal
     for name in ("install", "uninstall"):
         assert str(nowhere) in (await run(name, kubeconfig=nowhere)).refusal
     assert "use https://HOST:PORT" in (await run("install", "--dry-run", "--url", "x", kubeconfig=nowhere)).refusal

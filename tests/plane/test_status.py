@@ -342,7 +342,7 @@ async def test_a_held_cluster_is_let_go_by_a_person_and_all_that_is_left_is_name
 
     refused = await person.types(*wanted, "--yes")
     assert refused.code == 1
-    assert f"Cluster {namespace}/{it.name} is not being deleted" in refused.err
+    assert f"Cluster {namespace}/{it.name}: it is not being deleted" in refused.err
     assert "kubectl delete clusters.cluster.x-k8s.io" in refused.err
 
     async with manager(it.client, clock=StillClock()):
@@ -385,7 +385,7 @@ async def test_letting_go_ends_with_3_where_no_manager_does_it_and_the_word_stan
     assert "timed out after 1s waiting for the manager to release" in told.err.splitlines()[-1]
     told = await person.types(*wanted, "another reason")
     assert told.code == 3
-    assert "already released by" in told.err
+    assert "already requested by" in told.err
     async with manager(it.client, clock=StillClock()):
         ended = await it.ended()
     assert ended.status.release

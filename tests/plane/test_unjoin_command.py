@@ -86,7 +86,7 @@ async def test_it_says_what_is_in_the_way_and_takes_its_credentials_out_in_the_e
         with pytest.raises(TimedOutError, match="continues in the background"):
             await command(wait="0s")
         await it.says("UnjoinFailed", "web-1")
-        with pytest.raises(UnwindError, match=f"{it.name} is not unjoined: Work web: .*web-1.*{HOLD}") as failure:
+        with pytest.raises(UnwindError, match=f"cannot unjoin {it.name}: Work web: .*web-1.*{HOLD}") as failure:
             await command(wait="1s")
         assert failure.value.exit_code == 1
         assert f"ConfigMap {namespace}/web-1" in command.printed.err

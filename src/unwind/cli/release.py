@@ -221,7 +221,7 @@ async def _let_go(client: Client, found: Found, reason: str) -> None:
         if said is not None:
             # The first request is kept as it is, because the ledger names its author.
             by = now.annotations.get(FORCE_RELEASE_BY_ANNOTATION, "another user")
-            console.announce(f"already released by {by}: {said}")
+            console.announce(f"release already requested by {by}: {said}")
             return
         guard = {"uid": now.uid, "resourceVersion": now.resource_version}
         patch = {"metadata": guard | {"annotations": {FORCE_RELEASE_ANNOTATION: reason}}}
