@@ -47,7 +47,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     expires: dt.datetime
 
     def due(self, now: dt.datetime) -> bool:
-        """Whether to renew it: two thirds of its lifetime remain, which is time for many retries."""
+        """Whether to renew it: after a third of its lifetime, which leaves time for many retries."""
         return now >= self.issued + (self.expires - self.issued) / 3
 
 
