@@ -104,7 +104,7 @@ async def test_a_server_of_another_name_is_verified_by_the_name_it_should_have(p
     async with Client(by_name) as client:
         await client.list(NAMESPACES)
     async with Client(msgspec.structs.replace(direct, server_name="somebody.else")) as client:
-        with pytest.raises(UnreachableError, match=r"not to be trusted.*tls-server-name"):
+        with pytest.raises(UnreachableError, match=r"is not trusted.*tls-server-name"):
             await client.list(NAMESPACES)
 
 
@@ -142,7 +142,7 @@ async def test_a_proxy_that_the_kubeconfig_names_is_used_and_the_server_behind_i
         assert asked == [f"CONNECT {direct.server.removeprefix('https://')}"]
         wrong = plane.members["member-1"].connection("admin").authority
         async with Client(msgspec.structs.replace(direct, proxy=proxy, authority=wrong)) as client:
-            with pytest.raises(UnreachableError, match="not to be trusted"):
+            with pytest.raises(UnreachableError, match="is not trusted"):
                 await client.list(NAMESPACES)
 
 

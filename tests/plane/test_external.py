@@ -269,7 +269,7 @@ async def test_what_a_person_has_to_mend_is_said_and_taken_up_when_they_have(buc
         await buckets.delete(await buckets.claimed("locked"))
         said = await buckets.until_said("locked", "Locked")
         assert (said["status"], said["severity"]) == ("False", "Error")
-        assert said["message"] == "it is locked: unlock it"
+        assert said["message"] == "it is locked; unlock it"
         assert said["observedGeneration"] == (await buckets.get("locked"))["metadata"]["generation"]
         await buckets.patch("locked", {"metadata": {"labels": {"unlocked": "true"}}})
         await buckets.until_gone("locked")

@@ -507,7 +507,7 @@ async def test_the_command_prints_the_verdict_the_chain_and_what_to_type(asker: 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ("cm/nothing -n why", 1, "there is no ConfigMap why/nothing"),
+        ("cm/nothing -n why", 1, "ConfigMap why/nothing not found"),
         ("unicorn/one", 1, "kind 'unicorn' not found in this cluster"),
         ("just-a-name", 2, "use KIND/NAME"),
         ("cm/x --cluster nowhere", 1, "cluster 'nowhere' not found"),
