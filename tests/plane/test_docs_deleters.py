@@ -102,11 +102,11 @@ def test_its_code_is_well_typed(directory: Directory) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_a_deleter_that_does_not_load_holds_its_kind(directory: Directory) -> None:
+def test_a_deleter_that_does_not_load_blocks_its_kind(directory: Directory) -> None:
     broken = directory.work / "bucket_deleters.py"
     broken.write_text("import something_that_is_not_there\n")
     ran = directory.run("pip install .\nunwind deleters example.dev/v1/Bucket")
-    assert "held:" in ran.stderr, ran.stdout + ran.stderr
+    assert "blocked:" in ran.stderr, ran.stdout + ran.stderr
     assert "leave-receipt" not in ran.stdout
     assert "something_that_is_not_there" in ran.stderr
 
