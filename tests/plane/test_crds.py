@@ -368,11 +368,11 @@ async def test_a_teardowns_plan_comes_once_and_then_nothing_changes_any_more(cli
     await client.patch(unwind.TEARDOWNS, name, {"spec": {"plan": plan}})
     changes: list[Object] = [{"plan": {"waves": 2}}, {"plan": None}]
     for change in changes:
-        with pytest.raises(ApiError, match="the plan is frozen"):
+        with pytest.raises(ApiError, match="the plan is immutable once set"):
             await client.patch(unwind.TEARDOWNS, name, {"spec": change})
     changes = [{"target": {"uid": "another"}}, {"cause": "Requested"}, {"title": "another"}]
     for change in changes:
-        with pytest.raises(ApiError, match="what is torn down cannot be changed"):
+        with pytest.raises(ApiError, match="target, cause and title are immutable"):
             await client.patch(unwind.TEARDOWNS, name, {"spec": change})
     await client.patch(unwind.TEARDOWNS, name, {"metadata": {"labels": {"seen": "true"}}})
 
@@ -408,7 +408,7 @@ async def test_one_entry_of_an_inventory_is_patched_without_the_others_until_it_
     for change in ({"sealedFor": "u-2"}, {"sealedFor": None}):
         with pytest.raises(ApiError, match="the inventory is sealed"):
             await patch(change)
-    with pytest.raises(ApiError, match="belongs to one owner and one member for good"):
+    with pytest.raises(ApiError, match="owner, member and chunk are immutable"):
         await patch({"member": {"systemUid": "another"}})
 
 

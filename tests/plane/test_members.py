@@ -184,7 +184,7 @@ async def test_a_member_without_a_way_to_it_says_what_is_missing(client: Client)
     async with running(client):
         await client.create(CLUSTERS, body(CLUSTERS, name, spec={"syncMode": "Push"}))
         it = await member.until(says("ClusterNotReachable"))
-        assert "it names no Secret with the way to it" in message(it)
+        assert "it does not name a Secret with credentials" in message(it)
         ref = {"namespace": KARMADA_CLUSTER_NAMESPACE, "name": name}
         await client.patch(CLUSTERS, name, {"spec": {"secretRef": ref}})
         it = await member.until(

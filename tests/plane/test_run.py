@@ -328,8 +328,8 @@ async def test_what_is_wrong_is_said_in_one_line_with_what_to_do(plane: Plane, n
         ),
         ((*kubeconfig, "--client-ca", str(tmp_path / "key")), "it contains no certificate; check --client-ca"),
         ((*kubeconfig[:2], "--namespace", "not-there"), "run `unwind install`"),
-        (("--kubeconfig", str(nowhere)), "is it up, and is the address right?"),
-        (("--kubeconfig", str(tmp_path / "none")), "name another with --kubeconfig"),
+        (("--kubeconfig", str(nowhere)), "check that it is running, and its address"),
+        (("--kubeconfig", str(tmp_path / "none")), "use another one with --kubeconfig"),
         ((*kubeconfig, "--context", "other"), "other"),
     ):
         # The manager of a namespace has no rights in another one.

@@ -278,7 +278,7 @@ async def test_a_kind_of_a_server_that_is_away_is_held(scene: Scene, room: str) 
         await other.write()
         async with other.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
             removing = tasks.create_task(removal.run())
-            await told.until(f"v1.{group}", "nobody knows what is in")
+            await told.until(f"v1.{group}", "cannot list the contents of")
             assert removal.progress.left == 0
             removing.cancel()
         assert await scene.there(NAMESPACES, namespace)
