@@ -406,7 +406,7 @@ async def test_one_entry_of_an_inventory_is_patched_without_the_others_until_it_
 
     assert (await patch({"sealedFor": "u-1"})).spec.sealed_for == "u-1"
     for change in ({"sealedFor": "u-2"}, {"sealedFor": None}):
-        with pytest.raises(ApiError, match="the inventory is sealed"):
+        with pytest.raises(ApiError, match="sealedFor is immutable once set"):
             await patch(change)
     with pytest.raises(ApiError, match="owner, member and chunk are immutable"):
         await patch({"member": {"systemUid": "another"}})
