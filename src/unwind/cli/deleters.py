@@ -115,9 +115,9 @@ def _show(rows: list[Row]) -> None:
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("ORDER", justify="right", no_wrap=True)
-    for heading in ("NAME", "KINDS", "FROM"):
+    for heading in ("NAME", "KINDS", "SOURCE"):
         table.add_column(heading, no_wrap=True)
-    table.add_column("WHAT IT DOES")
+    table.add_column("DESCRIPTION")
     for row in rows:
         kinds = "\n".join(row.kinds) + (" (some)" if row.some else "")
         cells: list[Any] = ["end" if row.order is None else str(row.order), row.name, kinds, row.source, row.about]

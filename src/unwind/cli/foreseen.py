@@ -97,8 +97,8 @@ def _steps(foreseen: Foreseen) -> Table:
     rows.add_column("WAVE", justify="right")
     rows.add_column("STEP", no_wrap=True)
     rows.add_column("OBJECTS", justify="right")
-    rows.add_column("WHAT", overflow="fold")
-    rows.add_column("HOW", no_wrap=True)
+    rows.add_column("KINDS", overflow="fold")
+    rows.add_column("ACTION", no_wrap=True)
     for step in foreseen.plan.steps:
         what = ", ".join(_kinds(foreseen.objects.get(step.name, ())))
         rows.add_row(str(step.wave), step.name, str(step.objects), what, _EFFORTS.get(step.effort, step.effort))

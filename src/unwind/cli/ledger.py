@@ -197,9 +197,9 @@ def table(whole: Ledger) -> RenderableType:
 
 def _objects(left: Sequence[Left]) -> Table:
     shown = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("CLUSTER", "OBJECT", "WHY", "BY"):
+    for heading in ("CLUSTER", "OBJECT", "REASON", "BY"):
         shown.add_column(heading, overflow="fold")
-    shown.add_column("WHEN", no_wrap=True)
+    shown.add_column("TIME", no_wrap=True)
     for one in left:
         why = f"{one.reason}: {one.message}" if one.message else one.reason
         when = one.at.strftime("%Y-%m-%d %H:%M") if one.at else ""

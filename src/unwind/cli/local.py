@@ -117,8 +117,10 @@ def status(*, output: Output = "table") -> None:
         console.out.print("No control plane is running. Start one with `unwind local up`.")
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("PLANE", "CLUSTER", "STATE", "SERVER", "PROGRAMS", "MEMORY", "AGE"):
-        table.add_column(heading, justify="right" if heading in ("PROGRAMS", "MEMORY", "AGE") else "left", no_wrap=True)
+    for heading in ("PLANE", "CLUSTER", "STATE", "SERVER", "PROCESSES", "MEMORY", "AGE"):
+        table.add_column(
+            heading, justify="right" if heading in ("PROCESSES", "MEMORY", "AGE") else "left", no_wrap=True
+        )
     for home, record in planes:
         _add_rows(table, _state(home, record), record)
     console.out.print(table)

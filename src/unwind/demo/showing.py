@@ -144,7 +144,7 @@ def _told(blocker: Blocker) -> str:
 def summary(teardown: Teardown, ended: dict[str, float]) -> Table:
     """A table of the steps in order, with their times."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("WAVE", "ADD-ON", "OBJECTS", "AFTER", "WHAT BECAME OF IT"):
+    for heading in ("WAVE", "ADD-ON", "OBJECTS", "AFTER", "RESULT"):
         table.add_column(heading, justify="right" if heading in ("OBJECTS", "AFTER") else "left")
     plan, states = teardown.spec.plan, {step.name: step for step in teardown.status.steps}
     for step in plan.steps if plan else ():

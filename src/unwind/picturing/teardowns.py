@@ -47,10 +47,10 @@ _SHOWN = 3
 def overview(teardowns: Sequence[Teardown], *, now: datetime, wide: bool = False) -> RenderableType:
     """A table of all Teardowns, followed by their blockers."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("TARGET", "PHASE", "WAVE", "GONE", "", "LEFT", "AGE"):
+    for heading in ("TARGET", "PHASE", "WAVE", "REMOVED", "", "LEFT", "AGE"):
         table.add_column(heading, no_wrap=True, justify="right" if heading in ("LEFT", "AGE") else "left")
     if wide:
-        for heading in ("WHY", "BY", "DEADLINE", "TEARDOWN"):
+        for heading in ("CAUSE", "BY", "DEADLINE", "TEARDOWN"):
             table.add_column(heading, no_wrap=True)
     for one in ordered(teardowns):
         done, total = gone(one)

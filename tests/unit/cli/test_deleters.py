@@ -56,7 +56,7 @@ def test_the_table_fits_a_terminal_and_says_what_each_does() -> None:
     ran = run("apps/v1/Deployment")
     assert ran.returncode == 0
     lines = ran.stdout.splitlines()
-    assert lines[0].split() == ["ORDER", "NAME", "KINDS", "FROM", "WHAT", "IT", "DOES"]
+    assert lines[0].split() == ["ORDER", "NAME", "KINDS", "SOURCE", "DESCRIPTION"]
     assert any("scale-to-zero" in line and "Scale a workload to zero" in line for line in lines)
     assert max(map(len, lines)) <= 160
 
