@@ -13,6 +13,7 @@ from tests.plane.profiles import under_way
 from tests.plane.protecting import HOME, MANAGER, ROOM, delete, named, put_all, until_answered
 from tests.plane.protection_table import BY_ITSELF
 from tests.plane.test_install import absent, command
+from unwind.api.names import MANAGED_BY_LABEL, MANAGED_BY_UNWIND
 from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICIES,
     VALIDATING_ADMISSION_POLICY_BINDINGS,
@@ -162,6 +163,8 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
         CONFIGURATION,
     }
 
+    await replaces_policies_of_earlier_builds(fresh_member)
+
     # Not ours, whatever it is called: it stays, and nothing is written over it.
     name = next(iter(BINDINGS))
     theirs = named(
@@ -183,11 +186,35 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
         await until_all_there(client)
     assert (await command(fresh_member, "uninstall", "--yes")).code == 0
     for resource, name in (
-        *((VALIDATING_ADMISSION_POLICIES, name) for name in POLICIES),
+        *((VALIDATING_ADMISSION_POLICIES, name) for name in (*POLICIES, *protection.retired(HOME))),
         *((VALIDATING_ADMISSION_POLICY_BINDINGS, name) for name in BINDINGS),
         (VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION),
     ):
         assert await absent(fresh_member, resource, name)
+
+
+async def replaces_policies_of_earlier_builds(cluster: Cluster) -> None:
+    """Their bindings are deleted once everything that protects now is there; what is left of them does nothing."""
+    client, [name] = cluster.client, sorted(protection.retired(HOME))
+    mark = {"labels": {MANAGED_BY_LABEL: MANAGED_BY_UNWIND}}
+    for resource, like in (
+        (VALIDATING_ADMISSION_POLICIES, next(iter(POLICIES.values()))),
+        (VALIDATING_ADMISSION_POLICY_BINDINGS, next(iter(BINDINGS.values()))),
+    ):
+        spec = like["spec"] | ({"policyName": name} if "policyName" in like["spec"] else {})
+        await client.create(resource, like | {"metadata": {"name": name} | mark, "spec": spec})
+    async with keeping(cluster):
+        await until_all_there(client)
+        await waiting.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, name)
+    entries = list(cluster.audit.entries(user=MANAGER))
+    assert [entry for entry in entries if entry.code == 403] == []
+    [deleted] = [one for one in entries if one.verb == "delete" and one.object_ref.name == name]
+    effective = (VALIDATING_ADMISSION_POLICY_BINDINGS.plural, VALIDATING_WEBHOOK_CONFIGURATIONS.plural)
+    last = {one.object_ref.name: one for one in entries if one.verb == "patch" and one.object_ref.resource in effective}
+    assert last.keys() == {*BINDINGS, CONFIGURATION}
+    assert max(one.stage_timestamp for one in last.values()) <= deleted.request_received_timestamp
+    async with keeping(cluster, on=False):
+        await waiting.until_absent(client, VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION)
 
 
 async def comes_back(client: Client) -> None:

@@ -29,6 +29,13 @@ Object = dict[str, Any]
 PREFIX = f"{MANAGER}-protection-"
 """The name prefix of all these objects, for every manager."""
 CONFIGURATION = "webhooks"
+RETIRED = ("active-pods",)
+"""Policies that earlier builds made and this one does not.
+
+The manager deletes their bindings once its own policies are there, so that nothing is unprotected in between. A policy
+without a binding does nothing; `unwind uninstall` deletes it. A role can only grant names, so a policy that is renamed
+has to be added here.
+"""
 
 
 def policy_name(policy: str, namespace: str) -> str:
@@ -50,6 +57,11 @@ def policy_objects(namespace: str) -> tuple[list[Object], list[Object]]:
         spec = {"policyName": name, **policy.binding}
         found[1].append(_object(VALIDATING_ADMISSION_POLICY_BINDINGS, name, spec=spec))
     return found
+
+
+def retired(namespace: str) -> set[str]:
+    """The names of policies that earlier builds made, and of their bindings."""
+    return {policy_name(policy, namespace) for policy in RETIRED}
 
 
 def configuration(namespace: str, calling: Callable[[str], Object], *, everything: bool) -> Object:
@@ -84,7 +96,9 @@ def _object(resource: Resource, name: str, **content: Any) -> Object:
 def _later(setting: Setting) -> list[Object]:
     made, bindings = policy_objects(setting.namespace)
     asking = configuration(setting.namespace, lambda path: webhook(setting, path), everything=True)
-    return [*made, *bindings, asking]
+    kinds = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
+    earlier = [_object(kind, name) for kind in kinds for name in sorted(retired(setting.namespace))]
+    return [*made, *bindings, *earlier, asking]
 
 
 def _manifests(setting: Setting) -> list[Object]:
@@ -100,6 +114,7 @@ def _manifests(setting: Setting) -> list[Object]:
         # creation as well, because server-side apply names the object.
         Right(made.group, (made.plural,), ("create", "patch"), ours),
         Right(bindings.group, (bindings.plural,), ("create", "patch", "delete"), ours),
+        Right(bindings.group, (bindings.plural,), ("delete",), tuple(sorted(retired(home)))),
         Right(asking.group, (asking.plural,), ("create", "patch", "delete"), (protection_rules(home),)),
         *_reading(setting),
     ]

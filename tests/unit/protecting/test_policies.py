@@ -131,6 +131,7 @@ def test_what_a_manager_makes_is_not_installed_and_is_taken_back() -> None:
     assert {one["metadata"]["name"] for one in later} == {
         protection.protection_rules("unwind-system"),
         *(protection.policy_name(policy.name, "unwind-system") for policy in ALL),
+        *protection.retired("unwind-system"),
         "unwind-paths",
     }
     assert all(is_ours(one) for one in later)

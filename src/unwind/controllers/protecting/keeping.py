@@ -242,10 +242,11 @@ class Keeper:
             log.info("taken away", object=f"{resource.kind}/{name}", uid=found.uid)
 
     def _names(self, resource: Resource) -> set[str]:
-        """Of one kind, all that any mode would have us make."""
+        """Of one kind, all that any mode would have us make, or an earlier build."""
         if resource == VALIDATING_WEBHOOK_CONFIGURATIONS:
             return {protection.protection_rules(self._home)}
-        return {obj["metadata"]["name"] for obj in protection.policy_objects(self._home)[1]}
+        made = {obj["metadata"]["name"] for obj in protection.policy_objects(self._home)[1]}
+        return made | protection.retired(self._home)
 
 
 def _tell_failed(_: str, error: Exception) -> None:
