@@ -15,9 +15,11 @@ from tests.plane import tearing
 from tests.plane.profiles import Scene, config_map, install, playing, running
 from unwind.api.names import CLUSTER_UID_ANNOTATION, CREDENTIALS_ANNOTATION, Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
+from unwind.api.rights import Right
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, SVELTOS_CLUSTERS
 from unwind.api.unwind import TEARDOWNS
 from unwind.local import waiting
+from unwind.testing.managers import granting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -142,17 +144,19 @@ async def test_a_summary_in_another_namespace_than_its_cluster_puts_nothing_ther
     assert "planted" not in await scene.on_member()
 
 
-async def test_a_summary_that_no_profile_owns_puts_nothing_on_the_management_cluster(scene: Scene) -> None:
+async def test_a_summary_that_no_profile_owns_puts_nothing_on_the_management_cluster(scene: Scene, tenant: str) -> None:
     await scene.register()
-    refs = await source(scene.client, scene.namespace, "web", config_map(scene.namespace, "planted"))
+    # Not in Unwind's own namespace, where no profile may put anything; and the manager has the rights for it.
+    refs = await source(scene.client, scene.namespace, "web", config_map(tenant, "planted"))
     local = [one | {"deploymentType": "Local"} for one in refs]
     made = await plant(
         scene.client, scene.namespace, "planted", cluster=("Sveltos", scene.namespace, "edge"), policyRefs=local
     )
-    async with running(scene.client, scene.namespace):
+    deploys = Right("", (CONFIG_MAPS.plural,), ("create", "patch", "delete"))
+    async with granting(scene.client, tenant, deploys), running(scene.client, scene.namespace):
         found = await until_idle(scene.client, made)
         assert "not owned by a profile" in found["status"]["dependencies"]
-    there = await scene.client.list(CONFIG_MAPS, namespace=scene.namespace)
+    there = await scene.client.list(CONFIG_MAPS, namespace=tenant)
     assert "planted" not in {one["metadata"]["name"] for one in there}
 
 
