@@ -299,7 +299,8 @@ async def test_a_set_that_would_lose_its_claims_by_it_is_not_scaled_to_zero(room
     policy = {"whenDeleted": "Retain", "whenScaled": "Delete"}
     annotations = {SCALE_TO_ZERO_ANNOTATION: "true"}
     await put_database(room, annotations=annotations, persistentVolumeClaimRetentionPolicy=policy)
-    async with manager(room.client, room.home):
+    scales = Right(STATEFUL_SETS.group, (STATEFUL_SETS.plural,), ("patch",))
+    async with granting(room.client, f"{room.home}-scales", scales), manager(room.client, room.home):
         outcome = await command.outcome("sts/db", namespace=room.name)
     assert outcome["gone"]
     assert [one["object"]["name"] for one in outcome["left"]] == [CLAIM]
