@@ -137,17 +137,17 @@ def _held(ref: ObjectRef, finalizers: Iterable[str], workloads: Sequence[Workloa
 
 
 def _by_finalizer(holder: str, finalizer: str, workloads: Sequence[Workload]) -> Cause:
-    known, short = served(finalizer), f"blocked by finalizer {finalizer}"
+    known, short = served(finalizer), f"finalizer {finalizer}"
     if known:
-        return Cause(known.reason, f"{holder}: {short} (waiting for {known.waits_for})", known.actor, short)
+        return Cause(known.reason, f"{holder}: blocked by {short} (waiting for {known.waits_for})", known.actor, short)
     workload = serving(finalizer, workloads)
     if workload is None:
-        message = f"{holder}: {short} (no controller found)"
+        message = f"{holder}: blocked by {short} (no controller found)"
         return Cause(Reason.FINALIZER, message, f"{_UNSERVED}{domain(finalizer)}", short)
     if workload.running:
-        message = f"{holder}: {short} (its controller seems to be {workload.object}, which is running)"
+        message = f"{holder}: blocked by {short} (its controller seems to be {workload.object}, which is running)"
         return Cause(Reason.FINALIZER, message, str(workload.object), short)
-    message = f"{holder}: {short} (its controller seems to be {workload.object}, which is not running)"
+    message = f"{holder}: blocked by {short} (its controller seems to be {workload.object}, which is not running)"
     return Cause(Reason.FINALIZER_NOT_SERVED, message, f"the owner of {workload.object}", short)
 
 

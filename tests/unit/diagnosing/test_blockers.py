@@ -184,7 +184,7 @@ def test_of_several_finalizers_the_one_that_a_person_must_know_comes_first() -> 
     assert found.reason == "FinalizerNotServed"
     assert found.message == (
         "Gadget room/one: blocked by finalizer example.dev/hold (its controller seems to be Deployment "
-        "room/example-operator, which is not running) (also: blocked by finalizer foregroundDeletion)"
+        "room/example-operator, which is not running) (also: finalizer foregroundDeletion)"
     )
 
 
@@ -195,7 +195,7 @@ def test_a_finalizer_that_nothing_serves_comes_before_one_that_an_operator_works
         assert found.actor == "the controller of backup.other.dev"
         assert found.message == (
             "Gadget room/one: blocked by finalizer backup.other.dev/last-backup (no controller found)"
-            " (also: blocked by finalizer example.dev/hold)"
+            " (also: finalizer example.dev/hold)"
         )
 
 
