@@ -81,7 +81,7 @@ def test_one_module_may_have_the_rules_of_several_hooks_if_each_is_named() -> No
     [
         (ImportError("no module"), "ImportError: no module"),
         (SystemExit(2), "SystemExit: 2"),
-        (object(), "is no rule"),
+        (object(), "is not a rule"),
         (module(), "there is no rule for BeforeClusterUpgrade in it"),
         (module(quota=quota), "quota is for BeforeClusterCreate"),
     ],
