@@ -273,7 +273,7 @@ def test_the_command_is_also_a_plugin_of_kubectl(shell: Shell) -> None:
 def _read_until_up(process: subprocess.Popen[str]) -> None:
     assert process.stdout
     for line in process.stdout:
-        if "is up." in line:
+        if "is running." in line:
             return
     raise AssertionError("it ended")
 
