@@ -243,7 +243,7 @@ def test_a_program_that_cannot_start_is_told_in_one_line_with_its_last_word(shel
     shell.env["UNWIND_ETCD"] = "/bin/false"
     failed = shell.run("local", "up")
     assert failed.returncode == 1
-    assert "etcd (/bin/false) ended before it was ready" in failed.stderr
+    assert "etcd (/bin/false) exited before it was ready" in failed.stderr
     assert failed.stderr.count("\n") == 1
     assert shell.nothing_left()
 
