@@ -241,7 +241,7 @@ async def test_an_admin_of_the_namespace_writes_none_of_its_records(scene: Scene
             (LEASES, lease("unwind-replica-x")),
             (SECRETS, body(SECRETS, "unwind-planted", HOME)),
         ):
-            with pytest.raises(ApiError, match="is written by Unwind only"):
+            with pytest.raises(ApiError, match="can be written by Unwind only"):
                 await client.create(resource, obj)
         # What is not Unwind's is nobody's business.
         await client.create(LEASES, lease("theirs"))
