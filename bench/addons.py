@@ -31,7 +31,7 @@ from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, SVELTOS_CLUSTERS
 from unwind.concurrency import side_by_side
-from unwind.installing.install import install
+from unwind.install.install import install
 from unwind.local.home import Shape
 from unwind.local.plane import running
 from unwind.testing.managers import manager_kubeconfig

@@ -34,7 +34,7 @@ from unwind.api.rights import Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS, Phase
 from unwind.concurrency import side_by_side
-from unwind.installing.install import install
+from unwind.install.install import install
 from unwind.local.home import Shape
 from unwind.local.plane import running
 from unwind.local.waiting import until_absent, until_true

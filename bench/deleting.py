@@ -15,16 +15,15 @@ from bench.ratios import Ratio, alternate
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS
 from unwind.concurrency import side_by_side
-from unwind.deleting.builtin import BUILTIN
-from unwind.deleting.context import DeleteContext
-from unwind.deleting.deletion import Deletions
-from unwind.deleting.entering import attempt, enter
-from unwind.deleting.kinds import Kinds
-from unwind.deleting.memo import nowhere
-from unwind.deleting.outcomes import Gone
-from unwind.deleting.registering import Registration
-from unwind.deleting.registry import Registry
-from unwind.deleting.resolver import Resolver
+from unwind.deleters.attempt import attempt, enter
+from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.context import DeleteContext
+from unwind.deleters.deletion import Deletions
+from unwind.deleters.memo import nowhere
+from unwind.deleters.outcomes import Gone
+from unwind.deleters.references import Resolver
+from unwind.deleters.registration import Kinds, Registration
+from unwind.deleters.registry import Registry
 from unwind.kube.absence import Presence, Sighting
 from unwind.kube.client import Client
 from unwind.kube.kubeconfig import Connection
@@ -32,8 +31,8 @@ from unwind.kube.watches import Watches
 from unwind.local.plane import running
 
 if TYPE_CHECKING:
-    from unwind.deleting.outcomes import Outcome
-    from unwind.deleting.protocol import DeleteFunc
+    from unwind.deleters.context import DeleteFunc
+    from unwind.deleters.outcomes import Outcome
     from unwind.kube.client import Object
     from unwind.local.cluster import Cluster
 

@@ -28,6 +28,10 @@ import uvloop
 from bench.clusters import define_clusters
 from bench.ratios import RUNS, Ratio, alternate
 from bench.serving import Load, on_core, server
+from unwind.addons import cluster_summaries
+from unwind.addons.caches import Caches
+from unwind.addons.gate_source import SummaryGateSource
+from unwind.addons.matching import ProfileKey
 from unwind.api import capi
 from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import API_VERSION, Hook
@@ -36,27 +40,23 @@ from unwind.api.resources import CONFIG_MAPS
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, ClusterProfile
 from unwind.api.unwind import TEARDOWNS, Cause, Effort, Plan, Step, Teardown, TeardownSpec
+from unwind.capi import hook_protocol
+from unwind.capi.hook_handlers import Asking
+from unwind.capi.hook_protocol import ALWAYS
+from unwind.capi.hook_registry import Registry
 from unwind.certificates import Authority, KeyPair
 from unwind.concurrency import side_by_side
-from unwind.controllers.addons import summarizing
-from unwind.controllers.addons.caches import Caches
-from unwind.controllers.addons.gate_source import SummaryGateSource
-from unwind.controllers.addons.matching import ProfileKey
-from unwind.controllers.gating.asking import Asking
-from unwind.controllers.teardowns.signing import RecordKeys
-from unwind.fleet import targets
-from unwind.gating import protocol
-from unwind.gating.protocol import ALWAYS
-from unwind.gating.registry import Registry
-from unwind.installing.install import install
+from unwind.install.install import install
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.local.golang import find_go
 from unwind.local.plane import running
-from unwind.routes import Request, Response, Route
-from unwind.serving import addresses
-from unwind.serving.listener import Listener
-from unwind.serving.tls import Tls
+from unwind.members import targets
+from unwind.server import addresses
+from unwind.server.listener import Listener
+from unwind.server.routes import Request, Response, Route
+from unwind.server.tls import Tls
+from unwind.teardown.signatures import RecordKeys
 from unwind.testing.managers import manager_client, manager_kubeconfig
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ CALLERS, SECONDS = 16, 3
 AT_ONCE = 50
 FLEET = "fleet"
 DELETE = Hook.BEFORE_CLUSTER_DELETE
-CONSTANT = protocol.wait(
+CONSTANT = hook_protocol.wait(
     DELETE, "waiting for add-on cleanup: " + ", ".join(f"ClusterProfile/p-{n}" for n in range(5)), 1
 )
 
@@ -120,7 +120,9 @@ async def fill(management: Cluster) -> list[Object]:
         target = targets.of_capi(msgspec.convert(one, capi.Cluster))
         for profile in profiles:
             key = ProfileKey(kind.kind, "", profile.metadata.name)
-            await client.create(CLUSTER_SUMMARIES, summarizing.new(key, profile.metadata.uid, profile.spec, target))
+            await client.create(
+                CLUSTER_SUMMARIES, cluster_summaries.new(key, profile.metadata.uid, profile.spec, target)
+            )
 
     await side_by_side((cluster(number) for number in range(CLUSTERS_MADE)), limit=AT_ONCE)
     return made
@@ -257,7 +259,7 @@ async def asking(management: Cluster, found: list[Object]) -> None:
         address = await stack.enter_async_context(
             server(sys.executable, "-m", "bench.gating", "serve", *pems, str(config))
         )
-        seen: dict[str, list[Load]] = {"/constant": [], protocol.path(DELETE): []}
+        seen: dict[str, list[Load]] = {"/constant": [], hook_protocol.path(DELETE): []}
         for _ in range(RUNS):
             for path, loads in seen.items():
                 loads.append(await load(echo, address, path, scratch / "ca", bodies))

@@ -39,13 +39,13 @@ from unwind.api.resources import CONFIG_MAPS
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS, Phase
+from unwind.capi.gate_policies import extension_name
 from unwind.concurrency import side_by_side
-from unwind.installing.gatekeeping import extension_name
-from unwind.installing.install import install
+from unwind.install.install import install
 from unwind.local.capi import create_cluster
 from unwind.local.home import Shape
+from unwind.local.paths import Port
 from unwind.local.plane import running
-from unwind.local.ports import Port
 from unwind.local.waiting import until_absent, until_true
 from unwind.testing.managers import manager_kubeconfig
 

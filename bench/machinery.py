@@ -19,7 +19,7 @@ import uvloop
 from bench.ratios import Ratio, alternate
 from unwind.api.resources import CONFIG_MAPS
 from unwind.concurrency import side_by_side
-from unwind.kube import views
+from unwind.kube import decoding
 from unwind.kube.client import Client
 from unwind.kube.informers import Informer
 from unwind.kube.kubeconfig import Connection
@@ -65,7 +65,7 @@ async def fill(cluster: Cluster, namespace: str, count: int) -> list[tuple[str, 
 
 async def listing(cluster: Cluster) -> None:
     async def into_the_cache() -> float:
-        informer = Informer(cluster.client, views.raw(CONFIG_MAPS), namespace="listed")
+        informer = Informer(cluster.client, decoding.raw(CONFIG_MAPS), namespace="listed")
         began = time.perf_counter()
         task = asyncio.create_task(informer.run())
         await informer.until_synced()
@@ -100,8 +100,8 @@ async def memory(cluster: Cluster) -> None:
     async with aclosing(cluster.client.pages(CONFIG_MAPS, namespace="listed")) as pages:
         async for page in pages:
             wire += sum(len(memoryview(item)) for item in page.items or ())
-    raw = await _held(cluster, views.raw(CONFIG_MAPS))
-    partial = await _held(cluster, views.metadata(CONFIG_MAPS))
+    raw = await _held(cluster, decoding.raw(CONFIG_MAPS))
+    partial = await _held(cluster, decoding.metadata(CONFIG_MAPS))
     print(
         f"a cached ConfigMap of 1 KB, raw: {raw / LISTED:.0f} bytes, on the wire {wire / LISTED:.0f}: "
         f"{raw / wire:.2f} x (goal 1.6 x) {'ok' if raw <= 1.6 * wire else 'MISSED'}"
@@ -112,7 +112,7 @@ async def memory(cluster: Cluster) -> None:
     )
 
 
-async def _held(cluster: Cluster, view: views.View[Any]) -> int:
+async def _held(cluster: Cluster, view: decoding.View[Any]) -> int:
     """What a filled cache takes, all its indexes and keys included."""
     informer = Informer(cluster.client, view, namespace="listed", indexes={"namespace": lambda it: [it.namespace]})
     gc.collect()
@@ -196,7 +196,7 @@ async def events(cluster: Cluster) -> None:
                     done.set()
 
             async with Client(connection) as client:
-                informer = Informer(client, views.raw(CONFIG_MAPS))
+                informer = Informer(client, decoding.raw(CONFIG_MAPS))
                 informer.subscribe(handle)
                 began = time.perf_counter()
                 task = asyncio.create_task(informer.run())

@@ -20,9 +20,9 @@ from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_EXECUTION_NAMESP
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES
 from unwind.api.rights import Setting
 from unwind.concurrency import side_by_side
-from unwind.fleet import joining
-from unwind.fleet.memberships import Wish
-from unwind.installing.install import install
+from unwind.install.install import install
+from unwind.karmada import join
+from unwind.karmada.membership import Wish
 from unwind.local.home import Shape
 from unwind.local.plane import running
 from unwind.local.waiting import until_absent, until_true
@@ -65,7 +65,7 @@ class Membership:
     async def deploy(self) -> float:
         """Join it, and have all Works on it; the seconds that these took, from the first to the last."""
         wish = Wish(name=self.name, remove_strategy=RemoveStrategy.REQUIRED)
-        await joining.join(self.client, self.member.client, wish)
+        await join.join(self.client, self.member.client, wish)
         await until_true(self.client, CLUSTERS, self.name, "Ready")
         left = {f"work-{work:04}" for work in range(WORKS_THERE)}
         async with following(self.client, WORKS, applied(left), namespace=self.execution) as over:
@@ -95,7 +95,7 @@ class Membership:
             took = time.perf_counter() - began
         await until_absent(self.client, CLUSTERS, self.name, within=600)
         home = await self.client.cluster_uid()
-        await joining.take_out(self.member.client, self.name, KARMADA_CLUSTER_NAMESPACE, joined_to=home)
+        await join.take_out(self.member.client, self.name, KARMADA_CLUSTER_NAMESPACE, joined_to=home)
         # It can be joined again when that is gone, too.
         await until_absent(self.member.client, NAMESPACES, KARMADA_CLUSTER_NAMESPACE, within=600)
         return took

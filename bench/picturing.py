@@ -7,8 +7,8 @@ import random
 import time
 
 from bench.ratios import Ratio, alternate
-from unwind.picturing.picture import Box, Column, Picture
-from unwind.picturing.svg import svg
+from unwind.render.picture import Box, Column, Picture
+from unwind.render.svg import svg
 
 STEPS = 2_000
 WAVES = 8

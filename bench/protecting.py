@@ -20,10 +20,9 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import HOME
 from unwind.concurrency import side_by_side
-from unwind.installing import protection
 from unwind.kube.errors import ApiError
 from unwind.local.plane import running
-from unwind.protecting import policies
+from unwind.protection import manifests, policies
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -53,7 +52,7 @@ async def by_policy(client: Client) -> None:
     protected = await deployments(client, "protected", {DELETE_PROTECTION_LABEL: "Cascading"})
     refused = await deployments(client, "refused", {CONSTANT_LABEL: "yes"})
     free = await deployments(client, "free", {})
-    made, bindings = protection.policy_objects(HOME)
+    made, bindings = manifests.policy_objects(HOME)
     constant = constant_policy()
     for policy in (*made, constant[0]):
         await client.apply(VALIDATING_ADMISSION_POLICIES, policy)
@@ -73,8 +72,8 @@ async def by_policy(client: Client) -> None:
 
 async def unlabelled(client: Client, free: list[Object]) -> None:
     """A Deployment without a label, with and without the policy for all kinds: its selector leaves it out."""
-    name = protection.policy_name(policies.ANY_KIND, HOME)
-    [binding] = [one for one in protection.policy_objects(HOME)[1] if one["metadata"]["name"] == name]
+    name = manifests.policy_name(policies.ANY_KIND, HOME)
+    [binding] = [one for one in manifests.policy_objects(HOME)[1] if one["metadata"]["name"] == name]
     body = {"apiVersion": SERVICE_ACCOUNTS.api_version, "kind": SERVICE_ACCOUNTS.kind}
     metadata = {"name": "canary", "namespace": NAMESPACE, "labels": {DELETE_PROTECTION_LABEL: "Always"}}
     canary = await client.create(SERVICE_ACCOUNTS, body | {"metadata": metadata})

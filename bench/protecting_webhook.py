@@ -29,21 +29,20 @@ from unwind.api.resources import DEPLOYMENTS, NAMESPACES, PODS, VALIDATING_WEBHO
 from unwind.api.rights import HOME
 from unwind.certificates import Authority, KeyPair
 from unwind.concurrency import side_by_side
-from unwind.controllers.protecting.answering import Answering
-from unwind.controllers.protecting.looking import Looking
-from unwind.controllers.protecting.parts import Caches
-from unwind.controllers.protecting.telling import Telling
-from unwind.installing.protection import configuration
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.events import Recorder
 from unwind.local.plane import running
-from unwind.metrics import new_registry
-from unwind.routes import Request, Response, Route
-from unwind.serving import addresses
-from unwind.serving.listener import Listener
-from unwind.serving.tls import Tls
+from unwind.manager.health import new_registry
+from unwind.manager.protection import Caches
+from unwind.protection.lookup import Looking
+from unwind.protection.manifests import configuration
+from unwind.protection.webhook import Answering, Telling
+from unwind.server import addresses
+from unwind.server.listener import Listener
+from unwind.server.routes import Request, Response, Route
+from unwind.server.tls import Tls
 from unwind.testing.managers import manager_kubeconfig
 
 if TYPE_CHECKING:

@@ -33,10 +33,10 @@ import uvloop
 from bench.ratios import RUNS, Ratio
 from unwind.certificates import Authority, KeyPair
 from unwind.local.golang import find_go
-from unwind.routes import Request, Response, Route
-from unwind.serving import addresses
-from unwind.serving.listener import Listener
-from unwind.serving.tls import Tls
+from unwind.server import addresses
+from unwind.server.listener import Listener
+from unwind.server.routes import Request, Response, Route
+from unwind.server.tls import Tls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -26,35 +26,33 @@ if TYPE_CHECKING:
         STATEFUL_SETS,
         Resource,
     )
-    from unwind.deleting.builtin import WaitForDependents
-    from unwind.deleting.context import DeleteContext
-    from unwind.deleting.kinds import Kinds
-    from unwind.deleting.outcomes import Again, Event, Gone, Kept, Pace, PermanentError, Severity, TransientError
-    from unwind.deleting.protocol import DeleteFunc, Deleter, End
-    from unwind.deleting.registering import External, Registration, deleter
+    from unwind.deleters.builtin import WaitForDependents
+    from unwind.deleters.context import DeleteContext, DeleteFunc, Deleter, End
+    from unwind.deleters.outcomes import Again, Event, Gone, Kept, Pace, PermanentError, Severity, TransientError
+    from unwind.deleters.registration import External, Kinds, Registration, deleter
     from unwind.errors import UnwindError
     from unwind.kube.absence import Presence, Sighting
     from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 
 # Imported on first use: the command line starts without them.
 _MODULES = {
-    "Again": "unwind.deleting.outcomes",
+    "Again": "unwind.deleters.outcomes",
     "AlreadyExistsError": "unwind.kube.errors",
     "ApiError": "unwind.kube.errors",
     "CONFIG_MAPS": "unwind.api.resources",
     "ConflictError": "unwind.kube.errors",
     "DAEMON_SETS": "unwind.api.resources",
     "DEPLOYMENTS": "unwind.api.resources",
-    "DeleteContext": "unwind.deleting.context",
-    "DeleteFunc": "unwind.deleting.protocol",
-    "Deleter": "unwind.deleting.protocol",
-    "End": "unwind.deleting.protocol",
-    "Event": "unwind.deleting.outcomes",
-    "External": "unwind.deleting.registering",
-    "Gone": "unwind.deleting.outcomes",
+    "DeleteContext": "unwind.deleters.context",
+    "DeleteFunc": "unwind.deleters.context",
+    "Deleter": "unwind.deleters.context",
+    "End": "unwind.deleters.context",
+    "Event": "unwind.deleters.outcomes",
+    "External": "unwind.deleters.registration",
+    "Gone": "unwind.deleters.outcomes",
     "JOBS": "unwind.api.resources",
-    "Kept": "unwind.deleting.outcomes",
-    "Kinds": "unwind.deleting.kinds",
+    "Kept": "unwind.deleters.outcomes",
+    "Kinds": "unwind.deleters.registration",
     "NAMESPACES": "unwind.api.resources",
     "NODES": "unwind.api.resources",
     "NotFoundError": "unwind.kube.errors",
@@ -62,22 +60,22 @@ _MODULES = {
     "PERSISTENT_VOLUMES": "unwind.api.resources",
     "PERSISTENT_VOLUME_CLAIMS": "unwind.api.resources",
     "PODS": "unwind.api.resources",
-    "Pace": "unwind.deleting.outcomes",
-    "PermanentError": "unwind.deleting.outcomes",
+    "Pace": "unwind.deleters.outcomes",
+    "PermanentError": "unwind.deleters.outcomes",
     "Presence": "unwind.kube.absence",
-    "Registration": "unwind.deleting.registering",
+    "Registration": "unwind.deleters.registration",
     "Resource": "unwind.api.resources",
     "SECRETS": "unwind.api.resources",
     "SERVICES": "unwind.api.resources",
     "SERVICE_ACCOUNTS": "unwind.api.resources",
     "STATEFUL_SETS": "unwind.api.resources",
-    "Severity": "unwind.deleting.outcomes",
+    "Severity": "unwind.deleters.outcomes",
     "Sighting": "unwind.kube.absence",
-    "TransientError": "unwind.deleting.outcomes",
+    "TransientError": "unwind.deleters.outcomes",
     "UnreachableError": "unwind.kube.errors",
     "UnwindError": "unwind.errors",
-    "WaitForDependents": "unwind.deleting.builtin",
-    "deleter": "unwind.deleting.registering",
+    "WaitForDependents": "unwind.deleters.builtin",
+    "deleter": "unwind.deleters.registration",
 }
 
 __all__ = [

@@ -22,7 +22,7 @@ from unwind.api.resources import CONFIG_MAPS
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory, Teardown
-from unwind.installing.gatekeeping import extension_name
+from unwind.capi.gate_policies import extension_name
 from unwind.kube.client import Client
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.local import plane as planes

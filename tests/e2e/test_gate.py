@@ -14,7 +14,7 @@ import pytest_asyncio
 from tests.e2e.gated import ENFORCE, LEAVE, OURS, REMOVE, WAITING, Scene
 from tests.plane.profiles import condition, config_map
 from tests.plane.registering import until_allowed
-from unwind.api import conditions
+from unwind.api import meta
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, OK_TO_DELETE_ANNOTATION
 from unwind.api.resources import NAMESPACES
@@ -103,7 +103,7 @@ async def test_a_cluster_without_class_is_never_held(scene: Scene) -> None:
     await cluster.until_gone()
     ended = await cluster.teardown()
     assert ended.phase is Phase.TARGET_GONE
-    assert conditions.is_true(ended.status.conditions, "GateNotAvailable")
+    assert meta.is_true(ended.status.conditions, "GateNotAvailable")
     # Nobody waits for the removal, so it may be cut short anywhere; whatever is there still, the ledger has it.
     left = set(await scene.on_member())
     assert "web-0" in left

@@ -12,8 +12,8 @@ from tests.plane.profiles import condition
 from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import Hook
 from unwind.api.resources import Resource
-from unwind.features import FEATURES
 from unwind.local import capi, stubs, waiting
+from unwind.manager.feature_gates import FEATURES
 
 if TYPE_CHECKING:
     from pathlib import Path

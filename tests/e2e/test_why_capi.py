@@ -13,16 +13,16 @@ from unwind.api.hooks import API_VERSION
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, Reason
 from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import Phase
-from unwind.diagnosing.answers import Effect, State
 from unwind.local import waiting
+from unwind.why.answers import Effect, State
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.e2e.gated import Ground, Scene
     from tests.plane.test_run import Manager
-    from unwind.diagnosing.answers import Answer, Remedy
     from unwind.kube.client import Object
+    from unwind.why.answers import Answer, Remedy
 
 PROD = "clusters.cluster.x-k8s.io/prod"
 

@@ -24,21 +24,21 @@ from unwind.api.resources import (
 )
 from unwind.certificates import Authority
 from unwind.clock import SYSTEM
-from unwind.diagnosing.answers import Effect
-from unwind.fleet.fleet import Fleet
-from unwind.kube import naming
+from unwind.kube import discovery
 from unwind.kube.errors import ApiError
 from unwind.local import tools, waiting
-from unwind.protecting.policies import policies
-from unwind.removing.asking.places import Place
-from unwind.removing.asking.walking import why
+from unwind.members.members import Fleet
+from unwind.protection.policies import policies
+from unwind.why.answers import Effect
+from unwind.why.explain import why
+from unwind.why.reachable_clusters import Place
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from unwind.diagnosing.answers import Answer, Remedy
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import Cluster
+    from unwind.why.answers import Answer, Remedy
 
 _LONG = 90.0
 
@@ -60,7 +60,7 @@ class Asker:
         client = client or self.client
         async with Fleet(client) as fleet:
             place = Place(client, fleet=fleet)
-            named = await naming.resolve(place.discovery, text, namespace=namespace or self.namespace)
+            named = await discovery.resolve(place.discovery, text, namespace=namespace or self.namespace)
             return await why(place, named, clock=SYSTEM)
 
     async def until(self, text: str, says: Callable[[Answer], bool], *, namespace: str | None = None) -> Answer:

@@ -16,33 +16,26 @@ import msgspec
 import pytest
 import yaml
 
-from unwind.addons import charts, helm_releases
-from unwind.addons.charts import Chart
-from unwind.addons.helm import Helm, HelmError
-from unwind.addons.helm_deploying import HOOK, Account, Deployed, Preview, deploy, preview
-from unwind.addons.helm_removing import HelmReleases
-from unwind.addons.marks import Owner
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
-from unwind.api.names import (
-    OWNER_LABEL,
-    Finalizer,
-)
-from unwind.api.resources import (
-    CUSTOM_RESOURCE_DEFINITIONS,
-    NAMESPACES,
-    Resource,
-)
+from unwind.api.names import OWNER_LABEL, Finalizer
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
 from unwind.api.sveltos import DEFAULT_TIER
 from unwind.api.unwind import INVENTORIES, Entry, EntryState, Inventory, InventorySpec, MemberRef
-from unwind.deleting.builtin import BUILTIN
-from unwind.deleting.entering import Waiting
-from unwind.fleet.member import Member
-from unwind.installing.manifests import crds
+from unwind.deleters.attempt import Waiting
+from unwind.deleters.builtin import BUILTIN
+from unwind.deploy.helm_install import HOOK, Account, Deployed, Preview, deploy, preview
+from unwind.deploy.helm_uninstall import HelmReleases
+from unwind.deploy.owner_marks import Owner
+from unwind.helm import charts, releases
+from unwind.helm.charts import Chart
+from unwind.helm.program import Helm, HelmError
+from unwind.install.manifests import crds
+from unwind.inventory.inventories import Inventories
 from unwind.kube.errors import AlreadyExistsError, NotFoundError
 from unwind.local import building, tools
 from unwind.local.waiting import until, until_true
-from unwind.removing.inventories import Inventories
-from unwind.removing.removal import Removal
+from unwind.members.member import Member
+from unwind.removal.removal import Removal
 from unwind.testing.charts import ChartRepository
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
@@ -237,8 +230,8 @@ class Step:
         except NotFoundError:
             return None
 
-    async def releases(self, name: str) -> list[helm_releases.Revision]:
-        return await helm_releases.history(self.client, namespace=self.namespace, release=name)
+    async def releases(self, name: str) -> list[releases.Revision]:
+        return await releases.history(self.client, namespace=self.namespace, release=name)
 
 
 @asynccontextmanager
@@ -336,7 +329,7 @@ def entry_of_release(step: Step, name: str) -> Entry:
     return Entry(object=ref, resource="secrets", state=EntryState.INTENDED.value, source=source)
 
 
-def secret_of(revision: helm_releases.Revision, body: Object) -> Object:
+def secret_of(revision: releases.Revision, body: Object) -> Object:
     packed = base64.b64encode(base64.b64encode(gzip.compress(msgspec.json.encode(body)))).decode()
     name = f"sh.helm.release.v1.{body['name']}.v{body['version']}"
     labels = revision.secret["metadata"]["labels"] | {"status": body["info"]["status"], "version": str(body["version"])}

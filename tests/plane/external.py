@@ -12,13 +12,12 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import Finalizer
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from unwind.api.rights import Right
-from unwind.controllers.external.controller import ExternalResources
-from unwind.controllers.external.measures import Measures
-from unwind.deleting.builtin import BUILTIN
-from unwind.deleting.kinds import Kinds
-from unwind.deleting.outcomes import Again, Gone
-from unwind.deleting.registering import External
-from unwind.deleting.registry import Registry
+from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.outcomes import Again, Gone
+from unwind.deleters.registration import External, Kinds
+from unwind.deleters.registry import Registry
+from unwind.external.controller import ExternalResources
+from unwind.external.metrics import Measures
 from unwind.kube.absence import Presence, Sighting
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError
@@ -32,12 +31,12 @@ from unwind.testing.managers import manager_client
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from unwind.api.policies import DeletePolicy
+    from unwind.api.annotation_values import DeletePolicy
     from unwind.clock import Clock
-    from unwind.deleting.context import DeleteContext
-    from unwind.deleting.outcomes import Kept
-    from unwind.deleting.registering import Registration
-    from unwind.deleting.registry import Plugin
+    from unwind.deleters.context import DeleteContext
+    from unwind.deleters.outcomes import Kept
+    from unwind.deleters.registration import Registration
+    from unwind.deleters.registry import Plugin
     from unwind.kube.client import Client, Object
     from unwind.kube.fencing import Owner
 

@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.plane.external import Everything
+from unwind.addons import hook_rules
+from unwind.addons.caches import Caches
+from unwind.addons.chart_availability import Charts
+from unwind.addons.gate_source import SummaryGateSource
+from unwind.addons.profile_controller import Profiles
+from unwind.addons.summary_controller import Summaries
 from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import API_VERSION, Hook
-from unwind.controllers.addons.caches import Caches
-from unwind.controllers.addons.gate_source import SummaryGateSource
-from unwind.controllers.addons.profiles import Profiles
-from unwind.controllers.addons.summaries import Summaries
-from unwind.controllers.gating import ruling
-from unwind.controllers.gating.asking import Asking
-from unwind.controllers.gating.charting import Charts
-from unwind.deleting.builtin import BUILTIN
-from unwind.gating import protocol
-from unwind.gating.registry import Registry
+from unwind.capi import hook_protocol
+from unwind.capi.hook_handlers import Asking
+from unwind.capi.hook_registry import Registry
+from unwind.deleters.builtin import BUILTIN
 from unwind.kube.metrics import Metrics
-from unwind.metrics import new_registry
-from unwind.routes import Request
+from unwind.manager.health import new_registry
+from unwind.server.routes import Request
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
-    from unwind.addons.helm import Helm
+    from unwind.helm.program import Helm
     from unwind.hooks import Rule
     from unwind.kube.client import Client, Object
 
@@ -57,7 +57,7 @@ class Asked:
             "cluster": about | {"metadata": metadata, "spec": cluster.get("spec", {})},
             **fields,
         }
-        route = self._routes[protocol.path(hook)]
+        route = self._routes[hook_protocol.path(hook)]
         request = Request(
             method="POST", path=route.path, query="", headers={}, peer="", ends=time.monotonic() + route.timeout
         )
@@ -107,7 +107,7 @@ async def answering(
     ):
         caches = Caches(following, clock=clock)
         charts = Charts(helm)
-        builtin = ruling.builtin(caches, charts=charts, namespace="default")
+        builtin = hook_rules.builtin(caches, charts=charts, namespace="default")
         registry = Registry([*builtin, *more])
         source = SummaryGateSource(own, caches, namespace=home)
         asking = Asking(own, caches, source, namespace=home, registry=registry, hooks=Hook)

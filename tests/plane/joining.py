@@ -11,16 +11,16 @@ from prometheus_client import CollectorRegistry
 
 from tests.plane import profiles
 from tests.plane.external import Everything
+from unwind.addons.caches import Caches
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_EXECUTION_NAMESPACE
 from unwind.api.resources import NAMESPACES, SECRETS
 from unwind.api.rights import HOME
 from unwind.clock import SYSTEM
-from unwind.controllers.addons.caches import Caches
-from unwind.controllers.members.caches import MemberCaches
-from unwind.controllers.members.clusters import Clusters
-from unwind.fleet import joining
-from unwind.fleet.memberships import Wish
+from unwind.karmada import join
+from unwind.karmada.caches import MemberCaches
+from unwind.karmada.cluster_controller import Clusters
+from unwind.karmada.membership import Wish
 from unwind.kube.errors import ConflictError, NotFoundError, UnreachableError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from unwind.clock import Clock
+    from unwind.components import Part
     from unwind.kube.client import Client, Object
     from unwind.kube.kubeconfig import Connection
     from unwind.local.cluster import Cluster as LocalCluster
-    from unwind.parts import Part
 
 GROUPS = ("cluster.karmada.io", "work.karmada.io")
 
@@ -70,7 +70,7 @@ async def running(
 class Member:
     """A cluster that is joined under a name of its own, and what stands for it in the control plane."""
 
-    def __init__(self, client: Client, cluster: LocalCluster, name: str, joined: joining.Joined) -> None:
+    def __init__(self, client: Client, cluster: LocalCluster, name: str, joined: join.Joined) -> None:
         self.client = client
         """Of the control plane."""
         self.cluster = cluster
@@ -145,14 +145,14 @@ async def joined(
     """A cluster joined for one test. `via`: another way to it, such as a proxy, by which it is joined."""
     name = name or a_name()
     await prepare(cluster)
-    done = await joining.join(client, via or cluster.client, Wish(name=name, **wish))
+    done = await join.join(client, via or cluster.client, Wish(name=name, **wish))
     member = Member(client, cluster, name, done)
     try:
         yield member
     finally:
         await clear(client, name)
         home = await client.cluster_uid()
-        await joining.take_out(cluster.client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=home)
+        await join.take_out(cluster.client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=home)
 
 
 class Killed(BaseException):

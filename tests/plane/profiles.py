@@ -12,6 +12,10 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from tests.plane.external import Everything
+from unwind.addons.caches import Caches
+from unwind.addons.configuration_controller import Configurations
+from unwind.addons.profile_controller import Profiles
+from unwind.addons.summary_controller import Summaries
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
 from unwind.api.sveltos import (
     CLUSTER_CONFIGURATIONS,
@@ -22,12 +26,8 @@ from unwind.api.sveltos import (
     ClusterSummary,
 )
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory
-from unwind.controllers.addons.caches import Caches
-from unwind.controllers.addons.configurations import Configurations
-from unwind.controllers.addons.profiles import Profiles
-from unwind.controllers.addons.summaries import Summaries
-from unwind.deleting.builtin import BUILTIN
-from unwind.installing.manifests import crds
+from unwind.deleters.builtin import BUILTIN
+from unwind.install.manifests import crds
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from unwind.kube.metrics import Metrics
 from unwind.local import waiting
@@ -37,14 +37,14 @@ from unwind.testing.managers import manager_client
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
-    from unwind.addons.helm import Helm
     from unwind.api.resources import Resource
     from unwind.clock import Clock
+    from unwind.components import Part
+    from unwind.helm.program import Helm
     from unwind.kube.client import Client, Object
     from unwind.kube.fencing import Owner
     from unwind.local.cluster import Cluster
     from unwind.local.plane import Plane
-    from unwind.parts import Part
 
 KINDS = (
     CLUSTER_PROFILES,

@@ -23,7 +23,7 @@ from unwind.api.resources import (
 from unwind.concurrency import side_by_side
 from unwind.kube.errors import AlreadyExistsError, ApiError
 from unwind.local import tools, waiting
-from unwind.protecting.kinds import DEFINITION, KINDS, NAMESPACE
+from unwind.protection.kinds import DEFINITION, KINDS, NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.plane.protection_table import Row
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import Cluster
-    from unwind.protecting.kinds import Kind
+    from unwind.protection.kinds import Kind
 
 HOME = "unwind-system"
 MANAGER = f"system:serviceaccount:{HOME}:unwind"

@@ -12,10 +12,10 @@ from unwind.api.hooks import API_VERSION, Hook
 from unwind.api.meta import manifest
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.api.unwind import TEARDOWNS, Teardown
-from unwind.controllers.teardowns.signing import RecordKeys
-from unwind.gating import protocol
+from unwind.capi import hook_protocol
 from unwind.kube.errors import ApiError
 from unwind.local import capi, waiting
+from unwind.teardown.signatures import RecordKeys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -65,7 +65,7 @@ async def discovered(client: Client, *hooks: Hook, failure_policy: str = "Fail",
     """Play Cluster API, which has discovered us."""
     handlers = [
         {
-            "name": f"{protocol.handler(hook)}.{OURS}",
+            "name": f"{hook_protocol.handler(hook)}.{OURS}",
             "requestHook": {"apiVersion": API_VERSION, "hook": hook.value},
             "timeoutSeconds": 10,
             "failurePolicy": failure_policy,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.api.definitions import DEFINITIONS
+from unwind.api.annotation_values import VolumePolicy
+from unwind.api.crds import DEFINITIONS
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import OWNER_LABEL, Finalizer
-from unwind.api.policies import VolumePolicy
 from unwind.api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -23,13 +23,13 @@ from unwind.api.resources import (
 )
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, Inventory, InventorySpec, MemberRef
 from unwind.concurrency import side_by_side
-from unwind.deleting.builtin import BUILTIN
-from unwind.deleting.entering import Waiting
-from unwind.fleet.member import Member
+from unwind.deleters.attempt import Waiting
+from unwind.deleters.builtin import BUILTIN
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.local import waiting
-from unwind.removing.removal import Removal
+from unwind.members.member import Member
+from unwind.removal.removal import Removal
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
     from unwind.api.fields import Unknown
     from unwind.clock import Clock
+    from unwind.inventory.inventories import Inventories
     from unwind.kube.client import Client, Object
     from unwind.local.auditing import Entry as Audited
     from unwind.local.cluster import Cluster
     from unwind.local.plane import Plane
-    from unwind.removing.inventories import Inventories
 
 CLUSTER = ObjectRef(group="cluster.x-k8s.io", version="v1beta2", kind="Cluster", namespace="fleet", name="m", uid="m-1")
 

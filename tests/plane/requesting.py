@@ -13,6 +13,7 @@ import msgspec
 from tests.plane import profiles
 from tests.plane.removals import until_served
 from tests.plane.tearing import Everything
+from unwind.addons.caches import Caches
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
@@ -33,21 +34,19 @@ from unwind.api.unwind import TEARDOWNS, Cause, Teardown
 from unwind.cli.delete import delete
 from unwind.cli.plan import plan
 from unwind.clock import SYSTEM
-from unwind.controllers.addons.caches import Caches
-from unwind.controllers.teardowns.entitling import ACCESS_REVIEWS
-from unwind.controllers.teardowns.requested import Requested
-from unwind.controllers.teardowns.requesting import request, written
-from unwind.deleting.builtin import BUILTIN
-from unwind.installing.managers import alive
-from unwind.installing.requesting import REQUESTS
+from unwind.deleters.builtin import BUILTIN
+from unwind.install.rivals import alive
+from unwind.inventory.inventories import Inventories
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.local import waiting
-from unwind.metrics import new_registry
-from unwind.removing.inventories import Inventories
-from unwind.removing.shielded import refusals
+from unwind.manager.health import new_registry
+from unwind.protection.expected_refusals import refusals
+from unwind.teardown.manifests import REQUESTS
+from unwind.teardown.request_controller import Requested
+from unwind.teardown.requests import ACCESS_REVIEWS, request, written
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:

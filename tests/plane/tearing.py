@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.plane import profiles
+from unwind.addons.caches import Caches
+from unwind.addons.configuration_controller import Configurations
+from unwind.addons.profile_controller import Profiles
+from unwind.addons.step_source import SummarySteps
+from unwind.addons.summary_controller import Summaries
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, Finalizer
@@ -18,21 +23,16 @@ from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, EntryState, Inventory, InventorySpec, MemberRef, Teardown
-from unwind.controllers.addons.caches import Caches
-from unwind.controllers.addons.configurations import Configurations
-from unwind.controllers.addons.profiles import Profiles
-from unwind.controllers.addons.summaries import Summaries
-from unwind.controllers.addons.summary_steps import SummarySteps
-from unwind.controllers.revising import revise
-from unwind.controllers.teardowns.controller import Teardowns
-from unwind.deleting.builtin import BUILTIN
-from unwind.installing.install import install
+from unwind.capi.cluster_controller import Teardowns
+from unwind.deleters.builtin import BUILTIN
+from unwind.install.install import install
+from unwind.inventory.inventories import Inventories
 from unwind.kube import kubeconfig
 from unwind.kube.metrics import Metrics
+from unwind.kube.updates import revise
 from unwind.local.capi import create_cluster
 from unwind.local.waiting import until, until_absent
-from unwind.metrics import new_registry
-from unwind.removing.inventories import Inventories
+from unwind.manager.health import new_registry
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from unwind.clock import Clock
-    from unwind.controllers.teardowns.sources import FollowedSource
     from unwind.kube.client import Client, Object
     from unwind.kube.events import Recorder
     from unwind.kube.fencing import Owner
     from unwind.kube.kubeconfig import Connection
     from unwind.local.cluster import Cluster
     from unwind.local.plane import Plane
+    from unwind.teardown.step_sources import FollowedSource
 
 HOLD = "example.dev/hold"
 MEMBER = "member-1"

@@ -14,14 +14,9 @@ import pytest_asyncio
 import yaml
 
 from unwind.addons import policy_refs
-from unwind.addons.deploying import deploy
-from unwind.addons.marks import Owner
-from unwind.addons.pruning import prune
-from unwind.addons.rehearsing import rehearse
-from unwind.addons.reports import Outcome
+from unwind.api.annotation_values import VolumePolicy
 from unwind.api.meta import ObjectRef
 from unwind.api.names import ADOPTED_ANNOTATION, OWNER_LABEL, SVELTOS_HASH_ANNOTATION, SVELTOS_REASON_LABEL
-from unwind.api.policies import VolumePolicy
 from unwind.api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -34,25 +29,30 @@ from unwind.api.resources import (
 from unwind.api.rights import HOME, Right, Setting
 from unwind.api.sveltos import PolicyRef
 from unwind.api.unwind import TEARDOWNS, EntryState
-from unwind.deleting.builtin import BUILTIN
-from unwind.fleet.fleet import Fleet
-from unwind.fleet.member import Member
-from unwind.installing.install import install
+from unwind.deleters.builtin import BUILTIN
+from unwind.deploy.deployment import deploy
+from unwind.deploy.dry_run import rehearse
+from unwind.deploy.owner_marks import Owner
+from unwind.deploy.prune import prune
+from unwind.deploy.reports import Outcome
+from unwind.install.install import install
+from unwind.inventory.inventories import Inventories
+from unwind.inventory.writer import SealedError
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 from unwind.kube.transport import HttpTransport
 from unwind.local.waiting import until
-from unwind.removing.inventories import Inventories
-from unwind.removing.records import SealedError
-from unwind.removing.removal import Removal
+from unwind.members.member import Member
+from unwind.members.members import Fleet
+from unwind.removal.removal import Removal
 from unwind.testing.managers import granting, manager_client
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from unwind.addons.reports import Report
-    from unwind.addons.sources import Source
+    from unwind.deploy.manifests import Source
+    from unwind.deploy.reports import Report
     from unwind.kube.client import Object
     from unwind.kube.transport import Answer
     from unwind.local.cluster import Cluster

@@ -12,9 +12,9 @@ import pytest
 
 from tests.plane.test_install import HOME, command
 from tests.plane.test_run import running
+from unwind.addons.manifests import profile_rules
 from unwind.api.resources import VALIDATING_WEBHOOK_CONFIGURATIONS
 from unwind.api.sveltos import CLUSTER_PROFILES, PROFILES
-from unwind.installing.addons import profile_rules
 from unwind.kube.errors import AlreadyExistsError, ApiError
 
 if TYPE_CHECKING:

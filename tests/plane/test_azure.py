@@ -14,15 +14,15 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import AZURE_RESOURCE_ID_ANNOTATION, MEMO_ANNOTATION, Finalizer, Reason
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, Resource
 from unwind.api.rights import Right
-from unwind.azure.arm import connected
-from unwind.azure.end import ArmEnd
-from unwind.deleting.builtin import BUILTIN
-from unwind.deleting.context import DeleteContext
-from unwind.deleting.entering import Failed, Waiting, attempt, enter
-from unwind.deleting.memo import Memo, on_object
-from unwind.deleting.outcomes import Gone
-from unwind.deleting.registry import Registry, installed
-from unwind.deleting.resolver import Resolver
+from unwind.deleters.attempt import Failed, Waiting, attempt, enter
+from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.context import DeleteContext
+from unwind.deleters.memo import Memo, on_object
+from unwind.deleters.outcomes import Gone
+from unwind.deleters.references import Resolver
+from unwind.deleters.registry import Registry, installed
+from unwind.external.azure.arm import connected
+from unwind.external.azure.end import ArmEnd
 from unwind.kube.watches import Watches
 from unwind.local import waiting
 from unwind.testing.arm import Arm
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
-    from unwind.azure.arm import ArmClient
+    from unwind.external.azure.arm import ArmClient
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
 

@@ -29,7 +29,7 @@ from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, ConflictError, UnreachableError
 from unwind.kube.kubeconfig import Connection
-from unwind.kube.queue import Queue
+from unwind.kube.workqueue import Queue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,20 +11,17 @@ import pytest_asyncio
 
 from tests.plane.profiles import condition, config_map, feature
 from tests.plane.tearing import HOLD, Deployed, all_controllers, until_let_go
-from unwind.api import conditions
+from unwind.api import meta
 from unwind.api.capi import CLUSTERS
-from unwind.api.names import (
-    TAKE_ALONG_ANNOTATION,
-    Finalizer,
-)
+from unwind.api.names import TAKE_ALONG_ANNOTATION, Finalizer
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES
 from unwind.api.sveltos import CLUSTER_PROFILES, SVELTOS_CLUSTERS
 from unwind.api.unwind import Phase, Teardown
 from unwind.clock import SYSTEM
-from unwind.controllers.foreseeing import foresee
 from unwind.kube import kubeconfig
-from unwind.kube.naming import Named
+from unwind.kube.discovery import Named
 from unwind.local import waiting
+from unwind.preview.cluster import foresee
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -64,7 +61,7 @@ async def test_each_profile_gets_what_it_says(scene: Deployed, topology: bool) -
         await scene.cluster.delete()
         teardown = await scene.cluster.ended()
         assert teardown.phase is Phase.COMPLETE
-        assert conditions.is_true(teardown.status.conditions, "GateNotAvailable") is not topology
+        assert meta.is_true(teardown.status.conditions, "GateNotAvailable") is not topology
         assert {step.name.rpartition("-")[2]: step.state for step in teardown.status.steps} == {
             "leavepolicies": "Left",
             "removepolicies": "Removed",
@@ -207,7 +204,7 @@ async def test_a_profile_that_is_edited_during_a_teardown_does_not_change_it(sce
 
 
 def unreachable(teardown: Teardown) -> bool:
-    return conditions.is_true(teardown.status.conditions, "MemberUnreachable")
+    return meta.is_true(teardown.status.conditions, "MemberUnreachable")
 
 
 @pytest.mark.parametrize("behaviour", ["EnforceRemovePolicies", "RemovePolicies"])

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.plane.tearing import Deployed, all_controllers, until_let_go
-from unwind.api import conditions
+from unwind.api import meta as api_meta
 from unwind.api.names import DEADLINE_ANNOTATION, FORCE_RELEASE_ANNOTATION, ON_DEADLINE_ANNOTATION
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Phase
@@ -53,7 +53,7 @@ async def test_what_a_vanished_summary_left_is_held_until_a_person_decides(scene
     async with all_controllers(scene.client, scene.namespace):
         held = await scene.cluster.teardown(lambda it: it.phase is Phase.HELD, "held")
         assert held.spec.plan is None
-        said = conditions.find(held.status.conditions, "UnknownValue")
+        said = api_meta.find(held.status.conditions, "UnknownValue")
         assert said
         assert lost.name in said.message
     # Another process says the same.

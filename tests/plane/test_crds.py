@@ -13,11 +13,11 @@ import pytest_asyncio
 import yaml
 
 from unwind.api import karmada, sveltos, unwind
-from unwind.api.definitions import DEFINITIONS, Definition
+from unwind.api.crds import DEFINITIONS, Definition
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from unwind.api.rights import Setting
-from unwind.installing.install import established, install
+from unwind.install.install import established, install
 from unwind.kube.errors import ApiError
 
 if TYPE_CHECKING:

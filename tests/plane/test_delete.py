@@ -17,6 +17,7 @@ from tests.plane.dying import Life, mortal
 from tests.plane.removals import serve_finalizers
 from tests.plane.requesting import ANYTHING, HOLD, Command, Room, manager, policies, tidy, user
 from tests.plane.tearing import Everything
+from unwind.addons.caches import Caches
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.names import AGGREGATE_LABEL, DELETE_POLICY_ANNOTATION, DELETE_PROTECTION_LABEL, RESOURCE_ANNOTATION
 from unwind.api.resources import (
@@ -32,19 +33,18 @@ from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown
 from unwind.clock import SYSTEM
-from unwind.controllers.addons.caches import Caches
-from unwind.controllers.teardowns.requested import Requested
-from unwind.controllers.teardowns.requesting import written
-from unwind.deleting.builtin import BUILTIN
+from unwind.deleters.builtin import BUILTIN
 from unwind.errors import TimedOutError, UnwindError
-from unwind.installing.managers import alive
+from unwind.install.rivals import alive
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.local import waiting
-from unwind.metrics import new_registry
-from unwind.removing.shielded import refusals
+from unwind.manager.health import new_registry
+from unwind.protection.expected_refusals import refusals
+from unwind.teardown.request_controller import Requested
+from unwind.teardown.requests import written
 from unwind.testing.managers import granting, manager_client
 
 if TYPE_CHECKING:

@@ -11,15 +11,14 @@ import pytest
 from unwind.api import names
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, PODS
-from unwind.deleting.builtin import BUILTIN
-from unwind.deleting.deletion import Deletions
-from unwind.deleting.entering import Failed, Waiting
-from unwind.deleting.kinds import Kinds
-from unwind.deleting.memo import Memo, nowhere
-from unwind.deleting.outcomes import Gone, Kept
-from unwind.deleting.registering import Registration
-from unwind.deleting.registry import Registry
-from unwind.deleting.resolver import Resolver
+from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.deletion import Deletions
+from unwind.deleters.memo import Memo, nowhere
+from unwind.deleters.outcomes import Gone, Kept
+from unwind.deleters.references import Resolver
+from unwind.deleters.registration import Kinds, Registration
+from unwind.deleters.registry import Registry
 from unwind.kube.errors import NotFoundError
 from unwind.kube.watches import Watches
 from unwind.local.waiting import until
@@ -28,9 +27,8 @@ from unwind.testing.clock import StillClock
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from unwind.deleting.context import DeleteContext
-    from unwind.deleting.outcomes import Outcome
-    from unwind.deleting.protocol import DeleteFunc
+    from unwind.deleters.context import DeleteContext, DeleteFunc
+    from unwind.deleters.outcomes import Outcome
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
 

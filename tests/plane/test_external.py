@@ -10,17 +10,16 @@ import pytest
 import pytest_asyncio
 
 from tests.plane.external import Buckets, Store, define, external, grant, ready, running
+from unwind.api.annotation_values import DeletePolicy
 from unwind.api.names import DELETE_POLICY_ANNOTATION, MEMO_ANNOTATION, RECONCILE_POLICY_ANNOTATION, Finalizer
-from unwind.api.policies import DeletePolicy
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 from unwind.api.unwind import INVENTORIES, Inventory
 from unwind.clock import SYSTEM
-from unwind.deleting import ledger
-from unwind.deleting.kinds import Kinds
-from unwind.deleting.outcomes import Again, Gone, Kept, PermanentError, Severity, TransientError
-from unwind.deleting.registering import Registration
-from unwind.deleting.registry import Plugin
-from unwind.installing.manifests import crds
+from unwind.deleters.outcomes import Again, Gone, Kept, PermanentError, Severity, TransientError
+from unwind.deleters.registration import Kinds, Registration
+from unwind.deleters.registry import Plugin
+from unwind.install.manifests import crds
+from unwind.inventory import ledger
 from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError, ApiError, Status
 from unwind.kube.events import EVENTS
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from unwind.api.meta import ObjectRef
-    from unwind.deleting.context import DeleteContext
-    from unwind.deleting.protocol import DeleteFunc
+    from unwind.deleters.context import DeleteContext, DeleteFunc
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
 

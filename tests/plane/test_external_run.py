@@ -31,9 +31,9 @@ import os
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from unwind.deleting.kinds import Kinds
-from unwind.deleting.outcomes import Again, Gone
-from unwind.deleting.registering import External
+from unwind.deleters.registration import Kinds
+from unwind.deleters.outcomes import Again, Gone
+from unwind.deleters.registration import External
 from unwind.kube.absence import Presence, Sighting
 
 STORE = Path(os.environ["STORE"])

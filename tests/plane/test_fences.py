@@ -12,14 +12,14 @@ import pytest_asyncio
 from tests.plane import charting, joining, profiles, tearing, unjoining
 from tests.plane.delaying import Delay, delayed
 from tests.plane.profiles import config_map, running
-from unwind.addons import helm_releases
-from unwind.addons.helm import Helm
-from unwind.addons.helm_removing import HelmReleases
 from unwind.api.karmada import CLUSTERS, RemoveStrategy
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.clock import SYSTEM
+from unwind.deploy.helm_uninstall import HelmReleases
+from unwind.helm import releases
+from unwind.helm.program import Helm
 from unwind.kube.errors import AlreadyExistsError
 from unwind.kube.fencing import FencedError, Fences
 from unwind.local import building, tools, waiting
@@ -281,7 +281,7 @@ async def test_a_release_names_the_replica_that_works_on_it(
         owner = ObjectRef(group="helm.sh", version="v1", kind="Release", namespace=step.namespace, name="settings")
         assert await step.releaser.reserve(step.member, owner, owner=step.owner) == ""
         [revision] = await step.releases("settings")
-        assert (revision.release.status, revision.replica) == (helm_releases.Status.UNINSTALLING, "two")
+        assert (revision.release.status, revision.replica) == (releases.Status.UNINSTALLING, "two")
 
 
 async def test_nothing_is_written_for_a_lost_shard_by_whatever_it_started(plane: Plane, namespace: str) -> None:

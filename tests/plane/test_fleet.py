@@ -15,13 +15,13 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.sveltos import ClusterType
-from unwind.fleet import credentials
-from unwind.fleet.fleet import LINGER, Fleet
-from unwind.fleet.member import RECENT
-from unwind.fleet.targets import Target
 from unwind.kube import kubeconfig
 from unwind.kube.absence import Presence
 from unwind.kube.errors import NotFoundError, UnreachableError
+from unwind.members import credentials
+from unwind.members.member import RECENT
+from unwind.members.members import LINGER, Fleet
+from unwind.members.targets import Target
 from unwind.testing.clock import StillClock
 from unwind.testing.intercepting import Interceptor
 from unwind.testing.proxy import Proxy

@@ -21,23 +21,16 @@ from tests.plane.charting import (
     serving,
     stepping,
 )
-from unwind.addons import charts_values
-from unwind.addons.charts import Chart
-from unwind.addons.helm import HelmError
-from unwind.addons.helm_deploying import HelmConflictError, key_of
-from unwind.addons.helm_releases import Status
 from unwind.api.meta import ObjectRef
-from unwind.api.names import (
-    SVELTOS_TEMPLATE_ANNOTATION,
-)
-from unwind.api.resources import (
-    CONFIG_MAPS,
-    DEPLOYMENTS,
-    JOBS,
-    SECRETS,
-)
+from unwind.api.names import SVELTOS_TEMPLATE_ANNOTATION
+from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, SECRETS
 from unwind.api.sveltos import HelmChart, ValuesFrom
-from unwind.deleting.outcomes import TransientError
+from unwind.deleters.outcomes import TransientError
+from unwind.deploy.helm_install import HelmConflictError, key_of
+from unwind.helm import values
+from unwind.helm.charts import Chart
+from unwind.helm.program import HelmError
+from unwind.helm.releases import Status
 from unwind.local.waiting import until
 from unwind.testing.charts import ChartRepository, unpack
 
@@ -141,20 +134,20 @@ async def test_values_come_from_config_maps_and_secrets_in_their_order(plane: Pl
         ValuesFrom(kind="Secret", namespace=namespace, name="values"),
         ValuesFrom(kind="Secret", name="missing", optional=True),
     )
-    found = await charts_values.collect(client, HelmChart(values_from=refs), namespace=namespace)
+    found = await values.collect(client, HelmChart(values_from=refs), namespace=namespace)
     assert found == ("colour: '{{ blue }}'\nreplicas: 2", "colour: red", "colour: green")
     missing = HelmChart(values_from=(ValuesFrom(kind="ConfigMap", name="missing"),))
     with pytest.raises(TransientError, match=f"there is no ConfigMap {namespace}/missing"):
-        await charts_values.collect(client, missing, namespace=namespace)
+        await values.collect(client, missing, namespace=namespace)
     for text, why in (("[hush", "is no YAML"), ("hush", "is no mapping")):
         await client.patch(SECRETS, "values", {"stringData": {"c": text}}, namespace=namespace)
         with pytest.raises(TransientError, match=f"'c' of Secret {namespace}/values {why}") as failed:
-            await charts_values.collect(client, HelmChart(values_from=refs), namespace=namespace)
+            await values.collect(client, HelmChart(values_from=refs), namespace=namespace)
         assert "hush" not in str(failed.value)
     patch = {"metadata": {"annotations": {SVELTOS_TEMPLATE_ANNOTATION: "ok"}}}
     await client.patch(CONFIG_MAPS, "values", patch, namespace=namespace)
     with pytest.raises(TransientError, match="is a template"):
-        await charts_values.collect(client, HelmChart(values_from=refs[:1]), namespace=namespace)
+        await values.collect(client, HelmChart(values_from=refs[:1]), namespace=namespace)
 
 
 async def test_a_chart_touches_nothing_that_somebody_else_created(step: Step) -> None:

@@ -21,21 +21,11 @@ from tests.plane.charting import (
     serving,
     stepping,
 )
-from unwind.addons.helm_deploying import HelmConflictError
-from unwind.addons.helm_releases import Status
-from unwind.addons.helm_removing import HelmReleases, leave
-from unwind.api.names import (
-    DELETE_POLICY_ANNOTATION,
-)
-from unwind.api.resources import (
-    CONFIG_MAPS,
-    CUSTOM_RESOURCE_DEFINITIONS,
-    DEPLOYMENTS,
-    JOBS,
-    NAMESPACES,
-    PODS,
-    SECRETS,
-)
+from unwind.api.names import DELETE_POLICY_ANNOTATION
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, SECRETS
+from unwind.deploy.helm_install import HelmConflictError
+from unwind.deploy.helm_uninstall import HelmReleases, leave
+from unwind.helm.releases import Status
 from unwind.local.waiting import until, until_absent
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ import pytest
 import pytest_asyncio
 
 from tests.plane.charting import Step, serving, stepping
-from unwind.addons import helm_releases
-from unwind.addons.helm_deploying import HelmConflictError, ReleaseTakenError
-from unwind.addons.helm_releases import Status
 from unwind.api.names import CHART_TIER_LABEL, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, SECRETS, Resource
 from unwind.api.sveltos import DEFAULT_TIER
-from unwind.deleting.outcomes import TransientError
-from unwind.fleet.member import Member
+from unwind.deleters.outcomes import TransientError
+from unwind.deploy.helm_install import HelmConflictError, ReleaseTakenError
+from unwind.helm import releases
+from unwind.helm.releases import Status
 from unwind.kube.client import Client
+from unwind.members.member import Member
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -131,7 +131,7 @@ async def test_what_is_being_uninstalled_is_not_taken_over(first: Step, second: 
 async def test_who_reserves_in_the_moment_of_a_takeover_sees_whose_it_is(first: Step, second: Step) -> None:
     await first.deploy(first.chart("settings"))
     [revision] = await first.releases("settings")
-    await helm_releases.mark(first.client, revision, owner=second.owner, tier=LOWER)
+    await releases.mark(first.client, revision, owner=second.owner, tier=LOWER)
     release = next(one for one in map(first.releaser.release_of, (await first.entries()).values()) if one)
     assert await first.releaser.reserve(first.member, release, owner=first.owner) == second.owner
 

@@ -15,12 +15,12 @@ from tests.plane import profiles
 from tests.plane.hooking import answering
 from tests.plane.profiles import config_map
 from tests.plane.tearing import Deployed
-from unwind.addons.helm import Helm
 from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import Hook
 from unwind.api.names import KUBERNETES_VERSIONS_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, PROFILES
+from unwind.helm.program import Helm
 from unwind.hooks import rules
 from unwind.kube.client import Client
 from unwind.local import building, tools

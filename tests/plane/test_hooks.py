@@ -16,27 +16,26 @@ import pytest_asyncio
 
 from tests.plane import profiles
 from tests.plane.test_run import running
-from tests.unit.gating.asked import V1BETA1, V1BETA2, body, cluster, teardown
-from unwind import segments
+from tests.unit.capi.asked import V1BETA1, V1BETA2, body, cluster, teardown
+from unwind.addons.caches import Caches
+from unwind.addons.gate_source import SummaryGateSource
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import CLUSTER_UID_ANNOTATION, MEMBER_LABEL, OWNER_LABEL
 from unwind.api.resources import SECRETS
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, Inventory, InventorySpec, MemberRef
-from unwind.controllers.addons.caches import Caches
-from unwind.controllers.addons.gate_source import SummaryGateSource
-from unwind.controllers.gating.asking import Asking
-from unwind.controllers.teardowns.signing import RecordKeys
-from unwind.gating import protocol
-from unwind.gating.protocol import switched_on
-from unwind.gating.registry import Registry
-from unwind.installing.path_keys import NAME as PATHS
+from unwind.capi import hook_protocol
+from unwind.capi.hook_handlers import Asking
+from unwind.capi.hook_protocol import switched_on
+from unwind.capi.hook_registry import Registry
 from unwind.kube.client import Client
 from unwind.local.waiting import until_absent
-from unwind.serving import addresses
-from unwind.serving.listener import Listener
-from unwind.serving.secret import NAME
+from unwind.server import addresses, path_segments
+from unwind.server.certificate_secret import NAME
+from unwind.server.listener import Listener
+from unwind.server.path_keys import NAME as PATHS
+from unwind.teardown.signatures import RecordKeys
 from unwind.testing.managers import manager_client
 from unwind.testing.proxy import Proxy
 
@@ -142,7 +141,7 @@ class Caller:
 
     async def ask(self, it: Asked, hook: Hook = DELETE, *, version: str = V1BETA2, waits: str = "10s") -> Any:
         """What a hook is answered, which always is a Success."""
-        status, told = await self.post(protocol.path(hook), it.body(hook, version), waits=waits)
+        status, told = await self.post(hook_protocol.path(hook), it.body(hook, version), waits=waits)
         assert (status, told["kind"], told["status"]) == (200, f"{hook.value}Response", "Success")
         return told
 
@@ -211,9 +210,11 @@ async def test_cluster_api_discovers_over_tls_what_is_switched_on_and_is_answere
         trust = ssl.create_default_context(cadata=base64.b64decode(found["data"]["ca.crt"]).decode())
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
             key = base64.b64decode((await client.get(SECRETS, PATHS, namespace=home))["data"]["key"])
-            caller = Caller(f"https://{manager.addresses['https']}{segments.prefix(key, segments.HOOKS)}", session)
+            caller = Caller(
+                f"https://{manager.addresses['https']}{path_segments.prefix(key, path_segments.HOOKS)}", session
+            )
             discovery = json.dumps({"apiVersion": API_VERSION, "kind": "DiscoveryRequest"}).encode()
-            status, told = await caller.post(protocol.DISCOVERY_PATH, discovery)
+            status, told = await caller.post(hook_protocol.DISCOVERY_PATH, discovery)
             assert (status, told["status"]) == (200, "Success")
             assert [one["requestHook"]["hook"] for one in told["handlers"]] == [
                 "AfterControlPlaneInitialized",
@@ -232,7 +233,7 @@ async def test_cluster_api_discovers_over_tls_what_is_switched_on_and_is_answere
                 if hook is not DELETE:
                     assert (await caller.ask(asked, hook)).get("retryAfterSeconds", 0) == 0
             for sent in (b"", b"not json", b"{}", asked.body(Hook.BEFORE_CLUSTER_CREATE)):
-                status, told = await caller.post(protocol.path(DELETE), sent)
+                status, told = await caller.post(hook_protocol.path(DELETE), sent)
                 assert (status, told["reason"]) == (400, "BadRequest")
                 assert "BeforeClusterDeleteRequest" in told["message"]
             assert (await caller.post(f"/{API_VERSION}/beforeclusterdelete/another", asked.body()))[0] == 404

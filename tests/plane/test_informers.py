@@ -14,10 +14,10 @@ import pytest
 from tests.plane.test_plane import delete, manifest
 from unwind.api.meta import ObjectMeta
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, Resource
-from unwind.kube import views
+from unwind.kube import decoding
 from unwind.kube.client import Client
+from unwind.kube.decoding import Key
 from unwind.kube.informers import Informer
-from unwind.kube.views import Key
 from unwind.local import components
 from unwind.testing.proxy import Proxy
 
@@ -80,7 +80,7 @@ async def change(cluster: Cluster, name: str, namespace: str, value: str) -> Non
     await cluster.client.patch(CONFIG_MAPS, name, {"data": {"key": value}}, namespace=namespace)
 
 
-@pytest.mark.parametrize("view", [views.raw, views.metadata])
+@pytest.mark.parametrize("view", [decoding.raw, decoding.metadata])
 async def test_what_is_there_and_what_changes_is_told_once_and_in_order(
     plane: Plane, namespace: str, view: Callable[[Resource], Any]
 ) -> None:
@@ -101,7 +101,7 @@ async def test_a_typed_informer_has_values_and_indexes(plane: Plane, namespace: 
     cluster = plane.management
     informer = Informer(
         cluster.client,
-        views.typed(CONFIG_MAPS, ConfigMap),
+        decoding.typed(CONFIG_MAPS, ConfigMap),
         namespace=namespace,
         indexes={"colour": lambda it: [it.data["colour"]] if "colour" in it.data else []},
     )
@@ -121,7 +121,7 @@ async def test_an_object_that_cannot_be_read_is_named_and_stops_nobody(plane: Pl
         data: dict[str, Literal["good"]] = {}
 
     cluster = plane.management
-    informer = Informer(cluster.client, views.typed(CONFIG_MAPS, Strict), namespace=namespace)
+    informer = Informer(cluster.client, decoding.typed(CONFIG_MAPS, Strict), namespace=namespace)
     await create(cluster, "from-the-start", namespace, key="bad")
     async with following(informer):
         await create(cluster, "turning", namespace, key="good")
@@ -140,7 +140,7 @@ async def test_a_list_in_many_pages_is_whole(plane: Plane, namespace: str) -> No
     async with asyncio.TaskGroup() as group:
         for number in range(1100):
             group.create_task(create(cluster, f"many-{number}", namespace))
-    informer = Informer(cluster.client, views.metadata(CONFIG_MAPS), namespace=namespace)
+    informer = Informer(cluster.client, decoding.metadata(CONFIG_MAPS), namespace=namespace)
     async with following(informer) as log:
         assert len(informer.cache) >= 1100
         assert len(log.told) == len(set(log.told))
@@ -149,7 +149,7 @@ async def test_a_list_in_many_pages_is_whole(plane: Plane, namespace: str) -> No
 async def test_a_connection_that_breaks_loses_and_doubles_nothing(plane: Plane, namespace: str) -> None:
     cluster = plane.management
     async with through_proxy(cluster) as (client, proxy):
-        informer = Informer(client, views.raw(CONFIG_MAPS), namespace=namespace)
+        informer = Informer(client, decoding.raw(CONFIG_MAPS), namespace=namespace)
         async with following(informer) as log:
             await create(cluster, "before", namespace)
             await until(lambda: Key(namespace, "before") in informer.cache)
@@ -166,7 +166,7 @@ async def test_a_connection_that_breaks_loses_and_doubles_nothing(plane: Plane, 
 async def test_a_watch_that_goes_silent_is_noticed(plane: Plane, namespace: str) -> None:
     cluster = plane.management
     async with through_proxy(cluster) as (client, proxy):
-        informer = Informer(client, views.raw(CONFIG_MAPS), namespace=namespace, silence=1.0)
+        informer = Informer(client, decoding.raw(CONFIG_MAPS), namespace=namespace, silence=1.0)
         async with following(informer):
             await create(cluster, "before", namespace)
             await until(lambda: Key(namespace, "before") in informer.cache)
@@ -183,7 +183,7 @@ async def test_a_watch_that_goes_silent_is_noticed(plane: Plane, namespace: str)
 async def test_an_api_server_killed_and_restarted_loses_and_doubles_nothing(fresh_member: Cluster) -> None:
     cluster = fresh_member
     await cluster.create_namespace("here")
-    informer = Informer(cluster.client, views.raw(CONFIG_MAPS), namespace="here")
+    informer = Informer(cluster.client, decoding.raw(CONFIG_MAPS), namespace="here")
     async with following(informer) as log:
         await create(cluster, "before", "here")
         await until(lambda: Key("here", "before") in informer.cache)
@@ -201,7 +201,7 @@ async def test_what_happened_before_a_compaction_is_learned_from_the_list(plane:
     for name in ("same", "changed", "gone", "replaced"):
         await create(cluster, name, "here")
     async with through_proxy(cluster) as (client, proxy):
-        informer = Informer(client, views.raw(CONFIG_MAPS), namespace="here")
+        informer = Informer(client, decoding.raw(CONFIG_MAPS), namespace="here")
         async with following(informer) as log:
             await until(lambda: len(informer.cache) == 5)
             proxy.close()
@@ -230,7 +230,7 @@ async def test_what_happened_before_a_compaction_is_learned_from_the_list(plane:
 async def test_a_kind_that_is_not_installed_yet_is_waited_for(plane: Plane, namespace: str) -> None:
     cluster, group = plane.management, f"{namespace}.example.com"
     widgets = Resource(group, "v1", "widgets", "Widget")
-    informer = Informer(cluster.client, views.raw(widgets))
+    informer = Informer(cluster.client, decoding.raw(widgets))
     async with asyncio.TaskGroup() as tasks:
         following_it = tasks.create_task(informer.run())
         await asyncio.sleep(0.3)

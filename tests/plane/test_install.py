@@ -16,7 +16,7 @@ import yaml
 
 from unwind.api import names, sveltos, unwind
 from unwind.api.capi import EXTENSION_CONFIGS
-from unwind.api.definitions import DEFINITIONS
+from unwind.api.crds import DEFINITIONS
 from unwind.api.resources import (
     API_SERVICES,
     CONFIG_MAPS,
@@ -32,8 +32,8 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.api.rights import Setting
-from unwind.installing.install import established
-from unwind.installing.manifests import called, manifests, resource_of
+from unwind.install.install import established
+from unwind.install.manifests import called, manifests, resource_of
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.testing.managers import expecting_refusals

@@ -27,13 +27,15 @@ from unwind.api.resources import (
 )
 from unwind.cli.join import join as cli_join
 from unwind.errors import UnwindError
-from unwind.fleet import credentials, joining, targets, tokens
-from unwind.fleet.fleet import Fleet
-from unwind.fleet.memberships import Wish, account, role
-from unwind.installing.manifests import crds
+from unwind.install.manifests import crds
+from unwind.karmada import join as karmada_join
+from unwind.karmada import tokens
+from unwind.karmada.membership import Wish, account, role
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
 from unwind.local import waiting
+from unwind.members import credentials, targets
+from unwind.members.members import Fleet
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -68,7 +70,7 @@ async def name(plane: Plane, client: Client) -> AsyncIterator[str]:
     yield name
     await clear(client, name)
     home = await client.cluster_uid()
-    await joining.take_out(plane.members["member-1"].client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=home)
+    await karmada_join.take_out(plane.members["member-1"].client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=home)
 
 
 async def join(plane: Plane, name: str, *more: str) -> Told:
@@ -178,10 +180,10 @@ async def test_of_two_who_join_a_cluster_at_once_under_two_names_one_succeeds(
 ) -> None:
     names = [a_name(), a_name()]
     ended = await asyncio.gather(
-        *(joining.join(client, member.client, Wish(name=name)) for name in names), return_exceptions=True
+        *(karmada_join.join(client, member.client, Wish(name=name)) for name in names), return_exceptions=True
     )
     try:
-        [joined] = [one for one in ended if isinstance(one, joining.Joined)]
+        [joined] = [one for one in ended if isinstance(one, karmada_join.Joined)]
         [refused] = [one for one in ended if isinstance(one, UnwindError)]
         assert f"already joined as {joined.name}" in str(refused)
         [other] = set(names) - {joined.name}
@@ -190,7 +192,9 @@ async def test_of_two_who_join_a_cluster_at_once_under_two_names_one_succeeds(
     finally:
         for name in names:
             await clear(client, name)
-            await joining.take_out(member.client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=await client.cluster_uid())
+            await karmada_join.take_out(
+                member.client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=await client.cluster_uid()
+            )
 
 
 @pytest.mark.parametrize(
@@ -271,7 +275,7 @@ async def test_whichever_write_fails_it_is_taken_back_or_gone_on_with(
         write += 1
         async with failing(plane, write, how) as (home, there):
             try:
-                await joining.join(home, there, Wish(name=name, remove_strategy=RemoveStrategy.REQUIRED))
+                await karmada_join.join(home, there, Wish(name=name, remove_strategy=RemoveStrategy.REQUIRED))
                 ended = "joined"
             except UnwindError as error:
                 ended = str(error)
@@ -294,7 +298,9 @@ async def test_whichever_write_fails_it_is_taken_back_or_gone_on_with(
         assert secret["metadata"]["ownerReferences"][0]["uid"] == it.metadata.uid
     finally:
         await clear(client, name)
-        await joining.take_out(member.client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=await client.cluster_uid())
+        await karmada_join.take_out(
+            member.client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=await client.cluster_uid()
+        )
 
 
 async def test_a_token_that_serves_no_longer_is_another_one_after_joining_again(
@@ -311,19 +317,19 @@ async def test_a_token_that_serves_no_longer_is_another_one_after_joining_again(
 async def test_our_end_is_taken_out_and_nothing_of_others(client: Client, member: LocalCluster) -> None:
     name, home = a_name(), await client.cluster_uid()
     namespace = f"{name}-home"
-    await joining.join(client, member.client, Wish(name=name, namespace=namespace))
+    await karmada_join.join(client, member.client, Wish(name=name, namespace=namespace))
     try:
-        assert await joining.take_out(member.client, name, namespace, joined_to="another") == []
+        assert await karmada_join.take_out(member.client, name, namespace, joined_to="another") == []
         note = await member.client.create(CONFIG_MAPS, body(CONFIG_MAPS, "note", namespace))
         binding = await member.client.get(CLUSTER_ROLE_BINDINGS, role(name))
         assert binding["metadata"]["labels"][JOINED_LABEL] == home
         # Somebody has made the role theirs.
         await member.client.patch(CLUSTER_ROLES, role(name), {"metadata": {"labels": {JOINED_LABEL: None}}})
-        gone = await joining.take_out(member.client, name, namespace, joined_to=home)
+        gone = await karmada_join.take_out(member.client, name, namespace, joined_to=home)
         assert gone == [f"ClusterRoleBinding {role(name)}", f"ServiceAccount {namespace}/{account(name)}"]
         await member.client.delete(CONFIG_MAPS, "note", uid=note["metadata"]["uid"], namespace=namespace)
-        assert await joining.take_out(member.client, name, namespace, joined_to=home) == [f"Namespace {namespace}"]
-        assert await joining.take_out(member.client, "never", "nowhere", joined_to=home) == []
+        assert await karmada_join.take_out(member.client, name, namespace, joined_to=home) == [f"Namespace {namespace}"]
+        assert await karmada_join.take_out(member.client, "never", "nowhere", joined_to=home) == []
     finally:
         await clear(client, name)
 
@@ -339,7 +345,7 @@ async def test_where_the_field_is_not_served_an_annotation_says_it(
     called, name = made["metadata"]["name"], a_name()
     try:
         await waiting.until_true(member.client, CUSTOM_RESOURCE_DEFINITIONS, called, "Established")
-        await joining.join(member.client, client, Wish(name=name, remove_strategy=RemoveStrategy.REQUIRED))
+        await karmada_join.join(member.client, client, Wish(name=name, remove_strategy=RemoveStrategy.REQUIRED))
         it = await member.client.get(CLUSTERS, name, type=Cluster)
         assert it.spec.remove_strategy is None
         assert it.metadata.annotations[REMOVE_STRATEGY_ANNOTATION] == "Required"
@@ -347,4 +353,6 @@ async def test_where_the_field_is_not_served_an_annotation_says_it(
     finally:
         await member.client.delete(CUSTOM_RESOURCE_DEFINITIONS, called, uid=made["metadata"]["uid"])
         await waiting.until_absent(member.client, CUSTOM_RESOURCE_DEFINITIONS, called)
-        await joining.take_out(client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=await member.client.cluster_uid())
+        await karmada_join.take_out(
+            client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=await member.client.cluster_uid()
+        )

@@ -10,13 +10,7 @@ from unwind.api.names import MANAGER_USER_AGENT
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES
 from unwind.api.rights import Right
 from unwind.kube.errors import ApiError
-from unwind.testing.managers import (
-    expecting_refusals,
-    granting,
-    manager_client,
-    manager_connection,
-    manager_user,
-)
+from unwind.testing.managers import expecting_refusals, granting, manager_client, manager_connection, manager_user
 
 if TYPE_CHECKING:
     from unwind.kube.client import Client, Object

@@ -15,21 +15,21 @@ import pytest_asyncio
 from tests.plane import joining as fixtures
 from tests.plane.joining import Failing, Killed, Member, a_name, clear, joined, running
 from tests.plane.test_install import body
+from unwind.addons.manifests import ADDONS
 from unwind.api import rights
-from unwind.api.conditions import find
 from unwind.api.karmada import CLUSTERS, Cluster
+from unwind.api.meta import find
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_NOT_READY_TAINT, Finalizer
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS
-from unwind.fleet import joining, tokens
-from unwind.fleet.memberships import Wish, account
-from unwind.installing.addons import ADDONS
-from unwind.installing.contributions import MACHINERY
-from unwind.installing.members import MEMBERS
-from unwind.installing.records import RECORDS
+from unwind.install.register import MACHINERY
+from unwind.karmada import join, tokens
+from unwind.karmada.manifests import MEMBERS
+from unwind.karmada.membership import Wish, account
 from unwind.kube.client import Client
 from unwind.kube.events import EVENTS
 from unwind.kube.kubeconfig import Token
 from unwind.local import waiting
+from unwind.teardown.manifests import RECORDS
 from unwind.testing.clock import START, StillClock
 from unwind.testing.managers import manager_connection
 from unwind.testing.proxy import Proxy
@@ -273,7 +273,7 @@ async def test_a_token_that_is_refused_is_replaced_while_the_one_before_still_se
         async with running(client):
             it = await member.until(says("ClusterNotReachable"))
             assert "refused access" in message(it)
-            await joining.join(client, cluster.client, Wish(name=member.name))
+            await join.join(client, cluster.client, Wish(name=member.name))
             await member.until(says("ClusterReady"), "Ready")
 
 

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from tests.plane.external import Everything
 from tests.plane.profiles import under_way
 from tests.plane.registering import until_refused
+from unwind.addons.manifests import profile_rules
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import OWNER_LABEL, EventReason
 from unwind.api.resources import (
@@ -34,20 +35,18 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import HOME, Setting
 from unwind.api.unwind import INVENTORIES, Entry, Inventory, InventorySpec, MemberRef
-from unwind.controllers.protecting.keeping import Keeper
-from unwind.controllers.protecting.telling import Restored
-from unwind.installing.addons import profile_rules
-from unwind.installing.addressing import CERTIFICATE, REGISTRATION
-from unwind.installing.guarding import kinds_name
-from unwind.installing.install import install
-from unwind.installing.manifests import policies
-from unwind.installing.registration import cluster_rules
+from unwind.capi.manifests import cluster_rules
+from unwind.install.install import install
+from unwind.install.manifests import policies
+from unwind.install.own_objects import kinds_name
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.metrics import Metrics
 from unwind.local import tools, waiting
-from unwind.protecting.keeping import mended
+from unwind.protection.controller import Keeper, mended
+from unwind.protection.webhook import Restored
+from unwind.server.identity import CERTIFICATE, REGISTRATION
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:

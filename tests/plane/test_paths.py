@@ -16,7 +16,7 @@ import pytest
 from tests.plane.registering import HOME, OURS, create_cluster, serve
 from tests.plane.test_install import absent, command
 from tests.plane.test_run import running
-from unwind import segments
+from unwind.addons.manifests import PROFILES_PATH, profile_rules
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.hooks import API_VERSION
 from unwind.api.names import DELETION_REQUESTED_BY_ANNOTATION
@@ -26,13 +26,13 @@ from unwind.api.resources import (
     SECRETS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
-from unwind.gating import protocol
-from unwind.installing.addons import PROFILES_PATH, profile_rules
-from unwind.installing.addressing import REGISTRATION
-from unwind.installing.path_keys import NAME
-from unwind.installing.registration import CLUSTERS_PATH, cluster_rules
+from unwind.capi import hook_protocol
+from unwind.capi.manifests import CLUSTERS_PATH, cluster_rules
 from unwind.local.waiting import until
-from unwind.serving.secret import NAME as CERTIFICATE
+from unwind.server import path_segments
+from unwind.server.certificate_secret import NAME as CERTIFICATE
+from unwind.server.identity import REGISTRATION
+from unwind.server.path_keys import NAME
 
 if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
@@ -74,13 +74,13 @@ async def _registered(client: Client) -> dict[str, str]:
     return {
         PROFILES_PATH: profiles["webhooks"][0]["clientConfig"]["url"],
         CLUSTERS_PATH: clusters["webhooks"][0]["clientConfig"]["url"],
-        segments.HOOKS: extension["spec"]["clientConfig"]["url"],
+        path_segments.HOOKS: extension["spec"]["clientConfig"]["url"],
     }
 
 
 async def _until_registered(client: Client, address: str, key: bytes) -> None:
-    paths = {PROFILES_PATH: PROFILES_PATH, CLUSTERS_PATH: CLUSTERS_PATH, segments.HOOKS: ""}
-    wanted = {path: f"{address}{segments.prefix(key, path)}{rest}" for path, rest in paths.items()}
+    paths = {PROFILES_PATH: PROFILES_PATH, CLUSTERS_PATH: CLUSTERS_PATH, path_segments.HOOKS: ""}
+    wanted = {path: f"{address}{path_segments.prefix(key, path)}{rest}" for path, rest in paths.items()}
     found: dict[str, str] = {}
     try:
         async with asyncio.timeout(30):
@@ -118,21 +118,21 @@ async def test_only_a_caller_who_knows_the_path_is_answered_and_the_path_can_be_
 
             key = await _key(client)
             foreign = (b"another key", key + b"!", b"")
-            wrong = [segments.prefix(one, CLUSTERS_PATH) for one in foreign]
-            wrong += ["/", f"/{segments.segment(key, CLUSTERS_PATH)}/x", segments.prefix(key, PROFILES_PATH)]
+            wrong = [path_segments.prefix(one, CLUSTERS_PATH) for one in foreign]
+            wrong += ["/", f"/{path_segments.segment(key, CLUSTERS_PATH)}/x", path_segments.prefix(key, PROFILES_PATH)]
             for prefix in wrong:
                 assert (await post(prefix + CLUSTERS_PATH, _deletion(cluster, "alice")))[0] == 404
             discovery = json.dumps({"apiVersion": API_VERSION, "kind": "DiscoveryRequest"}).encode()
-            assert (await post(protocol.DISCOVERY_PATH, discovery))[0] == 404
+            assert (await post(hook_protocol.DISCOVERY_PATH, discovery))[0] == 404
             assert await noted() == ""
-            hooks = segments.prefix(key, segments.HOOKS)
-            assert (await post(hooks + protocol.DISCOVERY_PATH, discovery))[1]["status"] == "Success"
-            mine = segments.prefix(key, CLUSTERS_PATH)
+            hooks = path_segments.prefix(key, path_segments.HOOKS)
+            assert (await post(hooks + hook_protocol.DISCOVERY_PATH, discovery))[1]["status"] == "Success"
+            mine = path_segments.prefix(key, CLUSTERS_PATH)
             assert (await post(mine + CLUSTERS_PATH, _deletion(cluster, "bob")))[1]["response"]["allowed"] is True
             assert await noted() == "bob"
 
             # As an installation of an older version left it, or what somebody applied from a dry run.
-            for prefix in ("", f"/{segments.PLACEHOLDER}"):
+            for prefix in ("", f"/{path_segments.PLACEHOLDER}"):
                 for resource, name, path in (
                     (VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(HOME), PROFILES_PATH),
                     (MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(HOME), CLUSTERS_PATH),
@@ -158,7 +158,7 @@ async def test_only_a_caller_who_knows_the_path_is_answered_and_the_path_can_be_
             assert second != key
             await _until_registered(client, address, second)
             for one in (second, key):
-                prefix = segments.prefix(one, CLUSTERS_PATH)
+                prefix = path_segments.prefix(one, CLUSTERS_PATH)
                 async with asyncio.timeout(30):
                     while (await post(prefix + CLUSTERS_PATH, _deletion(cluster, "carol")))[0] != 200:
                         await asyncio.sleep(0.05)
@@ -168,14 +168,14 @@ async def test_only_a_caller_who_knows_the_path_is_answered_and_the_path_can_be_
             third = await _key(client)
             await _until_registered(client, address, third)
             for one, status in ((third, 200), (second, 200), (key, 404)):
-                prefix = segments.prefix(one, CLUSTERS_PATH)
+                prefix = path_segments.prefix(one, CLUSTERS_PATH)
                 assert (await post(prefix + CLUSTERS_PATH, _deletion(cluster, "carol")))[0] == status
         _, metrics = await manager.probe("/metrics")
         assert await manager.stop() == 0
 
     kept = await client.get(CONFIG_MAPS, REGISTRATION, namespace=HOME)
     dry = await command(fresh_member, "install", "--url", address, "--dry-run")
-    assert segments.PLACEHOLDER in dry.out
+    assert path_segments.PLACEHOLDER in dry.out
     for told in (json.dumps(manager.logged), metrics, json.dumps(kept["data"]), dry.out):
         assert not re.search(r"[0-9a-f]{64}", told)
     assert [entry for entry in fresh_member.audit.entries(user=MANAGER) if entry.code == 403] == []

@@ -12,8 +12,8 @@ import pytest
 from unwind import Gone, Kept
 from unwind.api import names
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, PODS, STATEFUL_SETS
-from unwind.deleting.builtin import BUILTIN, SCALE_TO_ZERO
-from unwind.deleting.kubernetes import KubernetesEnd
+from unwind.deleters.builtin import BUILTIN, SCALE_TO_ZERO
+from unwind.deleters.kubernetes import KubernetesEnd
 from unwind.kube.errors import NotFoundError
 from unwind.kube.watches import Watches
 from unwind.testing import World, prove_idempotent
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from unwind.api.resources import Resource
-    from unwind.deleting.context import DeleteContext
+    from unwind.deleters.context import DeleteContext
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
 

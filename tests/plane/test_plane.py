@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from unwind.api.resources import (
-    CONFIG_MAPS,
-    DEPLOYMENTS,
-    JOBS,
-    NAMESPACES,
-    PODS,
-    SECRETS,
-    SERVICES,
-    Resource,
-)
+from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
 from unwind.kube.client import Client, Object
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 from unwind.kube.kubeconfig import Connection

@@ -32,8 +32,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from unwind import Again, Gone, TransientError, deleter
-from unwind.deleting.kinds import Kinds
-from unwind.deleting.registering import External
+from unwind.deleters.registration import Kinds
+from unwind.deleters.registration import External
 from unwind.kube.absence import Presence, Sighting
 
 STORE = Path(os.environ["STORE"])

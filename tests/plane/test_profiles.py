@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from tests.plane.charting import SETTINGS, VALUES
 from tests.plane.profiles import Scene, condition, config_map, feature, install, message, playing, running
-from unwind.addons.helm import Helm
+from unwind.addons.manifests import ADDONS
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import OWNER_LABEL, Finalizer
 from unwind.api.resources import (
@@ -31,14 +31,14 @@ from unwind.api.sveltos import (
 )
 from unwind.api.unwind import INVENTORIES, TEARDOWNS
 from unwind.clock import SYSTEM
-from unwind.installing.addons import ADDONS
-from unwind.installing.contributions import MACHINERY
-from unwind.installing.records import RECORDS
+from unwind.helm.program import Helm
+from unwind.install.register import MACHINERY
+from unwind.inventory.inventories import Inventories
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.local import building, tools, waiting
 from unwind.local.capi import create_cluster
-from unwind.removing.inventories import Inventories
+from unwind.teardown.manifests import RECORDS
 from unwind.testing.charts import pack, unpack
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     Resource,
 )
-from unwind.installing import protection
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.local import waiting
+from unwind.protection import manifests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -53,7 +53,7 @@ async def cluster(plane: Plane) -> AsyncIterator[Cluster]:
     client = member.client
     await define(client, definition(GIZMOS.group, GIZMOS.kind, GIZMOS.plural, "v1"))
     await member.create_namespace(ROOM)
-    policies, bindings = protection.policy_objects(HOME)
+    policies, bindings = manifests.policy_objects(HOME)
     for policy in policies:
         await client.apply(VALIDATING_ADMISSION_POLICIES, policy)
     for binding in bindings:
@@ -258,7 +258,7 @@ async def test_protect_takes_any_kind_and_refuses_what_the_label_would_not_prote
     await client.create(SLICES, named(SLICES, "copy", ROOM, addressType="IPv4", endpoints=[]))
     refusal = (await command(cluster, "protect", "endpointslice/copy", "-n", ROOM)).refusal
     assert "an EndpointSlice" in refusal or "a EndpointSlice cannot be protected" in refusal
-    name = protection.policy_name("any-kind", HOME)
+    name = manifests.policy_name("any-kind", HOME)
     refusal = (await command(cluster, "protect", f"validatingadmissionpolicy/{name}")).refusal
     assert "the API server asks no admission policy about" in refusal
     assert "restrict with RBAC who may delete it" in refusal

@@ -19,15 +19,14 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
-from unwind.controllers.protecting.keeping import Keeper
+from unwind.components import Mode
 from unwind.errors import UnwindError
-from unwind.installing import protection
 from unwind.kube.client import Client
 from unwind.kube.metrics import Metrics
 from unwind.kube.transport import Answer, HttpTransport
 from unwind.local import waiting
-from unwind.protecting.keeping import mended
-from unwind.protecting.modes import Mode
+from unwind.protection import manifests
+from unwind.protection.controller import Keeper, mended
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(400)
 
 AUTHORITY = "Y2E="
-CONFIGURATION = protection.protection_rules(HOME)
-POLICIES, BINDINGS = ({one["metadata"]["name"]: one for one in objects} for objects in protection.policy_objects(HOME))
+CONFIGURATION = manifests.protection_rules(HOME)
+POLICIES, BINDINGS = ({one["metadata"]["name"]: one for one in objects} for objects in manifests.policy_objects(HOME))
 
 
 class Old(HttpTransport):
@@ -186,7 +185,7 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
         await until_all_there(client)
     assert (await command(fresh_member, "uninstall", "--yes")).code == 0
     for resource, name in (
-        *((VALIDATING_ADMISSION_POLICIES, name) for name in (*POLICIES, *protection.retired(HOME))),
+        *((VALIDATING_ADMISSION_POLICIES, name) for name in (*POLICIES, *manifests.retired(HOME))),
         *((VALIDATING_ADMISSION_POLICY_BINDINGS, name) for name in BINDINGS),
         (VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION),
     ):
@@ -195,7 +194,7 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
 
 async def replaces_policies_of_earlier_builds(cluster: Cluster) -> None:
     """Their bindings are deleted once everything that protects now is there; what is left of them does nothing."""
-    client, [name] = cluster.client, sorted(protection.retired(HOME))
+    client, [name] = cluster.client, sorted(manifests.retired(HOME))
     mark = {"labels": {MANAGED_BY_LABEL: MANAGED_BY_UNWIND}}
     for resource, like in (
         (VALIDATING_ADMISSION_POLICIES, next(iter(POLICIES.values()))),
@@ -220,8 +219,8 @@ async def replaces_policies_of_earlier_builds(cluster: Cluster) -> None:
 async def comes_back(client: Client) -> None:
     """Whatever of it somebody deletes."""
     for resource, name in (
-        (VALIDATING_ADMISSION_POLICIES, protection.policy_name("replicas", HOME)),
-        (VALIDATING_ADMISSION_POLICY_BINDINGS, protection.policy_name("contents", HOME)),
+        (VALIDATING_ADMISSION_POLICIES, manifests.policy_name("replicas", HOME)),
+        (VALIDATING_ADMISSION_POLICY_BINDINGS, manifests.policy_name("contents", HOME)),
         (VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION),
     ):
         found = await client.get(resource, name)
@@ -232,7 +231,7 @@ async def comes_back(client: Client) -> None:
 
 async def is_put_right(client: Client) -> None:
     """Whatever of it somebody weakens; what others have to say of it stays."""
-    name = protection.policy_name("always-or-nothing", HOME)
+    name = manifests.policy_name("always-or-nothing", HOME)
     never = {"name": "never", "expression": "false"}
     nowhere = {"namespaceSelector": {"matchLabels": {"no": "where"}}}
     for resource, wanted, patch in (

@@ -38,10 +38,10 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     Resource,
 )
-from unwind.installing import protection
 from unwind.kube.errors import ApiError
 from unwind.local import waiting
-from unwind.protecting.keeping import mended
+from unwind.protection import manifests
+from unwind.protection.controller import mended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,7 +62,7 @@ async def protected(plane: Plane) -> AsyncIterator[Cluster]:
     member = await plane.add_member(f"protected-{uuid.uuid4().hex[:8]}")
     await put_all(member.client, BY_ITSELF)
     await member.client.create(DEPLOYMENTS, deployment("in-before", 0, "always"))
-    policies, bindings = protection.policy_objects(HOME)
+    policies, bindings = manifests.policy_objects(HOME)
     for policy in policies:
         await member.client.apply(VALIDATING_ADMISSION_POLICIES, policy)
     for binding in bindings:
@@ -85,7 +85,7 @@ async def test_every_row_of_the_table_is_answered_as_it_says(protected: Cluster)
 async def test_the_api_server_keeps_every_policy_as_it_was_written_and_finds_no_fault_with_it(
     protected: Cluster,
 ) -> None:
-    policies, bindings = protection.policy_objects(HOME)
+    policies, bindings = manifests.policy_objects(HOME)
     for wanted in policies:
         found = await waiting.until(
             protected.client,
@@ -131,8 +131,8 @@ REPLICATED = [row for row in BY_ITSELF if row.kind.count and row.kind.count.what
 
 @asynccontextmanager
 async def changed(client: Client, old: str, new: str) -> AsyncIterator[None]:
-    name = protection.policy_name("replicas", HOME)
-    [policy] = [one for one in protection.policy_objects(HOME)[0] if one["metadata"]["name"] == name]
+    name = manifests.policy_name("replicas", HOME)
+    [policy] = [one for one in manifests.policy_objects(HOME)[0] if one["metadata"]["name"] == name]
     text = msgspec.json.encode(policy).decode()
     assert old in text
     await client.apply(VALIDATING_ADMISSION_POLICIES, msgspec.json.decode(text.replace(old, new)))
@@ -224,7 +224,7 @@ async def test_a_denial_stands_in_the_api_servers_audit_log_with_its_reason(prot
         for one in map(msgspec.json.decode, lines.splitlines())
         if one["verb"] == "delete" and one["objectRef"].get("name") == "audited"
     ]
-    assert entry["annotations"][f"{protection.policy_name('replicas', HOME)}/denied"] == "Cascading"
+    assert entry["annotations"][f"{manifests.policy_name('replicas', HOME)}/denied"] == "Cascading"
     assert entry["responseStatus"]["code"] == 403
 
 
@@ -238,7 +238,7 @@ async def test_whoever_deletes_what_only_a_manager_decides_about_is_told_what_to
     await define(client, definition("told.dev", "Told", "tolds", "v1", labels={LABEL: "Cascading"}))
     for kind, name in (("namespaces", "full"), ("customresourcedefinitions.apiextensions.k8s.io", "tolds.told.dev")):
         said = await kubectl(protected, "delete", kind, name, "--dry-run=server")
-        assert f"Warning: Validation failed for ValidatingAdmissionPolicy '{protection.PREFIX}unanswered" in said.stderr
+        assert f"Warning: Validation failed for ValidatingAdmissionPolicy '{manifests.PREFIX}unanswered" in said.stderr
         assert f"take the label away first: kubectl label {kind}/{name} {LABEL}-" in said.stderr
     said = await kubectl(protected, "delete", "namespace", ROOM, "--dry-run=server")
     assert "Warning" not in said.stderr, "it is not labelled"

@@ -12,9 +12,9 @@ from tests.plane.protection_table import LABEL, ROWS
 from tests.plane.test_install import command
 from tests.plane.test_run import running
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, VALIDATING_ADMISSION_POLICIES
-from unwind.installing import protection
 from unwind.kube.errors import ApiError
 from unwind.local import waiting
+from unwind.protection import manifests
 
 if TYPE_CHECKING:
     from unwind.local.cluster import Cluster
@@ -40,7 +40,7 @@ async def test_what_a_manager_protects_stays_protected_when_it_is_killed_and_all
         assert (await command(fresh_member, "install", "--url", f"https://{manager.addresses['https']}")).code == 0
         await until_answered(client, ALL)
 
-        name = protection.policy_name("replicas", HOME)
+        name = manifests.policy_name("replicas", HOME)
         found = await client.get(VALIDATING_ADMISSION_POLICIES, name)
         await delete(client, VALIDATING_ADMISSION_POLICIES, found)
         uid = found["metadata"]["uid"]

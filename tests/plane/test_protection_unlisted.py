@@ -25,9 +25,9 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.api.rights import Setting
-from unwind.installing.manifests import manifests, resource_of
-from unwind.installing.protection import configuration, policy_objects
+from unwind.install.manifests import manifests, resource_of
 from unwind.kube.discovery import Discovery
+from unwind.protection.manifests import configuration, policy_objects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

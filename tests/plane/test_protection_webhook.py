@@ -38,21 +38,20 @@ from unwind.api.resources import (
 from unwind.api.rights import Setting
 from unwind.certificates import Authority
 from unwind.concurrency import side_by_side
-from unwind.controllers.protecting.answering import Answering
-from unwind.controllers.protecting.looking import Looking
-from unwind.controllers.protecting.parts import Caches
-from unwind.controllers.protecting.telling import Telling
-from unwind.installing.manifests import manifests, resource_of
-from unwind.installing.protection import configuration, protection_rules
+from unwind.install.manifests import manifests, resource_of
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.metrics import OTHER
 from unwind.local.cluster import Cluster
-from unwind.metrics import new_registry
-from unwind.serving import addresses
-from unwind.serving.listener import Listener
-from unwind.serving.tls import Tls
+from unwind.manager.health import new_registry
+from unwind.manager.protection import Caches
+from unwind.protection.lookup import Looking
+from unwind.protection.manifests import configuration, protection_rules
+from unwind.protection.webhook import Answering, Telling
+from unwind.server import addresses
+from unwind.server.listener import Listener
+from unwind.server.tls import Tls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tests.plane.tearing import HOLD, Everything, scene
+from unwind.addons.caches import Caches
+from unwind.addons.step_source import SummarySteps
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.rights import HOME
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
+from unwind.capi.cluster_controller import Teardowns
 from unwind.clock import SystemClock
-from unwind.controllers.addons.caches import Caches
-from unwind.controllers.addons.summary_steps import SummarySteps
-from unwind.controllers.teardowns.controller import Teardowns
-from unwind.deleting.builtin import BUILTIN
+from unwind.deleters.builtin import BUILTIN
 from unwind.kube.client import Client
 from unwind.kube.metrics import Metrics
 from unwind.kube.server_time import ServerClock
 from unwind.kube.transport import HttpTransport
-from unwind.metrics import new_registry
+from unwind.manager.health import new_registry
 from unwind.testing.managers import manager_client, manager_connection
 
 if TYPE_CHECKING:

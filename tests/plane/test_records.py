@@ -20,9 +20,9 @@ from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import HOME
 from unwind.api.unwind import TEARDOWNS, Cause, Effort, Phase, Plan, Step, Teardown, TeardownSpec
 from unwind.clock import SYSTEM
-from unwind.controllers.teardowns.requesting import written
-from unwind.fleet.targets import karmada_ref
 from unwind.local import waiting
+from unwind.members.targets import karmada_ref
+from unwind.teardown.requests import written
 
 if TYPE_CHECKING:
     from collections.abc import Callable

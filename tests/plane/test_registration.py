@@ -27,10 +27,9 @@ from tests.plane.registering import (
 )
 from tests.plane.test_install import absent, command
 from tests.plane.test_run import running
-from unwind import segments
 from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, EXTENSION_CONFIGS, EXTENSION_CONFIGS_V1ALPHA1
-from unwind.api.conditions import with_condition
 from unwind.api.hooks import Hook
+from unwind.api.meta import with_condition
 from unwind.api.names import (
     DELETION_REQUESTED_BY_ANNOTATION,
     FORCE_RELEASE_ANNOTATION,
@@ -47,16 +46,17 @@ from unwind.api.resources import (
 )
 from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import TEARDOWNS
-from unwind.installing.addressing import REGISTRATION
-from unwind.installing.gatekeeping import guard_name
-from unwind.installing.path_keys import NAME as PATHS
-from unwind.installing.registration import cluster_rules
+from unwind.capi.gate_policies import guard_name
+from unwind.capi.manifests import cluster_rules
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.waiting import until
-from unwind.serving.secret import NAME
+from unwind.server import path_segments
+from unwind.server.certificate_secret import NAME
+from unwind.server.identity import REGISTRATION
+from unwind.server.path_keys import NAME as PATHS
 
 if TYPE_CHECKING:
     from unwind.kube.client import Object
@@ -78,7 +78,7 @@ async def test_install_registers_us_for_all_namespaces_and_uninstall_takes_it_ba
     made = await client.get(EXTENSION_CONFIGS, OURS)
     assert made["spec"]["namespaceSelector"] == {}
     key = base64.b64decode((await client.get(SECRETS, PATHS, namespace=HOME))["data"]["key"])
-    prefix = segments.prefix(key, segments.HOOKS)
+    prefix = path_segments.prefix(key, path_segments.HOOKS)
     service = {"namespace": HOME, "name": "unwind", "path": prefix, "port": 443}
     assert made["spec"]["clientConfig"] == {"service": service}
     assert (await command(fresh_member, "install")).counts.keys() == {"unchanged"}

@@ -22,15 +22,11 @@ from unwind.api.resources import (
     SECRETS,
     Resource,
 )
-from unwind.api.unwind import (
-    TEARDOWNS,
-    Phase,
-    Teardown,
-)
+from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.clock import SYSTEM
-from unwind.controllers.teardowns.requesting import written
 from unwind.kube.errors import ApiError
 from unwind.local import waiting
+from unwind.teardown.requests import written
 from unwind.testing.managers import granting
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from unwind.api.names import RECORD_KEY_SECRET
 from unwind.api.resources import DEPLOYMENTS, SECRETS
 from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown, TeardownSpec, TeardownStatus
 from unwind.certificates import Authority, KeyPair
-from unwind.installing.path_keys import NAME as PATHS
 from unwind.local.waiting import until_absent
-from unwind.serving.secret import NAME
+from unwind.server.certificate_secret import NAME
+from unwind.server.path_keys import NAME as PATHS
 from unwind.testing.managers import expecting_refusals, manager_kubeconfig
 
 if TYPE_CHECKING:

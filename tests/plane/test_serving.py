@@ -15,13 +15,12 @@ import pytest
 from unwind.api.resources import CONFIG_MAPS, SECRETS, Resource
 from unwind.certificates import Authority, KeyPair
 from unwind.kube.errors import ApiError
-from unwind.routes import Request, Response, Route, Trusting
-from unwind.serving.answers import BUSY
-from unwind.serving.bundles import Bundles
-from unwind.serving.listener import Listener
-from unwind.serving.renewing import Kept, Terms, renewed
-from unwind.serving.secret import NAME, SharedCertificate
-from unwind.serving.tls import Tls
+from unwind.server.ca_bundles import Bundles
+from unwind.server.certificate_secret import NAME, Kept, SharedCertificate, Terms, renewed
+from unwind.server.connection import BUSY
+from unwind.server.listener import Listener
+from unwind.server.routes import Request, Response, Route, Trusting
+from unwind.server.tls import Tls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -35,7 +35,7 @@ from unwind.api.unwind import (
     TeardownSpec,
     TeardownStatus,
 )
-from unwind.installing.install import install
+from unwind.install.install import install
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:

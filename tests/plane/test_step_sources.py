@@ -11,19 +11,19 @@ from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import Effort, Phase, StepState, Teardown
-from unwind.controllers.teardowns.removers import InventoryRemover
-from unwind.controllers.teardowns.sources import FollowedSource, SourceStep, SourceSteps, StepTerms
 from unwind.local.waiting import until
 from unwind.planning.plans import Draft
+from unwind.teardown.step_removers import InventoryRemover
+from unwind.teardown.step_sources import FollowedSource, SourceStep, SourceSteps, StepTerms
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.api.unwind import Step
-    from unwind.fleet.targets import Anchor
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
+    from unwind.members.targets import Anchor
 
 LISTED = "example.dev/cluster"
 

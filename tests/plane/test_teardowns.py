@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.plane.tearing import HOLD, manager, scene
-from unwind.api import conditions
+from unwind.api import meta
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
@@ -33,7 +33,7 @@ async def test_a_chain_goes_in_reverse_of_what_depends_on_what(plane: Plane, nam
     assert teardown.phase is Phase.COMPLETE
     assert teardown.status.removed == "9/9"
     assert teardown.status.wave == "3/3"
-    assert conditions.is_true(teardown.status.conditions, "Complete")
+    assert meta.is_true(teardown.status.conditions, "Complete")
     assert [name.partition("-")[0] for name in it.deleted()] == ["top"] * 3 + ["middle"] * 3 + ["base"] * 3
     assert await it.objects() == set()
     await it.let_go()
@@ -129,7 +129,7 @@ async def test_the_target_that_vanishes_ends_the_teardown(plane: Plane, namespac
     async with manager(it.client):
         await it.delete()
         waiting = await it.teardown(lambda one: bool(one.status.blockers), "blocked")
-        assert conditions.is_true(waiting.status.conditions, "GateNotAvailable")
+        assert meta.is_true(waiting.status.conditions, "GateNotAvailable")
         await it.let_go()
         await until_absent(it.client, CLUSTERS, it.name, namespace=namespace)
         teardown = await it.ended()
@@ -141,7 +141,7 @@ async def test_the_target_that_vanishes_ends_the_teardown(plane: Plane, namespac
 
 
 def overdue(teardown: Teardown) -> bool:
-    return conditions.is_true(teardown.status.conditions, "DeadlineExceeded")
+    return meta.is_true(teardown.status.conditions, "DeadlineExceeded")
 
 
 @pytest.mark.parametrize(("on_deadline", "phase"), [("Hold", Phase.HELD), ("Release", Phase.RELEASED)])

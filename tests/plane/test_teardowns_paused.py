@@ -8,7 +8,7 @@ import pytest
 
 from tests.plane import profiles
 from tests.plane.tearing import HOLD, Deployed, Scene, all_controllers, manager, scene
-from unwind.api import conditions
+from unwind.api import meta
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import DEADLINE_ANNOTATION, FORCE_RELEASE_ANNOTATION, ON_DEADLINE_ANNOTATION, PAUSED_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES
@@ -32,7 +32,7 @@ async def patch(it: Scene, change: dict[str, Any]) -> None:
 
 
 def is_paused(teardown: Teardown) -> bool:
-    found = conditions.find(teardown.status.conditions, "Blocked")
+    found = meta.find(teardown.status.conditions, "Blocked")
     return teardown.phase is Phase.HELD and found is not None and found.reason == "Paused"
 
 

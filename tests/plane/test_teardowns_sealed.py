@@ -12,12 +12,12 @@ from tests.plane.tearing import HOLD, Scene, manager, scene
 from unwind.api.names import FORCE_RELEASE_ANNOTATION
 from unwind.api.rights import HOME
 from unwind.api.unwind import Phase, StepState, Teardown
-from unwind.controllers.teardowns.telling import UNSEALED
-from unwind.fleet import targets
-from unwind.fleet.member import Member
-from unwind.gating.gate import Closed, Open, of_teardown
-from unwind.removing.inventories import Inventories
-from unwind.removing.records import Records, SealedError
+from unwind.inventory.inventories import Inventories
+from unwind.inventory.writer import Records, SealedError
+from unwind.members import targets
+from unwind.members.member import Member
+from unwind.teardown.gate import Closed, Open, of_teardown
+from unwind.teardown.status import UNSEALED
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:

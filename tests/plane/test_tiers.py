@@ -8,8 +8,8 @@ import pytest_asyncio
 
 from tests.plane.charting import SETTINGS, VALUES
 from tests.plane.profiles import Scene, config_map, feature, install, message, playing, running
-from unwind.addons.helm import Helm
 from unwind.api.names import OWNER_LABEL
+from unwind.helm.program import Helm
 from unwind.local import building, tools
 from unwind.testing.charts import pack, unpack
 

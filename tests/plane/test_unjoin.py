@@ -8,8 +8,8 @@ import pytest
 
 from tests.plane.tearing import HOLD
 from tests.plane.unjoining import controllers, scene
-from unwind.api.conditions import find
 from unwind.api.karmada import RemoveStrategy
+from unwind.api.meta import find
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, OWNER_LABEL
 from unwind.api.unwind import Phase
 from unwind.testing.clock import StillClock

@@ -16,15 +16,15 @@ from tests.plane.test_install import command
 from tests.plane.test_run import running
 from tests.plane.unjoining import controllers, scene
 from unwind.api import names
-from unwind.api.conditions import find
 from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy, Work
+from unwind.api.meta import find
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, REMOVE_STRATEGY_ANNOTATION, Finalizer
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS, SERVICE_ACCOUNTS
 from unwind.api.rights import HOME, Setting
 from unwind.api.unwind import Phase
 from unwind.clock import SYSTEM
-from unwind.fleet import memberships, tokens
-from unwind.installing.install import install
+from unwind.install.install import install
+from unwind.karmada import membership, tokens
 from unwind.kube.client import Client
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.waiting import until, until_absent
@@ -125,7 +125,7 @@ async def test_credentials_that_are_revoked_in_the_middle_hold_it_until_there_ar
     plane: Plane, namespace: str
 ) -> None:
     async with scene(plane, namespace, remove_strategy=REQUIRED) as it:
-        member, account = it.cluster.client, memberships.account(it.name)
+        member, account = it.cluster.client, membership.account(it.name)
         async with controllers(it.client, namespace, clock=SYSTEM):
             await it.put("below")
             await it.put("web", depends_on=("below",))

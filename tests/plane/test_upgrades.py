@@ -11,8 +11,8 @@ import yaml
 from tests.plane.test_install import command
 from unwind.api.names import INSTALL_FIELD_MANAGER
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
-from unwind.installing.install import established
-from unwind.installing.manifests import resource_of
+from unwind.install.install import established
+from unwind.install.manifests import resource_of
 from unwind.local.waiting import until
 
 if TYPE_CHECKING:

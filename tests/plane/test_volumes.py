@@ -13,24 +13,20 @@ from tests.plane import profiles, tearing, unjoining
 from tests.plane.profiles import config_map
 from tests.plane.removals import stateful_set, until_claimed
 from tests.plane.requesting import ANYTHING, Command, Room, manager, policies, tidy, user
-from unwind.addons.helm import Helm
 from unwind.api.karmada import WORKS, RemoveStrategy
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.names import REQUEST_PREFIX, SCALE_TO_ZERO_ANNOTATION, VOLUMES_ANNOTATION
-from unwind.api.resources import (
-    NAMESPACES,
-    PERSISTENT_VOLUME_CLAIMS,
-    STATEFUL_SETS,
-)
+from unwind.api.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, STATEFUL_SETS
 from unwind.api.rights import Right
 from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import TEARDOWNS, Phase
 from unwind.clock import SYSTEM
-from unwind.controllers.teardowns.requesting import written
 from unwind.errors import UnwindError
+from unwind.helm.program import Helm
 from unwind.kube import kubeconfig
 from unwind.kube.errors import ApiError
 from unwind.local import building, tools, waiting
+from unwind.teardown.requests import written
 from unwind.testing.charts import pack, unpack
 from unwind.testing.managers import granting
 from unwind.testing.proxy import Proxy

@@ -31,12 +31,12 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.api.sveltos import SVELTOS_CLUSTERS
-from unwind.diagnosing.answers import Answer, Effect, State
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.local import waiting
 from unwind.local.home import Shape
 from unwind.local.plane import running
+from unwind.why.answers import Answer, Effect, State
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,21 +15,15 @@ from tests.plane import joining
 from tests.plane.external import Everything
 from tests.plane.joining import joined, running
 from tests.plane.profiles import config_map
-from unwind.api.conditions import find, is_true
 from unwind.api.karmada import CLUSTERS, WORKS, Work
-from unwind.api.names import (
-    ADOPT_ANNOTATION,
-    DEPENDS_ON_ANNOTATION,
-    KARMADA_CLUSTER_NAMESPACE,
-    OWNER_LABEL,
-    Finalizer,
-)
+from unwind.api.meta import find, is_true
+from unwind.api.names import ADOPT_ANNOTATION, DEPENDS_ON_ANNOTATION, KARMADA_CLUSTER_NAMESPACE, OWNER_LABEL, Finalizer
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, SECRETS
 from unwind.api.unwind import INVENTORIES, Inventory
-from unwind.controllers.members.works import Works
-from unwind.deleting.builtin import BUILTIN
+from unwind.deleters.builtin import BUILTIN
+from unwind.karmada.work_controller import Works
+from unwind.kube.decoding import Key
 from unwind.kube.metrics import Metrics
-from unwind.kube.views import Key
 from unwind.local import waiting
 from unwind.testing.proxy import Proxy
 
@@ -37,13 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from tests.plane.joining import Member
+    from unwind.addons.caches import Caches
     from unwind.api.meta import Condition
     from unwind.api.resources import Resource
-    from unwind.controllers.addons.caches import Caches
-    from unwind.controllers.members.caches import MemberCaches
+    from unwind.components import Part
+    from unwind.karmada.caches import MemberCaches
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
-    from unwind.parts import Part
 
 HOLD = "example.dev/hold"
 

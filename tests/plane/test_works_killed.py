@@ -13,8 +13,8 @@ from tests.plane import joining
 from tests.plane.joining import joined
 from tests.plane.killing import Killer, Managers
 from tests.plane.profiles import config_map
-from unwind.api.conditions import find
 from unwind.api.karmada import WORKS, Work
+from unwind.api.meta import find
 from unwind.api.names import DEPENDS_ON_ANNOTATION, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.unwind import INVENTORIES

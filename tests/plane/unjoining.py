@@ -10,26 +10,26 @@ import msgspec
 
 from tests.plane import joining, profiles
 from tests.plane.tearing import HOLD, Everything
-from unwind.api.conditions import find
+from unwind.addons.caches import Caches
+from unwind.addons.step_source import SummarySteps
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
+from unwind.api.meta import find
 from unwind.api.names import DEPENDS_ON_ANNOTATION, KARMADA_CLUSTER_NAMESPACE
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Teardown
-from unwind.controllers.addons.caches import Caches
-from unwind.controllers.addons.summary_steps import SummarySteps
-from unwind.controllers.members.caches import MemberCaches
-from unwind.controllers.members.clusters import Clusters
-from unwind.controllers.members.unjoining import Unjoining
-from unwind.controllers.members.works import Works
-from unwind.controllers.teardowns.controller import Teardowns
-from unwind.deleting.builtin import BUILTIN
+from unwind.capi.cluster_controller import Teardowns
+from unwind.deleters.builtin import BUILTIN
 from unwind.errors import UnwindError
+from unwind.inventory.inventories import Inventories
+from unwind.karmada.caches import MemberCaches
+from unwind.karmada.cluster_controller import Clusters
+from unwind.karmada.unjoin_controller import Unjoining
+from unwind.karmada.work_controller import Works
 from unwind.kube.errors import NotFoundError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
 from unwind.local.waiting import until, until_absent
-from unwind.metrics import new_registry
-from unwind.removing.inventories import Inventories
+from unwind.manager.health import new_registry
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.gating.asked import UID, teardown, without_plan
+from tests.unit.capi.asked import UID, teardown, without_plan
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Blocker, Effort, Phase, StepState, StepStatus, Teardown
-from unwind.gating.gate import Closed, Open, Standing, Verdict, of_summaries, of_teardown
+from unwind.teardown.gate import Closed, Open, Standing, Verdict, of_summaries, of_teardown
 
 KNOWN = {word.value for words in (Effort, Phase, StepState) for word in words}
 unknown = st.text(max_size=12).filter(lambda text: text not in KNOWN)

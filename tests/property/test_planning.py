@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Plan
-from unwind.planning.cycles import Declared, closes_cycle
-from unwind.planning.paths import critical_path
+from unwind.planning.ordering import Declared, closes_cycle
 from unwind.planning.plans import Draft, circles, plan
-from unwind.planning.progress import Progress, ready
+from unwind.planning.progress import Progress, critical_path, ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from unwind.api import names
 from unwind.api.rights import Setting
-from unwind.installing.manifests import manifests
+from unwind.install.manifests import manifests
 
 HOME = Path(__file__).parents[2]
 PAGE = (HOME / "docs" / "architecture.md").read_text()

@@ -19,14 +19,14 @@ from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, SERVICES
 from unwind.api.sveltos import ClusterType
 from unwind.errors import UnwindError
-from unwind.fleet import credentials
-from unwind.fleet.targets import Target
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.kubeconfig import Basic, Connection, Token
-from unwind.kube.queue import Backoff
 from unwind.kube.transport import HttpTransport
 from unwind.kube.watches import Watches
+from unwind.kube.workqueue import Backoff
+from unwind.members import credentials
+from unwind.members.targets import Target
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -201,7 +201,7 @@ def says_absent(status: int, body: bytes) -> bool:
 
 @pytest.mark.parametrize("number", ANSWERS)
 async def test_no_answer_brings_it_down_or_makes_an_object_absent(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unwind.kube.wire.MOST_BODY", 1 << 19)
+    monkeypatch.setattr("unwind.kube.http1.MOST_BODY", 1 << 19)
     seed = seeded()
     bodies = Bodies(seed, answer_to_a_get, words=["v1", "Status", "ConfigMap"], versioned=lambda it: [it], swell=_swell)
     framing, chance, seen = Framing(seed), random.Random(seed), Counter[str]()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.plane.threats import THREATS
 from unwind.api.rights import Setting
-from unwind.installing.manifests import manifests
+from unwind.install.manifests import manifests
 
 PAGE = Path(__file__).parents[2] / "docs" / "threat-model.md"
 

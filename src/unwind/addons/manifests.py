@@ -1,234 +1,175 @@
-"""Manifests out of YAML, as Kubernetes reads it (pure)."""
+"""The admission policy for ClusterSummaries: only the manager writes what makes it act.
+
+A ClusterSummary tells the manager what to deploy to which cluster, with the manager's credentials. Users write
+profiles; the manager derives summaries from them. So no other user creates a summary, deletes it, or changes its spec,
+its owners, our finalizer, or a label or annotation of Unwind. Kubernetes' garbage collector may remove owners and
+delete summaries without one, and the namespace controller may delete the summaries of a terminating namespace.
+"""
 
 from __future__ import annotations
 
-import math
-import re
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-import yaml
-from yaml.constructor import ConstructorError
-
-from unwind import yamls
+from unwind.api import capi, names, sveltos
+from unwind.api.admission import BY_MANAGER, policy_and_binding, resource_rule
+from unwind.api.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
+from unwind.api.rights import READ, Contribution, Right
+from unwind.server.identity import MANAGER, granted, webhook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-# A few aliases of aliases make a gigabyte out of a kilobyte. Without any, a text has fewer values than characters.
-_MOST_VALUES = 10_000
-# What an API server sets. Who writes down what `kubectl get -o yaml` shows has them in it; with some, no create works.
-_SET_BY_THE_SERVER = (
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "managedFields",
-    "selfLink",
-)
+    from unwind.api.rights import Setting
 
 
-class Manifest(msgspec.Struct, frozen=True):
-    """One object that shall be, and where it is written."""
-
-    body: dict[str, Any]
-    place: str
-    """For people: the key and the document."""
-
-    @property
-    def group(self) -> str:
-        group, slash, _ = self.body["apiVersion"].partition("/")
-        return group if slash else ""
-
-    @property
-    def version(self) -> str:
-        version: str = self.body["apiVersion"].rpartition("/")[2]
-        return version
-
-    @property
-    def kind(self) -> str:
-        kind: str = self.body["kind"]
-        return kind
-
-    @property
-    def name(self) -> str:
-        name: str = self.body["metadata"]["name"]
-        return name
-
-    @property
-    def namespace(self) -> str:
-        return self.body["metadata"].get("namespace") or ""
+_ACCOUNT = "system:serviceaccount:kube-system:"
+_CONTROLLERS = "system:kube-controller-manager"
+"""The user of Kubernetes' controllers when they do not use separate ServiceAccounts."""
+_COLLECTOR = (f"{_ACCOUNT}generic-garbage-collector", _CONTROLLERS)
+_DELETERS = (*_COLLECTOR, f"{_ACCOUNT}namespace-controller")
 
 
-class Read(msgspec.Struct, frozen=True):
-    """What a text holds."""
-
-    manifests: list[Manifest] = []
-    faults: list[str] = []
-    """What is wrong with it, each with its place."""
+def summaries_name(namespace: str) -> str:
+    """The name of the policy; one per manager."""
+    return f"{MANAGER}-summaries.{namespace}"
 
 
-class _FaultError(Exception):
-    """What is wrong with a document."""
+def unchanged(field: str) -> str:
+    """CEL: whether all labels, or all annotations, of Unwind are unchanged."""
+    new, old = (f"{of}.metadata.?{field}.orValue({{}})" for of in ("object", "oldObject"))
+    return (
+        f"{new}.all(k, !k.startsWith('{names.PREFIX}') || (k in {old} && {old}[k] == {new}[k]))"
+        f" && {old}.all(k, !k.startsWith('{names.PREFIX}') || k in {new})"
+    )
 
 
-def read(text: str, key: str, *, confidential: bool = False) -> Read:
-    """The manifests in a text of one or many documents. One that is wrong does not spoil the others.
-
-    `confidential`: nothing of the text may show in what is said of it.
-    """
-    manifests: list[Manifest] = []
-    faults: list[str] = []
-    number = 0
-    try:
-        yamls.check(text)
-    except yamls.TooComplexError as error:
-        return Read(faults=[f"key {key}: {error}"])
-    loader = _Loader(text)
-    try:
-        while loader.check_data():  # type: ignore[no-untyped-call]
-            number += 1
-            place = f"key {key}, document {number}"
-            most = [_MOST_VALUES + 2 * len(text)]
-            try:
-                manifests += [Manifest(body, place) for body in _objects(_plain(loader.get_data(), most))]
-            except _FaultError as fault:
-                faults.append(f"{place}: {fault}")
-            except ConstructorError as error:
-                # A tag that nobody knows, say: unlike broken syntax, it does not hide where the document ends.
-                faults.append(f"{place}: {_told(error, confidential=confidential)}")
-            except (yaml.YAMLError, RecursionError) as error:
-                faults.append(f"{place}: {_told(error, confidential=confidential)}")
-                break
-    except yaml.YAMLError as error:
-        faults.append(f"key {key}, document {number + 1}: {_told(error, confidential=confidential)}")
-    finally:
-        loader.dispose()
-    return Read(manifests, faults)
+def _by(users: tuple[str, ...]) -> str:
+    return f"request.userInfo.username in [{', '.join(repr(user) for user in users)}]"
 
 
-def numbered(number: int) -> str:
-    """The place of one among several, as `gather` calls it."""
-    return f"manifests[{number}]"
+def _refused(expression: str, message: str) -> dict[str, Any]:
+    return {"expression": expression, "message": message, "reason": "Forbidden"}
 
 
-def gather(bodies: Iterable[Any]) -> Read:
-    """The manifests among objects that are there as such, each with its place. One that is wrong does not spoil the
-    others."""
-    manifests: list[Manifest] = []
-    faults: list[str] = []
-    for number, body in enumerate(bodies):
-        place = numbered(number)
-        try:
-            manifests += [Manifest(one, place) for one in _objects(body)]
-        except _FaultError as fault:
-            faults.append(f"{place}: {fault}")
-    return Read(manifests, faults)
-
-
-def _told(error: Exception, *, confidential: bool) -> str:
-    if isinstance(error, RecursionError):
-        return "it has no end, or is nested too deeply"
-    if not confidential:
-        return f"it is not YAML ({' '.join(str(error).split())})"
-    # PyYAML's own words have a part of the text in them.
-    mark = getattr(error, "problem_mark", None)
-    where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    return f"it is not YAML{where}"
-
-
-def _objects(found: Any) -> Iterator[dict[str, Any]]:
-    if found is None:
-        return  # nothing between two separators, or comments only
-    if not isinstance(found, dict):
-        raise _FaultError("it is no object")
-    if isinstance(items := found.get("items"), list) and _is_list(found):
-        # Those in a ConfigMapList need not say that they are ConfigMaps.
-        kind: str = found["kind"].removesuffix("List")
-        implied = {"apiVersion": found.get("apiVersion"), "kind": kind} if kind else {}
-        for item in items:
-            yield from _objects(implied | item if isinstance(item, dict) else item)
-        return
-    yield _checked(found)
-
-
-def _is_list(found: dict[str, Any]) -> bool:
-    kind, metadata = found.get("kind"), found.get("metadata")
-    # A list has no name: with one, it is an object of a kind that happens to be called so.
-    named = isinstance(metadata, dict) and metadata.get("name")
-    return isinstance(kind, str) and kind.endswith("List") and not named
-
-
-def _checked(body: dict[str, Any]) -> dict[str, Any]:
-    for field in ("apiVersion", "kind"):
-        if not isinstance(body.get(field), str) or not body[field]:
-            raise _FaultError(f"it has no {field}")
-    metadata = body.get("metadata")
-    if not isinstance(metadata, dict):
-        raise _FaultError("it has no metadata")
-    if metadata.get("generateName") and not metadata.get("name"):
-        raise _FaultError("it has no name: with generateName, each deployment would make another object")
-    for field in ("name", "namespace"):
-        value = metadata.get(field)
-        if (value is None and field == "name") or not isinstance(value, str | None) or value == "":
-            raise _FaultError(f"it has no {field}" if field == "name" else "its namespace is no text")
-    for field in ("labels", "annotations"):
-        values = metadata.get(field)
-        if values is not None and not isinstance(values, dict):
-            raise _FaultError(f"its {field} are no mapping")
-    kept = {key: value for key, value in metadata.items() if key not in _SET_BY_THE_SERVER and value is not None}
-    return body | {"metadata": kept}
-
-
-def _plain(value: Any, most: list[int]) -> Any:
-    """The value as JSON has it. `most`: how many more there may be."""
-    most[0] -= 1
-    if most[0] < 0:
-        raise _FaultError("its aliases make far too many values of it")
-    if isinstance(value, dict):
-        return {_as_key(key): _plain(one, most) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one, most) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise _FaultError(f"{value} is no number in JSON")
-    if not isinstance(value, str | int | float | bool | bytes | None):
-        raise _FaultError(f"a {type(value).__name__} is nothing that JSON knows")
-    return value
-
-
-def _as_key(key: Any) -> str:
-    if isinstance(key, bool):
-        return "true" if key else "false"
-    if isinstance(key, str | int | float):
-        return str(key)
-    raise _FaultError("a key in it is no text")
-
-
-class _Loader(yaml.CSafeLoader):
-    """YAML as kubectl takes it: without dates, times and numbers to the base of sixty, which stay texts."""
-
-    # PyYAML reads 2026-01-01 as a date and 22:30 as a number; an annotation that says so is a text.
-    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own is one
-        first: [
-            (tag, pattern)
-            for tag, pattern in resolvers
-            if tag.rpartition(":")[2] not in ("timestamp", "int", "float", "value")
-        ]
-        for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+def _manifests(setting: Setting) -> list[dict[str, Any]]:
+    new_owners, old_owners = (f"{of}.metadata.?ownerReferences.orValue([])" for of in ("object", "oldObject"))
+    ours = f"'{names.Finalizer.SUMMARY.value}' in {{}}.metadata.?finalizers.orValue([])"
+    updated = "request.operation != 'UPDATE'"
+    policy = {
+        "matchConstraints": {"resourceRules": [resource_rule(sveltos.CLUSTER_SUMMARIES, "CREATE", "UPDATE", "DELETE")]},
+        "matchConditions": [{"name": "not-the-manager", "expression": f"!{BY_MANAGER}"}],
+        "validations": [
+            _refused(
+                "request.operation != 'CREATE'",
+                "ClusterSummaries are created by Unwind only: create a ClusterProfile or Profile",
+            ),
+            _refused(
+                f"request.operation != 'DELETE' || {_by(_DELETERS)}",
+                "ClusterSummaries are deleted by Unwind only: change or delete the profile, or the cluster's labels",
+            ),
+            _refused(
+                f"{updated} || object.spec == oldObject.spec",
+                "the spec of a ClusterSummary is written by Unwind only: change the profile",
+            ),
+            _refused(
+                f"{updated} || {new_owners} == {old_owners} || ({_by(_COLLECTOR)}"
+                f" && {new_owners}.all(one, {old_owners}.exists(before, before.uid == one.uid)))",
+                "the ownerReferences of a ClusterSummary are written by Unwind only",
+            ),
+            _refused(
+                f"{updated} || ({ours.format('object')}) == ({ours.format('oldObject')})",
+                f"the finalizer {names.Finalizer.SUMMARY.value} is written by Unwind only",
+            ),
+            _refused(
+                f"{updated} || ({unchanged('annotations')} && {unchanged('labels')})",
+                f"labels and annotations {names.PREFIX}... of a ClusterSummary are written by Unwind only",
+            ),
+        ],
     }
+    return policy_and_binding(summaries_name(setting.namespace), policy)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int",
-    re.compile(r"^(?:[-+]?0b[0-1_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$"),
-    list("-+0123456789"),
+SUMMARIES = Contribution(
+    name="summaries",
+    kinds=(VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS),
+    manifests=_manifests,
 )
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^[-+]?(?:\.[0-9]+|[0-9][0-9_]*\.[0-9_]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$"
+
+
+# The rights and the webhook that Sveltos profiles need in a cluster.
+
+PROFILES_PATH = "/admit/profiles"
+"""The path of the admission webhook for profiles."""
+
+# CEL: reading a missing field is an error, and on an error the webhook is not called.
+_DEPENDS_ON_OTHERS = "has(object.spec) && has(object.spec.dependsOn) && size(object.spec.dependsOn) > 0"
+_ANEW = (
+    "oldObject == null || !has(oldObject.spec) || !has(oldObject.spec.dependsOn)"
+    # The webhook finds out which names are new: CEL may exceed its cost limit over a thousand names.
+    " || object.spec.dependsOn != oldObject.spec.dependsOn"
+)
+
+
+def profile_rules(namespace: str) -> str:
+    """The name of the webhook configuration for profiles; one per manager."""
+    return f"{MANAGER}-profiles.{namespace}"
+
+
+def _admission(setting: Setting) -> list[dict[str, Any]]:
+    """The webhook configuration that checks a profile when its dependsOn changes."""
+    name = profile_rules(setting.namespace)
+    kind = VALIDATING_WEBHOOK_CONFIGURATIONS
+    # The right to write any webhook configuration controls every write in the cluster, so it is for this name only.
+    right = Right(kind.group, (kind.plural,), (*READ, "patch"), (name,))
+    asking = {
+        "name": "profiles.addons.unwind.dev",
+        "clientConfig": webhook(setting, PROFILES_PATH),
+        "rules": [
+            {
+                "apiGroups": [sveltos.CONFIG_GROUP],
+                "apiVersions": [sveltos.CLUSTER_PROFILES.version],
+                "resources": [sveltos.CLUSTER_PROFILES.plural, sveltos.PROFILES.plural],
+                "operations": ["CREATE", "UPDATE"],
+                "scope": "*",
+            }
+        ],
+        "matchPolicy": "Equivalent",
+        # Other writes, such as our own finalizers and annotations, do not call the webhook.
+        "matchConditions": [
+            {"name": "depends-on-others", "expression": _DEPENDS_ON_OTHERS},
+            {"name": "not-as-before", "expression": _ANEW},
+        ],
+        # A missing manager must not block writes of profiles; the planner handles a cycle that gets in.
+        "failurePolicy": "Ignore",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 5,
+    }
+    return [
+        *granted(setting, f"{MANAGER}-profiles", rules=[right.rule()]),
+        {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "webhooks": [asking]},
+    ]
+
+
+ADDONS = Contribution(
+    name="addons",
+    everywhere=(
+        Right(sveltos.CONFIG_GROUP, ("clusterprofiles", "profiles"), (*READ, "patch")),
+        Right(sveltos.CONFIG_GROUP, ("clusterprofiles/status", "profiles/status"), ("patch",)),
+        Right(sveltos.CONFIG_GROUP, ("clustersummaries",), (*READ, "create", "patch", "delete")),
+        Right(sveltos.CONFIG_GROUP, ("clusterconfigurations",), ("get", "create", "delete")),
+        Right(sveltos.CONFIG_GROUP, ("clustersummaries/status", "clusterconfigurations/status"), ("patch",)),
+        Right(sveltos.LIB_GROUP, ("sveltosclusters",), READ),
+        Right(capi.CLUSTERS.group, ("clusters",), READ),
+        # These hold the manifests to deploy and the kubeconfigs of clusters.
+        Right("", ("configmaps", "secrets"), READ),
+        # Our finalizer keeps a kubeconfig until everything on its cluster is removed.
+        Right("", ("secrets",), ("patch",)),
     ),
-    list("-+0123456789."),
+    kinds=(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, VALIDATING_WEBHOOK_CONFIGURATIONS),
+    manifests=_admission,
 )

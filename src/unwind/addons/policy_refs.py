@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.addons import unsupported
-from unwind.addons.sources import Source, parse
+from unwind.addons import validation
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.sveltos import DeploymentType
 from unwind.concurrency import side_by_side
+from unwind.deploy.manifests import Source, parse
 from unwind.errors import UnwindError
 from unwind.kube.errors import NotFoundError
 
@@ -64,7 +64,7 @@ async def _source(client: Client, ref: PolicyRef, order: int, *, namespace: str,
         held = await client.get(_KINDS[source.kind], source.name, namespace=source.namespace)
     except NotFoundError:
         return source if ref.optional else _faulty(source, "it does not exist")
-    if strange := unsupported.in_source(held["metadata"].get("annotations") or {}):
+    if strange := validation.in_source(held["metadata"].get("annotations") or {}):
         raise UnsupportedError(f"{source} asks for what is not supported yet: {', '.join(strange)}")
     size = sum(len(text) for field in ("data", "binaryData") for text in (held.get(field) or {}).values())
     work = _parse if size <= _LARGE else _parse_elsewhere

@@ -1,1 +1,1 @@
-"""API types of Unwind and of the systems it works with, one module per API group. No I/O."""
+"""Typed kinds by API group, and every label, annotation, condition and reason. No I/O."""

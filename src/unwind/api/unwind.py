@@ -9,9 +9,9 @@ from typing import Annotated
 import msgspec
 
 from unwind.api import durations
+from unwind.api.annotation_values import OnDeadline
 from unwind.api.fields import ATOMIC, Model, Unknown, Word, doc, listed, rule
 from unwind.api.meta import Condition, ObjectMeta, ObjectRef
-from unwind.api.policies import OnDeadline
 from unwind.api.resources import Resource
 
 GROUP = "unwind.dev"

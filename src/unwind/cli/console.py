@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 
 from unwind.errors import UnwindError
-from unwind.picturing.text import span
+from unwind.render.text import span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from unwind.api.definitions import groups
+from unwind.api.crds import groups
 from unwind.cli import documents
 from unwind.errors import UsageError
-from unwind.installing import manifests
+from unwind.install import manifests
 
 
 def crds(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import Parameter, validators
 
+from unwind.api.annotation_values import VolumePolicy
 from unwind.api.meta import ObjectRef
-from unwind.api.policies import VolumePolicy
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import Phase
@@ -21,24 +21,24 @@ from unwind.cli.ledger import Left, of_inventory
 from unwind.cli.status import span
 from unwind.cli.targets import Home, Place, Target, Volumes, check_volumes, meant
 from unwind.concurrency import to_tell
-from unwind.controllers.foreseeing import foresee
-from unwind.controllers.teardowns import requesting
 from unwind.errors import TimedOutError, UnwindError
-from unwind.installing import managers
+from unwind.install import rivals
+from unwind.inventory.inventories import Inventories
+from unwind.kube import decoding
 from unwind.kube import kubeconfig as kubeconfigs
-from unwind.kube import views
 from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.kube.informers import Informer
-from unwind.removing.inventories import Inventories
-from unwind.removing.shielded import PROFILES
+from unwind.preview.cluster import foresee
+from unwind.protection.expected_refusals import PROFILES
+from unwind.teardown import requests
 
 if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
     from unwind.kube.cache import Change
-    from unwind.kube.naming import Named
-    from unwind.removing.foreseeing import Foreseen
+    from unwind.kube.discovery import Named
+    from unwind.preview.deletion import Foreseen
 
 _SHOWN = 3
 
@@ -97,7 +97,7 @@ async def delete(
             console.show(foreseen.table(seen))
         refuse(seen, max_objects)
         check_volumes(seen, volumes)
-        if not await managers.alive(client, unwind_namespace):
+        if not await rivals.alive(client, unwind_namespace):
             raise UnwindError(
                 f"cannot delete {named}: no manager is running in namespace {unwind_namespace}",
                 remedy="start one with `unwind run`",
@@ -152,7 +152,7 @@ async def _carried_out(
     quiet: bool,
 ) -> Outcome:
     if seen.requested:
-        asked = await requesting.request(
+        asked = await requests.request(
             client,
             seen.target,
             plural=named.resource.plural,
@@ -202,7 +202,7 @@ async def _tell_withdrawn(client: Client, seen: Foreseen, *, quiet: bool) -> Non
         if one and change.new is None and any(it.uid == seen.target.uid for it in one.metadata.owner_references):
             console.announce(f"{seen.title} withdrawn from {one.spec.cluster_namespace}/{one.spec.cluster_name}")
 
-    informer = Informer(client, views.typed(CLUSTER_SUMMARIES, ClusterSummary))
+    informer = Informer(client, decoding.typed(CLUSTER_SUMMARIES, ClusterSummary))
     informer.subscribe(tell)
     await informer.run()
 

@@ -12,12 +12,11 @@ from rich.table import Table
 
 from unwind.api.resources import Resource
 from unwind.cli import console
-from unwind.deleting.builtin import BUILTIN
-from unwind.deleting.kinds import Kinds
-from unwind.deleting.kubernetes import KubernetesEnd
-from unwind.deleting.outcomes import PermanentError
-from unwind.deleting.registering import External, Registration
-from unwind.deleting.registry import Registry, installed, skipped
+from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.kubernetes import KubernetesEnd
+from unwind.deleters.outcomes import PermanentError
+from unwind.deleters.registration import External, Kinds, Registration
+from unwind.deleters.registry import Registry, installed, skipped
 from unwind.errors import UsageError
 
 

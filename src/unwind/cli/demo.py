@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from unwind.cli import console
-from unwind.cli.building import BuildProgress
+from unwind.cli.local import BuildProgress
 from unwind.demo import story
 
 

@@ -16,11 +16,11 @@ from unwind.cli import console
 from unwind.cli.records import is_set_aside
 from unwind.concurrency import to_tell
 from unwind.errors import UnwindError
-from unwind.fleet.fleet import Fleet
-from unwind.kube import views
+from unwind.kube import decoding
+from unwind.kube.decoding import Key
 from unwind.kube.informers import Informer
-from unwind.kube.views import Key
-from unwind.picturing import teardowns as shown
+from unwind.members.members import Fleet
+from unwind.render import teardowns as shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -48,7 +48,7 @@ class Following:
         self._lines: list[str] = []
         self._troubles: set[str] = set()
         self._seen = False
-        self._informer = Informer(client, views.typed(TEARDOWNS, Teardown), troubled=self._troubled)
+        self._informer = Informer(client, decoding.typed(TEARDOWNS, Teardown), troubled=self._troubled)
         self._informer.subscribe(self._note)
 
     @property

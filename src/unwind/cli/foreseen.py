@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from unwind.api.unwind import Effort
-from unwind.picturing.picture import of_plan
-from unwind.picturing.text import counted
+from unwind.render.picture import of_plan
+from unwind.render.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from unwind.api.meta import ObjectRef
-    from unwind.picturing.picture import Box, Picture
-    from unwind.removing.foreseeing import Foreseen
+    from unwind.preview.deletion import Foreseen
+    from unwind.render.picture import Box, Picture
 
 _SHOWN = 5
 _WARNINGS = 10

@@ -8,12 +8,12 @@ import msgspec
 from cyclopts import Parameter
 from rich.table import Table
 
-from unwind import features
+from unwind.addons.upgrade_rules import KNOWN
 from unwind.api.hooks import Hook
+from unwind.capi.hook_protocol import switched_on
+from unwind.capi.hook_registry import Registry, installed
 from unwind.cli import console
-from unwind.gating.protocol import switched_on
-from unwind.gating.registry import Registry, installed
-from unwind.gating.rules.known import KNOWN
+from unwind.manager import feature_gates as features
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,10 +11,10 @@ from cyclopts import Parameter
 
 from unwind.api.rights import HOME, Setting
 from unwind.cli import console, documents
-from unwind.cli.words import words
+from unwind.cli.options import words
 from unwind.errors import UsageError
-from unwind.installing import install as installing
-from unwind.installing.manifests import manifests
+from unwind.install import install as installing
+from unwind.install.manifests import manifests
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 

@@ -13,8 +13,8 @@ from unwind.api.karmada import RemoveStrategy
 from unwind.cli import console, documents
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.errors import UnwindError
-from unwind.fleet import joining
-from unwind.fleet.memberships import Wish
+from unwind.karmada import join as karmada_join
+from unwind.karmada.membership import Wish
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 
@@ -63,9 +63,9 @@ async def join(
     there = way_to(cluster_kubeconfig, cluster_context)
     async with Client(here, user_agent="unwind-join") as home, Client(there, user_agent="unwind-join") as member:
         if dry_run:
-            documents.show(await joining.rehearse(home, member, wish), output or "yaml")
+            documents.show(await karmada_join.rehearse(home, member, wish), output or "yaml")
             return
-        joined = await joining.join(home, member, wish, announce=_announce)
+        joined = await karmada_join.join(home, member, wish, announce=_announce)
     if output:
         documents.show([msgspec.to_builtins(one) for one in joined.done], output)
         return

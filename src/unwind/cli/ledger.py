@@ -17,10 +17,10 @@ from unwind.api.names import SET_ASIDE_ANNOTATION
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Release, Teardown
 from unwind.cli import console, documents, records
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
+from unwind.kube import decoding
 from unwind.kube import kubeconfig as kubeconfigs
-from unwind.kube import views
 from unwind.kube.client import Client
-from unwind.picturing.text import counted
+from unwind.render.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -145,7 +145,7 @@ async def inventories(client: Client, *, labels: str = "") -> AsyncGenerator[Inv
                 try:
                     inventory = msgspec.json.decode(item, type=Inventory)
                 except msgspec.ValidationError as error:
-                    where = views.stamp_of(item).key
+                    where = decoding.stamp_of(item).key
                     console.announce(f"cannot read Inventory {where}, its entries are not shown: {error}")
                     continue
                 yield inventory

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from unwind.api.policies import VolumePolicy
+from unwind.api.annotation_values import VolumePolicy
 from unwind.api.rights import HOME
 from unwind.cli import console, documents, foreseen
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.cli.targets import Home, Place, Target, Volumes, check_volumes, meant
-from unwind.controllers.foreseeing import foresee
 from unwind.errors import UnwindError, UsageError
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import NotFoundError
-from unwind.picturing.dot import dot
-from unwind.picturing.mermaid import mermaid
-from unwind.picturing.png import png
-from unwind.picturing.svg import svg
+from unwind.preview.cluster import foresee
+from unwind.render.dot import dot
+from unwind.render.mermaid import mermaid
+from unwind.render.png import png
+from unwind.render.svg import svg
 
 if TYPE_CHECKING:
-    from unwind.removing.foreseeing import Foreseen
+    from unwind.preview.deletion import Foreseen
 
 Form = Literal["table", "wide", "json", "yaml", "svg", "png", "dot", "mermaid"]
 

@@ -8,32 +8,32 @@ import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
+from unwind.api.annotation_values import DeleteProtection
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import DELETE_PROTECTION_LABEL
-from unwind.api.policies import DeleteProtection
 from unwind.api.resources import PERSISTENT_VOLUMES
 from unwind.cli import console
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.cli.targets import Place  # noqa: TC001 - cyclopts reads the annotations
 from unwind.errors import UnwindError
-from unwind.installing import enforcing
-from unwind.installing.enforcing import Enforced, enforced
+from unwind.install import enforcement
+from unwind.install.enforcement import Enforced, enforced
+from unwind.kube import discovery
 from unwind.kube import kubeconfig as kubeconfigs
-from unwind.kube import naming
 from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
-from unwind.protecting import kinds
-from unwind.protecting.limits import disk_warning, not_against, unprotectable
-from unwind.protecting.rules import FORBIDDEN
+from unwind.protection import kinds
+from unwind.protection.kinds import disk_warning, not_against, unprotectable
+from unwind.protection.rules import FORBIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from unwind.kube.client import Object
-    from unwind.kube.naming import Named
-    from unwind.protecting.kinds import Kind
+    from unwind.kube.discovery import Named
+    from unwind.protection.kinds import Kind
 
 Target = Annotated[
     str, Parameter(name="KIND/NAME", help="The object: deploy/web, ns/shop, crd/pools.example.dev, pvc/data.")
@@ -41,10 +41,10 @@ Target = Annotated[
 Form = Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], help="Output format.")]
 
 _BY = {
-    enforcing.POLICY: "enforced by",
-    enforcing.WEBHOOK: "enforced by",
-    enforcing.NOBODY: "not enforced",
-    enforcing.NOT_KNOWN: "enforcement unknown",
+    enforcement.POLICY: "enforced by",
+    enforcement.WEBHOOK: "enforced by",
+    enforcement.NOBODY: "not enforced",
+    enforcement.NOT_KNOWN: "enforcement unknown",
 }
 
 
@@ -112,7 +112,7 @@ async def protect(
         console.show_json(told)
     else:
         _show(told)
-    if told.enforced and told.enforced.way == enforcing.NOBODY:
+    if told.enforced and told.enforced.way == enforcement.NOBODY:
         raise UnwindError(
             f"{told.object} is labelled but not protected: nothing enforces it", remedy=told.enforced.note
         )
@@ -151,7 +151,7 @@ def _client(kubeconfig: Path | None, context: str | None) -> Client:
 
 async def _meant(client: Client, target: str, namespace: str | None) -> tuple[Named, Kind]:
     where = namespace or client.connection.namespace
-    named = await naming.resolve(Discovery(client), target, namespace=where)
+    named = await discovery.resolve(Discovery(client), target, namespace=where)
     it = named.resource
     kind = kinds.of_any(it.group, it.kind, plural=it.plural, version=it.version, namespaced=it.namespaced)
     return named, kind

@@ -12,12 +12,12 @@ from rich.console import Console
 
 import unwind
 from unwind.api import names
-from unwind.api.definitions import DEFINITIONS
+from unwind.api.crds import DEFINITIONS
 from unwind.cli import app
 from unwind.demo import scenery
-from unwind.features import FEATURES
-from unwind.picturing.picture import of_plan
-from unwind.picturing.svg import svg
+from unwind.manager.feature_gates import FEATURES
+from unwind.render.picture import of_plan
+from unwind.render.svg import svg
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

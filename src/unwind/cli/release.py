@@ -13,12 +13,7 @@ from rich.text import Text
 
 from unwind.api import capi, karmada
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
-from unwind.api.names import (
-    FORCE_RELEASE_ANNOTATION,
-    FORCE_RELEASE_BY_ANNOTATION,
-    MEMBER_LABEL,
-    RELEASE_FIELD_MANAGER,
-)
+from unwind.api.names import FORCE_RELEASE_ANNOTATION, FORCE_RELEASE_BY_ANNOTATION, MEMBER_LABEL, RELEASE_FIELD_MANAGER
 from unwind.api.resources import Resource
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.cli import console, documents, records
@@ -30,7 +25,7 @@ from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.local.waiting import until
-from unwind.picturing.text import counted
+from unwind.render.text import counted
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext

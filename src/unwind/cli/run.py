@@ -8,16 +8,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from unwind import features, logs
+from unwind import logs
+from unwind.api.annotation_values import DeletePolicy
 from unwind.api.fields import Unknown
-from unwind.api.policies import DeletePolicy
 from unwind.api.rights import HOME
-from unwind.cli.words import span, words
+from unwind.cli.options import duration, words
+from unwind.components import Mode, Protection, Role
 from unwind.errors import UsageError
-from unwind.parts import Role
-from unwind.protecting.modes import Mode, Protection
-from unwind.serving import addresses, running
-from unwind.serving.running import Options
+from unwind.manager import feature_gates as features
+from unwind.manager import process
+from unwind.manager.process import Options
+from unwind.server import addresses
 
 File = Path | None
 
@@ -126,10 +127,10 @@ def run(
         tls_key=tls_key,
         hosts=tuple(words(tls_hosts)),
         client_ca=client_ca,
-        shutdown_grace=span(shutdown_grace, option="--shutdown-grace").total_seconds(),
+        shutdown_grace=duration(shutdown_grace, option="--shutdown-grace").total_seconds(),
         delete_policy=_policy(delete_policy),
-        best_effort=span(best_effort_timeout, option="--best-effort-timeout").total_seconds(),
-        keep_teardowns=span(keep_teardowns, option="--keep-teardowns"),
+        best_effort=duration(best_effort_timeout, option="--best-effort-timeout").total_seconds(),
+        keep_teardowns=duration(keep_teardowns, option="--keep-teardowns"),
         protection=Protection(
             mode=protection_mode,
             groups=None if authorized_groups is None else tuple(words(authorized_groups)),
@@ -137,7 +138,7 @@ def run(
     )
     logs.setup(log_format)
     _allow_many_files()
-    running.run_process(options)
+    process.run_process(options)
 
 
 def _roles(text: str) -> tuple[Role, ...]:

@@ -15,14 +15,14 @@ from rich.live import Live
 from rich.text import Text
 
 from unwind.api.unwind import TEARDOWNS, Teardown
-from unwind.cli import console, documents, records, words
+from unwind.cli import console, documents, options, records
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.errors import TimedOutError, UnwindError
+from unwind.kube import decoding
 from unwind.kube import kubeconfig as kubeconfigs
-from unwind.kube import views
 from unwind.kube.client import Client
 from unwind.kube.informers import Informer
-from unwind.picturing import teardowns as shown
+from unwind.render import teardowns as shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -90,7 +90,7 @@ def span(text: str | None, *, option: str) -> float | None:
     """A duration option in seconds; None if it is not set."""
     if text is None:
         return None
-    return words.span(text, option=option).total_seconds()
+    return options.duration(text, option=option).total_seconds()
 
 
 def plain(obj: Object) -> Object:
@@ -143,7 +143,7 @@ async def _watch(client: Client, choice: _Choice, output: Form, within: float | 
             told.append(str(error))
             console.announce(f"watch failed, will retry: {error}")
 
-    informer = Informer(client, views.typed(TEARDOWNS, Teardown), troubled=troubled)
+    informer = Informer(client, decoding.typed(TEARDOWNS, Teardown), troubled=troubled)
     live = console.out.is_terminal and output in ("table", "wide")
     try:
         async with asyncio.timeout(within), _following(informer):

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from unwind.api import capi, karmada, sveltos
+from unwind.api.annotation_values import VolumePolicy
 from unwind.api.names import VOLUMES_ANNOTATION
-from unwind.api.policies import VolumePolicy
 from unwind.api.resources import NAMESPACES
 from unwind.cli import records
 from unwind.errors import UnwindError, UsageError
-from unwind.fleet import finding
-from unwind.kube import naming
+from unwind.kube import discovery as api_discovery
+from unwind.kube.discovery import Named
 from unwind.kube.errors import ApiError
-from unwind.kube.naming import Named
+from unwind.members import lookup
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
 
     from unwind.kube.client import Client
     from unwind.kube.discovery import Discovery
-    from unwind.removing.foreseeing import Foreseen
+    from unwind.preview.deletion import Foreseen
 
 _CLUSTERS = ("cluster", "clusters")
 
@@ -91,12 +91,12 @@ async def meant(
         raise UsageError(f"invalid target {text!r}", remedy="use KIND/NAME, such as cluster/prod-7 or ns/shop")
     if kind.lower() in _CLUSTERS:
         return await _cluster(client, discovery, name, namespace)
-    return await naming.resolve(discovery, text, namespace=namespace or otherwise)
+    return await api_discovery.resolve(discovery, text, namespace=namespace or otherwise)
 
 
 async def _cluster(client: Client, discovery: Discovery, name: str, namespace: str | None) -> Named:
     try:
-        found = (await finding.called(client, discovery, f"{namespace}/{name}" if namespace else name)).ref
+        found = (await lookup.called(client, discovery, f"{namespace}/{name}" if namespace else name)).ref
     except UnwindError as error:
         if error.remedy:
             remedy = "set the namespace with -n, or the kind: clusters.cluster.x-k8s.io/NAME, sveltoscluster/NAME"

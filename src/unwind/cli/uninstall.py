@@ -11,7 +11,7 @@ from unwind.api.rights import HOME, Setting
 from unwind.cli import console
 from unwind.cli.install import Context, Kubeconfig, Namespace  # noqa: TC001 - cyclopts reads the annotations
 from unwind.errors import UnwindError
-from unwind.installing import uninstall as uninstalling
+from unwind.install import uninstall as uninstalling
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 

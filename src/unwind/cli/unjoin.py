@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from cyclopts import Parameter
 
-from unwind.api.conditions import find, is_true
 from unwind.api.karmada import CLUSTERS, Cluster
-from unwind.api.meta import ref_of
+from unwind.api.meta import find, is_true, ref_of
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, KARMADA_CLUSTER_NAMESPACE, ConditionType
 from unwind.api.rights import HOME
 from unwind.cli import console, foreseen, ledger, records
@@ -20,15 +19,15 @@ from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts rea
 from unwind.cli.join import way_to
 from unwind.cli.status import span
 from unwind.cli.targets import Home  # noqa: TC001 - cyclopts reads the annotations
-from unwind.controllers.foreseeing import foresee
 from unwind.errors import TimedOutError, UnwindError
-from unwind.fleet import joining
-from unwind.installing import managers
+from unwind.install import rivals
+from unwind.karmada import join
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
+from unwind.kube.discovery import Named
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
-from unwind.kube.naming import Named
-from unwind.picturing.text import counted
+from unwind.preview.cluster import foresee
+from unwind.render.text import counted
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -115,7 +114,7 @@ async def unjoin(
         member = await stack.enter_async_context(Client(there, user_agent="unwind-unjoin")) if there else None
         if member:
             await _recognise(member, cluster)
-        if not await managers.alive(client, unwind_namespace):
+        if not await rivals.alive(client, unwind_namespace):
             raise UnwindError(
                 f"cannot unjoin {name}: no manager is running in namespace {unwind_namespace}",
                 remedy="start one with `unwind run`",
@@ -235,7 +234,7 @@ async def _take_out(client: Client, member: Client | None, cluster: Cluster, *, 
                 f"Unwind's credentials remain in namespace {namespace} of the member; --cluster-kubeconfig removes them"
             )
         return ()
-    taken = await joining.take_out(member, name, namespace, joined_to=await client.cluster_uid())
+    taken = await join.take_out(member, name, namespace, joined_to=await client.cluster_uid())
     if not quiet and taken:
         console.announce(f"removed from the member: {', '.join(taken)}")
     return tuple(taken)

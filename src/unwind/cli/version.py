@@ -16,7 +16,7 @@ from unwind.api.rights import HOME
 from unwind.cli import console, documents
 from unwind.cli.install import Context, Kubeconfig, Namespace  # noqa: TC001 - cyclopts reads the annotations
 from unwind.errors import UnwindError
-from unwind.installing.rivals import held
+from unwind.install.rivals import held
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.shards import REPLICA_LEASES

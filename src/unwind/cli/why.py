@@ -14,22 +14,21 @@ from rich.text import Text
 from unwind.cli import console, targets
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.clock import SYSTEM
-from unwind.diagnosing.answers import Effect, State
-from unwind.diagnosing.commands import Kubectl
 from unwind.errors import UnwindError
-from unwind.fleet import finding
-from unwind.fleet.fleet import Fleet
+from unwind.kube import discovery
 from unwind.kube import kubeconfig as kubeconfigs
-from unwind.kube import naming
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
-from unwind.removing.asking.places import Place
-from unwind.removing.asking.walking import why as ask
+from unwind.members import lookup
+from unwind.members.members import Fleet
+from unwind.why.answers import Effect, Kubectl, State
+from unwind.why.explain import why as ask
+from unwind.why.reachable_clusters import Place
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from unwind.diagnosing.answers import Answer, Link, Remedy
+    from unwind.why.answers import Answer, Link, Remedy
 
 _COLOURS = {
     State.HELD: "bold yellow",
@@ -62,14 +61,14 @@ async def why(
     is marked as safe, or with what it leaves behind. Exit codes: 0 answered; 1 the object is not found or the cluster
     is unreachable.
     """
-    naming.split(target)  # check the syntax before any request
+    discovery.split(target)  # check the syntax before any request
     connection = kubeconfigs.load(kubeconfig, context=context)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(connection, user_agent="unwind-why"))
         fleet = await stack.enter_async_context(Fleet(client))
         place = Place(client, kubectl=_kubectl(kubeconfig, context), fleet=fleet)
         if cluster:
-            anchor = await finding.called(client, place.discovery, cluster)
+            anchor = await lookup.called(client, place.discovery, cluster)
             place = await stack.enter_async_context(place.reached(anchor))
         # The namespace of a member's kubeconfig context is not the user's choice.
         otherwise = "default" if cluster else connection.namespace
@@ -95,7 +94,7 @@ def _kubectl(kubeconfig: Path | None, context: str | None) -> Kubectl:
     return Kubectl(options=tuple(options))
 
 
-def _elsewhere(named: naming.Named) -> str:
+def _elsewhere(named: discovery.Named) -> str:
     return "look in another namespace with -n" if named.namespace else ""
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from unwind.api.annotation_values import DeleteProtection
 from unwind.api.meta import ObjectRef
 from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
-from unwind.api.policies import DeleteProtection
 from unwind.api.resources import Resource
 from unwind.api.sveltos import CLUSTER_PROFILES, ClusterDeletionBehavior
 from unwind.api.unwind import (

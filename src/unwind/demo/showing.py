@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from unwind.api.unwind import StepState
-from unwind.picturing.picture import of_plan
-from unwind.picturing.terminal import rendered
+from unwind.render.picture import of_plan
+from unwind.render.terminal import rendered
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -18,17 +18,17 @@ from unwind.api.resources import CONFIG_MAPS, NAMESPACES, Resource
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, Inventory
+from unwind.capi.gate_policies import extension_name
 from unwind.demo import scenery
 from unwind.demo.operator import operate
 from unwind.errors import UnwindError
-from unwind.installing.gatekeeping import extension_name
-from unwind.installing.install import install
+from unwind.install.install import install
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.local import building, tools, waiting
 from unwind.local import plane as planes
 from unwind.local.capi import create_cluster
 from unwind.local.home import Shape
-from unwind.local.ports import Port
+from unwind.local.paths import Port
 from unwind.local.stubs import STUB_CLUSTERS, STUB_CONTROL_PLANES
 from unwind.local.toolbox import equip
 from unwind.testing.charts import ChartRepository

@@ -1,1 +1,1 @@
-"""Kubernetes API machinery: client, informers, work queue, watches, Leases and shards."""
+"""API machinery: client, discovery, caches, informers, watches, work queue, shards, events."""

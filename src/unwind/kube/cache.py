@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
 
-from unwind.kube.views import Key
+from unwind.kube.decoding import Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
-    from unwind.kube.views import Stamp
+    from unwind.kube.decoding import Stamp
 
 T = TypeVar("T")
 

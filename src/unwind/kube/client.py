@@ -13,7 +13,6 @@ import msgspec
 
 from unwind.api.resources import NAMESPACES
 from unwind.kube import absence, fencing
-from unwind.kube.answers import Event, Page, object_of, read
 from unwind.kube.errors import (
     AnotherClusterError,
     ApiError,
@@ -23,6 +22,7 @@ from unwind.kube.errors import (
     UnreadableError,
     error_of,
 )
+from unwind.kube.responses import Event, Page, object_of, read
 from unwind.kube.server_time import ServerTime
 from unwind.kube.transport import Answer, HttpTransport, Pinning
 

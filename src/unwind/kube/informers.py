@@ -8,23 +8,26 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from unwind import logs
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
-from unwind.chance import CHANCE
 from unwind.clock import SYSTEM
-from unwind.kube import views
+from unwind.jitter import CHANCE
+from unwind.kube import decoding
+from unwind.kube.absence import is_newer
 from unwind.kube.cache import Cache, Change, Store
 from unwind.kube.client import SILENCE
+from unwind.kube.decoding import Stamp
 from unwind.kube.errors import ApiError, ExpiredError, UnreachableError, UnreadableError, error_of
-from unwind.kube.queue import Backoff
-from unwind.kube.revisions import is_newer
-from unwind.kube.views import Stamp
+from unwind.kube.workqueue import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 
+    from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
-    from unwind.kube.views import Key, View
+    from unwind.kube.decoding import Key, View
+
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -253,7 +256,7 @@ class Informer(Generic[T]):
         try:
             obj = _read(self.view.decode, body)
         except _InvalidError as error:
-            stamp = _read(views.stamp_of, body)
+            stamp = _read(decoding.stamp_of, body)
             if stamp.key not in self.broken:
                 self._troubled(error)
             self.broken[stamp.key] = str(error)
@@ -329,3 +332,33 @@ def _serves(definition: Object, version: str) -> bool:
     conditions = definition.get("status", {}).get("conditions") or []
     established = any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
     return established and any(one["name"] == version and one["served"] for one in definition["spec"]["versions"])
+
+
+# Kinds that are followed together: who is told when one of them is known, and which cannot be followed.
+
+log = logs.get(__name__)
+
+
+class Followed:
+    """What several informers have in common."""
+
+    def __init__(self) -> None:
+        self._told: list[Callable[[], None]] = []
+        self._troubles: dict[str, str] = {}
+        """Kinds, by their plural, that cannot be followed, and why."""
+
+    def subscribe(self, listed: Callable[[], None]) -> None:
+        """Have it told whenever a cache has become whole."""
+        self._told.append(listed)
+
+    def _listed(self) -> None:
+        for told in self._told:
+            told()
+
+    def _troubled(self, resource: Resource) -> Callable[[Exception], None]:
+        def troubled(error: Exception) -> None:
+            if self._troubles.get(resource.plural) != str(error):
+                log.warning("a kind cannot be followed", kind=resource.kind, api=resource.api_version, why=str(error))
+            self._troubles[resource.plural] = str(error)
+
+        return troubled

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 
-from unwind import yamls
+from unwind import safe_yaml
 from unwind.errors import UnwindError
 
 # These characters would end a header and start another one.
@@ -228,7 +228,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _decode(text: bytes, source: str) -> dict[str, Any]:
     try:
-        config = yamls.load(text)
+        config = safe_yaml.load(text)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UnwindError(
             f"{source} is not a kubeconfig ({' '.join(str(error).split())})", remedy=_HOW_TO_SEE

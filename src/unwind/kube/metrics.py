@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from unwind.kube.informers import Informer
-    from unwind.kube.queue import Queue
+    from unwind.kube.workqueue import Queue
 
 K = TypeVar("K")
 

@@ -19,11 +19,11 @@ from unwind.api.names import VERSION_ANNOTATION
 from unwind.api.resources import LEASES
 from unwind.clock import SYSTEM
 from unwind.concurrency import side_by_side
-from unwind.kube import views
+from unwind.kube import decoding
 from unwind.kube.client import DEADLINE
+from unwind.kube.decoding import Key
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.informers import Informer
-from unwind.kube.views import Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -108,7 +108,7 @@ class Shards:
         """Whether no work is running for our shards any more: a released Lease then says that it is drained."""
         self._refused: set[int] = set()
         """Shards that a caller was told not to act for. Callers must be notified when they may."""
-        self._leases = Informer(client, views.typed(LEASES, Lease), namespace=namespace, clock=clock)
+        self._leases = Informer(client, decoding.typed(LEASES, Lease), namespace=namespace, clock=clock)
         self._observed: dict[str, tuple[str, float]] = {}
         """When each Lease was last seen to be renewed, by our own clock: the clocks of others may be wrong."""
         self._wake = asyncio.Event()

@@ -14,17 +14,17 @@ import msgspec
 
 from unwind.errors import UnwindError
 from unwind.kube.credentials import Credentials, Proof
+from unwind.kube.dial import connect, host_header, proxy_headers, way_to
 from unwind.kube.errors import AnotherClusterError, TooLargeAnswerError, UnreachableError
+from unwind.kube.http1 import BrokenError, TooLargeError
 from unwind.kube.kubeconfig import shown
-from unwind.kube.ways import connect, host_header, proxy_headers, way_to
-from unwind.kube.wire import BrokenError, TooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from unwind.kube.http1 import Reply, Wire
     from unwind.kube.kubeconfig import Connection
-    from unwind.kube.wire import Reply, Wire
 
 _CONNECTING = 10.0
 # After a connection attempt has timed out, none is tried for so many seconds: thousands of requests would otherwise

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
-from unwind.kube import views
+from unwind.kube import decoding
+from unwind.kube.decoding import Key
+from unwind.kube.dial import Probe
 from unwind.kube.errors import UnreachableError
 from unwind.kube.informers import Informer
-from unwind.kube.probing import Probe
-from unwind.kube.views import Key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unwind.clock import Clock, Timer
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
-    from unwind.kube.views import Metadata
+    from unwind.kube.decoding import Metadata
 
 K = TypeVar("K")
 S = TypeVar("S")
@@ -106,7 +106,7 @@ class _Followed:
         self.resource = resource
         self.informer: Informer[Metadata] = Informer(
             watches.client,
-            views.metadata(resource),
+            decoding.metadata(resource),
             clock=watches.clock,
             troubled=self._failed,
             confirm=watches.confirmation,

@@ -1,1 +1,1 @@
-"""Local control planes: binaries, processes, and stand-ins for nodes, cloud and providers."""
+"""Real control planes on one machine."""

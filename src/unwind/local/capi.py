@@ -14,9 +14,8 @@ from unwind.concurrency import side_by_side
 from unwind.errors import UnwindError
 from unwind.local import stubs, tools
 from unwind.local.cluster import ALL_RIGHTS
-from unwind.local.health import well
-from unwind.local.ports import Port
-from unwind.local.processes import Daemon, DiedEarlyError
+from unwind.local.paths import Port
+from unwind.local.processes import Daemon, DiedEarlyError, well
 from unwind.local.stubs import CLUSTER_CLASSES
 from unwind.local.waiting import until, until_absent, until_true
 

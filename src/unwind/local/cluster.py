@@ -17,9 +17,8 @@ from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError
 from unwind.kube.kubeconfig import Connection
 from unwind.local import auditing, components
-from unwind.local.health import well
-from unwind.local.ports import Port
-from unwind.local.processes import Daemon
+from unwind.local.paths import Port
+from unwind.local.processes import Daemon, well
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

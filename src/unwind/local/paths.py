@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from unwind.errors import UnwindError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
 
 _GIB = 1 << 30
 _MIB = 1 << 20
@@ -70,3 +72,28 @@ def _directory(variable: str, *, xdg: str, fallback: str) -> Path:
         return Path.home() / fallback / "unwind"
     except RuntimeError as error:
         raise UnwindError("cannot find the home directory of this user", remedy=f"set {variable}") from error
+
+
+# Reserved loopback ports.
+
+
+class Port:
+    """A free loopback port, reserved until it is released.
+
+    The socket is bound and never listens, so that it gets no connection, and it shares the port with a program that
+    binds it with SO_REUSEPORT (as Kubernetes' programs can) or SO_REUSEADDR (as every Go program does). No other
+    program is given the port meanwhile, not even while that program restarts.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", 0))
+        self.number: int = self._socket.getsockname()[1]
+
+    def release(self) -> None:
+        self._socket.close()
+
+    def __str__(self) -> str:
+        return str(self.number)

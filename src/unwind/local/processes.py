@@ -9,15 +9,19 @@ import subprocess
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
-from unwind.children import die_with_parent, until_ended
 from unwind.errors import UnwindError
+from unwind.kube.client import Client
+from unwind.kube.kubeconfig import Connection
+from unwind.subprocesses import die_with_parent, until_ended
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
+
 
 _READY_POLL = 0.02
 _RESTART_DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -206,3 +210,14 @@ class DiedEarlyError(UnwindError):
             f"{daemon.name} ({daemon.argv[0]}) exited before it was ready",
             remedy=f"see {daemon.log} (last line: {self.words})",
         )
+
+
+# Health checks of local components.
+
+
+async def well(url: str, *, authority: bytes | None = None) -> bool:
+    """Whether a health endpoint answers 200; False also if there is no answer."""
+    parts = urlsplit(url)
+    connection = Connection(server=f"{parts.scheme}://{parts.netloc}", authority=authority)
+    async with Client(connection) as client:
+        return await client.healthy(parts.path)

@@ -1,1 +1,1 @@
-"""Computes teardown plans from dependencies: waves, cycles, ready steps, blast radius. Pure."""
+"""From dependencies to waves, and to what may go now. Pure."""

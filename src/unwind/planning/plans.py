@@ -8,8 +8,7 @@ import msgspec
 
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Plan, Step
-from unwind.planning.cycles import cycles, spelled
-from unwind.planning.ordering import graph, groups
+from unwind.planning.ordering import cycles, graph, groups, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unwind.api.meta import ObjectRef
-from unwind.deleting.context import DeleteContext
-from unwind.deleting.memo import Memo
-from unwind.deleting.resolver import Resolver
+from unwind.deleters.context import DeleteContext
+from unwind.deleters.memo import Memo
+from unwind.deleters.references import Resolver
 from unwind.testing.clock import StillClock
 from unwind.testing.objects import Objects
 from unwind.testing.scripting import checkpoint, interruptible
@@ -15,8 +15,8 @@ from unwind.testing.scripting import checkpoint, interruptible
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from unwind.api.annotation_values import DeletePolicy
     from unwind.api.fields import Unknown
-    from unwind.api.policies import DeletePolicy
     from unwind.api.resources import Resource
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from unwind.deleting.outcomes import Again
+from unwind.deleters.outcomes import Again
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator

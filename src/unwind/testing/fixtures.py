@@ -13,7 +13,7 @@ from unwind.testing.clock import StillClock
 from unwind.testing.contexts import context
 
 if TYPE_CHECKING:
-    from unwind.deleting.context import DeleteContext
+    from unwind.deleters.context import DeleteContext
     from unwind.kube.client import Object
 
 

@@ -29,14 +29,14 @@ from unwind.api.resources import (
     SERVICE_ACCOUNTS,
 )
 from unwind.api.rights import Right, Setting
-from unwind.installing.addressing import MANAGER
-from unwind.installing.manifests import manifests, resource_of
+from unwind.install.manifests import manifests, resource_of
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from unwind.kube.kubeconfig import Connection, Token
 from unwind.kube.transport import HttpTransport
 from unwind.local.cluster import ALL_RIGHTS
+from unwind.server.identity import MANAGER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

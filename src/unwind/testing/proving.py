@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.deleting.entering import Waiting, attempt
-from unwind.deleting.outcomes import Again, Gone, Kept, PermanentError, TransientError
+from unwind.deleters.attempt import Waiting, attempt
+from unwind.deleters.outcomes import Again, Gone, Kept, PermanentError, TransientError
 from unwind.kube.client import Object
 from unwind.testing.crashing import Died, Life
 from unwind.testing.scripting import Script
@@ -20,7 +20,7 @@ from unwind.testing.worlds import Stuck
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from unwind.deleting.outcomes import Outcome
+    from unwind.deleters.outcomes import Outcome
     from unwind.testing.worlds import Picture, World
 
 ENTRIES = 25

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from unwind.deleting.outcomes import Gone, Kept
+from unwind.deleters.outcomes import Gone, Kept
 from unwind.kube.absence import Presence, Sighting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unwind.deleting.context import DeleteContext
+    from unwind.deleters.context import DeleteContext
 
 T = TypeVar("T")
 Turn = Gone | Kept | BaseException

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api.names import Finalizer
-from unwind.deleting.entering import Waiting, attempt, enter
-from unwind.deleting.kinds import Kinds
-from unwind.deleting.kubernetes import KubernetesEnd
-from unwind.deleting.outcomes import Gone, Kept
-from unwind.deleting.registering import Registration, registrations
-from unwind.deleting.registry import Registry
+from unwind.deleters.attempt import Waiting, attempt, enter
+from unwind.deleters.kubernetes import KubernetesEnd
+from unwind.deleters.outcomes import Gone, Kept
+from unwind.deleters.registration import Kinds, Registration, registrations
+from unwind.deleters.registry import Registry
 from unwind.errors import UnwindError
 from unwind.kube.absence import Presence
 from unwind.kube.client import Object
@@ -28,13 +27,12 @@ from unwind.testing.scripting import Script, ScriptedEnd, checkpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from unwind.api.annotation_values import DeletePolicy
     from unwind.api.fields import Unknown
-    from unwind.api.policies import DeletePolicy
     from unwind.api.resources import Resource
-    from unwind.deleting.context import DeleteContext
-    from unwind.deleting.entering import Failed
-    from unwind.deleting.outcomes import Event, Outcome
-    from unwind.deleting.protocol import End
+    from unwind.deleters.attempt import Failed
+    from unwind.deleters.context import DeleteContext, End
+    from unwind.deleters.outcomes import Event, Outcome
     from unwind.kube.client import Client
     from unwind.kube.watches import Watches
     from unwind.testing.crashing import Life

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.plane.removals import Scene, define_inventories
-from unwind.removing.inventories import Inventories
+from unwind.inventory.inventories import Inventories
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from tests.plane.removals import CLUSTER, Scene, Told
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES
-from unwind.fleet.member import RECENT, Member
+from unwind.inventory.inventories import items
 from unwind.local import waiting
-from unwind.removing.blocked import what_blocks
-from unwind.removing.inventories import items
+from unwind.members.member import RECENT, Member
 from unwind.testing.clock import START, StillClock
+from unwind.why.removal_blockers import what_blocks
 
 if TYPE_CHECKING:
     import pytest
 
     from unwind.api.unwind import Blocker
     from unwind.kube.client import Object
-    from unwind.removing.removal import Removal
+    from unwind.removal.removal import Removal
 
 
 async def blockers(scene: Scene, removal: Removal) -> tuple[Blocker, ...]:

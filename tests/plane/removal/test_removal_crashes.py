@@ -19,8 +19,8 @@ from tests.plane.removals import (
     stateful_set,
     until_claimed,
 )
+from unwind.api.annotation_values import VolumePolicy
 from unwind.api.names import OWNER_LABEL
-from unwind.api.policies import VolumePolicy
 from unwind.api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -30,10 +30,10 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.clock import SYSTEM
+from unwind.inventory.inventories import Inventories
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.local import waiting
-from unwind.removing.inventories import Inventories
 from unwind.testing.proxy import Proxy
 
 # Among the longest: they run with the soak tests.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.plane.removals import Told, stateful_set, until_claimed
+from unwind.api.annotation_values import VolumePolicy, volume_policy
 from unwind.api.names import OWNER_LABEL, VOLUMES_ANNOTATION, Reason
-from unwind.api.policies import VolumePolicy, volume_policy
 from unwind.api.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, STATEFUL_SETS
 from unwind.clock import SYSTEM
 from unwind.local import waiting

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 import yaml
 
-from unwind.api import capi, durations, karmada, names, sveltos, sveltos_status, unwind
+from unwind.api import capi, durations, karmada, names, sveltos, unwind
+from unwind.api.annotation_values import DeletePolicy, DeleteProtection, OnDeadline
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
-from unwind.api.policies import DeletePolicy, DeleteProtection, OnDeadline
 from unwind.api.sveltos import ClusterDeletionBehavior, StopMatchingBehavior
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def test_a_summary_and_a_configuration_are_read() -> None:
     configuration = wire(
         """{"status": {"clusterProfileResources": [{"clusterProfileName": "p", "Features": [
             {"featureID": "Helm", "charts": [{"repoURL": "https://x", "releaseName": "r"}]}]}]}}""",
-        sveltos_status.ClusterConfiguration,
+        sveltos.ClusterConfiguration,
     )
     [profile] = configuration.status.cluster_profile_resources
     assert profile.features[0].charts[0].repo_url == "https://x"

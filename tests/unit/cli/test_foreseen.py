@@ -14,13 +14,13 @@ from unwind.api.unwind import Effort, Entry, EntryState, Plan, Step
 from unwind.cli import foreseen
 from unwind.cli.delete import refuse
 from unwind.errors import UnwindError
-from unwind.picturing.dot import dot
-from unwind.picturing.mermaid import mermaid
-from unwind.picturing.svg import svg
-from unwind.planning.radius import blast_radius
-from unwind.removing.blast import Told
-from unwind.removing.clouded import Volume
-from unwind.removing.foreseeing import Foreseen
+from unwind.planning.blast_radius import blast_radius
+from unwind.preview.cloud_resources import Volume
+from unwind.preview.deletion import Foreseen
+from unwind.removal.deletion_scope import Told
+from unwind.render.dot import dot
+from unwind.render.mermaid import mermaid
+from unwind.render.svg import svg
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,7 +10,7 @@ import pytest
 from unwind.cli import console
 from unwind.cli.uninstall import _confirm
 from unwind.errors import UnwindError
-from unwind.installing.uninstall import Crd, Survey
+from unwind.install.uninstall import Crd, Survey
 
 SEEN = Survey(
     crds=(Crd("teardowns.unwind.dev", "1", 3), Crd("inventories.unwind.dev", "2", 0)),

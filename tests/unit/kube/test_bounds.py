@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.kube.talking import HEADERS, PLAIN, STREAM, Call, chunk, forever, get, saying, served
 from unwind.errors import UnwindError
+from unwind.kube import http1
 from unwind.kube import transport as transport_module
-from unwind.kube import wire
 from unwind.kube.errors import UnreachableError
 from unwind.kube.kubeconfig import Connection, Token
 from unwind.kube.transport import Answer, HttpTransport
@@ -20,8 +20,8 @@ OTHER = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntrue"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MOST_BODY", 100_000, raising=False)
-    monkeypatch.setattr(wire, "MOST_HEAD", 8_192, raising=False)
+    monkeypatch.setattr(http1, "MOST_BODY", 100_000, raising=False)
+    monkeypatch.setattr(http1, "MOST_HEAD", 8_192, raising=False)
     monkeypatch.setattr(transport_module, "MOST_LINE", 50_000, raising=False)
 
 
@@ -184,7 +184,7 @@ async def test_asking_on_a_connection_that_is_lost_fails_at_once() -> None:
                 await asyncio.sleep(0)
             await asyncio.sleep(0.05)
             for ask in (one.ask, one.open):
-                with pytest.raises(wire.BrokenError):
+                with pytest.raises(http1.BrokenError):
                     await ask(b"GET / HTTP/1.1\r\n\r\n")
 
 

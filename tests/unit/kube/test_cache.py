@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unwind.kube.cache import Cache, Change
-from unwind.kube.views import Key, Stamp
+from unwind.kube.decoding import Key, Stamp
 
 
 class Thing(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 
 from unwind.kube import fencing
 from unwind.kube.fencing import FencedError, Fences
-from unwind.kube.queue import Queue
+from unwind.kube.workqueue import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

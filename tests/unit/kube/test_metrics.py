@@ -6,12 +6,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from unwind.api.resources import DEPLOYMENTS
-from unwind.kube import views
+from unwind.kube import decoding
 from unwind.kube.client import Client
 from unwind.kube.informers import Informer
 from unwind.kube.kubeconfig import Connection
 from unwind.kube.metrics import Metrics
-from unwind.kube.queue import Queue
+from unwind.kube.workqueue import Queue
 
 
 @pytest.fixture
@@ -57,13 +57,13 @@ def test_queues_and_caches_are_read_when_somebody_asks(registry: CollectorRegist
         return None
 
     queue: Queue[str] = Queue(never)
-    informer = Informer(Client(Connection(server="https://127.0.0.1:1")), views.metadata(DEPLOYMENTS))
+    informer = Informer(Client(Connection(server="https://127.0.0.1:1")), decoding.metadata(DEPLOYMENTS))
     metrics.queue("cluster", queue)
     metrics.informer(informer)
     queue.add("a")
     queue.add("b")
     informer.cache.put(
-        views.Metadata(name="it", namespace="here", uid="1", resource_version="7"),
+        decoding.Metadata(name="it", namespace="here", uid="1", resource_version="7"),
     )
     assert registry.get_sample_value("unwind_queue_depth", {"controller": "cluster"}) == 2
     assert registry.get_sample_value("unwind_cache_objects", {"resource": "deployments.apps"}) == 1

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
-from unwind.kube import views
+from unwind.kube import decoding
+from unwind.kube.absence import is_newer
 from unwind.kube.client import Client
+from unwind.kube.decoding import Key
 from unwind.kube.errors import AnotherClusterError, ApiError, NotFoundError, UnreachableError, UnreadableError
 from unwind.kube.informers import Informer
 from unwind.kube.kubeconfig import Connection
-from unwind.kube.queue import Backoff
-from unwind.kube.revisions import is_newer
-from unwind.kube.views import Key
 from unwind.kube.watches import Watches
+from unwind.kube.workqueue import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -199,7 +199,7 @@ async def test_a_member_that_ends_every_watch_costs_few_connections(
 ) -> None:
     async with member() as (it, client):
         it.watched = [odd] * 10_000
-        informer = Informer(client, views.metadata(CONFIG_MAPS))
+        informer = Informer(client, decoding.metadata(CONFIG_MAPS))
         running = asyncio.create_task(informer.run())
         await informer.until_synced()
         await asyncio.sleep(1.5)
@@ -307,7 +307,7 @@ async def test_what_is_no_list_is_no_empty_list(body: bytes) -> None:
         it.answers["/api/v1/configmaps"] = OK % (len(body), body)
         with pytest.raises(UnreadableError):
             await client.list(CONFIG_MAPS)
-        informer = Informer(client, views.metadata(CONFIG_MAPS), troubled=lambda _: told.set())
+        informer = Informer(client, decoding.metadata(CONFIG_MAPS), troubled=lambda _: told.set())
         told = asyncio.Event()
         running = asyncio.create_task(informer.run())
         await asyncio.wait_for(told.wait(), 5)
@@ -327,7 +327,7 @@ async def test_a_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_page_that_is_too_large_is_read_in_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unwind.kube.wire.MOST_BODY", 5_000)
+    monkeypatch.setattr("unwind.kube.http1.MOST_BODY", 5_000)
     limits: list[int] = []
 
     class Large(Member):
@@ -502,7 +502,7 @@ async def test_what_a_write_answered_is_not_taken_in_where_versions_cannot_be_co
     async with member() as (it, client):
         it.objects = [config_map("a", version="x-1")]
         it.version = "x-2"
-        informer = Informer(client, views.metadata(CONFIG_MAPS))
+        informer = Informer(client, decoding.metadata(CONFIG_MAPS))
         running = asyncio.create_task(informer.run())
         await informer.until_synced()
         held = informer.cache.get(Key("n", "a"))

@@ -1,0 +1,110 @@
+"""The admission rule of profiles: a write that closes a circle of `dependsOn` is refused, and the circle is named."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.addons.manifests import PROFILES_PATH
+from unwind.api import admission
+from unwind.api.fields import Model
+from unwind.api.sveltos import CLUSTER_PROFILES, PROFILES
+from unwind.errors import UnwindError
+from unwind.planning.ordering import Declared, closes_cycle, spelled
+from unwind.server.routes import Response, Route, refusal
+
+if TYPE_CHECKING:
+    from unwind.kube.client import Client
+    from unwind.server.routes import Request
+
+_KINDS = {resource.kind: resource for resource in (CLUSTER_PROFILES, PROFILES)}
+
+
+class _Metadata(Model, frozen=True, kw_only=True):
+    name: str = ""
+    namespace: str = ""
+
+
+class _Spec(Model, frozen=True, kw_only=True):
+    depends_on: tuple[str, ...] | None = None
+
+
+class _Profile(Model, frozen=True, kw_only=True):
+    """As much of a profile as the rule goes by."""
+
+    metadata: _Metadata = _Metadata()
+    spec: _Spec = _Spec()
+
+    def declared(self, kind: str) -> Declared:
+        meta = self.metadata
+        return Declared(
+            kind=kind, namespace=meta.namespace, name=meta.name, depends_on=tuple(self.spec.depends_on or ())
+        )
+
+
+_PROFILE = msgspec.json.Decoder(_Profile)
+_WRITTEN = msgspec.json.Decoder(_Profile | None)
+
+
+Existing = Callable[[str, str], Awaitable[list[Declared]]]
+"""The profiles of a kind, in a namespace if the kind has one, as they are now."""
+
+
+def route(existing: Existing) -> Route:
+    """Where the API server asks whether a profile may be written."""
+    return Route(path=PROFILES_PATH, handler=partial(answer, existing), name="profiles")
+
+
+async def answer(existing: Existing, body: bytes, _: Request) -> Response:
+    """What a review is answered. What cannot be told is an error, and lets the write pass (failurePolicy)."""
+    try:
+        asked = admission.asked(body)
+        new, old = _WRITTEN.decode(asked.object), _WRITTEN.decode(asked.old_object)
+    except msgspec.DecodeError as error:
+        return refusal(400, f"The profile cannot be read: {error}.")
+    except ValueError as error:
+        return refusal(400, str(error))
+    kind = asked.kind.kind
+    if new is None or kind not in _KINDS:
+        return Response(admission.allowed(asked))
+    written = new.declared(kind)
+    before = [old.declared(kind)] if old else []
+    # Who changes something else need not wait until all others were read.
+    if not set(written.depends_on).difference(*(one.depends_on for one in before)):
+        return Response(admission.allowed(asked))
+    try:
+        # As it was goes last, because that is what this write changes.
+        others = [*await existing(kind, asked.namespace), *before]
+    except UnwindError as error:
+        return refusal(503, f"It cannot be told whether this closes a cycle: {error}.")
+    cycle = closes_cycle(others, written)
+    return Response(admission.denied(asked, refused(written, cycle)) if cycle else admission.allowed(asked))
+
+
+async def existing(client: Client, kind: str, namespace: str) -> list[Declared]:
+    """The profiles that names can mean, read now.
+
+    No cache is asked: three profiles in one file are written within milliseconds, and a cache that has not seen the
+    first two would let the third one close the circle. Only writes that add a name to `dependsOn` come here.
+    """
+    found: list[Declared] = []
+    pages = client.pages(_KINDS[kind], namespace=namespace or None)
+    async with aclosing(pages):
+        async for page in pages:
+            found += [_PROFILE.decode(item).declared(kind) for item in page.items or ()]
+    return found
+
+
+def refused(written: Declared, cycle: tuple[str, ...]) -> str:
+    """What somebody reads whose profile closes a cycle."""
+    about = f"{written.namespace}/{written.name}" if written.namespace else written.name
+    needed = cycle[(cycle.index(written.name) + 1) % len(cycle)]
+    elsewhere = ", or break the circle at another of them first" if len(cycle) > 1 else ""
+    return (
+        f"{written.kind} {about} would depend on itself: {spelled(cycle)}. "
+        f"Take {needed} out of its dependsOn{elsewhere}."
+    )

@@ -1,0 +1,160 @@
+"""What the controllers of add-ons go by: profiles, summaries, clusters and sources, each read once and kept."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from unwind.addons import backing, cluster_summaries, validation
+from unwind.addons.cluster_summaries import Place
+from unwind.addons.matching import ProfileKey
+from unwind.api.meta import ObjectMeta
+from unwind.api.names import CREDENTIALS_ANNOTATION
+from unwind.api.sveltos import (
+    CLUSTER_PROFILES,
+    CLUSTER_SUMMARIES,
+    PROFILES,
+    ClusterProfile,
+    ClusterSummary,
+    ProfileSpec,
+    ProfileStatus,
+)
+from unwind.clock import SYSTEM
+from unwind.concurrency import Together
+from unwind.kube import decoding
+from unwind.kube.decoding import Key, View
+from unwind.kube.informers import Informer
+from unwind.members.cluster_caches import ClusterCaches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator
+
+    from unwind.api.resources import Resource
+    from unwind.clock import Clock
+    from unwind.kube.client import Client
+    from unwind.kube.metrics import Metrics
+    from unwind.members.targets import ClusterKey, Target
+
+T = TypeVar("T")
+
+
+class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A profile, and the fields of it that are not known here."""
+
+    metadata: ObjectMeta
+    spec: ProfileSpec
+    status: ProfileStatus
+    unread: tuple[str, ...] = ()
+
+
+def _in_place(
+    index: Callable[[ClusterSummary], Iterable[Hashable]],
+) -> Callable[[ClusterSummary], Iterable[Hashable]]:
+    """An index without summaries that are in another namespace than their cluster: they count for no other object."""
+    return lambda it: () if cluster_summaries.misplaced(it) else index(it)
+
+
+def _profile_view(resource: Resource) -> View[SeenProfile]:
+    typed = decoding.typed(resource, ClusterProfile)
+
+    def decode(body: msgspec.Raw) -> SeenProfile:
+        it = typed.decode(body)
+        document = msgspec.json.decode(body).get("spec") or {}
+        unread = tuple(validation.unread(document, ProfileSpec))
+        return SeenProfile(metadata=it.metadata, spec=it.spec, status=it.status, unread=unread)
+
+    return View(resource, decode, typed.stamp)  # type: ignore[arg-type] # it reads nothing but the metadata
+
+
+class Caches(ClusterCaches):
+    """All of it, as one part of the process."""
+
+    name = "add-ons' caches"
+
+    def __init__(self, client: Client, *, metrics: Metrics | None = None, clock: Clock = SYSTEM) -> None:
+        super().__init__(client, clock=clock)
+        self._reading_profiles: Together[dict[str, SeenProfile]] = Together()
+        self.cluster_profiles = self._informer(client, _profile_view(CLUSTER_PROFILES), clock)
+        self.profiles = self._informer(client, _profile_view(PROFILES), clock)
+        self.summaries: Informer[ClusterSummary] = Informer(
+            client,
+            decoding.typed(CLUSTER_SUMMARIES, ClusterSummary),
+            indexes={
+                "cluster": _in_place(lambda it: (cluster_summaries.cluster_of(it),)),
+                "profile": _in_place(lambda it: (cluster_summaries.profile_of(it),)),
+                "place": _in_place(lambda it: (cluster_summaries.place_of(it),)),
+                "needs": _in_place(cluster_summaries.needed_places),
+                "secret": _in_place(
+                    lambda it: (Key(it.metadata.namespace, it.metadata.annotations.get(CREDENTIALS_ANNOTATION, "")),)
+                ),
+                "source": _in_place(lambda it: cluster_summaries.sources(it.spec)),
+            },
+            clock=clock,
+            troubled=self._troubled(CLUSTER_SUMMARIES),
+            listed=self._listed,
+        )
+        if metrics:
+            self.observe(metrics)
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything that decides what is deployed and removed is known."""
+        return self.cluster_profiles.synced and self.profiles.synced and self.summaries.synced and self.clusters_settled
+
+    # Profiles
+
+    def profile(self, key: ProfileKey) -> SeenProfile | None:
+        return self.of_kind(key.kind).cache.get(Key(key.namespace, key.name))
+
+    def of_kind(self, kind: str) -> Informer[SeenProfile]:
+        return self.profiles if kind == PROFILES.kind else self.cluster_profiles
+
+    def all_profiles(self) -> Iterator[tuple[ProfileKey, SeenProfile]]:
+        for informer in (self.cluster_profiles, self.profiles):
+            for one in informer.cache:
+                yield ProfileKey(informer.view.resource.kind, one.metadata.namespace, one.metadata.name), one
+
+    async def read_profile(self, key: ProfileKey) -> SeenProfile | None:
+        """A profile as it is now. They are read all at once: where one goes from a cluster, there are others."""
+        there = await self._reading_profiles.ask((key.kind, key.namespace), lambda: self._read_profiles(key))
+        return there.get(key.name)
+
+    async def _read_profiles(self, like: ProfileKey) -> dict[str, SeenProfile]:
+        informer = self.of_kind(like.kind)
+        found: dict[str, SeenProfile] = {}
+        pages = self._client.pages(informer.view.resource, namespace=like.namespace or None)
+        async with aclosing(pages):
+            async for page in pages:
+                for item in page.items or ():
+                    one = informer.view.decode(item)
+                    found[one.metadata.name] = one
+        return found
+
+    def unbacked(self, summary: ClusterSummary, target: Target | None = None) -> str:
+        """Why no profile backs a summary; empty if one does. `target`: its cluster, if it is at hand."""
+        key = cluster_summaries.profile_of(summary)
+        return backing.unbacked(
+            summary, self.profile(key) if key else None, target or self.target(cluster_summaries.cluster_of(summary))
+        )
+
+    async def read_backed(self, summary: ClusterSummary, target: Target) -> bool:
+        """Whether a profile backs a summary on this cluster, as the server says now."""
+        key = cluster_summaries.profile_of(summary)
+        return key is not None and not backing.unbacked(summary, await self.read_profile(key), target)
+
+    def summary(self, profile: ProfileKey, cluster: ClusterKey) -> ClusterSummary | None:
+        return next(iter(self.summaries.cache.by("place", Place(cluster, profile))), None)
+
+    def needing(self, summary: ClusterSummary) -> list[ClusterSummary]:
+        """The summaries on the same cluster that depend on this one."""
+        return self.summaries.cache.by("needs", cluster_summaries.place_of(summary))
+
+    def needed(self, summary: ClusterSummary) -> list[ClusterSummary]:
+        """The summaries on the same cluster that this one depends on."""
+        places = cluster_summaries.needed_places(summary)
+        return [one for place in places for one in self.summaries.cache.by("place", place)]
+
+    def _informers(self) -> list[Informer[Any]]:
+        return [self.cluster_profiles, self.profiles, self.summaries, *super()._informers()]

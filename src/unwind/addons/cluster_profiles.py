@@ -1,0 +1,134 @@
+"""Which profiles are for a cluster, and how far each has come there: as the caches say, or read fresh."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.addons import cluster_summaries, matching, validation
+from unwind.addons.caches import SeenProfile
+from unwind.addons.matching import ProfileKey
+from unwind.addons.upgrade_rules import AddOn
+from unwind.api import names
+from unwind.api.sveltos import ClusterSummary, SyncMode
+from unwind.kube.decoding import Key
+from unwind.members.targets import key_of
+from unwind.planning.ordering import shortest_cycle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+    from typing import TypeVar
+
+    from unwind.addons.caches import Caches
+    from unwind.kube.client import Client
+    from unwind.kube.decoding import View
+    from unwind.members.targets import Target
+
+    T = TypeVar("T")
+
+Seen = tuple[ProfileKey, SeenProfile]
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """A profile that is for a cluster, with all that is known of it."""
+
+    key: ProfileKey
+    profile: SeenProfile
+    summary: ClusterSummary | None
+    """Of this very cluster, and not on its way out."""
+    refused: str = ""
+    """Why Unwind puts nothing new of it on this cluster."""
+
+    @property
+    def carried_out(self) -> bool:
+        """Whether something of it is going to be put on the cluster."""
+        return not self.refused and self.profile.spec.sync_mode != SyncMode.DRY_RUN
+
+    @property
+    def add_on(self) -> AddOn:
+        """The same for the rules."""
+        summary, spec = self.summary, self.profile.spec
+        return AddOn(
+            profile=str(self.key),
+            versions=self.profile.metadata.annotations.get(names.KUBERNETES_VERSIONS_ANNOTATION),
+            wanted=tuple(one.value for one in cluster_summaries.features(summary.spec.cluster_profile_spec))
+            if summary
+            else (),
+            features=summary.status.feature_summaries if summary else None,
+            waits=(summary.status.dependencies or "") if summary else "",
+            in_step=summary is None
+            or cluster_summaries.kept_in_step(self.key, spec, summary) == summary.spec.cluster_profile_spec,
+            refused=self.refused,
+            dry_run=spec.sync_mode == SyncMode.DRY_RUN,
+        )
+
+
+def cached(caches: Caches, target: Target) -> list[Standing]:
+    """What the caches say. They may be behind."""
+    summaries = caches.summaries.cache
+    return standing(
+        target, list(caches.all_profiles()), named=lambda name: summaries.get(Key(target.ref.namespace, name))
+    )
+
+
+async def fresh(caches: Caches, client: Client, target: Target) -> list[Standing]:
+    """What the API server says now. A profile that cannot be decoded raises: nobody knows what it is for."""
+    seen: list[Seen] = []
+    for informer in (caches.cluster_profiles, caches.profiles):
+        resource = informer.view.resource
+        namespace = target.ref.namespace if resource.namespaced else None
+        seen += [
+            (ProfileKey(resource.kind, one.metadata.namespace, one.metadata.name), one)
+            for one in await _all(client, informer.view, namespace)
+        ]
+    summaries = await _all(client, caches.summaries.view, target.ref.namespace)
+    return standing(target, seen, named={one.metadata.name: one for one in summaries}.get)
+
+
+async def _all(client: Client, view: View[T], namespace: str | None) -> list[T]:
+    found: list[T] = []
+    pages = client.pages(view.resource, namespace=namespace, accept=view.accept_list)
+    async with aclosing(pages):
+        async for page in pages:
+            found += [view.decode(item) for item in page.items or ()]
+    return found
+
+
+def standing(
+    target: Target, profiles: Sequence[Seen], *, named: Callable[[str], ClusterSummary | None]
+) -> list[Standing]:
+    """The profiles that are for a cluster (pure). `named`: the summary of a name in the cluster's namespace."""
+    cluster = key_of(target)
+    found: list[Standing] = []
+    for key, profile in profiles:
+        if profile.metadata.terminating or not matching.matches(key, profile.spec, target):
+            continue
+        taken = named(cluster_summaries.name_of(key, target))
+        own = taken and cluster_summaries.profile_of(taken) == key and cluster_summaries.cluster_of(taken) == cluster
+        summary = taken if taken and own and _is_of(taken, target) and not taken.metadata.terminating else None
+        refused = _refused(key, profile, profiles)
+        if taken and not own:
+            refused = f"the name of its ClusterSummary belongs to {cluster_summaries.profile_of(taken)}"
+        found.append(Standing(key=key, profile=profile, summary=summary, refused=refused))
+    return sorted(found, key=lambda one: one.key)
+
+
+def _is_of(summary: ClusterSummary, target: Target) -> bool:
+    """Whether a summary was made for this cluster and not for one before it that had its name."""
+    # One without is Sveltos' own, from before it was us who looked after it.
+    return summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION) in (None, target.ref.uid)
+
+
+def _refused(key: ProfileKey, profile: SeenProfile, everyone: Iterable[Seen]) -> str:
+    objections = validation.objections(key, profile.spec, profile.unread)
+    cycle = None
+    if profile.spec.depends_on:
+        needs: dict[str, Collection[str]] = {
+            other.name: one.spec.depends_on
+            for other, one in everyone
+            if (other.kind, other.namespace) == (key.kind, key.namespace)
+        }
+        cycle = shortest_cycle(needs, key.name)
+    return str(validation.Held(objections=objections, cycle=cycle)) if objections.any or cycle else ""

@@ -1,0 +1,228 @@
+"""ClusterSummaries as they should be: one profile on one cluster (pure)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from unwind.addons.matching import ProfileKey
+from unwind.api import names
+from unwind.api.fields import Unknown
+from unwind.api.meta import ObjectMeta, ObjectRef, OwnerReference, manifest
+from unwind.api.names import Finalizer
+from unwind.api.sveltos import (
+    CLUSTER_PROFILES,
+    CLUSTER_SUMMARIES,
+    CONFIG_GROUP,
+    PROFILES,
+    SVELTOS_CLUSTERS,
+    ClusterSummary,
+    ClusterSummarySpec,
+    ClusterType,
+    FeatureID,
+    FeatureStatus,
+    SyncMode,
+    summary_name,
+)
+from unwind.members.targets import ClusterKey, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from unwind.api.sveltos import ProfileSpec
+
+
+# The API server's bound for the value of a label.
+_LONGEST_LABEL = 63
+_RESOURCES = {PROFILES.kind: PROFILES, CLUSTER_PROFILES.kind: CLUSTER_PROFILES}
+
+
+def name_of(profile: ProfileKey, target: Target) -> str:
+    return summary_name(
+        profile_kind=profile.kind, profile=profile.name, cluster_type=target.type, cluster=target.ref.name
+    )
+
+
+def new(profile: ProfileKey, uid: str, spec: ProfileSpec, target: Target) -> dict[str, Any]:
+    """The summary of a profile on a cluster, as it is sent to the API server."""
+    resource = _RESOURCES[profile.kind]
+    owner = OwnerReference(api_version=resource.api_version, kind=profile.kind, name=profile.name, uid=uid)
+    metadata = ObjectMeta(
+        name=name_of(profile, target),
+        namespace=target.ref.namespace,
+        labels=labels(profile, target),
+        annotations=remembered(spec, target),
+        owner_references=(owner,),
+        # From the beginning: nothing is deployed for a summary that can vanish.
+        finalizers=(Finalizer.SUMMARY.value,),
+    )
+    wanted = ClusterSummarySpec(
+        cluster_namespace=target.ref.namespace,
+        cluster_name=target.ref.name,
+        cluster_type=target.type.value,
+        cluster_profile_spec=at_home(profile, spec),
+    )
+    return manifest(CLUSTER_SUMMARIES, ClusterSummary(metadata=metadata, spec=wanted))
+
+
+def labels(profile: ProfileKey, target: Target) -> dict[str, str]:
+    """By which Sveltos' users find it. A name that is too long for a label is in the spec all the same."""
+    whose = names.SVELTOS_PROFILE_LABEL if profile.kind == PROFILES.kind else names.SVELTOS_CLUSTER_PROFILE_LABEL
+    wanted = {
+        whose: profile.name,
+        names.SVELTOS_CLUSTER_NAME_LABEL: target.ref.name,
+        names.SVELTOS_CLUSTER_TYPE_LABEL: target.type.value,
+    }
+    return {label: value for label, value in wanted.items() if len(value) <= _LONGEST_LABEL}
+
+
+def remembered(spec: ProfileSpec, target: Target) -> dict[str, str]:
+    """What is remembered on it. A behaviour that the API server does not serve is not taken for none."""
+    said = (
+        {names.DELETION_BEHAVIOR_ANNOTATION: spec.cluster_deletion_behavior} if spec.cluster_deletion_behavior else {}
+    )
+    return {names.CLUSTER_UID_ANNOTATION: target.ref.uid, names.CREDENTIALS_ANNOTATION: target.secret, **said}
+
+
+def at_home(profile: ProfileKey, spec: ProfileSpec) -> ProfileSpec:
+    """What a profile says, where a Profile reads nothing but its own namespace: who may write one there may not
+    see what is elsewhere."""
+    if profile.kind != PROFILES.kind:
+        return spec
+    replace = msgspec.structs.replace
+    charts = tuple(
+        replace(chart, values_from=tuple(replace(one, namespace=profile.namespace) for one in chart.values_from))
+        for chart in spec.helm_charts
+    )
+    references = tuple(replace(one, namespace=profile.namespace) for one in spec.policy_refs)
+    return replace(spec, policy_refs=references, helm_charts=charts)
+
+
+def kept_in_step(profile: ProfileKey, spec: ProfileSpec, summary: ClusterSummary) -> ProfileSpec:
+    """What the summary should say now. What is deployed once is not changed, but what becomes of it in the end is."""
+    wanted = at_home(profile, spec)
+    if spec.sync_mode == SyncMode.ONE_TIME and provisioned(summary):
+        return msgspec.structs.replace(
+            summary.spec.cluster_profile_spec,
+            sync_mode=spec.sync_mode,
+            depends_on=spec.depends_on,
+            stop_matching_behavior=spec.stop_matching_behavior,
+            cluster_deletion_behavior=spec.cluster_deletion_behavior,
+        )
+    return wanted
+
+
+def cluster_of(summary: ClusterSummary) -> ClusterKey:
+    return ClusterKey(summary.spec.cluster_type, summary.spec.cluster_namespace, summary.spec.cluster_name)
+
+
+class Place(NamedTuple):
+    """A profile on a cluster."""
+
+    cluster: ClusterKey
+    profile: ProfileKey | None
+
+
+def cluster_gone(summary: ClusterSummary) -> Target:
+    """The cluster of a summary that is there no more, as far as it takes to let its credentials go."""
+    key = cluster_of(summary)
+    secret = summary.metadata.annotations.get(names.CREDENTIALS_ANNOTATION, f"{key.name}-sveltos-kubeconfig")
+    ref = ObjectRef(kind=SVELTOS_CLUSTERS.kind, namespace=key.namespace, name=key.name)
+    return Target(type=ClusterType.SVELTOS, ref=ref, secret=secret)
+
+
+def misplaced(summary: ClusterSummary) -> bool:
+    """Whether a summary is in another namespace than its cluster. The manager writes none like that."""
+    return summary.metadata.namespace != summary.spec.cluster_namespace
+
+
+def profile_of(summary: ClusterSummary) -> ProfileKey | None:
+    """Whose it is, by its owner."""
+    if owner := _owner(summary):
+        namespace = summary.metadata.namespace if owner.kind == PROFILES.kind else ""
+        return ProfileKey(owner.kind, namespace, owner.name)
+    return None
+
+
+def owner_uid(summary: ClusterSummary) -> str:
+    """The uid of the profile that owns it; empty if no profile does."""
+    owner = _owner(summary)
+    return owner.uid if owner else ""
+
+
+def _owner(summary: ClusterSummary) -> OwnerReference | None:
+    for owner in summary.metadata.owner_references:
+        if owner.api_version.partition("/")[0] == CONFIG_GROUP and owner.kind in _RESOURCES:
+            return owner
+    return None
+
+
+def sources(spec: ClusterSummarySpec) -> Iterator[tuple[str, str, str]]:
+    """The ConfigMaps and Secrets that it is made of: kind, namespace, name."""
+    wanted = spec.cluster_profile_spec
+    for one in wanted.policy_refs:
+        yield one.kind, one.namespace or spec.cluster_namespace, one.name
+    for chart in wanted.helm_charts:
+        for values in chart.values_from:
+            yield values.kind, values.namespace or spec.cluster_namespace, values.name
+
+
+def features(spec: ProfileSpec) -> tuple[FeatureID, ...]:
+    """The ways in which its add-ons are given."""
+    wanted = (FeatureID.RESOURCES, spec.policy_refs), (FeatureID.HELM, spec.helm_charts)
+    return tuple(feature for feature, some in wanted if some)
+
+
+def provisioned(summary: ClusterSummary) -> bool:
+    """Whether all that it says was deployed. What says nothing has nothing to deploy."""
+    there = {one.feature_id for one in summary.status.feature_summaries if one.status == FeatureStatus.PROVISIONED}
+    return all(feature in there for feature in features(summary.spec.cluster_profile_spec))
+
+
+def needs(summary: ClusterSummary) -> list[ProfileKey]:
+    """The profiles that have to be there first: of the same kind, a Profile's in its own namespace."""
+    profile = profile_of(summary)
+    if profile is None:
+        return []
+    return [
+        ProfileKey(profile.kind, profile.namespace, name)
+        for name in dict.fromkeys(summary.spec.cluster_profile_spec.depends_on)
+        if name != profile.name
+    ]
+
+
+def place_of(summary: ClusterSummary) -> Place:
+    """Which profile it is of, on which cluster: at most one summary is."""
+    return Place(cluster_of(summary), profile_of(summary))
+
+
+def needed_places(summary: ClusterSummary) -> list[Place]:
+    """Where what has to be there first would be."""
+    cluster = cluster_of(summary)
+    return [Place(cluster, profile) for profile in needs(summary)]
+
+
+def waited_for(summary: ClusterSummary, needed: Iterable[ClusterSummary], landed: Collection[str] = ()) -> list[str]:
+    """What has to be deployed before it and is not, for people.
+
+    `needed`: those of what it needs that are on its cluster. `landed`: those (by uid) that are deployed, and whose
+    status does not say so yet.
+    """
+    there = {profile_of(one): one for one in needed}
+    told: list[str] = []
+    for need in needs(summary):
+        one = there.get(need)
+        if one is None:
+            told.append(f"{need} is not on this cluster")
+        elif one.metadata.terminating:
+            told.append(f"{need} is being withdrawn from this cluster")
+        elif not provisioned(one) and one.metadata.uid not in landed:
+            told.append(f"{need} is not Provisioned")
+    return told
+
+
+def withdraws(spec: ProfileSpec) -> bool | Unknown:
+    """Whether what was deployed goes when the cluster no longer matches; Unknown holds."""
+    behaviour = spec.stop_matching
+    return behaviour if isinstance(behaviour, Unknown) else behaviour.withdraws

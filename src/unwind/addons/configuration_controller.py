@@ -1,0 +1,232 @@
+"""ClusterConfigurations: what is deployed on each cluster, by profile, where Sveltos' users look for it.
+
+It is a projection: the exact account of what was put where is in the inventories.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind import logs
+from unwind.addons import cluster_summaries
+from unwind.api.meta import ObjectMeta, manifest
+from unwind.api.sveltos import (
+    CLUSTER_CONFIGURATIONS,
+    PROFILES,
+    ClusterConfiguration,
+    ClusterConfigurationStatus,
+    ClusterProfileResources,
+    DeployedChart,
+    DeployedFeature,
+    DeployedResource,
+    FeatureID,
+    FeatureStatus,
+    ProfileResources,
+)
+from unwind.api.unwind import EntryState
+from unwind.clock import SYSTEM
+from unwind.errors import UnwindError
+from unwind.inventory.inventories import Inventories, items
+from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from unwind.kube.fencing import Fences
+from unwind.kube.workqueue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unwind.addons.caches import Caches
+    from unwind.api.sveltos import ClusterSummary
+    from unwind.api.unwind import Inventory
+    from unwind.clock import Clock
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+    from unwind.kube.fencing import Owner
+    from unwind.kube.metrics import Metrics
+    from unwind.members.targets import ClusterKey
+
+log = logs.get(__name__)
+
+# An object has a megabyte and a half at most, and ten profiles may share this one; all of it is in the inventories.
+_MOST = 500
+_COALESCED = 1.0
+
+
+def name_of(cluster: ClusterKey) -> str:
+    """What Sveltos calls it."""
+    return f"{cluster.type.lower()}-{cluster.name}"
+
+
+def features(summary: ClusterSummary, chunks: Iterable[Inventory]) -> tuple[DeployedFeature, ...]:
+    """What a summary has on its cluster (pure)."""
+    there = [
+        item.entry
+        for item in items(chunks)
+        if item.entry.state == EntryState.CONFIRMED and item.entry.ledger is None and not _of_chart(item.entry.source)
+    ]
+    resources = tuple(
+        DeployedResource(
+            group=one.object.group,
+            version=one.object.version,
+            kind=one.object.kind,
+            namespace=one.object.namespace,
+            name=one.object.name,
+        )
+        for one in sorted(there, key=lambda one: (one.order, one.object.kind, one.object.namespace, one.object.name))
+    )[:_MOST]
+    provisioned = {
+        one.feature_id for one in summary.status.feature_summaries if one.status == FeatureStatus.PROVISIONED
+    }
+    charts = tuple(
+        DeployedChart(
+            repo_url=chart.repository_url,
+            release_name=chart.release_name,
+            namespace=chart.release_namespace,
+            chart_version=chart.chart_version,
+        )
+        for chart in summary.spec.cluster_profile_spec.helm_charts
+        if FeatureID.HELM in provisioned
+    )
+    found = [
+        DeployedFeature(feature_id=FeatureID.RESOURCES.value, resources=resources) if resources else None,
+        DeployedFeature(feature_id=FeatureID.HELM.value, charts=charts) if charts else None,
+    ]
+    return tuple(one for one in found if one)
+
+
+def spelled_out(status: ClusterConfigurationStatus) -> dict[str, Any]:
+    """The status as it is sent: with what the CRD insists on, empty or not. The core group is called nothing."""
+    body: dict[str, Any] = msgspec.to_builtins(status)
+    for profile in (*body.get("clusterProfileResources", ()), *body.get("profileResources", ())):
+        for feature in profile.get("Features", ()):
+            feature["resources"] = [{"group": ""} | one for one in feature.get("resources", ())]
+            feature["charts"] = [{"chartVersion": ""} | one for one in feature.get("charts", ())]
+    return body
+
+
+def _of_chart(source: str) -> bool:
+    return source.startswith("Helm ")
+
+
+class Configurations:
+    """Writes them."""
+
+    name = "configurations"
+
+    def __init__(
+        self, client: Client, caches: Caches, *, namespace: str, owner: Owner, metrics: Metrics, clock: Clock = SYSTEM
+    ) -> None:
+        """`namespace`: Unwind's own, where the inventories are."""
+        self._client = client
+        self._caches = caches
+        self._owner = owner
+        self._inventories = Inventories(client, namespace=namespace)
+        self._known: dict[str, tuple[object, tuple[DeployedFeature, ...]]] = {}
+        """What summaries have on their clusters, by uid, and for which state of theirs."""
+        self._written: dict[ClusterKey, ClusterConfigurationStatus] = {}
+        self._queue: Queue[ClusterKey] = Queue(
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, lambda cluster: cluster.shard)),
+            group=lambda cluster: cluster,
+            clock=clock,
+            failed=self._failed,
+        )
+        metrics.queue(self.name, self._queue)
+        caches.summaries.subscribe(self._changed)
+        caches.subscribe(self._look_at_all)
+        owner.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._caches.ready
+
+    async def run(self) -> None:
+        """Keep them in step, until cancelled."""
+        await self._queue.run()
+
+    def _changed(self, change: Change[ClusterSummary]) -> None:
+        old, new = (_state(one) if one else None for one in (change.old, change.new))
+        it = change.new or change.old
+        if it and old != new:
+            if change.new is None:
+                self._known.pop(it.metadata.uid, None)
+            # Profiles come and go in swarms, and nobody waits for this.
+            self._queue.add_after(cluster_summaries.cluster_of(it), _COALESCED)
+
+    def _look_at_all(self) -> None:
+        self._written.clear()
+        if self._caches.settled:
+            for summary in list(self._caches.summaries.cache):
+                self._queue.add(cluster_summaries.cluster_of(summary))
+
+    def _failed(self, cluster: ClusterKey, error: Exception) -> None:
+        known = isinstance(error, UnwindError)
+        log.warning("it is tried again", cluster=str(cluster), why=str(error), exc_info=None if known else error)
+
+    async def _reconcile(self, cluster: ClusterKey) -> float | None:
+        if not self._caches.settled or not self._owner.owns(cluster.shard):
+            return None
+        summaries = self._caches.summaries.cache.by("cluster", cluster)
+        if not summaries:
+            await self._discard(cluster)
+            return None
+        # Nobody waits for it, and what there is to tell has been settling meanwhile.
+        async with self._client.aside:
+            status = await self._status(self._caches.summaries.cache.by("cluster", cluster))
+        if self._written.get(cluster) == status:
+            return None
+        if status != ClusterConfigurationStatus() or cluster in self._written:
+            await self._write(cluster, status)
+            self._written[cluster] = status
+        return None
+
+    async def _status(self, summaries: Iterable[ClusterSummary]) -> ClusterConfigurationStatus:
+        wide: list[ClusterProfileResources] = []
+        narrow: list[ProfileResources] = []
+        for summary in summaries:
+            profile = cluster_summaries.profile_of(summary)
+            found = await self._features(summary)
+            if profile and found and profile.kind == PROFILES.kind:
+                narrow.append(ProfileResources(profile_name=profile.name, features=found))
+            elif profile and found:
+                wide.append(ClusterProfileResources(cluster_profile_name=profile.name, features=found))
+        wide.sort(key=lambda one: one.cluster_profile_name)
+        narrow.sort(key=lambda one: one.profile_name)
+        return ClusterConfigurationStatus(cluster_profile_resources=tuple(wide), profile_resources=tuple(narrow))
+
+    async def _features(self, summary: ClusterSummary) -> tuple[DeployedFeature, ...]:
+        state, uid = _state(summary), summary.metadata.uid
+        told = summary.status.feature_summaries
+        if all(one.status == FeatureStatus.PROVISIONING and not one.last_applied_time for one in told):
+            return ()  # nothing was put there yet
+        known = self._known.get(uid)
+        if known is None or known[0] != state:
+            known = self._known[uid] = (state, features(summary, await self._inventories.at_hand(uid)))
+        return known[1]
+
+    async def _write(self, cluster: ClusterKey, status: ClusterConfigurationStatus) -> None:
+        name, namespace = name_of(cluster), cluster.namespace
+        body = {"status": spelled_out(status) or None}
+        while True:
+            try:
+                await self._client.patch(CLUSTER_CONFIGURATIONS, name, body, namespace=namespace, subresource="status")
+            except NotFoundError:
+                new = ClusterConfiguration(metadata=ObjectMeta(name=name, namespace=namespace))
+                with suppress(AlreadyExistsError):  # somebody was faster
+                    await self._client.create(CLUSTER_CONFIGURATIONS, manifest(CLUSTER_CONFIGURATIONS, new))
+            else:
+                return
+
+    async def _discard(self, cluster: ClusterKey) -> None:
+        self._written.pop(cluster, None)
+        name, namespace = name_of(cluster), cluster.namespace
+        with suppress(NotFoundError, ConflictError):  # there is none, or another one
+            found = await self._client.get(CLUSTER_CONFIGURATIONS, name, namespace=namespace)
+            uid = found["metadata"]["uid"]
+            await self._client.delete(CLUSTER_CONFIGURATIONS, name, uid=uid, namespace=namespace)
+
+
+def _state(summary: ClusterSummary) -> object:
+    """What of a summary says that something else is deployed now."""
+    return tuple((one.feature_id, one.hash, one.last_applied_time) for one in summary.status.feature_summaries)

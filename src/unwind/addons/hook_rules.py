@@ -1,0 +1,217 @@
+"""The rules that come with Unwind, at every hook but the one before a deletion, which is the gate's.
+
+Each first looks into the caches: a no may come from there. A yes is confirmed by a fresh read (docs/architecture.md,
+Fresh reads open gates), within the time that Cluster API waits for the answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unwind import logs
+from unwind.addons import cluster_profiles, cluster_summaries, upgrade_rules
+from unwind.addons.chart_availability import Where
+from unwind.addons.summary_deployment import Deploying
+from unwind.addons.upgrade_rules import (
+    ADDONS_ALLOW,
+    ADDONS_SETTLED,
+    DEPLOY_AT_ONCE,
+    SOURCES_EXIST,
+    Lack,
+    Source,
+    steady,
+)
+from unwind.api.capi import Cluster
+from unwind.api.resources import CONFIG_MAPS, SECRETS
+from unwind.api.sveltos import HelmChartAction
+from unwind.clock import SYSTEM
+from unwind.concurrency import side_by_side
+from unwind.errors import UnwindError
+from unwind.helm import charts
+from unwind.hooks import Wait
+from unwind.inventory.inventories import Inventories
+from unwind.kube.decoding import Key
+from unwind.kube.errors import NotFoundError
+from unwind.members import targets
+from unwind.members.members import Fleet
+from unwind.members.targets import key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unwind.addons.caches import Caches
+    from unwind.addons.chart_availability import Charts
+    from unwind.addons.cluster_profiles import Standing
+    from unwind.api.hooks import HookRequest, Upgrading
+    from unwind.hooks import HookContext, Rule
+    from unwind.kube.client import Client
+    from unwind.members.targets import Target
+
+log = logs.get(__name__)
+
+_STARTING = Wait("Unwind has just started and does not know yet what there is", 1)
+_NAMELESS = Wait("the request does not say which Cluster it is about: it has no uid", 10)
+_KINDS = {resource.kind: resource for resource in (CONFIG_MAPS, SECRETS)}
+_AT_ONCE = 8
+# Seconds that are kept back from looking for charts, for all that comes after it.
+_RESERVE = 2.0
+
+
+def builtin(caches: Caches, *, charts: Charts, namespace: str) -> tuple[Rule, ...]:
+    """The rules, to be asked. `charts` has to run as a part of the process. `namespace`: Unwind's own."""
+    rules = Rulings(caches, looked_for=charts, namespace=namespace)
+    return (
+        *SOURCES_EXIST.rules(rules.sources_exist),
+        *DEPLOY_AT_ONCE.rules(rules.deploy_at_once),
+        *ADDONS_ALLOW.rules(rules.addons_allow),
+        *ADDONS_SETTLED.rules(rules.addons_settled),
+    )
+
+
+class Rulings:
+    """What the rules go by."""
+
+    def __init__(self, caches: Caches, *, looked_for: Charts, namespace: str) -> None:
+        self._caches = caches
+        self._charts = looked_for
+        self._namespace = namespace
+
+    # Before a cluster is made
+
+    async def sources_exist(self, request: HookRequest, ctx: HookContext[Any]) -> Wait | None:
+        if not self._caches.settled:
+            return _STARTING
+        target = targets.of_capi(request.cluster)
+        known = cluster_profiles.cached(self._caches, target)
+        lacks = [lack for one in known for lack in self._missing(one, target)]
+        # Known or not, all charts are asked for at once: what takes long is under way when it is needed.
+        lacks += await self._charts_lacking(known, within=0.0 if lacks else ctx.remaining - _RESERVE)
+        if lacks:
+            return upgrade_rules.before_create(lacks)
+        now = await cluster_profiles.fresh(self._caches, ctx.client, target)
+        lacks = await self._not_there(ctx.client, now, target)
+        lacks += await self._charts_lacking(now, within=0.0)
+        return upgrade_rules.before_create(lacks)
+
+    def _missing(self, it: Standing, target: Target) -> Iterable[Lack]:
+        for source in _sources(it, target):
+            informer = self._caches.sources.get(source.kind)
+            if informer and informer.synced and Key(source.namespace, source.name) not in informer.cache:
+                yield Lack(str(it.key), str(source), "it does not exist")
+
+    async def _not_there(self, client: Client, known: Iterable[Standing], target: Target) -> list[Lack]:
+        lacks: list[Lack] = []
+        accept = self._caches.sources[SECRETS.kind].view.accept_watch  # its metadata only: nobody needs to see a secret
+
+        async def look(it: Standing, source: Source) -> None:
+            resource = _KINDS[source.kind]
+            try:
+                await client.raw(resource.path(source.name, namespace=source.namespace), accept=accept)
+            except NotFoundError:
+                lacks.append(Lack(str(it.key), str(source), "it does not exist"))
+
+        await side_by_side((look(it, one) for it in known for one in _sources(it, target)), limit=_AT_ONCE)
+        return lacks
+
+    async def _charts_lacking(self, known: Iterable[Standing], *, within: float) -> list[Lack]:
+        lacks: list[Lack] = []
+
+        async def look(it: Standing, where: Where) -> None:
+            if why := await self._charts.why_not(where, within=within):
+                lacks.append(Lack(str(it.key), str(where), why))
+
+        wanted = [(it, where) for it in known for where in _charts(it)]
+        await side_by_side((look(it, where) for it, where in wanted), limit=max(1, len(wanted)))
+        return lacks
+
+    # When its control plane answers for the first time
+
+    async def deploy_at_once(self, request: HookRequest, ctx: HookContext[Any]) -> Wait | None:
+        target = targets.of_capi(request.cluster)
+        where = target.ref
+        try:
+            found = await ctx.client.get(
+                self._caches.clusters.resource, where.name, namespace=where.namespace, type=Cluster
+            )
+        except UnwindError as error:
+            # Nobody waits for this. The event of the Cluster itself comes all the same.
+            log.info("add-ons wait for the Cluster's own event", cluster=str(target), why=str(error))
+            return None
+        if found.metadata.uid == where.uid:
+            self._caches.clusters.take(found)
+            self._caches.look_again(key_of(target))
+        return None
+
+    # Before an upgrade
+
+    async def addons_allow(self, request: Upgrading, ctx: HookContext[Any]) -> Wait | None:
+        if not self._caches.settled:
+            return _STARTING
+        target = targets.of_capi(request.cluster)
+        if not target.ref.uid:
+            return _NAMELESS
+        to = _versions(request)
+        wait = upgrade_rules.before_upgrade([one.add_on for one in cluster_profiles.cached(self._caches, target)], to)
+        if wait:
+            return wait
+        now = await cluster_profiles.fresh(self._caches, ctx.client, target)
+        return upgrade_rules.before_upgrade([one.add_on for one in now], to)
+
+    # After it
+
+    async def addons_settled(self, request: HookRequest, ctx: HookContext[Any]) -> Wait | None:
+        target = targets.of_capi(request.cluster)
+        if target.paused or target.terminating:
+            return None  # nothing is deployed there, so that nothing could come to its end
+        if not target.ref.uid:
+            return _NAMELESS
+        if not self._caches.settled:
+            return _STARTING
+        wait = upgrade_rules.after(one.add_on for one in cluster_profiles.cached(self._caches, target))
+        if wait:
+            return wait
+        now = await cluster_profiles.fresh(self._caches, ctx.client, target)
+        return upgrade_rules.after(one.add_on for one in now) or await self._to_do(ctx.client, now, target)
+
+    async def _to_do(self, client: Client, known: Iterable[Standing], target: Target) -> Wait | None:
+        """What a summary calls Provisioned may be what its sources held before: compare what is there now."""
+        missing: list[str] = []
+        deploying = _preparing(client, self._namespace)
+
+        async def look(it: Standing) -> None:
+            assert it.summary  # noqa: S101 - the others are left out below
+            try:
+                if await deploying.prepare(it.summary, it.profile, target) is not None:
+                    missing.append(f"{it.key} has changed and is about to be deployed by Unwind")
+            except UnwindError as error:
+                why = steady(str(error))
+                missing.append(f"{it.key} cannot be deployed ({why}), and whoever looks after it has to mend it")
+
+        there = [one for one in known if one.summary and one.carried_out]
+        await side_by_side((look(one) for one in there), limit=_AT_ONCE)
+        return upgrade_rules.waiting(missing) if missing else None
+
+
+def _sources(it: Standing, target: Target) -> list[Source]:
+    if not it.carried_out:
+        return []
+    return upgrade_rules.sources(cluster_summaries.at_home(it.key, it.profile.spec), namespace=target.ref.namespace)
+
+
+def _charts(it: Standing) -> Iterable[Where]:
+    if it.carried_out:
+        for asked in it.profile.spec.helm_charts:
+            if asked.helm_chart_action == HelmChartAction.INSTALL:
+                chart = charts.read(asked)
+                yield Where(chart.chart, chart.repository, chart.version)
+
+
+def _versions(request: Upgrading) -> list[str]:
+    """All that the cluster becomes on its way; the last one of the list is the one that is asked for."""
+    on_the_way = [one.version for one in (*request.control_plane_upgrades, *request.workers_upgrades)]
+    return [*on_the_way, request.to_kubernetes_version]
+
+
+def _preparing(client: Client, namespace: str) -> Deploying:
+    """Only to compare: no member is opened, and nothing is changed."""
+    return Deploying(client, Fleet(client), Inventories(client, namespace=namespace), deleters=(), clock=SYSTEM)

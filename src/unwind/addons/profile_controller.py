@@ -1,0 +1,453 @@
+"""The controller of ClusterProfiles and Profiles: each cluster that matches gets a ClusterSummary.
+
+What is deployed and taken back is the summaries' business. Here it is decided which there are: by events, one profile
+on one cluster at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from unwind import logs
+from unwind.addons import cluster_summaries, matching, validation
+from unwind.addons.matching import ProfileKey, Verdict, verdict
+from unwind.addons.validation import Gated, holds
+from unwind.api import names
+from unwind.api.fields import Unknown
+from unwind.api.meta import Reference
+from unwind.api.names import Finalizer, Reason
+from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
+from unwind.clock import SYSTEM
+from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
+from unwind.kube.fencing import Fences
+from unwind.kube.updates import IN_TIME, WORTH_TELLING, revise
+from unwind.kube.workqueue import Queue
+from unwind.members.targets import ClusterKey, key_of
+from unwind.planning.ordering import dependents, shortest_cycle
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from unwind.addons.caches import Caches, SeenProfile
+    from unwind.api.meta import Condition
+    from unwind.clock import Clock
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client, Object
+    from unwind.kube.events import Recorder
+    from unwind.kube.fencing import Owner
+    from unwind.kube.metrics import Metrics
+    from unwind.members.targets import Target
+    from unwind.teardown.gate import Gate
+
+log = logs.get(__name__)
+
+# Profiles on one cluster that are looked at side by side. It is a few small requests each, and of a chain that goes the
+# last one may be the first whose turn it is.
+_SIDE_BY_SIDE = 64
+
+
+class Pair(NamedTuple):
+    """One profile on one cluster."""
+
+    profile: ProfileKey
+    cluster: ClusterKey
+
+    def __str__(self) -> str:
+        return f"{self.profile} on {self.cluster}"
+
+
+class Profiles:
+    """Looks after all profiles."""
+
+    name = "profiles"
+
+    def __init__(
+        self,
+        client: Client,
+        caches: Caches,
+        *,
+        owner: Owner,
+        metrics: Metrics,
+        gate: Gate | None = None,
+        recorder: Recorder | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`gate`: who knows whether Cluster API asks before it takes a cluster apart."""
+        self._client = client
+        self._caches = caches
+        self._owner = owner
+        self._clock = clock
+        self._gated = Gated(gate, recorder, self._gate_changed)
+        self._taken: dict[Pair, str] = {}
+        """Summaries that cannot be made, because their names belong to others."""
+        self._withdrawing: dict[str, asyncio.Event] = {}
+        """Summaries that are about to be deleted, by uid; each is told when it was."""
+        self._profiles: Queue[ProfileKey] = Queue(
+            metrics.timed("profiles", Fences(owner).around(self._reconcile, str)),
+            group=lambda key: key,
+            clock=clock,
+            failed=self._failed,
+        )
+        self._pairs: Queue[Pair] = Queue(
+            metrics.timed("matches", Fences(owner).around(self._reconcile_pair, lambda pair: pair.cluster.shard)),
+            group=lambda pair: pair.cluster,
+            per_group=_SIDE_BY_SIDE,
+            clock=clock,
+            failed=self._failed,
+        )
+        self._words: Queue[ProfileKey] = Queue(self._speak, clock=SYSTEM, failed=self._failed)
+        metrics.queue("profiles", self._profiles)
+        metrics.queue("matches", self._pairs)
+        for informer in (caches.cluster_profiles, caches.profiles):
+            kind = informer.view.resource.kind
+            informer.subscribe(lambda change, kind=kind: self._profile_changed(kind, change))  # type: ignore[misc]
+        caches.summaries.subscribe(self._summary_changed)
+        caches.follow_targets(self._target_changed)
+        caches.subscribe(self._look_at_all)
+        owner.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._caches.ready
+
+    async def run(self) -> None:
+        """Look after them, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._profiles.run())
+            tasks.create_task(self._words.run())
+            tasks.create_task(self._pairs.run())
+
+    # What happens
+
+    def _profile_changed(self, kind: str, change: Change[SeenProfile]) -> None:
+        key = ProfileKey(kind, *change.key)
+        old, new = change.old, change.new
+        self._profiles.add(key)
+        if (
+            old
+            and new
+            and (old.metadata.generation, old.metadata.finalizers, old.metadata.deletion_timestamp)
+            == (
+                new.metadata.generation,
+                new.metadata.finalizers,
+                new.metadata.deletion_timestamp,
+            )
+        ):
+            return  # its status, or a label
+        self._look_at(key, new)
+        if (old.spec.depends_on if old else ()) != (new.spec.depends_on if new else ()):
+            # Others may be in a circle with it, or be in one no longer.
+            for other, one in list(self._caches.all_profiles()):
+                if (other.kind, other.namespace) == (key.kind, key.namespace) and one.spec.depends_on:
+                    self._profiles.add(other)
+                    self._look_at(other, one)
+
+    def _target_changed(self, cluster: ClusterKey, old: Target | None, new: Target | None) -> None:
+        if old and new and _matters(old) == _matters(new):
+            return
+        for key, profile in self._caches.all_profiles():
+            before, after = (verdict(key, profile.spec, one) for one in (old, new))
+            if before is not Verdict.UNWANTED or after is not Verdict.UNWANTED:
+                self._pairs.add(Pair(key, cluster))
+                self._profiles.add(key)
+        # And those of profiles that are gone.
+        for summary in self._caches.summaries.cache.by("cluster", cluster):
+            if profile_key := cluster_summaries.profile_of(summary):
+                self._pairs.add(Pair(profile_key, cluster))
+
+    def _summary_changed(self, change: Change[ClusterSummary]) -> None:
+        old, new = change.old, change.new
+        if old and new and (old.spec, old.metadata.deletion_timestamp) == (new.spec, new.metadata.deletion_timestamp):
+            return
+        it = new or old
+        profile = cluster_summaries.profile_of(it) if it else None
+        if it and profile:
+            self._pairs.add(Pair(profile, cluster_summaries.cluster_of(it)))
+            if new is None:
+                self._profiles.add(profile)
+
+    def _gate_changed(self) -> None:
+        for key, profile in list(self._caches.all_profiles()):
+            if holds(profile):
+                self._profiles.add(key)
+
+    def _look_at(self, key: ProfileKey, profile: SeenProfile | None) -> None:
+        for cluster in self._clusters_of(key, profile):
+            self._pairs.add(Pair(key, cluster))
+
+    def _look_at_all(self) -> None:
+        if self._caches.settled:
+            for key, profile in list(self._caches.all_profiles()):
+                self._profiles.add(key)
+                self._look_at(key, profile)
+            for summary in list(self._caches.summaries.cache):
+                if key_of_profile := cluster_summaries.profile_of(summary):
+                    self._pairs.add(Pair(key_of_profile, cluster_summaries.cluster_of(summary)))
+
+    def _clusters_of(self, key: ProfileKey, profile: SeenProfile | None) -> set[ClusterKey]:
+        """The clusters that it matches, and those that it has a summary for."""
+        found = {cluster_summaries.cluster_of(one) for one in self._caches.summaries.cache.by("profile", key)}
+        return found | {key_of(one) for one in self._matching(key, profile)} if profile else found
+
+    def _matching(self, key: ProfileKey, profile: SeenProfile) -> Iterator[Target]:
+        """The clusters that it matches; those that are being deleted match no more."""
+        spec = profile.spec
+        by_name = [one for one in spec.cluster_refs if matching.type_of(one)]
+        named = [
+            self._caches.target(ClusterKey(kind.value, one.namespace or key.namespace, one.name))
+            for one in by_name
+            if (kind := matching.type_of(one))
+        ]
+        labelled = () if spec.cluster_selector.empty else self._caches.targets(spec.cluster_selector.match_labels)
+        seen: set[ClusterKey] = set()
+        for target in (*named, *labelled):
+            if target and key_of(target) not in seen and verdict(key, spec, target) in (Verdict.WANTED, Verdict.LATER):
+                seen.add(key_of(target))
+                yield target
+
+    def _failed(self, what: ProfileKey | Pair, error: Exception) -> None:
+        expected = isinstance(error, ApiError | UnreachableError)
+        log.warning(
+            "it is tried again",
+            object=str(what),
+            why=str(error) or type(error).__name__,
+            exc_info=None if expected else error,
+        )
+
+    # One profile on one cluster
+
+    async def _reconcile_pair(self, pair: Pair) -> float | None:
+        caches = self._caches
+        # A cache that is not whole knows neither what is there nor what is not: it is told when it is.
+        if not self._owner.owns(pair.cluster.shard) or not caches.settled:
+            return None
+        profile, summary = caches.profile(pair.profile), caches.summary(pair.profile, pair.cluster)
+        target = caches.target(pair.cluster)
+        wanted = profile is not None and not profile.metadata.terminating
+        said = verdict(pair.profile, profile.spec, target) if profile and wanted else Verdict.UNWANTED
+        if said is Verdict.UNWANTED:
+            self._taken.pop(pair, None)
+            if summary and not summary.metadata.terminating:
+                over = self._withdrawing[summary.metadata.uid] = asyncio.Event()
+                try:
+                    await self._withdraw(pair, summary)
+                finally:
+                    del self._withdrawing[summary.metadata.uid]
+                    over.set()
+        elif profile and target and said is not Verdict.LEFT:
+            if summary is not None:
+                await self._keep(pair, profile, target, summary)
+            elif said is Verdict.WANTED and self.held(pair.profile, profile) is None and _claimed(profile):
+                await self._begin(pair, profile, target)
+        return None
+
+    async def _begin(self, pair: Pair, profile: SeenProfile, target: Target) -> None:
+        body = cluster_summaries.new(pair.profile, profile.metadata.uid, profile.spec, target)
+        try:
+            written = await self._client.create(CLUSTER_SUMMARIES, body)
+        except AlreadyExistsError:
+            name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
+            found = await self._client.get(CLUSTER_SUMMARIES, name, namespace=namespace, type=ClusterSummary)
+            if (
+                cluster_summaries.profile_of(found) != pair.profile
+                or cluster_summaries.cluster_of(found) != pair.cluster
+            ):
+                # `a-capi-b` on `c`, and `a` on `b-capi-c`: Sveltos calls both summaries the same.
+                self._taken[pair] = f"the ClusterSummary {namespace}/{name} of {pair.cluster} belongs to another"
+                self._profiles.add(pair.profile)
+            self._caches.summaries.take(found)
+            return
+        self._taken.pop(pair, None)
+        self._caches.summaries.take(msgspec.convert(written, ClusterSummary))
+
+    async def _keep(self, pair: Pair, profile: SeenProfile, target: Target, summary: ClusterSummary) -> None:
+        """Have the summary say what the profile says."""
+        if summary.metadata.terminating or self.held(pair.profile, profile):
+            return
+        made_for = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION)
+        # One without is Sveltos' own, from before it was us who looked after it.
+        if made_for not in (None, target.ref.uid) or cluster_summaries.owner_uid(summary) != profile.metadata.uid:
+            # Another cluster, or another profile, has got the name: what was deployed for the one before it is not its.
+            await self._withdraw(pair, summary)
+            return
+        meta = summary.metadata
+        spec = cluster_summaries.kept_in_step(pair.profile, profile.spec, summary)
+        if spec != summary.spec.cluster_profile_spec:
+            # Not merged: what the profile no longer says has to go.
+            replaced: list[Object] = [
+                {"op": "test", "path": "/metadata/uid", "value": meta.uid},
+                {"op": "replace", "path": "/spec/clusterProfileSpec", "value": msgspec.to_builtins(spec)},
+            ]
+            await self._patch(summary, replaced)
+        remembered = cluster_summaries.remembered(profile.spec, target)
+        if any(meta.annotations.get(annotation) != value for annotation, value in remembered.items()):
+            await self._patch(summary, {"metadata": {"uid": meta.uid, "annotations": remembered}})
+
+    async def _patch(self, summary: ClusterSummary, patch: Object | list[Object]) -> None:
+        meta = summary.metadata
+        written = await self._client.patch(CLUSTER_SUMMARIES, meta.name, patch, namespace=meta.namespace)
+        self._caches.summaries.take(msgspec.convert(written, ClusterSummary))
+
+    async def _withdraw(self, pair: Pair, summary: ClusterSummary) -> None:
+        """Have the summary deleted: its own controller takes back what was deployed, or leaves it.
+
+        This is not decided from a cache, which may be stale (docs/architecture.md, Fresh reads open gates).
+        """
+        async with asyncio.TaskGroup() as reading:
+            what = reading.create_task(self._caches.read_profile(pair.profile))
+            whereto = reading.create_task(self._caches.read_target(pair.cluster))
+        profile, target = what.result(), whereto.result()
+        if profile and not profile.metadata.terminating:
+            made_for = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION)
+            same = target is not None and made_for == target.ref.uid
+            same = same and cluster_summaries.owner_uid(summary) == profile.metadata.uid
+            if same and verdict(pair.profile, profile.spec, target) is not Verdict.UNWANTED:
+                return
+        if isinstance(
+            cluster_summaries.withdraws(profile.spec if profile else summary.spec.cluster_profile_spec), Unknown
+        ):
+            return  # it holds, and the profile says so
+        # Of a chain that goes the last is the first whose turn it is: nothing else is asked of the server before it.
+        for one in dependents(summary, self._caches.needing, self._caches.needed):
+            if over := self._withdrawing.get(one.metadata.uid):
+                await over.wait()
+        where = summary.metadata
+        # It may be gone, or the name another's: then there is nothing to delete.
+        with suppress(NotFoundError, ConflictError):
+            told = await self._client.delete(CLUSTER_SUMMARIES, where.name, uid=where.uid, namespace=where.namespace)
+            if told["kind"] == CLUSTER_SUMMARIES.kind:
+                # It waits for its finalizer, which is known at once: nobody deletes it twice, or waits for a watch.
+                self._caches.summaries.take(msgspec.convert(told, ClusterSummary))
+
+    # One profile
+
+    async def _reconcile(self, key: ProfileKey) -> float | None:
+        profile = self._caches.profile(key)
+        if profile is None or not self._owner.owns(str(key)) or not self._caches.settled:
+            return None
+        if profile.metadata.terminating:
+            await self._release(key, profile)
+        else:
+            if not _claimed(profile):
+                await self._set_finalizers(key, profile, add=True)
+            self._mention(key, profile)
+        return None
+
+    def _mention(self, key: ProfileKey, profile: SeenProfile) -> None:
+        said = self._conditions(key, profile) is not profile.status.conditions
+        self._words.add_after(key, WORTH_TELLING if said else IN_TIME)
+
+    async def _speak(self, key: ProfileKey) -> float | None:
+        # Beside what has to be done, and as it is when there is room.
+        async with self._client.aside:
+            if profile := self._caches.profile(key):
+                await self._tell(key, profile)
+        return None
+
+    def held(self, key: ProfileKey, profile: SeenProfile) -> validation.Held | None:
+        """Why nothing new of it is put anywhere, or None."""
+        objections = validation.objections(key, profile.spec, profile.unread)
+        cycle = None
+        if profile.spec.depends_on:
+            needs: dict[str, Collection[str]] = {
+                other.name: one.spec.depends_on
+                for other, one in self._caches.all_profiles()
+                if (other.kind, other.namespace) == (key.kind, key.namespace)
+            }
+            cycle = shortest_cycle(needs, key.name)
+        return validation.Held(objections=objections, cycle=cycle) if objections.any or cycle else None
+
+    async def _release(self, key: ProfileKey, profile: SeenProfile) -> None:
+        """Take our finalizer off a profile that is deleted, once there is no summary of it."""
+        if not _claimed(profile):
+            return
+        if any(_holds(one) for one in self._caches.summaries.cache.by("profile", key)):
+            self._mention(key, profile)
+            return
+        found = await self._client.list(CLUSTER_SUMMARIES, namespace=key.namespace or None)
+        summaries = msgspec.convert(found, list[ClusterSummary])
+        if not any(cluster_summaries.profile_of(one) == key and _holds(one) for one in summaries):
+            await self._set_finalizers(key, profile, add=False)
+
+    async def _set_finalizers(self, key: ProfileKey, profile: SeenProfile, *, add: bool) -> None:
+        informer, meta = self._caches.of_kind(key.kind), profile.metadata
+        read: Object = {
+            "name": meta.name,
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+            "finalizers": list(meta.finalizers),
+        }
+        if meta.namespace:
+            read["namespace"] = meta.namespace
+
+        def change(now: Object) -> Object | None:
+            there = now["metadata"].get("finalizers") or []
+            if (Finalizer.PROFILE in there) is add or (add and now["metadata"].get("deletionTimestamp")):
+                return None
+            left = [one for one in there if one != Finalizer.PROFILE]
+            return {"metadata": {"finalizers": [*left, Finalizer.PROFILE.value] if add else left}}
+
+        await revise(self._client, informer.view.resource, {"metadata": read}, change)
+
+    async def _tell(self, key: ProfileKey, profile: SeenProfile) -> None:
+        """Write which clusters match, and what stands against it."""
+        matching_clusters = tuple(
+            sorted(
+                (_reference(one) for one in self._matching(key, profile)),
+                key=lambda one: (one.kind, one.namespace, one.name),
+            )
+        )
+        conditions = self._conditions(key, profile)
+        status: Object = {}
+        if matching_clusters != profile.status.matching_clusters:
+            status["matchingClusters"] = msgspec.to_builtins(matching_clusters)
+        if conditions is not profile.status.conditions:
+            status["conditions"] = msgspec.to_builtins(conditions)
+        if not status:
+            return
+        informer, meta = self._caches.of_kind(key.kind), profile.metadata
+        body = {"metadata": {"uid": meta.uid}, "status": status}
+        with suppress(NotFoundError, ConflictError):  # it is gone, and nobody reads it
+            await self._client.patch(
+                informer.view.resource, meta.name, body, namespace=meta.namespace or None, subresource="status"
+            )
+            self._gated.report(informer.view.resource, profile, conditions)
+
+    def _conditions(self, key: ProfileKey, profile: SeenProfile) -> tuple[Condition, ...]:
+        held = self.held(key, profile)
+        taken = sorted(why for pair, why in self._taken.items() if pair.profile == key)
+        mistaken = list(validation.objections(key, profile.spec).mistaken)
+        return validation.conditions(
+            profile.status.conditions,
+            held,
+            [*taken, *mistaken],
+            unarmed=self._gated.why_not(profile, self._matching(key, profile)),
+            served=profile.spec.cluster_deletion_behavior is not None,
+            reason=Reason.NAME_TAKEN if taken else Reason.UNKNOWN_VALUE,
+            generation=profile.metadata.generation,
+            now=self._clock.now(),
+        )
+
+
+def _claimed(profile: SeenProfile) -> bool:
+    return Finalizer.PROFILE in profile.metadata.finalizers
+
+
+def _holds(summary: ClusterSummary) -> bool:
+    """Whether the profile of a summary has to wait for it. The manager keeps its finalizer on those that it acts for
+    until their objects are withdrawn; any other summary holds no profile."""
+    return Finalizer.SUMMARY in summary.metadata.finalizers and not cluster_summaries.misplaced(summary)
+
+
+def _matters(target: Target) -> object:
+    """What of a cluster decides which profiles are on it."""
+    return target.ref.uid, target.labels, target.terminating, target.ready
+
+
+def _reference(target: Target) -> Reference:
+    ref = target.ref
+    return Reference(api_version=f"{ref.group}/{ref.version}", kind=ref.kind, namespace=ref.namespace, name=ref.name)

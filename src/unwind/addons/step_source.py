@@ -1,0 +1,199 @@
+"""ClusterSummaries as a step source: each profile on a cluster is one step of the cluster's teardown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.addons.cluster_summaries import cluster_of, profile_of
+from unwind.addons.matching import ProfileKey
+from unwind.addons.teardown_status import Projections
+from unwind.api.annotation_values import volume_policy
+from unwind.api.fields import Unknown
+from unwind.api.meta import ref_of
+from unwind.api.names import (
+    CLUSTER_UID_ANNOTATION,
+    DELETION_BEHAVIOR_ANNOTATION,
+    TAKE_ALONG_ANNOTATION,
+    ConditionType,
+    Finalizer,
+    Reason,
+)
+from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterDeletionBehavior, ClusterSummary, ClusterType, DeploymentType
+from unwind.api.unwind import Effort
+from unwind.kube.decoding import Key
+from unwind.members.targets import ClusterKey, Target, key_of
+from unwind.planning.plans import Draft
+from unwind.teardown.drafts import Said
+from unwind.teardown.step_removers import InventoryRemover
+from unwind.teardown.step_sources import Elsewhere, FollowedSource, SourceStep, SourceSteps, StepTerms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from unwind.addons.caches import Caches
+    from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Step, StepState
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+    from unwind.members.targets import Anchor
+    from unwind.removal.releases import Releases
+
+_EFFORTS = {
+    ClusterDeletionBehavior.LEAVE: Effort.LEAVE,
+    ClusterDeletionBehavior.REMOVE: Effort.TRY,
+    ClusterDeletionBehavior.ENFORCE: Effort.ENFORCE,
+}
+
+
+class SummarySteps(FollowedSource):
+    """The steps of clusters that profiles put add-ons on."""
+
+    def __init__(self, client: Client, caches: Caches, *, releases: Releases | None = None) -> None:
+        """`releases`: uninstalls Helm releases."""
+        self._client = client
+        self._caches = caches
+        self._remover = InventoryRemover(releases)
+        self._projections = Projections(client, caches.summaries)
+
+    @property
+    def remover(self) -> InventoryRemover:
+        return self._remover
+
+    def owns(self, owner: ObjectRef) -> bool:
+        return (owner.group, owner.kind) == (CLUSTER_SUMMARIES.group, CLUSTER_SUMMARIES.kind)
+
+    async def steps(self, target: Anchor, *, gone: bool = False) -> SourceSteps:
+        del gone  # its summaries name it by uid
+        if not isinstance(target, Target):
+            return SourceSteps()  # no add-ons are put on it
+        return await read_steps(self._client, target, backed=lambda one: not self._caches.unbacked(one, target))
+
+    def terms(self, step: Step, target: Anchor) -> StepTerms:
+        del target
+        summary = self._caches.summaries.cache.get(Key(step.object.namespace, step.object.name))
+        key = profile_of(summary) if summary else None
+        profile = self._caches.profile(key) if key else None
+        annotations = profile.metadata.annotations if profile else {}
+        return StepTerms(
+            take_along=annotations.get(TAKE_ALONG_ANNOTATION) == "true",
+            volumes=volume_policy(annotations),
+            left="LeavePolicies: it stays as it is",
+            gave_up="RemovePolicies: its time was over",
+            decided_by=f"clusterDeletionBehavior of {step.name}",
+            said=said_of(summary) if summary and summary.metadata.uid == step.object.uid else (),
+        )
+
+    def step_changed(self, step: Step, state: StepState, target: Anchor) -> None:
+        del target
+        self._projections.tell(step.object, state)
+
+    async def run(self) -> None:
+        await self._projections.run()
+
+    # Targets
+
+    def follow(self, changed: Callable[[Key], None]) -> None:
+        def tell(change: Change[ClusterSummary]) -> None:
+            it = change.new or change.old
+            if it and (key := _capi_key(it)):
+                changed(key)
+
+        self._caches.summaries.subscribe(tell)
+
+    def targets(self) -> Collection[Key]:
+        return {key for one in self._caches.summaries.cache if (key := _capi_key(one))}
+
+    def target_uids(self, key: Key) -> Collection[str]:
+        summaries = self._caches.summaries.cache.by("cluster", ClusterKey(ClusterType.CAPI.value, *key))
+        return {
+            one.metadata.annotations.get(CLUSTER_UID_ANNOTATION, "")
+            for one in summaries
+            if Finalizer.SUMMARY in one.metadata.finalizers
+        }
+
+
+async def read_steps(
+    client: Client, target: Target, *, backed: Callable[[ClusterSummary], bool] = lambda _: False
+) -> SourceSteps:
+    """The steps of a cluster, read from the API server. `backed`: whether a profile backs a summary.
+
+    A summary that has neither a profile nor an Inventory of its own is no step: the manager put nothing there for it.
+    """
+    found = await client.list(CLUSTER_SUMMARIES, namespace=target.ref.namespace)
+    here = [one for one in msgspec.convert(found, list[ClusterSummary]) if is_of(one, target)]
+    here.sort(key=lambda one: one.metadata.name)
+    return SourceSteps(steps=tuple(step_of(one, required=backed(one)) for one in here))
+
+
+def step_of(summary: ClusterSummary, *, required: bool = True) -> SourceStep:
+    """The step of a summary. `required`: whether it is one even without an Inventory (pure)."""
+    profile, behaves = _profile(summary), behaviour(summary)
+    return SourceStep(
+        draft=Draft(
+            name=step_name(summary),
+            object=ref_of(CLUSTER_SUMMARIES, summary.metadata),
+            kind=profile.kind,
+            namespace=profile.namespace,
+            declared=profile.name,
+            depends_on=summary.spec.cluster_profile_spec.depends_on,
+            effort=Effort.LEAVE if isinstance(behaves, Unknown) else _EFFORTS[behaves],
+        ),
+        said=said_of(summary),
+        elsewhere=Elsewhere.YES if is_local(summary) else Elsewhere.PERHAPS,
+        required=required,
+    )
+
+
+def step_name(summary: ClusterSummary) -> str:
+    """What the step of a summary is called (pure)."""
+    return "/".join(part for part in _profile(summary) if part)
+
+
+def said_of(summary: ClusterSummary) -> tuple[Said, ...]:
+    """What a Teardown says of a summary's clusterDeletionBehavior (pure)."""
+    profile, behaves = _profile(summary), behaviour(summary)
+    if isinstance(behaves, Unknown):
+        message = f"clusterDeletionBehavior of {profile}: {behaves}, so nothing of this cluster is removed"
+        return (Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
+    if (
+        summary.spec.cluster_profile_spec.cluster_deletion_behavior is None
+        and DELETION_BEHAVIOR_ANNOTATION in summary.metadata.annotations
+    ):
+        message = f"the API server does not serve clusterDeletionBehavior; {profile} is held to {behaves.value}"
+        return (Said(ConditionType.FIELD_NOT_SERVED, Reason.FIELD_NOT_SERVED, message),)
+    return ()
+
+
+def behaviour(summary: ClusterSummary) -> ClusterDeletionBehavior | Unknown:
+    """What becomes of a summary's add-ons: as its profile says, or as it said while the API server knew the field."""
+    spec = summary.spec.cluster_profile_spec
+    remembered = summary.metadata.annotations.get(DELETION_BEHAVIOR_ANNOTATION)
+    if spec.cluster_deletion_behavior is not None or remembered is None:
+        return spec.deletion
+    # Not the default: that would remove what was said to be left, or let go what was said to be held.
+    return ClusterDeletionBehavior.read(remembered)
+
+
+def is_local(summary: ClusterSummary) -> bool:
+    """Whether some of its objects are on the management cluster (pure)."""
+    return any(one.deployment_type == DeploymentType.LOCAL for one in summary.spec.cluster_profile_spec.policy_refs)
+
+
+def is_of(summary: ClusterSummary, target: Target) -> bool:
+    """Whether a summary is of this very cluster (pure)."""
+    # Another cluster that had the name has summaries of its own.
+    made_for = summary.metadata.annotations.get(CLUSTER_UID_ANNOTATION, target.ref.uid)
+    return cluster_of(summary) == key_of(target) and made_for == target.ref.uid
+
+
+def _profile(summary: ClusterSummary) -> ProfileKey:
+    """The profile of a summary; a summary without an owner stands for itself."""
+    return profile_of(summary) or ProfileKey(CLUSTER_SUMMARIES.kind, "", summary.metadata.name)
+
+
+def _capi_key(summary: ClusterSummary) -> Key | None:
+    """The Cluster of Cluster API that a summary is of."""
+    spec = summary.spec
+    return Key(spec.cluster_namespace, spec.cluster_name) if spec.cluster_type == ClusterType.CAPI else None

@@ -1,0 +1,553 @@
+"""The controller of ClusterSummaries: what a profile says comes onto one cluster, and goes from it again.
+
+A summary is deployed once all that it depends on is, and taken back once nothing on that cluster depends on it. A
+cluster that is being deleted is left alone: its add-ons are the teardown's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from unwind import logs
+from unwind.addons import backing, cluster_summaries, summary_status
+from unwind.addons.matching import ProfileKey
+from unwind.addons.summary_deployment import Deploying, Preparations, matters
+from unwind.addons.summary_status import Words, key_of
+from unwind.api import names
+from unwind.api.annotation_values import volume_policy
+from unwind.api.fields import Unknown
+from unwind.api.names import Finalizer, Reason
+from unwind.api.resources import SECRETS
+from unwind.api.sveltos import ClusterSummary, ClusterType, FeatureStatus, SyncMode
+from unwind.clock import SYSTEM
+from unwind.concurrency import to_tell
+from unwind.deploy.helm_uninstall import HelmReleases
+from unwind.errors import UnwindError
+from unwind.inventory.inventories import Inventories, items
+from unwind.kube.decoding import Key
+from unwind.kube.fencing import Fences
+from unwind.kube.workqueue import Queue
+from unwind.members import credentials
+from unwind.members.members import Fleet
+from unwind.members.targets import ClusterKey
+from unwind.planning.ordering import dependents
+from unwind.teardown.signatures import RecordKeys
+from unwind.teardown.withdrawal import Manner, Withdrawal, Withdrawals
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+
+    from unwind.addons.caches import Caches, SeenProfile
+    from unwind.addons.summary_deployment import Done
+    from unwind.api.annotation_values import VolumePolicy
+    from unwind.api.unwind import Teardown
+    from unwind.clock import Clock
+    from unwind.deleters.registration import External, Registration
+    from unwind.deleters.registry import Plugin
+    from unwind.helm.program import Helm
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+    from unwind.kube.decoding import Metadata
+    from unwind.kube.fencing import Owner
+    from unwind.kube.metrics import Metrics
+    from unwind.members.targets import Target
+
+log = logs.get(__name__)
+
+# Deployments to one member side by side; what is taken back has no such bound, because it may wait for long.
+_SIDE_BY_SIDE = 8
+
+
+class NotDeployedError(UnwindError):
+    """Something of a summary is not on its cluster; the summary says what. It is tried again."""
+
+
+class Summaries:
+    """Looks after all summaries."""
+
+    name = "summaries"
+
+    def __init__(
+        self,
+        client: Client,
+        caches: Caches,
+        *,
+        namespace: str,
+        owner: Owner,
+        metrics: Metrics,
+        deleters: Iterable[Registration | External],
+        plugins: Iterable[Plugin] = (),
+        helm: Helm | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`namespace`: Unwind's own, where the inventories are."""
+        self._client = client
+        self._caches = caches
+        self._owner = owner
+        self._deleters = tuple(deleters)
+        self._plugins = tuple(plugins)
+        self._helm = helm
+        self._clock = clock
+        self._inventories = Inventories(client, namespace=namespace)
+        self._record_keys = RecordKeys(client, namespace=namespace)
+        self._words = Words(client, caches, clock=clock)
+        self._keys: dict[str, Key] = {}
+        """Summaries that are being withdrawn, by their uid."""
+        self._stops: dict[Key, asyncio.Event] = {}
+        """Deployments under way, and how each is told to stop."""
+        self._prepared = Preparations()
+        self._landed: set[str] = set()
+        """Those that are on their clusters, by uid, and whose status does not say so yet."""
+        self._lacking: dict[ClusterKey, set[Key]] = {}
+        """Those that want what another on their cluster has."""
+        self._idle: set[Key] = set()
+        """Those that deploy nothing because no profile backs them, or because they do not say what it says."""
+        self._queue: Queue[Key] = Queue(
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, self._shard)),
+            group=self._group,
+            per_group=_SIDE_BY_SIDE,
+            clock=clock,
+            failed=self._failed,
+        )
+        metrics.queue(self.name, self._queue)
+        caches.summaries.subscribe(self._summary_changed)
+        caches.follow_targets(self._target_changed)
+        caches.teardowns.subscribe(self._teardown_changed)
+        for profiles in (caches.cluster_profiles, caches.profiles):
+            kind = profiles.view.resource.kind
+            profiles.subscribe(lambda change, kind=kind: self._profile_changed(kind, change))  # type: ignore[misc]
+        for kind, informer in caches.sources.items():
+            informer.subscribe(lambda change, kind=kind: self._source_changed(kind, change))  # type: ignore[misc]
+        caches.subscribe(self._look_at_all)
+        owner.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._caches.ready
+
+    async def run(self) -> None:
+        """Look after them, until cancelled."""
+        async with Fleet(self._client, clock=self._clock, troubled=_troubled) as fleet, asyncio.TaskGroup() as tasks:
+            self._deploying = Deploying(
+                self._client,
+                fleet,
+                self._inventories,
+                deleters=self._deleters,
+                plugins=self._plugins,
+                helm=self._helm,
+                clock=self._clock,
+            )
+            self._withdrawals = Withdrawals(
+                fleet,
+                self._inventories,
+                tasks,
+                changed=self._withdrawal_changed,
+                releases=HelmReleases(self._helm),  # without the program a release is held, and says so
+                deleters=self._deleters,
+                plugins=self._plugins,
+                clock=self._clock,
+            )
+            tasks.create_task(self._words.run())
+            tasks.create_task(self._queue.run())
+
+    # What happens
+
+    def _summary_changed(self, change: Change[ClusterSummary]) -> None:
+        old, new = change.old, change.new
+        if old is None or new is None or matters(old) != matters(new):
+            # Not for each status that we write ourselves.
+            self._stop(change.key, unless=new is not None and not new.metadata.terminating)
+            self._queue.add(change.key)
+        it = new or old
+        if it is None or (old and new and _told(old) == _told(new)):
+            return
+        self._look_above(it)
+        if new is None or new.metadata.terminating:
+            self._look_below(it)
+        if new is None:
+            self._note_lacking(it, lacking=False)
+            self._look_at_lacking(cluster_summaries.cluster_of(it))
+
+    def _look_above(self, it: ClusterSummary) -> None:
+        """Those that wait for it to be deployed."""
+        for other in self._caches.needing(it):
+            waits = not cluster_summaries.provisioned(other) and key_of(other) not in self._stops
+            if waits or other.metadata.terminating:
+                self._queue.add(key_of(other))
+
+    def _look_below(self, it: ClusterSummary) -> None:
+        """Those that wait for it to be gone."""
+        for other in self._caches.needed(it):
+            if other.metadata.terminating:
+                self._queue.add(key_of(other))
+
+    def _look_at_lacking(self, cluster: ClusterKey) -> None:
+        """Something has gone from a cluster: others may have waited for it to be free."""
+        for key in self._lacking.get(cluster, ()):
+            self._queue.add(key)
+
+    def _note_lacking(self, summary: ClusterSummary, *, lacking: bool) -> None:
+        cluster = cluster_summaries.cluster_of(summary)
+        there = self._lacking.pop(cluster, set()) - {key_of(summary)}
+        if there := there | ({key_of(summary)} if lacking else set()):
+            self._lacking[cluster] = there
+
+    def _profile_changed(self, kind: str, change: Change[SeenProfile]) -> None:
+        """A profile may back now what it did not back before. The others are changed, or deleted, by its controller."""
+        if self._idle:
+            for summary in self._caches.summaries.cache.by("profile", ProfileKey(kind, *change.key)):
+                if key_of(summary) in self._idle:
+                    self._queue.add(key_of(summary))
+
+    def _target_changed(self, cluster: ClusterKey, old: Target | None, new: Target | None) -> None:
+        if self._idle and old and new and old.labels != new.labels:
+            for summary in self._caches.summaries.cache.by("cluster", cluster):
+                if key_of(summary) in self._idle:
+                    self._queue.add(key_of(summary))
+        if old and new and _reached_by(old) == _reached_by(new):
+            return
+        for summary in self._caches.summaries.cache.by("cluster", cluster):
+            self._stop(key_of(summary), unless=new is not None and not new.terminating and not new.paused)
+            self._queue.add(key_of(summary))
+
+    def _source_changed(self, kind: str, change: Change[Metadata]) -> None:
+        for summary in self._caches.summaries.cache.by("source", (kind, *change.key)):
+            self._queue.add(key_of(summary))
+        old, new = change.old, change.new
+        if kind == SECRETS.kind and old and new and old.finalizers == new.finalizers:
+            # The way to a cluster may be another one now; whoever goes the old way may find it shut for ever.
+            for summary in self._caches.summaries.cache.by("secret", change.key):
+                it = self._withdrawals.get(summary.metadata.uid)
+                if it and not it.absent:
+                    self._withdrawals.give_up(summary.metadata.uid)
+                self._queue.add(key_of(summary))
+
+    def _teardown_changed(self, change: Change[Teardown]) -> None:
+        if change.new:
+            ref = change.new.spec.target
+            cluster = ClusterKey(ClusterType.CAPI.value, ref.namespace, ref.name)
+            for summary in self._caches.summaries.cache.by("cluster", cluster):
+                if summary.metadata.terminating:
+                    self._queue.add(key_of(summary))
+
+    def _withdrawal_changed(self, uid: str) -> None:
+        key = self._keys.get(uid)
+        summary = self._caches.summaries.cache.get(key) if key else None
+        if key and summary and summary.metadata.uid == uid:
+            self._queue.add(key)
+            it = self._withdrawals.get(uid)
+            if it and it.absent and not it.done:
+                # What it needed need not wait until that is written down.
+                self._look_below(summary)
+
+    def _look_at_all(self) -> None:
+        if self._caches.settled:
+            for key in list(self._caches.summaries.cache.keys()):
+                self._queue.add(key)
+
+    def _group(self, key: Key) -> ClusterKey | Key:
+        summary = self._caches.summaries.cache.get(key)
+        return cluster_summaries.cluster_of(summary) if summary else key
+
+    def _shard(self, key: Key) -> str | None:
+        summary = self._caches.summaries.cache.get(key)
+        return cluster_summaries.cluster_of(summary).shard if summary else None
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        expected = isinstance(error, UnwindError)
+        why = str(error) or type(error).__name__
+        log.warning("it is tried again", object=f"ClusterSummary {key}", why=why, exc_info=None if expected else error)
+
+    # What is done
+
+    async def _reconcile(self, key: Key) -> float | None:
+        caches = self._caches
+        summary = caches.summaries.cache.get(key)
+        if summary is None or not self._owner.owns(cluster_summaries.cluster_of(summary).shard):
+            self._forget(key)
+            return None
+        if not caches.settled:
+            return None  # it is told when they are
+        self._idle.discard(key)
+        if summary.metadata.terminating:
+            await self._withdraw(summary)
+        elif why := caches.unbacked(summary):
+            await self._stay_idle(summary, why)
+        elif Finalizer.SUMMARY not in summary.metadata.finalizers:
+            # Sveltos' own, from before Unwind. Nothing is deployed for a summary that can vanish.
+            await self._words.set_finalizer(summary, wanted=True)
+        else:
+            await self._deploy(summary)
+        return None
+
+    async def _stay_idle(self, summary: ClusterSummary, why: str) -> None:
+        """Deploy nothing for a summary that no profile backs, and say why.
+
+        The controller of profiles deletes a summary that names a profile, and whose objects are not wanted any more.
+        The others stay as they are; one that the manager never deployed anything for does not keep its finalizer.
+        """
+        self._idle.add(key_of(summary))
+        unowned = cluster_summaries.misplaced(summary) or cluster_summaries.profile_of(summary) is None
+        if not unowned and self._caches.target(cluster_summaries.cluster_of(summary)) is None:
+            return  # the controller of profiles deletes it
+        self._words.wait(summary, Reason.NO_PROFILE, f"{why}: nothing is deployed for it")
+        if unowned and Finalizer.SUMMARY in summary.metadata.finalizers:
+            await self._dismiss(summary)
+
+    async def _dismiss(self, summary: ClusterSummary) -> bool:
+        """Take our finalizer off a summary that the manager never deployed anything for; whether it is one."""
+        if await self._inventories.of(summary.metadata.uid):
+            return False
+        await self._words.set_finalizer(summary, wanted=False)
+        return True
+
+    async def _deploy(self, summary: ClusterSummary) -> None:
+        target = self._target_of(summary)
+        if target is None or target.terminating:
+            return
+        key, profile = cluster_summaries.profile_of(summary), self._profile_of(summary)
+        if key and profile and not backing.in_step(summary, key, profile):
+            # The controller of profiles corrects it; this is then told by an event.
+            self._idle.add(key_of(summary))
+            self._words.wait(summary, Reason.WAITING, f"the ClusterSummary does not say what {key} says")
+            return
+        if target.paused or not target.ready:
+            reason = Reason.PAUSED if target.paused else Reason.NOT_READY
+            self._words.wait(summary, reason, f"{target} is {'paused' if target.paused else 'not ready'}")
+            return
+        needed = self._caches.needed(summary)
+        if waited_for := cluster_summaries.waited_for(summary, needed, self._landed):
+            self._words.wait(summary, Reason.WAITING, f"waits for: {'; '.join(waited_for)}")
+            if needed and not cluster_summaries.provisioned(summary) and all(self._comes(one) for one in needed):
+                await self._prepared.make(self._deploying, summary, self._profile_of(summary), target)
+            return
+        stop = self._stops[key_of(summary)] = asyncio.Event()
+        self._look_above(summary)  # their turn comes next
+        try:
+            await _unless(stop, self._put(summary, target))
+        finally:
+            del self._stops[key_of(summary)]
+            self._landed.discard(summary.metadata.uid)
+
+    def _comes(self, needed: ClusterSummary) -> bool:
+        """Whether something that is needed is there, or under way."""
+        there = cluster_summaries.provisioned(needed) or key_of(needed) in self._stops
+        return there and not needed.metadata.terminating
+
+    async def _put(self, summary: ClusterSummary, target: Target) -> None:
+        """Have it on its cluster, and say what came of it."""
+        try:
+            work = await self._prepared.take(self._deploying, summary, self._profile_of(summary), target)
+            if work is None:
+                self._words.wait(summary, None)  # it is there
+                return
+            if not work.dry_run and not self._is_held(target):
+                # Before the first thing is put there: without it, nobody could take it back.
+                await credentials.hold(self._client, target)
+            self._words.mention(summary, work.begun)
+            done = await work.run(
+                landed=lambda: self._has_landed(summary), news=lambda: self._words.mention(summary, work.begun)
+            )
+        except UnwindError as error:
+            await self._words.say(summary, summary_status.all_of(summary, FeatureStatus.FAILED, str(error)))
+            raise
+        now = self._clock.now()
+        await self._words.write(summary, lambda it: summary_status.waiting(done.apply(it, now=now), None, now=now))
+        await self._tell_others(summary, done)
+        if done.trouble:
+            raise NotDeployedError(done.trouble)
+
+    async def _tell_others(self, summary: ClusterSummary, done: Done) -> None:
+        """Have those look again that something was taken from, or that want what is free now."""
+        cluster = cluster_summaries.cluster_of(summary)
+        self._note_lacking(summary, lacking=done.lacking)
+        if done.pruned:
+            self._look_at_lacking(cluster)
+        if not done.taken_from:
+            return
+        message = f"{cluster_summaries.profile_of(summary)} has taken over something of it"
+        for other in self._caches.summaries.cache.by("cluster", cluster):
+            once = other.spec.cluster_profile_spec.sync_mode == SyncMode.ONE_TIME
+            if other.metadata.uid in done.taken_from and not once and not other.metadata.terminating:
+                # It says so until it has looked itself, after a restart too.
+                await self._words.say(other, summary_status.all_of(other, FeatureStatus.PROVISIONING, message))
+                self._queue.add(key_of(other))
+
+    def _has_landed(self, summary: ClusterSummary) -> None:
+        """Start what depends on it from this event, without waiting for a write (docs/architecture.md, Events drive,
+        timers insure)."""
+        self._landed.add(summary.metadata.uid)
+        self._look_above(summary)
+
+    def _is_held(self, target: Target) -> bool:
+        secret = self._caches.sources[SECRETS.kind].cache.get(Key(target.ref.namespace, target.secret))
+        return secret is not None and not secret.deletion_timestamp and Finalizer.CREDENTIALS in secret.finalizers
+
+    async def _withdraw(self, summary: ClusterSummary) -> None:
+        self._prepared.forget(summary)
+        if Finalizer.SUMMARY not in summary.metadata.finalizers:
+            return  # others are waited for by others
+        if cluster_summaries.misplaced(summary) and await self._dismiss(summary):
+            return
+        cluster, target = cluster_summaries.cluster_of(summary), self._target_of(summary)
+        if target is None or target.terminating:
+            if not self._caches.knows(cluster):
+                return
+            # Not from a cache (docs/architecture.md, Fresh reads open gates).
+            target = self._same(summary, await self._caches.read_target(cluster))
+        gone = target is None or target.terminating
+        if gone and cluster.type == ClusterType.CAPI:
+            await self._leave_to_teardown(summary, target)
+        elif gone:
+            await self._take_back(summary, target, Manner.FORGET)
+        elif target and target.paused:
+            # One that is under way sends no further DELETE. It is begun again when the cluster is unpaused.
+            it = self._withdrawals.get(summary.metadata.uid)
+            if it and not it.absent:
+                self._withdrawals.give_up(summary.metadata.uid)
+            self._words.wait(summary, Reason.PAUSED, f"{target} is paused")
+        else:
+            withdraws = cluster_summaries.withdraws(summary.spec.cluster_profile_spec)
+            if isinstance(withdraws, Unknown):
+                message = f"stopMatchingBehavior {withdraws}: nothing is removed, a person has to put it right"
+                self._words.wait(summary, Reason.UNKNOWN_VALUE, message)
+            elif withdraws and (before := self._dependents(summary)):
+                if all((it := self._withdrawals.get(one.metadata.uid)) and it.free.is_set() for one in before):
+                    # Its turn comes next: when it does, all is ready.
+                    self._begin(summary, target, Manner.REMOVE, free=False)
+                named = ", ".join(sorted(str(cluster_summaries.profile_of(one)) for one in before))
+                self._words.wait(summary, Reason.WAITING, f"waits until these are gone, which need it: {named}")
+            else:
+                await self._take_back(summary, target, Manner.REMOVE if withdraws else Manner.RELEASE)
+
+    def _dependents(self, summary: ClusterSummary) -> list[ClusterSummary]:
+        """Those that need it and still stand. One without our finalizer has nothing on the cluster."""
+        return [
+            one
+            for one in dependents(summary, self._caches.needing, self._caches.needed)
+            if Finalizer.SUMMARY in one.metadata.finalizers
+            and not ((it := self._withdrawals.get(one.metadata.uid)) and it.absent)
+        ]
+
+    def _begin(self, summary: ClusterSummary, target: Target | None, manner: Manner, *, free: bool) -> Withdrawal:
+        uid, cluster, profile = summary.metadata.uid, cluster_summaries.cluster_of(summary), self._profile_of(summary)
+        self._keys[uid] = key_of(summary)
+        along = bool(profile and profile.metadata.annotations.get(names.TAKE_ALONG_ANNOTATION) == "true")
+
+        def volumes() -> VolumePolicy | Unknown:
+            now = self._profile_of(summary)
+            return volume_policy(now.metadata.annotations if now else None)
+
+        return self._withdrawals.begin(uid, cluster, target, manner, free=free, take_along=along, volumes=volumes)
+
+    async def _take_back(self, summary: ClusterSummary, target: Target | None, manner: Manner) -> None:
+        uid = summary.metadata.uid
+        it = self._begin(summary, target, manner, free=True)
+        if not it.removals:
+            self._look_below(summary)  # their turn comes next
+        if it.done:
+            # It is forgotten when the summary is seen to be gone: until then there is nothing to begin again.
+            if not it.ended:
+                await self._end(summary, target)
+                it.ended = True
+        elif it.error:
+            self._withdrawals.give_up(uid)
+            await self._words.say(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, str(it.error)))
+            raise it.error
+        else:
+            self._words.mention(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, it.waits))
+
+    async def _leave_to_teardown(self, summary: ClusterSummary, target: Target | None) -> None:
+        """Let the summary go only when all that it put on the cluster is accounted for."""
+        self._forget(key_of(summary))  # two that remove the same would do no harm, but only one of them tells the truth
+        uid = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION, "")
+        await self._record_keys.load()
+        teardown = self._record_keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid)
+        if target is not None or teardown is None or not teardown.finished:
+            chunks = await self._inventories.of(summary.metadata.uid)
+            if not all(item.done for item in items(chunks)):
+                self._words.wait(summary, Reason.WAITING, f"waits for Teardown {uid} of its cluster")
+                return
+        await self._words.set_finalizer(summary, wanted=False)
+
+    async def _end(self, summary: ClusterSummary, target: Target | None) -> None:
+        """Let the summary go, and the way to its cluster with the last of them."""
+        if not self._needs_credentials(summary):
+            anchor = target or cluster_summaries.cluster_gone(summary)
+            if target or not self._caches.reached_by(anchor):
+                await credentials.let_go(self._client, anchor)
+            if target and self._needs_credentials(summary):
+                # A summary came meanwhile, and found the Secret still held.
+                await credentials.hold(self._client, anchor)
+        await self._words.set_finalizer(summary, wanted=False)
+
+    def _needs_credentials(self, last: ClusterSummary) -> bool:
+        """Whether another summary of the same cluster has, or may put, something there. One that ends at the same
+        moment has not: otherwise each of two would leave the Secret to the other."""
+        cluster = cluster_summaries.cluster_of(last)
+        for one in self._caches.summaries.cache.by("cluster", cluster):
+            if one.metadata.uid == last.metadata.uid:
+                continue
+            it = self._withdrawals.get(one.metadata.uid)
+            released = one.metadata.terminating and Finalizer.SUMMARY not in one.metadata.finalizers
+            if not released and not (it and it.done):
+                return True
+        return False
+
+    # Small things
+
+    def _profile_of(self, summary: ClusterSummary) -> SeenProfile | None:
+        key = cluster_summaries.profile_of(summary)
+        return self._caches.profile(key) if key else None
+
+    def _target_of(self, summary: ClusterSummary) -> Target | None:
+        return self._same(summary, self._caches.target(cluster_summaries.cluster_of(summary)))
+
+    @staticmethod
+    def _same(summary: ClusterSummary, target: Target | None) -> Target | None:
+        """The cluster, if it is the one that the summary was made for and not another that has its name."""
+        made_for = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION)
+        return target if target and made_for in (None, target.ref.uid) else None
+
+    def _stop(self, key: Key, *, unless: bool) -> None:
+        if not unless and (stop := self._stops.get(key)):
+            stop.set()
+
+    def _forget(self, key: Key) -> None:
+        self._idle.discard(key)
+        self._stop(key, unless=False)
+        for uid in [uid for uid, one in self._keys.items() if one == key]:
+            del self._keys[uid]
+            self._withdrawals.give_up(uid)
+
+
+def _told(summary: ClusterSummary) -> object:
+    """What of a summary decides what is done for others on its cluster."""
+    return summary.metadata.uid, cluster_summaries.provisioned(summary), summary.metadata.terminating
+
+
+def _reached_by(target: Target) -> object:
+    """What of a cluster decides whether something is done on it."""
+    return target.ref.uid, target.terminating, target.paused, target.ready, target.secret, target.secret_key
+
+
+def _troubled(error: Exception) -> None:
+    log.warning("a member cannot be followed", why=str(error))
+
+
+async def _unless(told: asyncio.Event, work: Awaitable[None]) -> None:
+    """Do the work, unless told otherwise before it is done."""
+
+    async def doing() -> None:
+        await work
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(doing())
+            waiting = group.create_task(told.wait())
+            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            task.cancel()
+            waiting.cancel()
+    except ExceptionGroup as failures:
+        raise to_tell(failures) from None

@@ -1,0 +1,450 @@
+"""One summary's deployment: what it is made of, whether there is anything to do, and what came of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from unwind.addons import cluster_summaries, summary_status
+from unwind.addons import policy_refs as reading
+from unwind.addons.release_inventory import ReleaseBook, is_of
+from unwind.addons.summary_status import Result
+from unwind.api import names
+from unwind.api.annotation_values import volume_policy
+from unwind.api.meta import ObjectRef, ref_of
+from unwind.api.sveltos import (
+    CLUSTER_SUMMARIES,
+    CONFIG_GROUP,
+    DeployedKinds,
+    FeatureID,
+    FeatureStatus,
+    HelmChartAction,
+    HelmReleaseSummary,
+    SyncMode,
+)
+from unwind.api.unwind import EntryState
+from unwind.deleters.attempt import Waiting
+from unwind.deploy import deployment as manifests
+from unwind.deploy import dry_run, helm_install, prune
+from unwind.deploy.helm_uninstall import HelmReleases
+from unwind.deploy.owner_marks import Owner
+from unwind.deploy.reports import Outcome
+from unwind.errors import UnwindError
+from unwind.helm import charts, values
+from unwind.inventory.writer import Records
+from unwind.removal import volume_claims
+from unwind.removal.removal import Removal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from datetime import datetime
+
+    from unwind.addons.caches import SeenProfile
+    from unwind.api.sveltos import ClusterSummary, ClusterSummaryStatus
+    from unwind.api.unwind import Entry
+    from unwind.clock import Clock
+    from unwind.deleters.registration import External, Registration
+    from unwind.deleters.registry import Plugin
+    from unwind.deploy.manifests import Source
+    from unwind.deploy.reports import Report
+    from unwind.helm.charts import Chart
+    from unwind.helm.program import Helm
+    from unwind.inventory.inventories import Inventories
+    from unwind.kube.client import Client
+    from unwind.members.member import Member
+    from unwind.members.members import Fleet
+    from unwind.members.targets import Target
+
+
+_SHOWN = 20
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a deployment."""
+
+    results: tuple[Result, ...] = ()
+    kinds: tuple[DeployedKinds, ...] = ()
+    releases: tuple[HelmReleaseSummary, ...] = ()
+    report: str | None = None
+    """What would be done (DryRun)."""
+    taken_from: frozenset[str] = frozenset()
+    """The uids of the owners that something was taken over from."""
+    lacking: bool = False
+    """Whether another has something that it wants."""
+    pruned: bool = False
+    """Whether something was removed that others may want."""
+
+    @property
+    def trouble(self) -> str:
+        return "; ".join(one.message for one in self.results if one.status is FeatureStatus.FAILED)
+
+    def apply(self, status: ClusterSummaryStatus, *, now: datetime) -> ClusterSummaryStatus:
+        """The status that tells it."""
+        after = summary_status.with_results(status, self.results, now=now)
+        if self.report is None:
+            after = summary_status.with_deployed(after, self.kinds, self.releases)
+        return summary_status.previewed(after, self.report, now=now)
+
+
+class Deploying:
+    """What all deployments of this process share."""
+
+    def __init__(
+        self,
+        client: Client,
+        fleet: Fleet,
+        inventories: Inventories,
+        *,
+        deleters: Iterable[Registration | External],
+        plugins: Iterable[Plugin] = (),
+        helm: Helm | None = None,
+        clock: Clock,
+    ) -> None:
+        """`helm`: None where there is no such program; then charts fail, and say so."""
+        self.client = client
+        self.fleet = fleet
+        self.inventories = inventories
+        self.deleters = tuple(deleters)
+        self.plugins = tuple(plugins)
+        self.helm = helm
+        self.clock = clock
+
+    async def prepare(self, summary: ClusterSummary, profile: SeenProfile | None, target: Target) -> Work | None:
+        """What there is to do; None if all of it is there already. Nothing is changed, and no member is asked."""
+        spec = summary.spec.cluster_profile_spec
+        once = spec.sync_mode == SyncMode.ONE_TIME
+        if once and cluster_summaries.provisioned(summary):
+            return None
+        key = cluster_summaries.profile_of(summary)
+        tenant = key.namespace if key else ""
+        namespace = summary.spec.cluster_namespace
+        found = await reading.read(self.client, spec.policy_refs, namespace=namespace, tenant=tenant)
+        wanted = [chart for chart in spec.helm_charts if chart.helm_chart_action == HelmChartAction.INSTALL]
+        asked = [
+            charts.read(
+                chart,
+                values=await values.collect(self.client, chart, namespace=namespace),
+                order=len(spec.policy_refs) + place,
+            )
+            for place, chart in enumerate(wanted)
+        ]
+        annotations = profile.metadata.annotations if profile else {}
+        adopt = annotations.get(names.ADOPT_ANNOTATION) == "true"
+        hashes = {
+            FeatureID.RESOURCES: _hash([found, spec.tier, adopt]),
+            FeatureID.HELM: _hash([*(one.inputs for one in asked), spec.tier]),
+        }
+        had = {
+            FeatureID.read(one.feature_id): one
+            for one in summary.status.feature_summaries
+            if one.status != FeatureStatus.REMOVED
+        }
+        features = [
+            feature
+            for feature in hashes
+            if (feature in cluster_summaries.features(spec) or feature in had)
+            and not (
+                feature in had
+                and had[feature].status == FeatureStatus.PROVISIONED
+                and had[feature].hash == hashes[feature]
+                and spec.sync_mode != SyncMode.DRY_RUN
+            )
+        ]
+        if not features:
+            return None
+        owner = Owner(
+            object=_ref(summary),
+            profile=ObjectRef(
+                group=CONFIG_GROUP,
+                version=CLUSTER_SUMMARIES.version,
+                kind=key.kind if key else CLUSTER_SUMMARIES.kind,
+                namespace=tenant,
+                name=key.name if key else summary.metadata.name,
+                uid=cluster_summaries.owner_uid(summary),
+            ),
+            tier=spec.tier,
+            adopt=adopt,
+        )
+        return Work(
+            self, target, owner, found, asked, {feature: hashes[feature] for feature in features}, summary, annotations
+        )
+
+
+class Work:
+    """One deployment, to be run."""
+
+    def __init__(
+        self,
+        shared: Deploying,
+        target: Target,
+        owner: Owner,
+        found: list[Source],
+        asked: list[Chart],
+        hashes: Mapping[FeatureID, str],
+        summary: ClusterSummary,
+        annotations: Mapping[str, str],
+    ) -> None:
+        self._shared = shared
+        self._target = target
+        self._owner = owner
+        self._sources = found
+        self._charts = asked
+        self._hashes = hashes
+        self._wanted = cluster_summaries.features(summary.spec.cluster_profile_spec)
+        # What was never deployed has nothing that could have dropped out of it.
+        self._first = not summary.status.feature_summaries
+        self._take_along = annotations.get(names.TAKE_ALONG_ANNOTATION) == "true"
+        self._volumes = volume_policy(annotations)
+        self.dry_run = summary.spec.cluster_profile_spec.sync_mode == SyncMode.DRY_RUN
+        self._removals: list[Removal] = []
+        self._landed: Callable[[], None] = lambda: None
+        self._news: Callable[[], None] = lambda: None
+
+    @property
+    def begun(self) -> list[Result]:
+        """What is said of it while it runs."""
+        if self.dry_run:
+            return []
+        waits = [what for removal in self._removals for what in removal.progress.waits.values()]
+        message = "; ".join(what.reason if isinstance(what, Waiting) else what.message for what in waits[:_SHOWN])
+        return [Result(feature=feature, status=FeatureStatus.PROVISIONING, message=message) for feature in self._hashes]
+
+    async def run(self, *, landed: Callable[[], None], news: Callable[[], None]) -> Done:
+        """Carry it out. Raises where the member cannot be reached, or the summary is being withdrawn.
+
+        `landed` is told when all of it is on the member for the first time, before that is written down anywhere;
+        `news` when something else is waited for.
+        """
+        self._news = news
+        done = Done(report="" if self.dry_run else None)
+        if self._first and not self._charts and not any(one.local for one in self._sources):
+            self._landed = landed
+        async with self._shared.fleet.member(self._target) as member:
+            if FeatureID.RESOURCES in self._hashes:
+                done = await self._resources(member, done)
+            if FeatureID.HELM in self._hashes:
+                done = await self._helm(member, done)
+        return msgspec.structs.replace(done, pruned=bool(self._removals))
+
+    async def _resources(self, member: Member, done: Done) -> Done:
+        """To the member, and what is Local to the management cluster. Each has an inventory of its own."""
+        reports = [await self._put(member, [one for one in self._sources if not one.local], first=self._first)]
+        local = [one for one in self._sources if one.local]
+        if local or (not (self._first or self.dry_run) and await self._was_local()):
+            async with self._shared.fleet.management() as home:
+                reports.append(await self._put(home, local, within=self._owner.profile.namespace))
+        if self.dry_run:
+            changes = [str(one) for report in reports for one in report.results if one.outcome is not Outcome.UNCHANGED]
+            faults = [fault for report in reports for fault in report.faults]
+            told = _first([*faults, *changes]) or "nothing would change"
+            return msgspec.structs.replace(done, report=f"Resources: {told}")
+        trouble = "; ".join(report.trouble for report in reports if not report.complete)
+        there = [
+            one.object for report in reports for one in report.of(Outcome.CREATED, Outcome.UPDATED, Outcome.UNCHANGED)
+        ]
+        kinds = sorted({f"{ref.kind}.{ref.version}.{ref.group}" for ref in there})
+        deployed = DeployedKinds(feature_id=FeatureID.RESOURCES.value, deployed_group_version_kind=tuple(kinds))
+        result = self._result(FeatureID.RESOURCES, trouble)
+        return msgspec.structs.replace(
+            done,
+            results=(*done.results, result),
+            kinds=(*done.kinds, deployed),
+            taken_from=frozenset(one.taken_from for report in reports for one in report.results if one.taken_from),
+            lacking=any(report.of(Outcome.CONFLICT) for report in reports),
+        )
+
+    async def _put(self, member: Member, found: list[Source], *, within: str = "", first: bool = False) -> Report:
+        shared, owner = self._shared, self._owner
+        if self.dry_run:
+            return await dry_run.rehearse(member, shared.inventories, owner, found, within=within)
+        report = await manifests.deploy(
+            member, shared.inventories, owner, found, within=within, first=first, landed=self._landed
+        )
+        if self._first:
+            return report
+        await prune.prune(
+            member,
+            shared.inventories,
+            owner,
+            report,
+            deleters=shared.deleters,
+            plugins=shared.plugins,
+            take_along=self._take_along,
+            volumes=lambda: self._volumes,
+            started=self._removals.append,
+            changed=self._news,
+            clock=shared.clock,
+        )
+        return report
+
+    async def _was_local(self) -> bool:
+        chunks = await self._shared.inventories.of(self._owner.uid)
+        return any(chunk.spec.member.object.uid != self._target.ref.uid for chunk in chunks)
+
+    async def _helm(self, member: Member, done: Done) -> Done:
+        """Charts one after the other, as the profile lists them; one that fails does not stop the others."""
+        if self._shared.helm is None:
+            trouble = "there is no helm program here" if self._charts else ""
+            return msgspec.structs.replace(done, results=(*done.results, self._result(FeatureID.HELM, trouble)))
+        if self.dry_run:
+            told = [await self._preview(self._shared.helm, member, chart) for chart in self._charts]
+            return msgspec.structs.replace(done, report=". ".join(filter(None, [done.report, *told])))
+        troubles: list[str] = []
+        taken_from = set(done.taken_from)
+        releases: list[HelmReleaseSummary] = []
+        for chart in self._charts:
+            conflict = failure = ""
+            try:
+                deployed = await helm_install.deploy(
+                    self._shared.helm, member, chart, owner=self._owner, book=self._book(member, chart)
+                )
+                taken_from |= {deployed.taken_from} - {""}
+            except helm_install.HelmConflictError as error:
+                conflict = str(error)
+            except UnwindError as error:
+                failure = str(error)
+            troubles += [f"{chart.source}: {one}" for one in (conflict, failure) if one]
+            releases.append(
+                HelmReleaseSummary(
+                    release_name=chart.release,
+                    release_namespace=chart.namespace,
+                    status="Conflict" if conflict else "Managing",
+                    conflict_message=conflict,
+                    failure_message=failure or None,
+                )
+            )
+        await self._uninstall(self._shared.helm, member)
+        result = self._result(FeatureID.HELM, "; ".join(troubles))
+        return msgspec.structs.replace(
+            done,
+            results=(*done.results, result),
+            releases=tuple(releases),
+            taken_from=frozenset(taken_from),
+            lacking=done.lacking or any(one.conflict_message for one in releases),
+        )
+
+    def _book(self, member: Member, chart: Chart) -> ReleaseBook:
+        return ReleaseBook(self._shared.inventories, self._owner.object, member, chart)
+
+    async def _preview(self, helm: Helm, member: Member, chart: Chart) -> str:
+        found = await helm_install.preview(helm, member, chart, owner=self._owner, book=self._book(member, chart))
+        what = "would be installed" if found.installs else "would change" if found.changes else "would not change"
+        if found.taken_from:
+            what = f"would be taken over from {found.taken_from}"
+        return f"{chart.source} {what}{': ' if found.conflicts else ''}{_first(found.conflicts)}"
+
+    async def _uninstall(self, helm: Helm, member: Member) -> None:
+        """Take back the releases that have dropped out of the profile."""
+        shared = self._shared
+        records = Records(shared.inventories, self._owner.object, member)
+        await records.load()
+        releases, wanted = HelmReleases(helm), {chart.source for chart in self._charts}
+        doomed = {
+            key
+            for key, entry in records.entries.items()
+            if releases.release_of(entry) and not any(is_of(entry, one) for one in wanted) and entry.ledger is None
+        }
+        if not doomed:
+            return
+        replace = msgspec.structs.replace
+        chunks = [
+            replace(
+                chunk,
+                spec=replace(
+                    chunk.spec, entries={key: one for key, one in chunk.spec.entries.items() if key in doomed}
+                ),
+            )
+            for chunk in records.chunks
+        ]
+        policy = volume_claims.known(self._volumes)
+        removal = Removal(
+            member,
+            shared.inventories,
+            chunks,
+            deleters=shared.deleters,
+            plugins=shared.plugins,
+            take_along=self._take_along,
+            volumes=lambda: policy,
+            releases=releases,
+            changed=self._news,
+            clock=shared.clock,
+        )
+        self._removals.append(removal)
+        await removal.run()
+        await records.load()
+        gone = {key: None for key in doomed if _removed(records.entries.get(key))}
+        await records.change(gone)
+
+    def _result(self, feature: FeatureID, trouble: str) -> Result:
+        if feature not in self._wanted and not trouble:
+            return Result(feature=feature, status=FeatureStatus.REMOVED)
+        status = FeatureStatus.FAILED if trouble else FeatureStatus.PROVISIONED
+        return Result(feature=feature, status=status, hash=self._hashes[feature], message=trouble)
+
+
+def _removed(entry: Entry | None) -> bool:
+    return entry is not None and entry.state == EntryState.REMOVED
+
+
+def _ref(summary: ClusterSummary) -> ObjectRef:
+    return ref_of(CLUSTER_SUMMARIES, summary.metadata)
+
+
+def _hash(content: object) -> str:
+    # In base64: that is the format of the field.
+    return base64.b64encode(hashlib.sha256(msgspec.json.encode(content, order="sorted")).digest()).decode()
+
+
+def _first(told: Iterable[str]) -> str:
+    told = list(told)
+    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+    return "; ".join(told[:_SHOWN]) + more
+
+
+# What is to be deployed, read while what it needs is still under way: when its turn comes, all is ready.
+
+
+class _Ready(NamedTuple):
+    matters: object
+    profile: SeenProfile | None
+    work: Work
+
+
+class Preparations:
+    """What was read before its turn came, for which state of things. Should that change, there is an event: then it is
+    read again, or deployed once more."""
+
+    def __init__(self) -> None:
+        self._ready: dict[str, _Ready] = {}
+
+    async def make(
+        self, deploying: Deploying, summary: ClusterSummary, profile: SeenProfile | None, target: Target
+    ) -> None:
+        """Read what there is to do for a summary."""
+        self.forget(summary)
+        with suppress(UnwindError):  # it is told when its turn has come
+            work = await deploying.prepare(summary, profile, target)
+            if work:
+                self._ready[summary.metadata.uid] = _Ready(matters(summary), profile, work)
+
+    async def take(
+        self, deploying: Deploying, summary: ClusterSummary, profile: SeenProfile | None, target: Target
+    ) -> Work | None:
+        """What there is to do for a summary whose turn has come; None if it is there already."""
+        ready = self._ready.pop(summary.metadata.uid, None)
+        if ready and ready.matters == matters(summary) and ready.profile == profile:
+            return ready.work
+        return await deploying.prepare(summary, profile, target)
+
+    def forget(self, summary: ClusterSummary) -> None:
+        self._ready.pop(summary.metadata.uid, None)
+
+
+def matters(summary: ClusterSummary) -> object:
+    """What of a summary decides what is done for it; its status does not."""
+    meta = summary.metadata
+    return meta.uid, summary.spec, meta.deletion_timestamp, meta.finalizers, meta.annotations

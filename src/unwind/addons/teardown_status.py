@@ -1,0 +1,61 @@
+"""What summaries say of their cluster's teardown: projections, which nothing waits for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.addons import summary_status
+from unwind.api.sveltos import FeatureStatus
+from unwind.api.unwind import StepState
+from unwind.kube.decoding import Key
+from unwind.kube.updates import IN_TIME
+from unwind.kube.workqueue import Queue
+
+if TYPE_CHECKING:
+    from unwind.api.meta import ObjectRef
+    from unwind.api.sveltos import ClusterSummary
+    from unwind.kube.client import Client
+    from unwind.kube.informers import Informer
+
+_TOLD = {
+    StepState.REMOVING: FeatureStatus.REMOVING,
+    StepState.REMOVED: FeatureStatus.REMOVED,
+}
+
+
+class Projections:
+    """Writes into summaries how far their steps have come, behind the back of who tells it."""
+
+    def __init__(self, client: Client, summaries: Informer[ClusterSummary]) -> None:
+        self._client = client
+        self._summaries = summaries
+        self._states: dict[ObjectRef, StepState] = {}
+        self._queue: Queue[ObjectRef] = Queue(self._write)
+
+    def tell(self, summary: ObjectRef, state: StepState) -> None:
+        """Have it written, soon."""
+        self._states[summary] = state
+        self._queue.add_after(summary, IN_TIME)
+
+    async def run(self) -> None:
+        await self._queue.run()
+
+    async def _write(self, ref: ObjectRef) -> float | None:
+        async with self._client.aside:
+            state = self._states.get(ref)
+            word = _TOLD.get(state) if state else None
+            summary = self._summaries.cache.get(Key(ref.namespace, ref.name))
+            if word and summary and summary.metadata.uid == ref.uid:
+                await self._put(summary, word)
+            if self._states.get(ref) is state:
+                self._states.pop(ref, None)
+        return None
+
+    async def _put(self, summary: ClusterSummary, word: FeatureStatus) -> None:
+        before = summary.status.feature_summaries
+        after = tuple(msgspec.structs.replace(one, status=word.value) for one in before)
+        if after != before:
+            change = {"featureSummaries": msgspec.to_builtins(after)}
+            await summary_status.put(self._client, self._summaries, summary, change)

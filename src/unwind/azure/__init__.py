@@ -1,1 +1,0 @@
-"""Deletes Azure resources of Azure Service Operator's kinds through Azure Resource Manager."""

@@ -1,0 +1,144 @@
+"""Who lets a cluster go, and who deletes it: noted on the Cluster when the API server is asked to.
+
+The rule about force-release is pure. A deletion cannot be changed on its way, so it is noted by a write of our own; in
+no case does anybody wait for it longer than a moment, or is anything refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind import logs
+from unwind.api import admission, karmada
+from unwind.api.capi import CLUSTERS
+from unwind.api.fields import Model
+from unwind.api.meta import ObjectMeta
+from unwind.api.names import (
+    DELETION_REQUESTED_BY_ANNOTATION,
+    FORCE_RELEASE_ANNOTATION,
+    FORCE_RELEASE_BY_ANNOTATION,
+    REMOVE_STRATEGY_ANNOTATION,
+    REMOVE_STRATEGY_BY_ANNOTATION,
+)
+from unwind.capi.manifests import CLUSTERS_PATH
+from unwind.errors import UnwindError
+from unwind.server.routes import Response, Route, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from unwind.api.admission import Asked
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Client
+    from unwind.server.routes import Request
+
+log = logs.get(__name__)
+
+# Of the three seconds that the API server waits. Whoever deletes a cluster waits for this.
+_WITHIN = 1.5
+
+
+class _Spec(Model, frozen=True, kw_only=True):
+    remove_strategy: str | None = None
+    """Of a member's Cluster."""
+
+
+class _Cluster(Model, frozen=True, kw_only=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _Spec = _Spec()
+
+
+class _Preconditions(Model, frozen=True, kw_only=True):
+    resource_version: str = ""
+
+
+class _Options(Model, frozen=True, kw_only=True):
+    preconditions: _Preconditions = _Preconditions()
+
+
+_CLUSTER = msgspec.json.Decoder(_Cluster | None)
+_OPTIONS = msgspec.json.Decoder(_Options | None)
+
+
+def route(client: Client, clusters: Callable[[], Resource] = lambda: CLUSTERS) -> Route:
+    """Where the API server tells. `clusters`: the version of Clusters that is served."""
+    return Route(path=CLUSTERS_PATH, handler=partial(answer, client, clusters), name="clusters", timeout=3.0)
+
+
+async def answer(client: Client, clusters: Callable[[], Resource], body: bytes, request: Request) -> Response:
+    """What a review is answered: always that it may pass."""
+    try:
+        asked = admission.asked(body)
+        new, old = _CLUSTER.decode(asked.object), _CLUSTER.decode(asked.old_object)
+        options = _OPTIONS.decode(asked.options) or _Options()
+    except msgspec.DecodeError as error:
+        return refusal(400, f"The Cluster cannot be read: {error}.")
+    except ValueError as error:
+        return refusal(400, str(error))
+    if asked.operation == "UPDATE" and new and old:
+        before, after, by = old.metadata.annotations, new.metadata.annotations, asked.user_info.username
+        patch = released(before, after, by=by)
+        if asked.kind.group == karmada.CLUSTERS.group:
+            strategies = (old.spec.remove_strategy, new.spec.remove_strategy)
+            patch += restrategised(before, after, *strategies, by=by)
+        return Response(admission.patched(asked, patch))
+    if asked.operation == "DELETE" and old and not asked.dry_run and not options.preconditions.resource_version:
+        resource = karmada.CLUSTERS if asked.kind.group == karmada.CLUSTERS.group else clusters()
+        await _note(client, resource, asked, old.metadata, within=min(_WITHIN, request.remaining / 2))
+    return Response(admission.allowed(asked))
+
+
+def released(old: Mapping[str, str], new: Mapping[str, str], *, by: str) -> list[dict[str, Any]]:
+    """The JSON patch that has an update of a cluster say who lets it go, whatever else it says of that."""
+    said = new.get(FORCE_RELEASE_ANNOTATION)
+    if said is None:
+        wanted = None
+    elif said != old.get(FORCE_RELEASE_ANNOTATION):
+        wanted = by
+    else:
+        wanted = old.get(FORCE_RELEASE_BY_ANNOTATION)
+    return _annotated(new, FORCE_RELEASE_BY_ANNOTATION, wanted)
+
+
+def restrategised(
+    old: Mapping[str, str], new: Mapping[str, str], before: str | None, after: str | None, *, by: str
+) -> list[dict[str, Any]]:
+    """The JSON patch that has an update of a member say who changed its strategy, and to what.
+
+    `before`, `after`: the field; where it is not served, an annotation says the same.
+    """
+    was = before if before is not None else old.get(REMOVE_STRATEGY_ANNOTATION)
+    now = after if after is not None else new.get(REMOVE_STRATEGY_ANNOTATION)
+    wanted = old.get(REMOVE_STRATEGY_BY_ANNOTATION) if was == now else f"{now or 'nothing'} by {by}"
+    return _annotated(new, REMOVE_STRATEGY_BY_ANNOTATION, wanted)
+
+
+def _annotated(annotations: Mapping[str, str], name: str, wanted: str | None) -> list[dict[str, Any]]:
+    """The JSON patch that has an annotation be like this."""
+    if annotations.get(name) == wanted:
+        return []
+    pointer = "/metadata/annotations/" + name.replace("/", "~1")
+    if wanted is None:
+        return [{"op": "remove", "path": pointer}]
+    if not annotations:  # there may be nothing to add to
+        return [{"op": "add", "path": "/metadata/annotations", "value": {name: wanted}}]
+    return [{"op": "add", "path": pointer, "value": wanted}]
+
+
+async def _note(client: Client, resource: Resource, asked: Asked, meta: ObjectMeta, *, within: float) -> None:
+    """Write on a cluster who asked for its deletion. If that fails, it is not known, and the deletion goes on."""
+    user = asked.user_info.username
+    if meta.terminating or not user or meta.annotations.get(DELETION_REQUESTED_BY_ANNOTATION) == user:
+        return
+    # With the uid: another cluster of that name was not deleted by anybody.
+    patch = {"metadata": {"uid": meta.uid, "annotations": {DELETION_REQUESTED_BY_ANNOTATION: user}}}
+    try:
+        async with asyncio.timeout(within):
+            await client.patch(resource, meta.name, patch, namespace=meta.namespace or None)
+    except (UnwindError, TimeoutError) as error:
+        where = f"{meta.namespace}/{meta.name}"
+        log.warning("it could not be noted who deletes a cluster", cluster=where, why=str(error) or "no answer in time")

@@ -1,0 +1,321 @@
+"""The controller of clusters that are being deleted: each gets a Teardown, which is carried out to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from unwind import logs
+from unwind.api import capi
+from unwind.api.capi import KUBECONFIG_SUFFIX
+from unwind.api.resources import SECRETS
+from unwind.api.unwind import Cause, Teardown
+from unwind.clock import SYSTEM
+from unwind.inventory.inventories import Inventories, ledgered
+from unwind.kube.decoding import Key
+from unwind.kube.errors import NotFoundError
+from unwind.kube.fencing import Fences
+from unwind.kube.workqueue import Queue
+from unwind.members import credentials, targets
+from unwind.members.members import Fleet
+from unwind.teardown import plan, release
+from unwind.teardown.drafts import misunderstood
+from unwind.teardown.records import KEEP, TeardownCaches, TeardownRecords, target_of
+from unwind.teardown.runner import Execution, ended_without_target
+from unwind.teardown.running import UnderWay
+from unwind.teardown.signatures import RecordKeys
+from unwind.teardown.step_removers import BEST_EFFORT, Means
+from unwind.teardown.step_sources import Sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime, timedelta
+
+    from unwind.api.capi import Cluster
+    from unwind.api.unwind import Teardown
+    from unwind.clock import Clock
+    from unwind.deleters.registration import External, Registration
+    from unwind.deleters.registry import Plugin
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client, Object
+    from unwind.kube.decoding import Metadata
+    from unwind.kube.events import Recorder
+    from unwind.kube.fencing import Owner
+    from unwind.kube.informers import Informer
+    from unwind.kube.metrics import Metrics
+    from unwind.members.cluster_caches import CapiClusters
+    from unwind.members.targets import Anchor, Target
+    from unwind.teardown.drafts import Drafted
+    from unwind.teardown.release import LetGo
+    from unwind.teardown.step_sources import FollowedSource
+
+
+# What is taken away after a teardown: the accounts of nothing, and the hold on the credentials.
+
+
+async def clean(
+    client: Client, inventories: Inventories, teardown: Teardown, target: Anchor, successor: Cluster | None = None
+) -> None:
+    """Take away what is needed no more. Done again after a crash, it finds nothing to do.
+
+    `successor`: another cluster that has the target's name now.
+    """
+    steps = teardown.spec.plan.steps if teardown.spec.plan else ()
+    chunks = await inventories.owned(step.object.uid for step in steps)
+    await inventories.discard_all(chunk for chunk in chunks if not ledgered(chunk))
+    if successor and await _belongs_to(client, target, successor):
+        return
+    await credentials.let_go(client, target)
+
+
+async def _belongs_to(client: Client, target: Anchor, successor: Cluster) -> bool:
+    """Whether the Secret is the successor's: it has the same name, and what is on the successor needs it."""
+    try:
+        found = await client.get(SECRETS, target.secret, namespace=target.home)
+    except NotFoundError:
+        return False
+    return is_successors(found, successor)
+
+
+def is_successors(secret: Object, successor: Cluster) -> bool:
+    """Whether a Secret is not what an earlier cluster of this name left behind."""
+    meta = secret["metadata"]
+    if meta.get("deletionTimestamp"):
+        return False  # whoever it was made for, nobody gets a new one before it is gone
+    owners = {owner["uid"] for owner in meta.get("ownerReferences") or ()}
+    born = successor.metadata.creation_timestamp
+    return successor.metadata.uid in owners or (born is not None and meta["creationTimestamp"] >= _written(born))
+
+
+def _written(at: datetime) -> str:
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
+
+
+log = logs.get(__name__)
+
+# A plan that is held waits for a person. What they do to a summary or to the cluster is seen; to an inventory, not.
+_LOOK_AGAIN = 30.0
+
+
+class ClusterCaches(TeardownCaches, Protocol):
+    """What this controller follows."""
+
+    clusters: CapiClusters
+    sources: dict[str, Informer[Metadata]]
+    """By kind, with Secrets."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything is known that the sources of steps go by."""
+
+
+class Teardowns:
+    """Takes clusters apart when they are deleted."""
+
+    name = "teardowns"
+
+    def __init__(
+        self,
+        client: Client,
+        caches: ClusterCaches,
+        *,
+        sources: Iterable[FollowedSource],
+        namespace: str,
+        owner: Owner,
+        metrics: Metrics,
+        deleters: Iterable[Registration | External],
+        plugins: Iterable[Plugin] = (),
+        best_effort: float = BEST_EFFORT,
+        keep: timedelta = KEEP,
+        keys: RecordKeys | None = None,
+        recorder: Recorder | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`sources`: which steps a cluster has. `namespace`: Unwind's own, where the inventories and the keys of
+        records are. `best_effort`: how many seconds a removal may take that the cluster does not wait for. `keep`: how
+        long the record stays."""
+        self._client = client
+        self._fleet = Fleet(client, clock=clock, troubled=_tell_troubled)
+        self._means = Means(
+            fleet=self._fleet,
+            inventories=Inventories(client, namespace=namespace),
+            deleters=tuple(deleters),
+            plugins=tuple(plugins),
+            best_effort=best_effort,
+            clock=clock,
+        )
+        self._caches = caches
+        self._owner = owner
+        self._clock = clock
+        self._teardowns = caches.teardowns
+        self._keys = keys or RecordKeys(client, namespace=namespace)
+        self._keys.follow(caches.sources[SECRETS.kind])
+        self._records = TeardownRecords(
+            client,
+            caches.teardowns,
+            self._means.inventories,
+            keys=self._keys,
+            recorder=recorder,
+            group=capi.CLUSTERS.group,
+            cause=Cause.CLUSTER_DELETED,
+            keep=keep,
+            clock=clock,
+        )
+        self._queue: Queue[Key] = Queue(
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
+            group=lambda key: key,
+            clock=clock,
+            failed=_tell_failed,
+        )
+        self._under_way: UnderWay[Execution] = UnderWay(caches.teardowns, again=self._queue.add_after)
+        self._followed = tuple(sources)
+        self._sources = Sources(self._followed)
+        metrics.queue(self.name, self._queue)
+        caches.clusters.subscribe(lambda change: self._queue.add(change.key))
+        for source in self._followed:
+            source.follow(self._steps_changed)
+        caches.subscribe(self._look_at_all)
+        caches.sources[SECRETS.kind].subscribe(self._secret_changed)
+        self._teardowns.subscribe(self._teardown_changed)
+        owner.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._caches.ready
+
+    async def run(self) -> None:
+        """Look after all clusters, until cancelled."""
+        async with self._fleet, asyncio.TaskGroup() as group:
+            self._under_way.belong_to(group)
+            group.create_task(self._sources.run())
+            group.create_task(self._keys.run())
+            await self._keys.until_known()
+            await self._teardowns.until_synced()
+            await self._queue.run()
+
+    # What happens
+
+    def _teardown_changed(self, change: Change[Teardown]) -> None:
+        it = change.new or change.old
+        if it and self._records.concerns(it):
+            self._queue.add(target_of(it))
+
+    def _steps_changed(self, key: Key) -> None:
+        # Only a teardown that waits for its plan cares.
+        if key not in self._under_way:
+            self._queue.add(key)
+
+    def _secret_changed(self, change: Change[Metadata]) -> None:
+        """Another way to a member, in the middle of its teardown: the one before may be shut."""
+        old, new = change.old, change.new
+        if old is None or new is None or old.finalizers != new.finalizers:
+            return  # our own hold on it
+        cluster = Key(change.key.namespace, change.key.name.removesuffix(KUBECONFIG_SUFFIX))
+        execution = self._under_way.get(cluster)
+        if execution and execution.target.secret == change.key.name:
+            execution.go_another_way(execution.target)
+
+    def _look_at_all(self) -> None:
+        clusters = {Key(one.metadata.namespace, one.metadata.name) for one in self._caches.clusters.all()}
+        # A cluster may have gone while no manager ran: then the owners of its steps are all that tell of it.
+        told = {key for source in self._followed for key in source.targets()}
+        for key in {*clusters, *self._records.keys(), *told, *self._under_way}:
+            self._queue.add(key)
+
+    # What is done
+
+    async def _reconcile(self, key: Key) -> float | None:
+        if not self._owner.owns(str(key)):
+            self._under_way.stop(key)
+            return None
+        # A plan that is made while half of the steps are known would leave the other half behind.
+        if not self._caches.settled or not self._caches.clusters.synced:
+            return None  # it is told when they are
+        cluster = self._caches.clusters.get(key)
+        for uid in self._gone(key, cluster):
+            await self._bereaved(key, uid)
+        execution = self._under_way.get(key)
+        if cluster is None or not cluster.metadata.terminating:
+            return await self._records.retain(key)
+        target = targets.of_capi(cluster)
+        if execution and execution.target.ref.uid == target.ref.uid and execution.paused != target.paused:
+            await self._under_way.stopped(key)
+            execution = None
+        if execution and execution.target.ref.uid == target.ref.uid:
+            if let_go := await self._let_go(target):
+                execution.release(*let_go)
+            return None
+        if execution:
+            return None  # of another cluster that had this name; its end is on the way, and adds this key again
+        teardown = await self._teardown(target)
+        if teardown.finished:
+            await clean(self._client, self._means.inventories, teardown, target)
+            return await self._records.retain(key)
+        let_go = await self._let_go(target)
+        if not target.paused and release.overdue(teardown, now=self._clock.now()):
+            let_go = let_go or release.expired(teardown.spec)
+        if teardown.spec.plan is None and let_go:
+            teardown = await self._teardown(target, decided=True)
+        if teardown.spec.plan is None:
+            left = release.remaining(teardown, now=self._clock.now())  # something in it is not known
+            return min(_LOOK_AGAIN, left) if left else _LOOK_AGAIN
+        self._begin(key, teardown, target, let_go)
+        return None
+
+    async def _teardown(self, target: Target, *, decided: bool = False) -> Teardown:
+        return await self._records.written(target, lambda: self._drafted(target, decided=decided))
+
+    async def _drafted(self, target: Target, *, decided: bool) -> Drafted:
+        return await plan.draft(self._sources, self._means, target, decided=decided)
+
+    def _begin(self, key: Key, teardown: Teardown, target: Target, let_go: LetGo | None) -> None:
+        execution = Execution(
+            teardown,
+            target,
+            self._means,
+            self._client,
+            sources=self._sources,
+            said=(*self._sources.said(teardown, target), *misunderstood(target)),
+            paused=target.paused,
+            owns=lambda: self._owner.owns(str(key)),
+        )
+        if let_go:  # before the first step: there shall be none
+            execution.release(*let_go)
+        self._under_way.begin(key, execution)
+
+    def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
+        """The clusters of this name, by uid, that records or sources tell of and that are not there any more."""
+        told = {uid for source in self._followed for uid in source.target_uids(key)}
+        told |= {one.spec.target.uid for one in self._records.of(key)}
+        return told - {"", cluster.metadata.uid if cluster else ""} - self._records.cleaned
+
+    async def _bereaved(self, key: Key, uid: str) -> None:
+        """A cluster is gone: its teardown ends, if it has not; if there is none, because it went while nobody looked,
+        there is one now, for the ledger."""
+        ref = targets.capi_ref(key.namespace, key.name, uid)
+        sighting = await self._client.sighting(
+            self._caches.clusters.resource, ref.name, uid=ref.uid, namespace=ref.namespace
+        )
+        if not sighting.absent or any(one.metadata.uid == uid for one in self._caches.clusters.all()):
+            return  # also where the cluster of this uid has another name: then the uid on the summary is forged
+        execution = self._under_way.get(key)
+        if execution and execution.target.ref.uid == ref.uid:
+            execution.target_gone()
+            return
+        target = targets.of_gone(ref)
+        teardown = await self._teardown(target, decided=True)
+        if not teardown.finished:
+            teardown = await ended_without_target(teardown, target, self._means, self._client, sources=self._sources)
+        await clean(self._client, self._means.inventories, teardown, target, self._caches.clusters.get(key))
+        self._records.cleaned.add(uid)
+
+    async def _let_go(self, target: Target) -> LetGo | None:
+        return await release.forced(self._client, self._caches.clusters.resource, target)
+
+
+def _tell_troubled(error: Exception) -> None:
+    log.warning("a member cannot be followed", why=str(error))
+
+
+def _tell_failed(key: Key, error: Exception) -> None:
+    log.warning("a cluster's teardown could not be looked after", cluster=str(key), why=str(error))

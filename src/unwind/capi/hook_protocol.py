@@ -1,0 +1,193 @@
+"""How Cluster API asks and is answered, on the wire: paths, Discovery, requests as values, answers (pure)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, ExtensionHandler, FailurePolicy, RequestHook
+from unwind.api.fields import Model
+from unwind.api.hooks import API_VERSION, REQUESTS, DiscoveryRequest, Hook, HookRequest
+from unwind.errors import UnwindError
+from unwind.server.routes import Response
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+T = TypeVar("T")
+
+DISCOVERY_PATH = f"/{API_VERSION}/discovery"
+TIMEOUT = 10
+"""Seconds that Cluster API waits for an answer."""
+
+_SUCCESS = "Success"
+_CLUSTERS = {(one.api_version, one.kind) for one in (CLUSTERS, CLUSTERS_V1BETA1)}
+_CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
+# What the API server lets a name and a uid be. Both become part of paths and selectors, so nothing else may come in.
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_UID = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?")
+
+
+# A rule that is badly written holds everybody's clusters, so Cluster API is told of the other hooks only where that is
+# asked for. Whoever could switch these off would think that clusters wait, and they would not.
+ALWAYS = (Hook.AFTER_CONTROL_PLANE_INITIALIZED, Hook.BEFORE_CLUSTER_DELETE)
+
+
+class MalformedError(UnwindError):
+    """What came is not what Cluster API asks at this path."""
+
+
+class _Handler(ExtensionHandler, frozen=True, kw_only=True, omit_defaults=False):
+    """Told with all it says: what is left out is somebody else's default."""
+
+
+class _DiscoveryResponse(Model, frozen=True, kw_only=True, omit_defaults=False):
+    api_version: str = API_VERSION
+    kind: str = "DiscoveryResponse"
+    status: str = _SUCCESS
+    message: str = ""
+    handlers: tuple[_Handler, ...] = ()
+
+
+class _Told(Model, frozen=True, kw_only=True, omit_defaults=False):
+    api_version: str = API_VERSION
+    kind: str
+    status: str = _SUCCESS
+    """Always: after anything else Cluster API waits longer and longer before it asks again, up to 1000 s."""
+    message: str = ""
+
+
+class _Answer(_Told, frozen=True, kw_only=True, omit_defaults=False):
+    retry_after_seconds: int = 0
+
+
+class _Uid(msgspec.Struct, frozen=True, gc=False):
+    uid: str
+
+
+class _Cluster(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    api_version: str
+    kind: str
+    metadata: _Uid
+
+
+class _Glance(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    api_version: str
+    kind: str
+    cluster: _Cluster
+
+
+_glance = msgspec.json.Decoder(_Glance)
+_discovery = msgspec.json.Decoder(DiscoveryRequest)
+_requests = {hook: msgspec.json.Decoder(type_) for hook, type_ in REQUESTS.items()}
+_kinds = {hook: f"{hook.value}Request" for hook in Hook}
+
+
+def switched_on(features: Mapping[str, bool]) -> tuple[Hook, ...]:
+    """The hooks that Cluster API is told of."""
+    return tuple(hook for hook in Hook if hook in ALWAYS or features.get(hook.value, False))
+
+
+def handler(hook: Hook) -> str:
+    """What the handler of a hook is called: `before-cluster-delete`."""
+    return _CAPITALS.sub("-", hook.value).lower()
+
+
+def path(hook: Hook) -> str:
+    """Where a hook is asked."""
+    return f"/{API_VERSION}/{hook.value.lower()}/{handler(hook)}"
+
+
+def discovered(body: bytes, hooks: Iterable[Hook]) -> Response:
+    """What is there to be called. Raises MalformedError for what is no DiscoveryRequest."""
+    asked = _read(_discovery, body, "DiscoveryRequest")
+    _check(asked, "DiscoveryRequest")
+    handlers = tuple(
+        _Handler(
+            name=handler(hook),
+            request_hook=RequestHook(api_version=API_VERSION, hook=hook.value),
+            timeout_seconds=TIMEOUT,
+            # Were it Ignore, a cluster would go whenever we are not there.
+            failure_policy=FailurePolicy.FAIL.value,
+        )
+        for hook in hooks
+    )
+    return Response(msgspec.json.encode(_DiscoveryResponse(handlers=handlers)))
+
+
+def asked(hook: Hook, body: bytes) -> HookRequest:
+    """What Cluster API asks. Raises MalformedError for what is no request of this hook."""
+    kind = _kinds[hook]
+    request = _read(_requests[hook], body, kind)
+    _check(request, kind)
+    cluster = request.cluster
+    if (cluster.api_version, cluster.kind) not in _CLUSTERS:
+        raise MalformedError(
+            f"the cluster is a {cluster.kind or 'thing'} of {cluster.api_version or 'no apiVersion'}",
+            remedy=f"send a {CLUSTERS.kind} of {CLUSTERS.api_version} or {CLUSTERS_V1BETA1.api_version}",
+        )
+    meta = cluster.metadata
+    for what, text, shape in (
+        ("name", meta.name, _NAME),
+        ("namespace", meta.namespace, _NAME),
+        ("uid", meta.uid, _UID),
+    ):
+        if not shape.fullmatch(text):
+            raise MalformedError(f"{text[:100]!r} is not the {what} of a cluster")
+    return request
+
+
+def glance(hook: Hook, body: bytes) -> str:
+    """The uid of the cluster that a request of this hook is about; empty where that takes a closer look.
+
+    To read all of a request takes three times as long, and most of them are about clusters that wait.
+    """
+    try:
+        seen = _glance.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return ""  # whoever looks closer finds out what is wrong with it
+    cluster = seen.cluster
+    understood = (
+        seen.kind == _kinds[hook]
+        and seen.api_version == API_VERSION
+        and (cluster.api_version, cluster.kind) in _CLUSTERS
+    )
+    return cluster.metadata.uid if understood else ""
+
+
+def go_on(hook: Hook) -> Response:
+    """The cluster may go on, as far as we are concerned."""
+    return _encoded(_Answer(kind=_response(hook)) if hook.blocks else _Told(kind=_response(hook)))
+
+
+def wait(hook: Hook, message: str, seconds: int) -> Response:
+    """The cluster has to wait, and Cluster API asks again after so many seconds; where it cannot be told to wait, it is
+    only told why it should."""
+    if not hook.blocks:
+        return _encoded(_Told(kind=_response(hook), message=message))
+    # 0 would let it go, and after less than that Cluster API never asks again.
+    return _encoded(_Answer(kind=_response(hook), message=message, retry_after_seconds=max(1, seconds)))
+
+
+def _encoded(answer: _Told) -> Response:
+    return Response(msgspec.json.encode(answer))
+
+
+def _response(hook: Hook) -> str:
+    return f"{hook.value}Response"
+
+
+def _read(decoder: msgspec.json.Decoder[T], body: bytes, kind: str) -> T:
+    try:
+        return decoder.decode(body)
+    # Neither too deep a nesting nor bytes that are no text are DecodeErrors.
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise MalformedError(f"this is not a {kind}: {error}") from None
+
+
+def _check(request: DiscoveryRequest | HookRequest, kind: str) -> None:
+    if (request.api_version, request.kind) != (API_VERSION, kind):
+        found = f"{request.kind[:100]!r} of {request.api_version[:100]!r}"
+        raise MalformedError(f"this is {found}", remedy=f"send a {kind} of {API_VERSION}")

@@ -1,0 +1,199 @@
+"""Manifests of Cluster API's hooks: the ExtensionConfig, its guard, and the webhook for Clusters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api import capi, karmada, names
+from unwind.api.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    CONFIG_MAPS,
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    SECRETS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+)
+from unwind.api.rights import READ, Contribution, Right
+from unwind.capi.gate_policies import annotation, extension_name, gate_policies, guard
+from unwind.server import path_keys, path_segments
+from unwind.server.identity import CERTIFICATE, MANAGER, PORT, REGISTRATION, REGISTRATION_KEY, SERVICE, granted, webhook
+
+if TYPE_CHECKING:
+    from unwind.api.resources import Resource
+    from unwind.api.rights import Setting
+
+CLUSTERS_PATH = "/admit/clusters"
+"""The path of the webhook that records which user releases or deletes a cluster."""
+
+VERSIONS = (capi.EXTENSION_CONFIGS, capi.EXTENSION_CONFIGS_V1ALPHA1)
+"""The supported versions of ExtensionConfig, the newest first. What we write is the same in both."""
+
+
+def cluster_rules(namespace: str) -> str:
+    """The name of the webhook configuration for Clusters; one per manager."""
+    return f"{MANAGER}-clusters.{namespace}"
+
+
+def _extension(setting: Setting) -> dict[str, Any]:
+    """The ExtensionConfig without the secret segment in its path, as it is recorded."""
+    service = {"namespace": setting.namespace, "name": SERVICE, "port": PORT}
+    # Without a selector it matches no namespace, unless Cluster API's webhook defaults it to all: so it is explicit.
+    selector = {"matchLabels": setting.namespace_selector} if setting.namespace_selector else {}
+    annotations = {names.INJECT_CA_ANNOTATION: f"{setting.namespace}/{CERTIFICATE}"} if setting.inject_ca else {}
+    return _object(
+        capi.EXTENSION_CONFIGS,
+        extension_name(setting.namespace),
+        annotations=annotations,
+        # Set here too, for an ExtensionConfig that the manager creates.
+        labels={names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND},
+    ) | {
+        "spec": {
+            "clientConfig": {"url": setting.url.rstrip("/")} if setting.url else {"service": service},
+            "namespaceSelector": selector,
+        }
+        # Omitted if empty, so that settings made by hand are kept.
+        | ({"settings": setting.hook_settings} if setting.hook_settings else {})
+    }
+
+
+def _remembering(setting: Setting, extension: dict[str, Any]) -> dict[str, Any]:
+    document = msgspec.json.format(msgspec.json.encode(extension), indent=2).decode()
+    return _object(CONFIG_MAPS, REGISTRATION, namespace=setting.namespace) | {"data": {REGISTRATION_KEY: document}}
+
+
+def _changes(name: str) -> str:
+    return f"{annotation('object', name)} != {annotation('oldObject', name)}"
+
+
+_RELEASES = " || ".join(
+    (
+        *map(
+            _changes,
+            (
+                names.FORCE_RELEASE_ANNOTATION,
+                names.FORCE_RELEASE_BY_ANNOTATION,
+                names.REMOVE_STRATEGY_ANNOTATION,
+                names.REMOVE_STRATEGY_BY_ANNOTATION,
+            ),
+        ),
+        # Only Karmada Clusters have this field.
+        "object.?spec.?removeStrategy != oldObject.?spec.?removeStrategy",
+    )
+)
+# The annotation that the webhook writes makes the API server run admission once more; this condition ends that. And a
+# DELETE with a resourceVersion precondition must find the object unchanged.
+_DELETES = " && ".join(
+    (
+        "!has(oldObject.metadata.deletionTimestamp)",
+        "request.dryRun != true",
+        "!request.options.?preconditions.?resourceVersion.hasValue()",
+        f"{annotation('oldObject', names.DELETION_REQUESTED_BY_ANNOTATION)}.orValue('') != request.userInfo.username",
+    )
+)
+
+
+def _asking(setting: Setting) -> list[dict[str, Any]]:
+    """The webhook configuration that reports which user releases or deletes a cluster."""
+    kind, name = MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(setting.namespace)
+    rule = {
+        "apiGroups": [capi.CLUSTERS.group],
+        "apiVersions": ["*"],
+        "resources": [capi.CLUSTERS.plural],
+        "operations": ["UPDATE", "DELETE"],
+        "scope": "Namespaced",
+    }
+    members = rule | {
+        "apiGroups": [karmada.CLUSTERS.group],
+        "resources": [karmada.CLUSTERS.plural],
+        "scope": "Cluster",
+    }
+    asking = {
+        "name": "clusters.gate.unwind.dev",
+        "clientConfig": webhook(setting, CLUSTERS_PATH),
+        "rules": [rule, members],
+        "matchPolicy": "Equivalent",
+        "matchConditions": [
+            {
+                "name": "somebody-decides",
+                "expression": f"request.operation == 'DELETE' ? ({_DELETES}) : ({_RELEASES})",
+            }
+        ],
+        # The user name is worth recording, but not worth blocking a request.
+        "failurePolicy": "Ignore",
+        "sideEffects": "NoneOnDryRun",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 3,
+    }
+    return [_object(kind, name) | {"webhooks": [asking]}]
+
+
+def _manifests(setting: Setting) -> list[dict[str, Any]]:
+    extension = _extension(setting)
+    name, kind = extension["metadata"]["name"], MUTATING_WEBHOOK_CONFIGURATIONS
+    rules = [
+        # The right to write these objects controls clusters, or every write, so it is for our names only.
+        Right(capi.EXTENSION_CONFIGS.group, (capi.EXTENSION_CONFIGS.plural,), ("patch",), (name,)),
+        Right(kind.group, (kind.plural,), (*READ, "patch"), (cluster_rules(setting.namespace),)),
+    ]
+    # Uninstall uses the reverse order: the ExtensionConfig is deleted while its guard still exists.
+    # The prefix of every hook path.
+    segment = path_segments.prefix(setting.path_key, path_segments.HOOKS)
+    return [
+        *granted(setting, f"{MANAGER}-gate", rules=[right.rule() for right in rules]),
+        _remembering(setting, extension),
+        *_asking(setting),
+        *gate_policies(setting.namespace),
+        *guard(setting.namespace),
+        with_prefix(extension, segment),
+    ]
+
+
+def with_prefix(extension: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """A copy of the ExtensionConfig with this prefix before each path."""
+    spec = extension["spec"]
+    config = spec["clientConfig"]
+    if url := config.get("url"):
+        config = config | {"url": url + prefix}
+    else:
+        config = config | {"service": config["service"] | {"path": prefix}}
+    return extension | {"spec": spec | {"clientConfig": config}}
+
+
+def _object(resource: Resource, name: str, *, namespace: str = "", **metadata: dict[str, str]) -> dict[str, Any]:
+    where = {"name": name} | ({"namespace": namespace} if namespace else {})
+    more = {key: value for key, value in metadata.items() if value}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": where | more}
+
+
+GATING = Contribution(
+    name="gating",
+    everywhere=(
+        # A deleted ExtensionConfig is restored; RBAC cannot restrict create by name.
+        Right(capi.EXTENSION_CONFIGS.group, (capi.EXTENSION_CONFIGS.plural,), (*READ, "create")),
+        # Cluster API selects the namespaces by their labels.
+        Right("", ("namespaces",), READ),
+        # The user who requested the deletion is recorded on the Cluster.
+        Right(capi.CLUSTERS.group, (capi.CLUSTERS.plural,), ("patch",)),
+    ),
+    at_home=(Right("", ("configmaps",), ("get",), (REGISTRATION,)),),
+    kinds=(
+        CLUSTER_ROLES,
+        CLUSTER_ROLE_BINDINGS,
+        CONFIG_MAPS,
+        SECRETS,
+        MUTATING_WEBHOOK_CONFIGURATIONS,
+        VALIDATING_ADMISSION_POLICIES,
+        VALIDATING_ADMISSION_POLICY_BINDINGS,
+        *VERSIONS,
+    ),
+    optional={
+        capi.EXTENSION_CONFIGS: "Cluster API is not installed: the manager registers its hooks when it is",
+        VALIDATING_ADMISSION_POLICIES: "admission policies are not served: the ExtensionConfig is not guarded",
+        VALIDATING_ADMISSION_POLICY_BINDINGS: "admission policies are not served by this API server",
+    },
+    manifests=_manifests,
+    later=lambda setting: [path_keys.manifest(setting.namespace)],
+)

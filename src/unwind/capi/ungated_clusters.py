@@ -1,0 +1,292 @@
+"""Removes ok-to-delete from Clusters that are not being deleted.
+
+With that annotation Cluster API calls no hook when the Cluster is deleted one day. The API server refuses it on an
+update; a Cluster that is moved, restored or created with it brings it along.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from prometheus_client import Gauge
+
+from unwind import logs
+from unwind.api.capi import CLUSTERS
+from unwind.api.fields import Unknown
+from unwind.api.meta import find, with_condition
+from unwind.api.names import GATE_FIELD_MANAGER, OK_TO_DELETE_ANNOTATION, SET_ASIDE_LABEL, ConditionType, Reason
+from unwind.api.sveltos import ClusterDeletionBehavior
+from unwind.api.unwind import TEARDOWNS, Effort, Teardown
+from unwind.clock import SYSTEM
+from unwind.kube.decoding import Key
+from unwind.kube.errors import ConflictError, NotFoundError
+from unwind.kube.events import Regarding
+from unwind.kube.fencing import Fences
+from unwind.kube.workqueue import Queue
+from unwind.members import targets
+from unwind.teardown import gate
+from unwind.teardown.gate import Fault
+from unwind.teardown.status import guarded
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from unwind.api.capi import Cluster
+    from unwind.api.meta import Condition
+    from unwind.clock import Clock
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client, Object
+    from unwind.kube.events import Recorder
+    from unwind.kube.fencing import Owner
+    from unwind.kube.metrics import Metrics
+    from unwind.members.cluster_caches import ClusterCaches
+    from unwind.teardown.gate import Gate, GateSource
+
+
+log = logs.get(__name__)
+
+_NOTE = (
+    f"the Cluster carried the annotation {OK_TO_DELETE_ANNOTATION} although it is not being deleted: Cluster API would"
+    " have deleted it without calling any hook; the annotation was removed"
+)
+
+
+class Marks:
+    """Keeps the gate of each Cluster closed that is not being deleted."""
+
+    name = "marks"
+
+    def __init__(
+        self,
+        client: Client,
+        caches: ClusterCaches,
+        *,
+        owner: Owner,
+        recorder: Recorder,
+        metrics: Metrics,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._owner = owner
+        self._recorder = recorder
+        self._queue: Queue[Key] = Queue(
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, str)), clock=clock, failed=_log_mark_failed
+        )
+        metrics.queue(self.name, self._queue)
+        caches.clusters.subscribe(lambda change: self._look(change.new))
+        owner.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._caches.ready
+
+    async def run(self) -> None:
+        await self._queue.run()
+
+    def _look(self, cluster: Cluster | None) -> None:
+        if cluster and _marked(cluster):
+            self._queue.add(Key(cluster.metadata.namespace, cluster.metadata.name))
+
+    def _look_at_all(self) -> None:
+        for cluster in self._caches.clusters.all():
+            self._look(cluster)
+
+    async def _reconcile(self, key: Key) -> float | None:
+        cluster = self._caches.clusters.get(key)
+        if cluster is None or not _marked(cluster) or not self._owner.owns(str(key)):
+            return None
+        meta, resource = cluster.metadata, self._caches.clusters.resource
+        # With the version: one that is deleted meanwhile may carry the mark by right.
+        patch = {
+            "metadata": {
+                "uid": meta.uid,
+                "resourceVersion": meta.resource_version,
+                "annotations": {OK_TO_DELETE_ANNOTATION: None},
+            }
+        }
+        try:
+            await self._client.patch(resource, meta.name, patch, namespace=meta.namespace)
+        except (NotFoundError, ConflictError):
+            return None  # the change comes as an event
+        log.warning("ok-to-delete removed", cluster=str(key), uid=meta.uid)
+        regarding = Regarding(CLUSTERS.api_version, CLUSTERS.kind, meta.name, meta.uid, meta.namespace)
+        self._recorder.report(regarding, ConditionType.GATE_NOT_ARMED, _NOTE, action="Hold", type="Warning")
+        return None
+
+
+def _marked(cluster: Cluster) -> bool:
+    return OK_TO_DELETE_ANNOTATION in cluster.metadata.annotations and not cluster.metadata.terminating
+
+
+def _log_mark_failed(key: Key, error: Exception) -> None:
+    log.warning("ok-to-delete not removed, will retry", cluster=str(key), why=str(error))
+
+
+# Teardowns whose cluster Cluster API takes apart without asking: they say so, and a metric counts such clusters.
+
+_SOON = 0.5
+
+
+class Unarmed:
+    """Tells, on Teardowns, that nobody is asked before their cluster goes."""
+
+    name = "unarmed"
+
+    def __init__(
+        self,
+        client: Client,
+        caches: ClusterCaches,
+        armed: Gate,
+        source: GateSource,
+        *,
+        owner: Owner,
+        recorder: Recorder,
+        metrics: Metrics,
+        registry: CollectorRegistry,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._gate = armed
+        self._source = source
+        self._owner = owner
+        self._recorder = recorder
+        self._clock = clock
+        self._queue: Queue[Key] = Queue(
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, self._shard)),
+            group=lambda key: key,
+            clock=clock,
+            failed=_tell_failed,
+        )
+        metrics.queue(self.name, self._queue)
+        Gauge(
+            "unwind_gate_unarmed_clusters",
+            "Clusters with add-ons that must be removed, about which Cluster API would not ask.",
+            registry=registry,
+        ).set_function(self.count)
+        caches.teardowns.subscribe(self._teardown_changed)
+        caches.clusters.subscribe(self._cluster_changed)
+        caches.subscribe(self._look_at_all)
+        armed.subscribe(self._look_at_all)
+        owner.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._caches.ready
+
+    async def run(self) -> None:
+        await self._queue.run()
+
+    def count(self) -> int:
+        """How many clusters are to be held and would not be."""
+        if not self._gate.known:
+            return 0
+        found = 0
+        faults: dict[str, bool] = {}
+        for cluster in self._caches.clusters.all():
+            meta = cluster.metadata
+            if meta.namespace not in faults:
+                faults[meta.namespace] = self._gate.why_not(meta.namespace) is not None
+            marked = OK_TO_DELETE_ANNOTATION in meta.annotations and not meta.terminating
+            if cluster.class_name and (marked or faults[meta.namespace]):
+                found += any(enforcing(one.behaviour) for one in self._source.known(targets.of_capi(cluster)))
+        return found
+
+    def _look_at_all(self) -> None:
+        for key in list(self._caches.teardowns.cache.keys()):
+            self._queue.add(key)
+
+    def _cluster_changed(self, change: Change[Cluster]) -> None:
+        it = change.new
+        if it and it.metadata.terminating and OK_TO_DELETE_ANNOTATION in it.metadata.annotations:
+            for one in self._caches.teardowns.cache.by("target", change.key):
+                self._queue.add(Key("", one.metadata.name))
+
+    def _teardown_changed(self, change: Change[Teardown]) -> None:
+        if change.new and not change.new.finished:
+            self._queue.add(change.key)
+
+    def _shard(self, key: Key) -> str | None:
+        teardown = self._caches.teardowns.cache.get(key)
+        return str(Key(teardown.spec.target.namespace, teardown.spec.target.name)) if teardown else None
+
+    async def _reconcile(self, key: Key) -> float | None:
+        teardown = self._caches.teardowns.cache.get(key)
+        # What is over stays as it was: it tells how the cluster went.
+        if teardown is None or SET_ASIDE_LABEL in teardown.metadata.labels:
+            return None
+        if teardown.finished or not self._gate.known or not self._caches.clusters.settled:
+            return None
+        target = teardown.spec.target
+        if not self._owner.owns(str(Key(target.namespace, target.name))):
+            return None
+        cluster = self._caches.clusters.get(Key(target.namespace, target.name))
+        held = _held(teardown) and cluster is not None and _is_of(cluster, teardown)
+        return await self._tell(teardown, self._why_not(teardown, cluster) if held and cluster else None)
+
+    def _why_not(self, teardown: Teardown, cluster: Cluster) -> Fault | None:
+        marked = OK_TO_DELETE_ANNOTATION in cluster.metadata.annotations
+        if marked and isinstance(gate.of_teardown(cluster.metadata.uid, teardown), gate.Closed):
+            return Fault(Reason.MARKED_OK_TO_DELETE, f"the Cluster carries the annotation {OK_TO_DELETE_ANNOTATION}")
+        return self._gate.why_not(teardown.spec.target.namespace)
+
+    async def _tell(self, teardown: Teardown, fault: Fault | None) -> float | None:
+        """Say it; in how many seconds to try again, if the record has changed meanwhile."""
+        before = find(teardown.status.conditions, ConditionType.GATE_NOT_ARMED)
+        kept: tuple[Condition, ...] = (before,) if before else ()
+        wanted: tuple[Condition, ...] = ()
+        if fault:
+            wanted = with_condition(
+                kept,
+                type=ConditionType.GATE_NOT_ARMED,
+                status=True,
+                reason=fault.reason,
+                message=f"Cluster API does not wait for the removal: {fault}",
+                generation=teardown.metadata.generation,
+                now=self._clock.now(),
+            )
+        if wanted == kept:
+            return None
+        meta = teardown.metadata
+        body: Object = {
+            "apiVersion": TEARDOWNS.api_version,
+            "kind": TEARDOWNS.kind,
+            "metadata": guarded(teardown),
+            # Applied by a field manager of its own: an empty list takes back what it said, and nothing else.
+            "status": {"conditions": msgspec.to_builtins(wanted)},
+        }
+        try:
+            written = await self._client.apply(TEARDOWNS, body, subresource="status", field_manager=GATE_FIELD_MANAGER)
+        except NotFoundError:
+            return None  # the record is gone
+        except ConflictError:
+            # Its name is another's by now, or it has changed: of which the cache is told.
+            return _SOON
+        self._caches.teardowns.take(msgspec.convert(written, Teardown))
+        if fault and before is None:
+            it = Regarding(TEARDOWNS.api_version, TEARDOWNS.kind, meta.name, meta.uid)
+            self._recorder.report(it, ConditionType.GATE_NOT_ARMED, wanted[0].message, action="Hold", type="Warning")
+            log.warning("Cluster API does not ask about a cluster", teardown=meta.name, why=str(fault))
+        return None
+
+
+def enforcing(behaviour: ClusterDeletionBehavior | Unknown) -> bool:
+    """Whether clusters are held by it. A word that is not known holds."""
+    return isinstance(behaviour, Unknown) or behaviour is ClusterDeletionBehavior.ENFORCE
+
+
+def _held(teardown: Teardown) -> bool:
+    plan = teardown.spec.plan
+    return plan is None or any(Effort.read(step.effort) not in (Effort.LEAVE, Effort.TRY) for step in plan.steps)
+
+
+def _is_of(cluster: Cluster, teardown: Teardown) -> bool:
+    target = teardown.spec.target
+    # About a Cluster without ClusterClass nobody is ever asked, which is told otherwise.
+    return target.group == CLUSTERS.group and cluster.metadata.uid == target.uid and bool(cluster.class_name)
+
+
+def _tell_failed(key: Key, error: Exception) -> None:
+    log.warning("it could not be told that a cluster is not held", teardown=str(key), why=str(error))

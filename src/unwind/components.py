@@ -1,0 +1,135 @@
+"""Components of the manager process, and how packages contribute them.
+
+A package with controllers or routes has a function `contribute(surroundings) -> Share`, and is registered in
+`unwind.manager.process.CONTRIBUTORS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from unwind.server.path_segments import Segments
+from unwind.server.routes import Route, Trusting
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from prometheus_client import CollectorRegistry
+
+    from unwind.api.annotation_values import DeletePolicy
+    from unwind.kube.client import Client
+    from unwind.kube.events import Recorder
+    from unwind.kube.metrics import Metrics
+    from unwind.kube.shards import Shards
+
+
+# Which of the two ways decides about deletions, and what may be read for it (values only).
+
+FEATURE = "ResourcesDeletionProtection"
+"""The feature gate that all of it is behind."""
+
+
+class Mode(StrEnum):
+    """Who decides what the object alone can decide; the rest is always decided by the webhook."""
+
+    AUTO = "auto"
+    """Policies where the API server has them, otherwise the webhook."""
+    WEBHOOK = "webhook"
+    POLICY = "policy"
+    """Policies; a manager does not start where the API server has none."""
+
+
+class Protection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process is told of it when it starts."""
+
+    mode: Mode = Mode.AUTO
+    groups: tuple[str, ...] | None = None
+    """The API groups whose objects may be read, besides those of the kinds that can be protected; None for all."""
+
+
+class Part(Protocol):
+    """A component that runs as long as the process: a controller, certificate renewal.
+
+    It starts when `run` is called and stops when that is cancelled. It retries transient errors itself. If
+    `run` raises, the process ends: its supervisor restarts it, and all state is in the API server
+    (docs/architecture.md, State in the API server).
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that `/readyz` reports while it is not ready."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is ready, for example: its caches are synced."""
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+
+
+class Role(StrEnum):
+    """A role of the process; by default it has both."""
+
+    CONTROLLERS = "controllers"
+    SERVING = "serving"
+
+
+class Surroundings:
+    """What a component of this process can use."""
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        namespace: str,
+        roles: Sequence[Role],
+        features: Mapping[str, bool],
+        registry: CollectorRegistry,
+        metrics: Metrics,
+        shards: Shards,
+        recorder: Recorder,
+        policy: DeletePolicy,
+        best_effort: float,
+        keep_teardowns: timedelta,
+        protection: Protection = Protection(),  # noqa: B008 - frozen
+        segments: Segments | None = None,
+    ) -> None:
+        self.client = client
+        """The client of the management cluster."""
+        self.namespace = namespace
+        """The namespace that Unwind is installed in."""
+        self.roles = roles
+        self.features = features
+        self.registry = registry
+        self.metrics = metrics
+        self.shards = shards
+        """The shards of this replica; a controller checks them before every write."""
+        self.recorder = recorder
+        self.policy = policy
+        """The delete policy of external resources if neither the object nor its namespace sets one."""
+        self.best_effort = best_effort
+        """The timeout of a best-effort removal in seconds."""
+        self.keep_teardowns = keep_teardowns
+        """How long finished Teardowns are kept."""
+        self.protection = protection
+        """How deletion protection is enforced, and what may be read for it. The feature gate enables it."""
+        self.segments = segments or Segments()
+        """The secret segments of webhook and hook paths."""
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What a package contributes to the process: components and routes, each for a role."""
+
+    controllers: tuple[Part, ...] = ()
+    """Components for the role `controllers`."""
+    servants: tuple[Part, ...] = ()
+    """Components for the role `serving`: what the routes need, such as caches."""
+    routes: tuple[Route, ...] = ()
+    trusting: tuple[Trusting, ...] = ()
+
+
+Contributor = Callable[[Surroundings], Share]

@@ -1,1 +1,0 @@
-"""Profiles, and what comes of them on clusters: deployed, kept in step, withdrawn."""

@@ -1,1 +1,0 @@
-"""Cluster API's hooks: what answers them, and whether they are registered."""

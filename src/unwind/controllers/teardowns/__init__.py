@@ -1,1 +1,0 @@
-"""Clusters that are deleted: a plan, its steps, and what is said of them."""

@@ -1,0 +1,1 @@
+"""One object: the chain, the built-in deleters, the guarded DELETE, proof of absence, retry."""

@@ -1,0 +1,285 @@
+"""The registry of deleters, which selects the chain of an object."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.names import Reason
+from unwind.deleters.outcomes import Gone, PermanentError
+from unwind.deleters.registration import External, Kinds, Match, Registration, registrations
+from unwind.errors import UnwindError
+from unwind.plugins import contained, described, missing_libraries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from importlib.metadata import EntryPoint
+
+    from unwind.api.resources import Resource
+    from unwind.deleters.context import DeleteContext, DeleteFunc, End
+    from unwind.deleters.outcomes import Outcome
+    from unwind.kube.client import Object
+
+
+# Builds the deleter chain: each deleter wraps the next one, and the end performs the deletion.
+
+
+def chain(links: Sequence[Registration], end: End) -> DeleteFunc[Object]:
+    """The delete function of the first deleter, whose `next` is the second one, and so on to the end."""
+    rest = _ending(end)
+    for link in reversed(links):
+        rest = _linked(link, rest) if link.model is None else _typed(link, link.model, rest)
+    return rest
+
+
+def _ending(end: End) -> DeleteFunc[Object]:
+    async def finish(ctx: DeleteContext, obj: Object) -> Outcome:
+        outcome = await end.delete(ctx.within(end.name), obj)
+        ctx.entry.ended = isinstance(outcome, Gone)
+        return outcome
+
+    return finish
+
+
+def _linked(link: Registration, rest: DeleteFunc[Object]) -> DeleteFunc[Object]:
+    name, delete = link.name, link.delete
+
+    async def go(ctx: DeleteContext, obj: Object) -> Outcome:
+        return await delete(ctx.within(name), obj, rest)
+
+    return go
+
+
+def _typed(link: Registration, model: type, rest: DeleteFunc[Object]) -> DeleteFunc[Object]:
+    name, delete = link.name, link.delete
+
+    async def go(ctx: DeleteContext, obj: Object) -> Outcome:
+        async def onward(ctx: DeleteContext, _: Any) -> Outcome:
+            # The other deleters read the object themselves; this deleter's typed copy is its own.
+            return await rest(ctx, obj)
+
+        try:
+            read: Any = msgspec.convert(obj, model, strict=False)
+        except msgspec.ValidationError as error:
+            raise PermanentError(
+                f"cannot delete {ctx.ref}: {name} cannot decode it as {model.__name__}: {error}"
+            ) from None
+        return await delete(ctx.within(name), read, onward)
+
+    return go
+
+
+GROUP = "unwind.deleters"
+"""Entry point group of plugins. Each entry point is named after the kinds that it is for: `"example.dev/v1/Bucket"`."""
+_EVERYTHING = Kinds("*", "*")
+# The memo key that a deleter with a predicate sets on an object that it is for.
+_JOINED = "joined"
+
+
+class Plugin:
+    """Deleters of another package, loaded when an object of their kinds is first deleted."""
+
+    def __init__(self, name: str, load: Callable[[], object], *, source: str) -> None:
+        self.name = name
+        self.source = source
+        self._load = load
+        self._offers: tuple[Registration | External, ...] | None = None
+        self.error = ""
+        try:
+            self.kinds = Kinds.parse(name)
+        except UnwindError as error:
+            # The kinds that it is for are unknown, so it blocks every kind.
+            self.kinds, self.error = _EVERYTHING, str(error)
+
+    @property
+    def loaded(self) -> bool:
+        return self._offers is not None
+
+    def load(self) -> None:
+        """Import it, once. If that fails, `error` says why, and deletion of its kinds is blocked."""
+        if self.loaded or self.error:
+            return
+        try:
+            offers = tuple(registrations(self._load(), source=self.source))
+            for offer in offers:
+                for kinds in offer.kinds:
+                    if not self.kinds.covers(kinds):
+                        # If the plugin broke one day, nothing would tell that this kind must be blocked.
+                        raise UnwindError(
+                            f"{offer.name} is for {kinds}, which the entry point {self.name!r} does not cover"
+                        )
+        except BaseException as error:  # noqa: BLE001 - an import of another package may raise anything
+            self.error = str(error) if isinstance(error, UnwindError) else f"{type(error).__name__}: {error}"
+            return
+        self._offers = tuple(
+            msgspec.structs.replace(one, delete=contained(one.delete)) if isinstance(one, Registration) else one
+            for one in offers
+        )
+
+    def offers(self) -> tuple[Registration | External, ...]:
+        return self._offers or ()
+
+
+def installed() -> list[Plugin]:
+    """The plugins of the packages that are installed, without those that `skipped` names."""
+    points = [point for point in entry_points(group=GROUP) if not missing_libraries(point)]
+    return [Plugin(point.name, point.load, source=_source(point)) for point in points]
+
+
+def skipped() -> dict[str, str]:
+    """The entry points that are not used because their package was installed without the extra that they name, each
+    with the reason. Their kinds are not held: they are deleted as if the plugin did not exist."""
+    found: dict[str, str] = {}
+    for point in entry_points(group=GROUP):
+        if missing := missing_libraries(point):
+            package = point.dist.name if point.dist else point.module
+            extra = f"{package}[{','.join(point.extras)}]"
+            found[point.name] = f"{', '.join(missing)} not installed; to use it: pip install '{extra}'"
+    return found
+
+
+class Registry:
+    """All deleters: the built-in ones and those of plugins."""
+
+    def __init__(
+        self,
+        known: Iterable[Registration | External] = (),
+        *,
+        plugins: Iterable[Plugin] = (),
+        broken: Callable[[Plugin], None] = lambda _: None,
+    ) -> None:
+        """`broken` is called for every plugin that fails to load."""
+        self.plugins = tuple(plugins)
+        self._broken = broken
+        self._known = tuple(known)
+        self._untried = set(self.plugins)
+        self._loading = asyncio.Lock()
+        self._links: dict[Resource, tuple[Registration, ...]] = {}
+        self._choosy: dict[Resource, bool] = {}
+        """Whether some of them have a predicate."""
+
+    async def load(self, resource: Resource | None = None) -> None:
+        """Load the plugins that may be for a resource; all of them if none is given."""
+        wanted = [one for one in self.plugins if one in self._untried and _concerns(one, resource)]
+        if wanted:
+            async with self._loading:
+                for plugin in self._untried.intersection(wanted):
+                    # An import reads files and may take a second: not on the event loop.
+                    await asyncio.to_thread(plugin.load)
+                    self._untried.discard(plugin)
+                    if plugin.error:
+                        self._broken(plugin)
+
+    async def deleters(self, resource: Resource) -> tuple[Registration, ...]:
+        """The deleters for a resource, in order, before predicates are applied.
+
+        Raises PermanentError if they cannot be determined: nothing of the kind is then deleted.
+        """
+        if resource not in self._links:
+            await self.load(resource)
+            self._refuse_broken(resource)
+            self._links[resource] = links = tuple(self._matching(resource))
+            self._choosy[resource] = any(link.when for link in links)
+        return self._links[resource]
+
+    async def external(self, resource: Resource) -> External | None:
+        """The external end for a resource; None if its objects represent nothing outside the cluster."""
+        await self.load(resource)
+        self._refuse_broken(resource)
+        found = [one for one in self.all() if isinstance(one, External) and _for(one, resource)]
+        if len(found) > 1:
+            who = " and ".join(one.name for one in found)
+            raise PermanentError(
+                f"cannot delete {resource.kind} objects: {who} both register an external end for them",
+                reason=Reason.HELD,
+                remedy="remove one of them",
+            )
+        return found[0] if found else None
+
+    async def chain(self, ctx: DeleteContext, obj: Object, end: End) -> DeleteFunc[Object]:
+        """The chain for an object. Raises PermanentError if it cannot be determined."""
+        links = await self.deleters(ctx.resource)
+        if self._choosy[ctx.resource]:
+            links = tuple([link for link in links if await self._joins(link, ctx, obj)])
+        begun = ctx.memo.scopes()
+        if begun and (missing := begun.difference([link.name for link in links], [end.name])):
+            raise PermanentError(
+                f"cannot delete {ctx.ref}: {' and '.join(sorted(missing))} started its deletion and is not installed",
+                reason=Reason.HELD,
+                remedy="install it again (`unwind deleters` lists what is installed)",
+            )
+        return chain(links, end)
+
+    def all(self) -> Iterable[Registration | External]:
+        """Everything that is registered so far: the built-in deleters and those of loaded plugins."""
+        yield from self._known
+        for plugin in self.plugins:
+            yield from plugin.offers()
+
+    def _matching(self, resource: Resource) -> list[Registration]:
+        links = [one for one in self.all() if isinstance(one, Registration) and _for(one, resource)]
+        links.sort(key=lambda link: (link.order, link.name))
+        twice = {link.name for link in links if sum(other.name == link.name for other in links) > 1}
+        if twice:
+            who = ", ".join(f"{link.name} of {link.source}" for link in links if link.name in twice)
+            raise PermanentError(
+                f"two deleters have the same name: {who}",
+                reason=Reason.HELD,
+                remedy="rename one of them, because memos are stored by name",
+            )
+        return links
+
+    def _refuse_broken(self, resource: Resource) -> None:
+        for plugin in self.plugins:
+            if plugin.error and _concerns(plugin, resource):
+                raise PermanentError(
+                    f"cannot delete {resource.kind} objects: plugin {plugin.source} cannot be loaded: {plugin.error}",
+                    reason=Reason.HELD,
+                    remedy="fix or uninstall it, then restart the manager",
+                )
+
+    async def _joins(self, link: Registration, ctx: DeleteContext, obj: Object) -> bool:
+        """Whether a deleter is for this object. The answer is recorded: once the object is gone, it cannot be asked
+        again."""
+        memo = ctx.memo.of(link.name)
+        if link.when is None or _JOINED in memo:
+            return True
+        if ctx.absent:
+            return False
+        try:
+            joins = bool(link.when(obj if link.model is None else msgspec.convert(obj, link.model, strict=False)))
+        except BaseException as error:
+            # A plain function cannot be cancelled, so whatever it raises is its own error.
+            raise PermanentError(
+                f"cannot delete {ctx.ref}: the predicate of {link.name} failed: {described(error)}", reason=Reason.HELD
+            ) from error
+        if joins:
+            await memo.put(_JOINED)
+        return joins
+
+
+def _source(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def _for(one: Registration | External, resource: Resource) -> bool:
+    """Whether it is for a resource. Raises if it is for another version of the kind: it might misread the object, and
+    it must not be skipped."""
+    matches = [kinds.match(resource) for kinds in one.kinds]
+    if Match.YES in matches:
+        return True
+    if Match.OTHER_VERSION in matches:
+        wanted = ", ".join(str(kinds) for kinds in one.kinds)
+        raise PermanentError(
+            f"cannot delete {resource.kind} objects: {one.name} is for {wanted}, not for {resource.api_version}",
+            reason=Reason.HELD,
+            remedy=f"register it for {resource.group}/*",
+        )
+    return False
+
+
+def _concerns(plugin: Plugin, resource: Resource | None) -> bool:
+    return resource is None or plugin.kinds.match(resource) is not Match.NO

@@ -1,1 +1,0 @@
-"""The deleter chain: how one object is deleted, and how plugins take part."""

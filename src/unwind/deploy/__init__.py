@@ -1,0 +1,1 @@
+"""Manifests and charts applied to a member, and recorded in the inventory. Used by add-ons and Works."""

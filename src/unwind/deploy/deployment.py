@@ -1,0 +1,293 @@
+"""Sources put on a member: what is intended is written down before it is made, what was made afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.unwind import EntryState
+from unwind.concurrency import side_by_side
+from unwind.deploy import apply, preflight
+from unwind.deploy.apply import Adoption, Contact
+from unwind.deploy.placements import is_definition, stages
+from unwind.deploy.reports import Outcome, Report, Result, first
+from unwind.inventory.writer import MANIFEST_SOURCES, NotTheFirstError, Records, SealedError
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Entry
+    from unwind.deploy.manifests import Source
+    from unwind.deploy.owner_marks import Owner, Seen
+    from unwind.deploy.placements import Placed
+    from unwind.inventory.inventories import Inventories
+    from unwind.kube.client import Object
+    from unwind.members.member import Member
+
+_AT_ONCE = 64
+
+
+async def deploy(
+    member: Member,
+    inventories: Inventories,
+    owner: Owner,
+    sources: Iterable[Source],
+    *,
+    within: str = "",
+    sure: Collection[str] | None = None,
+    first: bool = False,
+    landed: Callable[[], None] = lambda: None,
+    told: Callable[[Placed, Object], None] = lambda *_: None,
+) -> Report:
+    """Put what the sources hold on a member; tell what became of each object. What has dropped out of them stays:
+    `pruning.prune` takes it.
+
+    `within`: the only namespace they may use, as for a Profile on the management cluster. `sure`: the keys of
+    what is known to be as it was left; all else is applied, because somebody may have changed it there. None: what has
+    not changed on our side is not applied again.
+    `first`: there is probably no inventory yet. `landed` is told when all of it is on the member, before that is
+    written down; `told` of each object that was written, as the member has it then. One object that fails does not stop
+    the others. Raises SealedError if the owner is being removed, UnreachableError if the member does not answer.
+    """
+    return await _Deployment(
+        member, inventories, owner, list(sources), within=within, sure=sure, first=first, landed=landed, told=told
+    ).run()
+
+
+class _Deployment:
+    """One deployment to one member."""
+
+    def __init__(
+        self,
+        member: Member,
+        inventories: Inventories,
+        owner: Owner,
+        sources: list[Source],
+        *,
+        within: str,
+        sure: Collection[str] | None,
+        first: bool,
+        landed: Callable[[], None],
+        told: Callable[[Placed, Object], None],
+    ) -> None:
+        self._member = member
+        self._inventories = inventories
+        self._owner = owner
+        self._sources = sources
+        self._within = within
+        self._sure = sure
+        self._first = first
+        self._landed = landed
+        self._told = told
+        self._records = Records(inventories, owner.object, member)
+        self._known: dict[str, tuple[Entry, Seen]] = {}
+        self._settled: dict[str, Contact] = {}
+        self._adoptions: dict[str, Adoption] = {}
+        self._unwritten: set[str] = set()
+        self._made: dict[str, str] = {}
+        """The uids of what was made here and is not yet written down."""
+
+    async def run(self) -> Report:
+        if not self._first:
+            await self._records.load()
+        try:
+            return await self._deploy()
+        except NotTheFirstError:
+            # Somebody died over it before. Nothing was done yet but to look.
+            await self._records.load(exactly=True)
+            return await self._deploy()
+
+    async def _deploy(self) -> Report:
+        wanted = await preflight.wanted(
+            self._member, self._sources, self._records.entries, home=self._inventories.namespace, within=self._within
+        )
+        charted = self._charted(wanted.objects)
+        objects = {key: one for key, one in wanted.objects.items() if key not in charted}
+        try:
+            await self._intend(objects)
+            for stage in stages(objects.values()):
+                await self._carry_out(stage)
+                if wanted.whole and not charted and all(self._is_there(key) for key in objects):
+                    self._landed()
+                await self._write_down(objects, all_of_it=False)
+            await self._once_more(objects)
+            await self._write_down(objects, all_of_it=True)
+        except SealedError as sealed:
+            if left := await self._take_back(objects):
+                raise SealedError(f"{sealed.what}; made meanwhile, and not taken back: {first(left)}") from sealed
+            raise
+        results = [self._result(one) for key, one in objects.items() if not (one.implied and self._settled[key].lost)]
+        return Report(
+            results=(*results, *charted.values(), *wanted.failed),
+            faults=wanted.faults,
+            wanted=frozenset(wanted.objects),
+            whole=wanted.whole,
+        )
+
+    def _charted(self, objects: dict[str, Placed]) -> dict[str, Result]:
+        """Those that a chart of the same profile has put there."""
+        by_charts = {
+            named(entry.object): entry.source
+            for entry in self._records.entries.values()
+            if not entry.source.startswith(MANIFEST_SOURCES)
+        }
+        return {
+            key: Result(
+                object=one.ref,
+                outcome=Outcome.CONFLICT,
+                source=str(one.source),
+                message=f"it is there already, by {by_charts[named(one.ref)]} of the same profile",
+            )
+            for key, one in objects.items()
+            if named(one.ref) in by_charts and not one.implied
+        }
+
+    async def _intend(self, objects: dict[str, Placed]) -> None:
+        """Write down what is about to be made, before any of it is: one write for each chunk."""
+        entries = self._records.entries
+        there = await preflight.there(self._member, objects.values(), entries, self._owner.uid)
+        intended: dict[str, Entry] = {}
+        for key, one in objects.items():
+            entry, seen = entries.get(key), there.get(key)
+            if entry and seen and entry.state == EntryState.CONFIRMED and seen.uid == entry.object.uid:
+                self._known[key] = entry, seen
+            elif entry is None or entry.state != EntryState.INTENDED:
+                intended[key] = one.entry(EntryState.INTENDED)
+        await self._records.put(intended)
+
+    async def _carry_out(self, stage: Iterable[Placed]) -> None:
+        """One stage, side by side; then its adoptions, which have to be in the inventory first."""
+        placed = {one.key: one for one in stage}
+        await side_by_side((self._one(one) for one in placed.values()), limit=_AT_ONCE)
+        adopting = {key: placed[key] for key in self._adoptions if key in placed}
+        if adopting:
+            await self._records.put(
+                {
+                    key: one.entry(EntryState.INTENDED, uid=self._adoptions[key].uid, adopted=True)
+                    for key, one in adopting.items()
+                }
+            )
+            await side_by_side((self._one(one) for one in adopting.values()), limit=_AT_ONCE)
+        fresh = [one for one in placed.values() if is_definition(one) and self._changed(one)]
+        if fresh:
+            await side_by_side((self._established(one) for one in fresh), limit=_AT_ONCE)
+
+    async def _one(self, placed: Placed) -> None:
+        """Whatever becomes of one object, the others go on."""
+        try:
+            settled = await self._contact(placed)
+        except ApiError as error:
+            settled = Contact(outcome=Outcome.FAILED, message=apply.told(placed, error))
+        except UnreachableError as error:
+            # A webhook that took too long for this one, or the whole member? It raises if it is the member.
+            await self._member.verify()
+            settled = Contact(outcome=Outcome.FAILED, message=f"no answer came: {error}")
+        if isinstance(settled, Adoption):
+            self._adoptions[placed.key] = settled
+            return
+        if settled.live is not None:
+            self._told(placed, settled.live)
+            settled = msgspec.structs.replace(settled, live=None)  # of thousands, nobody needs all at once
+        self._settled[placed.key] = settled
+        self._unwritten.add(placed.key)
+        if settled.outcome is Outcome.CREATED:
+            self._made[placed.key] = settled.uid
+
+    async def _contact(self, placed: Placed) -> Contact | Adoption:
+        client, key = self._member.client, placed.key
+        if adoption := self._adoptions.pop(key, None):
+            return await apply.adopt(client, placed, self._owner, adoption)
+        if key in self._known:
+            entry, seen = self._known[key]
+            anew = self._sure is not None and key not in self._sure
+            return await apply.update(client, placed, self._owner, seen, adopted=entry.adopted, anew=anew)
+        return await apply.create(client, placed, self._owner)
+
+    async def _established(self, placed: Placed) -> None:
+        try:
+            await apply.until_established(self._member, placed.ref.name)
+        except ApiError as error:
+            failed = Contact(
+                outcome=Outcome.FAILED, message=apply.told(placed, error), uid=self._settled[placed.key].uid
+            )
+            self._settled[placed.key] = failed
+        except apply.NotServedError as error:
+            failed = Contact(outcome=Outcome.FAILED, message=error.what, uid=self._settled[placed.key].uid)
+            self._settled[placed.key] = failed
+
+    async def _once_more(self, objects: dict[str, Placed]) -> None:
+        """What failed may have needed what was made beside it: a Pod its ServiceAccount, a binding its role."""
+        failed = [one for key, one in objects.items() if self._settled[key].outcome is Outcome.FAILED]
+        # What is known by its uid has been updated in vain; what was seen of it is old by now.
+        again = [one for one in failed if one.key not in self._known and not self._settled[one.key].uid]
+        if again and any(one.outcome is Outcome.CREATED for one in self._settled.values()):
+            await self._carry_out(again)
+
+    # What is written down
+
+    async def _write_down(self, objects: dict[str, Placed], *, all_of_it: bool) -> None:
+        """Tell the inventory: of each chunk once, as soon as there is nothing more to tell of it; all of it at the end.
+
+        Until then the mark on each object says the same.
+        """
+        ready = self._unwritten
+        if not all_of_it:
+            places = self._records.places
+            waiting = {places.get(key) for key in objects if key not in self._settled}
+            ready = {key for key in ready if places.get(key) not in waiting}
+        entries = self._records.entries
+        confirmed: dict[str, Entry] = {}
+        gone: dict[str, None] = {}
+        for key in ready:
+            contact, entry = self._settled[key], entries.get(key)
+            if contact.lost:
+                gone[key] = None
+            elif contact.uid:
+                new = objects[key].entry(EntryState.CONFIRMED, uid=contact.uid, adopted=contact.adopted)
+                if entry is None or new != msgspec.structs.replace(entry, memo={}):
+                    confirmed[key] = new
+        await self._records.put(confirmed)
+        await self._records.change(gone)
+        for key in ready:
+            self._made.pop(key, None)
+        self._unwritten -= ready
+
+    async def _take_back(self, objects: dict[str, Placed]) -> list[str]:
+        """A removal has begun, and may have looked for these before they were made: it will not look again. Returns
+        what could not be taken back, and why."""
+        left: list[str] = []
+        for key, uid in self._made.items():
+            ref, resource = objects[key].ref, objects[key].resource
+            try:
+                await self._member.client.delete(resource, ref.name, uid=uid, namespace=ref.namespace or None)
+            except (NotFoundError, ConflictError):
+                pass  # gone, or somebody else's by now: nothing of ours
+            except (ApiError, UnreachableError) as error:
+                left.append(f"{ref} ({error})")
+        return left
+
+    def _is_there(self, key: str) -> bool:
+        settled = self._settled.get(key)
+        return settled is not None and settled.outcome in (Outcome.CREATED, Outcome.UPDATED, Outcome.UNCHANGED)
+
+    def _changed(self, placed: Placed) -> bool:
+        settled = self._settled.get(placed.key)
+        return settled is not None and settled.outcome in (Outcome.CREATED, Outcome.UPDATED)
+
+    def _result(self, placed: Placed) -> Result:
+        settled = self._settled[placed.key]
+        return Result(
+            object=msgspec.structs.replace(placed.ref, uid=settled.uid),
+            outcome=settled.outcome,
+            source=str(placed.source),
+            message=settled.message,
+            taken_from=settled.taken_from,
+        )
+
+
+def named(ref: ObjectRef) -> tuple[str, str, str, str]:
+    """What an object is called, whichever version or uid it has."""
+    return ref.group, ref.kind, ref.namespace, ref.name

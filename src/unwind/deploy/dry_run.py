@@ -1,0 +1,109 @@
+"""A deployment that only says what it would do (syncMode DryRun): nothing is touched, neither there nor here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.concurrency import side_by_side
+from unwind.deploy import apply, owner_marks, preflight
+from unwind.deploy.owner_marks import Claim
+from unwind.deploy.prune import dropped
+from unwind.deploy.reports import Outcome, Report, Result
+from unwind.inventory.writer import Records
+from unwind.kube.errors import ApiError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unwind.api.unwind import Entry
+    from unwind.deploy.manifests import Source
+    from unwind.deploy.owner_marks import Owner, Seen
+    from unwind.deploy.placements import Placed
+    from unwind.inventory.inventories import Inventories
+    from unwind.members.member import Member
+
+_AT_ONCE = 64
+
+
+async def rehearse(
+    member: Member, inventories: Inventories, owner: Owner, sources: Iterable[Source], *, within: str = ""
+) -> Report:
+    """What `deploy` and `prune` would do. The API server is asked with dry runs, so that what its admission would
+    refuse is found out, too."""
+    records = Records(inventories, owner.object, member)
+    await records.load()
+    entries = records.entries
+    wanted = await preflight.wanted(member, list(sources), entries, home=inventories.namespace, within=within)
+    results: dict[str, Result] = {}
+
+    async def one(placed: Placed) -> None:
+        outcome, message = await _would(member, placed, owner, entries.get(placed.key), wanted.objects)
+        results[placed.key] = Result(object=placed.ref, outcome=outcome, source=str(placed.source), message=message)
+
+    await side_by_side((one(placed) for placed in wanted.objects.values()), limit=_AT_ONCE)
+    gone = dropped(entries, frozenset(wanted.objects)) if wanted.whole else {}
+    removed = [Result(object=it.object, outcome=Outcome.REMOVED, source=it.source) for it in gone.values()]
+    return Report(
+        results=(*(results[key] for key in wanted.objects), *wanted.failed, *removed),
+        faults=wanted.faults,
+        wanted=frozenset(wanted.objects),
+        whole=wanted.whole,
+        dry_run=True,
+    )
+
+
+async def _would(
+    member: Member, placed: Placed, owner: Owner, entry: Entry | None, others: dict[str, Placed]
+) -> tuple[Outcome, str]:
+    ref = placed.ref
+    try:
+        live = await member.client.get(placed.resource, ref.name, namespace=ref.namespace or None)
+    except NotFoundError:
+        return await _created(member, placed, owner, others)
+    except ApiError as error:
+        if error.code == 404:
+            # Its CRD is among what would be made: nobody can be asked yet.
+            return Outcome.CREATED, "not checked: its kind is not served yet"
+        return Outcome.FAILED, apply.told(placed, error)
+    it = owner_marks.seen(live["metadata"])
+    if it.terminating:
+        return Outcome.FAILED, "an object of this name is being deleted"
+    ours = entry is not None and entry.object.uid == it.uid
+    match owner_marks.claim(it, owner):
+        case Claim.TAKEN:
+            return Outcome.CONFLICT, f"it belongs to {it.profile}, whose tier is {it.tier}"
+        case Claim.WON:
+            told = f"it would be taken over from {it.profile}"
+        case Claim.FOREIGN if not ours and not owner.adopt:
+            return Outcome.CONFLICT, "it was there before, and is somebody else's"
+        case Claim.FOREIGN if not ours:
+            told = "it would be adopted"
+        case _:
+            told = ""
+    return await _updated(member, placed, owner, it, told)
+
+
+async def _created(member: Member, placed: Placed, owner: Owner, others: dict[str, Placed]) -> tuple[Outcome, str]:
+    try:
+        # An apply, because it can be a dry run; there is nothing that it could be over.
+        await member.client.apply(placed.resource, owner_marks.marked(placed, owner), dry_run=True)
+    except NotFoundError as error:
+        if any(one.ref.kind == "Namespace" and one.ref.name == placed.ref.namespace for one in others.values()):
+            return Outcome.CREATED, "not checked: its namespace is not there yet"
+        return Outcome.FAILED, apply.told(placed, error)
+    except ApiError as error:
+        return Outcome.FAILED, apply.told(placed, error)
+    return Outcome.CREATED, ""
+
+
+async def _updated(member: Member, placed: Placed, owner: Owner, it: Seen, told: str) -> tuple[Outcome, str]:
+    body = owner_marks.marked(placed, owner, adopted=it.adopted)
+    if not told and owner_marks.hash_in(body) == it.hash:
+        return Outcome.UNCHANGED, ""
+    try:
+        await member.client.apply(
+            placed.resource, body | {"metadata": body["metadata"] | {"uid": it.uid}}, dry_run=True
+        )
+    except ApiError as error:
+        return Outcome.FAILED, apply.told(placed, error)
+    return Outcome.UPDATED, told

@@ -1,0 +1,216 @@
+"""A release taken off a member: by Helm, with its hooks, and nothing that is somebody else's with it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from unwind import logs
+from unwind.api.meta import ObjectRef
+from unwind.api.names import CHART_UNINSTALL_LABEL, Reason
+from unwind.concurrency import side_by_side
+from unwind.deleters.outcomes import Again, PermanentError, TransientError
+from unwind.deploy.helm_install import HOOK, Part, key_of, parts_of
+from unwind.helm import releases
+from unwind.helm.charts import Options, source
+from unwind.helm.releases import Manifest, Revision, Status, is_hook, is_own_hook, of_release
+from unwind.kube.errors import ConflictError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unwind.api.unwind import Entry
+    from unwind.helm.program import Helm
+    from unwind.kube.client import Object
+    from unwind.members.member import Member
+    from unwind.removal.releases import HasASay
+
+_AT_ONCE = 8
+_log = logs.get(__name__)
+
+
+class HelmReleases:
+    """Uninstalls what `helm_deploying.deploy` deployed; for `Removal(…, releases=…)`."""
+
+    def __init__(self, helm: Helm | None) -> None:
+        """`helm`: None where there is no such program. Then releases are held: without its hooks none goes."""
+        self._helm = helm
+
+    def release_of(self, entry: Entry) -> ObjectRef | None:
+        word, _, rest = entry.source.partition(" ")
+        namespace, _, name = rest.removesuffix(HOOK).partition("/")
+        if word != "Helm" or not name:
+            return None
+        return ObjectRef(group="helm.sh", version="v1", kind="Release", namespace=namespace, name=name)
+
+    def afterwards(self, entry: Entry) -> bool:
+        return self.release_of(entry) is not None and entry.source.endswith(HOOK)
+
+    def marked(self, entry: Entry, obj: Object) -> bool:
+        release = self.release_of(entry)
+        if release is None:
+            return False
+        if self.afterwards(entry):
+            return is_hook(obj)
+        return of_release(obj, namespace=release.namespace, release=release.name)
+
+    async def reserve(self, member: Member, release: ObjectRef, *, owner: str) -> str:
+        revisions = await releases.history(member.client, namespace=release.namespace, release=release.name)
+        if not revisions or revisions[-1].owner != owner:
+            return revisions[-1].owner if revisions else ""
+        last = revisions[-1]
+        # Without the program nobody could take it over either.
+        if self._helm and last.release.status is not Status.UNINSTALLING:
+            try:
+                # As Helm itself will say it. Who takes a release over changes the same Secret: only one succeeds.
+                await releases.set_status(
+                    member.client,
+                    last,
+                    Status.UNINSTALLING,
+                    why="it is removed by unwind",
+                    replica=self._helm.replica,
+                )
+            except (ConflictError, NotFoundError):
+                raise Again(f"{release} changed while it was looked at", after=0) from None
+        return ""
+
+    async def uninstall(
+        self, member: Member, release: ObjectRef, *, owner: str, entries: Sequence[Entry], has_a_say: HasASay
+    ) -> None:
+        one = _Uninstallation(self._helm, member, release, owner, entries, has_a_say)
+        await one.run()
+
+    async def leave(self, member: Member, release: ObjectRef, *, owner: str) -> None:
+        await leave(member, namespace=release.namespace, release=release.name, owner=owner)
+
+
+async def leave(member: Member, *, namespace: str, release: str, owner: str) -> None:
+    """Take our marks off a release that stays where it is (LeavePolicies). Its objects carry none but Helm's."""
+    revisions = await releases.history(member.client, namespace=namespace, release=release)
+    await releases.disown(member.client, [one for one in revisions if one.owner == owner])
+
+
+class _Uninstallation:
+    """One release, to its end. All of it may be done again: after a crash it is."""
+
+    def __init__(
+        self,
+        helm: Helm | None,
+        member: Member,
+        release: ObjectRef,
+        owner: str,
+        entries: Sequence[Entry],
+        has_a_say: HasASay,
+    ) -> None:
+        self._helm = helm
+        self._member = member
+        self._release = release
+        self._owner = owner
+        self._has_a_say = has_a_say
+        ours = [one for one in entries if one.source.removesuffix(HOOK) == source(release.namespace, release.name)]
+        self._uids = {key_of(one.object): one.object.uid for one in ours if not one.source.endswith(HOOK)}
+        self._hooks = {key_of(one.object): one.object.uid for one in ours if one.source.endswith(HOOK)}
+
+    async def run(self) -> None:
+        last = await self._last()
+        if last is None:
+            return
+        if self._helm is None:
+            raise PermanentError(
+                f"{self._release} is held: there is no helm program here", reason=Reason.HELD, remedy="install Helm 3"
+            )
+        manifests = await asyncio.to_thread(releases.manifests, last.release)
+        parts = await parts_of(self._member, manifests, namespace=self._release.namespace)
+        gone = await self._unserved(manifests, parts)
+        others = await self._not_for_helm(parts)
+        if gone or others:
+            # Pending, failed, uninstalling: to an uninstallation all are the same, so nothing else is put right.
+            await releases.forget(self._member.client, last, [*gone, *others])
+            _log.info("taken out of what Helm deletes", release=str(self._release), objects=len(gone) + len(others))
+            raise Again(f"{self._release} was put right before it is uninstalled", after=0)
+        options = Options.of_uninstalling(str(last.secret["metadata"]["labels"].get(CHART_UNINSTALL_LABEL, "")))
+        # Helm asks nobody which cluster answers.
+        await self._member.verify()
+        await self._helm.uninstall(
+            self._member.client.connection,
+            namespace=self._release.namespace,
+            release=self._release.name,
+            patience=options.timeout,
+            # Whether everything is gone is seen by who called us, and named. Only these hooks have to wait for it.
+            wait=any("post-delete" in (hook.events or ()) for hook in last.release.hooks or ()),
+            hooks=options.hooks,
+            cascade=options.cascade,
+        )
+
+    async def _last(self) -> Revision | None:
+        """The revision that Helm would go by; None if there is nothing of ours to uninstall."""
+        revisions = await releases.history(
+            self._member.client, namespace=self._release.namespace, release=self._release.name
+        )
+        if not revisions:
+            await self._member.verify()  # an absence counts only from the cluster that it was on
+            return None
+        if revisions[-1].owner != self._owner:
+            # Uninstalled by hand and installed anew, say. What is ours goes by its uid.
+            _log.info("somebody else's release is left alone", release=str(self._release))
+            return None
+        return revisions[-1]
+
+    async def _unserved(self, manifests: Sequence[Manifest], parts: Sequence[Part]) -> list[Manifest]:
+        """Objects whose kinds are not served as they are written: Helm would give up over them. What there is of them
+        is in the inventory, and goes by it."""
+        there = {id(one.manifest) for one in parts if one.served}
+        unserved = [one for one in manifests if id(one) not in there]
+        if not unserved:
+            return []
+        silent = set(await self._member.discovery.silent())
+        for one in unserved:
+            if f"{one.version}.{one.group}" in silent:
+                raise TransientError(f"nobody answers for {one.kind} {one.name}, which is in {self._release}")
+        return unserved
+
+    async def _not_for_helm(self, parts: Sequence[Part]) -> list[Manifest]:
+        """Objects in which a deleter has a say. Raises Again where Helm would delete, by its name, what is not ours."""
+        others: list[Manifest] = []
+        foreign: list[tuple[Part, str]] = []
+
+        async def look(part: Part) -> None:
+            try:
+                there = await self._member.client.get(
+                    part.resource, part.manifest.name, namespace=part.namespace or None
+                )
+            except NotFoundError:
+                return
+            uid = there["metadata"]["uid"]
+            if part.manifest.hook:
+                ours = is_own_hook(there, self._hooks.get(part.key))
+            else:
+                ours = self._uids.get(part.key) == uid
+            if not ours:
+                foreign.append((part, uid))
+            elif not part.manifest.hook and await self._has_a_say(part.resource, there):
+                others.append(part.manifest)
+
+        await side_by_side((look(one) for one in parts if one.served and _deleted(one.manifest)), limit=_AT_ONCE)
+        if foreign:
+            await self._hold(sorted(foreign, key=lambda one: str(one[0].ref)))
+        return others
+
+    async def _hold(self, foreign: Sequence[tuple[Part, str]]) -> None:
+        part, uid = foreign[0]
+        names = ", ".join(str(one.ref) for one, _ in foreign)
+        why = f"{self._release} is held: Helm would delete {names} by name, which somebody else created; move it away"
+        changes = await self._member.watches.changes(part.resource, namespace=part.namespace, name=part.manifest.name)
+        # It may have gone before anybody listened.
+        seen = await self._member.client.sighting(
+            part.resource, part.manifest.name, uid=uid, namespace=part.namespace or None
+        )
+        if seen.absent:
+            changes.close()
+            raise Again(why, after=0)
+        raise Again(why, until=changes)
+
+
+def _deleted(manifest: Manifest) -> bool:
+    """Whether Helm deletes what has this name when it uninstalls."""
+    return manifest.on_delete and manifest.replaced if manifest.hook else not manifest.kept

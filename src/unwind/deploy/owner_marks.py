@@ -1,0 +1,202 @@
+"""The marks on deployed objects: owner, source, version (pure; docs/architecture.md, Only our own objects)."""
+
+from __future__ import annotations
+
+import hashlib
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.karmada import WORKS
+from unwind.api.meta import ObjectRef
+from unwind.api.names import (
+    ADOPTED_ANNOTATION,
+    FIELD_MANAGER,
+    HASH_ANNOTATION,
+    KARMADA_MANAGED_LABEL,
+    KARMADA_WORK_NAME_ANNOTATION,
+    KARMADA_WORK_NAMESPACE_ANNOTATION,
+    OWNER_LABEL,
+    SVELTOS_HASH_ANNOTATION,
+    SVELTOS_OWNER_ANNOTATION,
+    SVELTOS_REASON_LABEL,
+    SVELTOS_REFERENCE_ANNOTATION,
+)
+from unwind.api.sveltos import DEFAULT_TIER, FeatureID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from unwind.deploy.placements import Placed
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who deploys: a ClusterSummary, for its profile; or a Work."""
+
+    object: ObjectRef
+    profile: ObjectRef = ObjectRef()
+    """Empty for a Work."""
+    tier: int = DEFAULT_TIER
+    """Works have none."""
+    adopt: bool = False
+    """Whether what is there already under the name of one of its objects is taken."""
+
+    @property
+    def uid(self) -> str:
+        return self.object.uid
+
+    @property
+    def is_work(self) -> bool:
+        return (self.object.group, self.object.kind) == (WORKS.group, WORKS.kind)
+
+
+class Claim(Enum):
+    """What an object that is there already is to who deploys."""
+
+    OURS = auto()
+    """It carries our mark with this owner's uid."""
+    TAKEN = auto()
+    """Another's, and it keeps it: a Work's, or a profile's whose tier is not lower."""
+    WON = auto()
+    """Another profile's, whose tier is higher: it is taken over."""
+    FOREIGN = auto()
+    """Nobody's that we know of."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What there is to know of an object's marks."""
+
+    uid: str
+    version: str
+    terminating: bool
+    owner: str
+    """The uid of the summary, or the Work, that it belongs to; empty if none says so."""
+    profile: str
+    """For people: that, or the Work."""
+    tier: int
+    """Of the profile; a Work has none."""
+    hash: str
+    adopted: bool
+    is_work: bool = False
+
+
+def seen(metadata: Mapping[str, Any]) -> Seen:
+    """The marks in an object's metadata."""
+    labels = metadata.get("labels") or {}
+    annotations = metadata.get("annotations") or {}
+    kind, name = (annotations.get(f"{SVELTOS_OWNER_ANNOTATION}{field}", "") for field in ("kind", "name"))
+    tier = annotations.get(f"{SVELTOS_OWNER_ANNOTATION}tier", "")
+    if work := annotations.get(KARMADA_WORK_NAME_ANNOTATION):
+        kind, name = WORKS.kind, f"{annotations.get(KARMADA_WORK_NAMESPACE_ANNOTATION, '')}/{work}"
+    return Seen(
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        terminating=bool(metadata.get("deletionTimestamp")),
+        owner=labels.get(OWNER_LABEL, ""),
+        profile=f"{kind} {name}".strip(),
+        # Unreadable, it is as if it were not there; whoever it belongs to keeps it against the same or a higher one.
+        tier=int(tier) if tier.isdecimal() else DEFAULT_TIER,
+        hash=annotations.get(HASH_ANNOTATION if work else SVELTOS_HASH_ANNOTATION, ""),
+        adopted=annotations.get(ADOPTED_ANNOTATION) == "true",
+        is_work=bool(work),
+    )
+
+
+def claim(it: Seen, owner: Owner) -> Claim:
+    """Whose it is: the lower tier wins, a tie keeps the owner. Works have no tiers: each keeps what it has made, and
+    takes nothing that another has."""
+    if not it.owner:
+        return Claim.FOREIGN
+    if it.owner == owner.uid:
+        return Claim.OURS
+    if it.is_work or owner.is_work:
+        return Claim.TAKEN
+    return Claim.WON if owner.tier < it.tier else Claim.TAKEN
+
+
+def marked(placed: Placed, owner: Owner, *, adopted: bool = False) -> dict[str, Any]:
+    """The object as it is sent: with our marks, and the hash of all that we say of it."""
+    metadata = placed.body["metadata"]
+    ours = _of_work(owner) if owner.is_work else _of_profile(placed, owner)
+    labels = {**(metadata.get("labels") or {}), OWNER_LABEL: owner.uid, **ours.labels}
+    annotations = {**(metadata.get("annotations") or {}), **ours.annotations}
+    if adopted:
+        annotations[ADOPTED_ANNOTATION] = "true"
+    body = placed.body | {"metadata": metadata | {"labels": labels, "annotations": annotations}}
+    annotations[ours.hash] = hash_of(body)
+    return body
+
+
+class _Marks(msgspec.Struct, frozen=True):
+    """What says whose an object is to those who know the system that it came from."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    hash: str
+    """The annotation for the hash."""
+
+
+def _of_profile(placed: Placed, owner: Owner) -> _Marks:
+    source = placed.source
+    annotations = {
+        f"{SVELTOS_REFERENCE_ANNOTATION}kind": source.kind,
+        f"{SVELTOS_REFERENCE_ANNOTATION}namespace": source.namespace,
+        f"{SVELTOS_REFERENCE_ANNOTATION}name": source.name,
+        f"{SVELTOS_REFERENCE_ANNOTATION}tier": str(source.tier),
+        f"{SVELTOS_OWNER_ANNOTATION}kind": owner.profile.kind,
+        f"{SVELTOS_OWNER_ANNOTATION}name": owner.profile.name,
+        f"{SVELTOS_OWNER_ANNOTATION}tier": str(owner.tier),
+    }
+    return _Marks({SVELTOS_REASON_LABEL: FeatureID.RESOURCES.value}, annotations, SVELTOS_HASH_ANNOTATION)
+
+
+def _of_work(owner: Owner) -> _Marks:
+    annotations = {
+        KARMADA_WORK_NAMESPACE_ANNOTATION: owner.object.namespace,
+        KARMADA_WORK_NAME_ANNOTATION: owner.object.name,
+    }
+    return _Marks({KARMADA_MANAGED_LABEL: "true"}, annotations, HASH_ANNOTATION)
+
+
+def hash_of(body: Mapping[str, Any]) -> str:
+    """What changes when anything of it does."""
+    return f"sha256:{hashlib.sha256(msgspec.json.encode(body, order='sorted')).hexdigest()}"
+
+
+def hash_in(body: Mapping[str, Any]) -> str:
+    """The hash that a marked object carries."""
+    annotations: dict[str, str] = body["metadata"]["annotations"]
+    return annotations.get(HASH_ANNOTATION) or annotations[SVELTOS_HASH_ANNOTATION]
+
+
+# The fields of our own objects: who the API server believes to have set them (pure).
+
+Fields = list[dict[str, Any]]
+
+
+def applied(managed: Fields) -> Fields | None:
+    """managedFields in which all that we set counts as applied; None if it does already.
+
+    What a create sets belongs to its manager by *Update*, and an apply by the same manager takes away only what an
+    apply has set. So a key that is dropped from a ConfigMap's manifest would stay in the ConfigMap for ever.
+    """
+    set_by_create = [one for one in managed if _ours(one, "Update")]
+    if not set_by_create:
+        return None
+    merged = next((one for one in managed if _ours(one, "Apply")), None)
+    for one in set_by_create:
+        if merged is None:
+            merged = one | {"operation": "Apply"}
+        else:
+            merged = merged | {"fieldsV1": _union(merged.get("fieldsV1") or {}, one.get("fieldsV1") or {})}
+    others = [one for one in managed if not _ours(one, "Update") and not _ours(one, "Apply")]
+    return [*others, merged] if merged else others
+
+
+def _ours(entry: dict[str, Any], operation: str) -> bool:
+    return (entry.get("manager"), entry.get("operation"), entry.get("subresource")) == (FIELD_MANAGER, operation, None)
+
+
+def _union(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    return one | {key: _union(one.get(key) or {}, value) for key, value in other.items()}

@@ -1,0 +1,235 @@
+"""Which objects the sources make on a cluster: of which resource, in which namespace, and in which order (pure)."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api import karmada, sveltos, unwind
+from unwind.api.meta import ObjectRef
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
+from unwind.api.unwind import Entry, EntryState
+from unwind.deploy.manifests import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from unwind.deploy.manifests import Manifest
+
+# The kinds of these groups make the manager act. What it writes itself, it believes; so does admission.
+_ACTED_BY = frozenset(
+    {
+        unwind.GROUP,
+        sveltos.CONFIG_GROUP,
+        sveltos.LIB_GROUP,
+        karmada.CLUSTERS.group,
+        karmada.WORKS.group,
+        "admissionregistration.k8s.io",
+        "rbac.authorization.k8s.io",
+    }
+)
+# Where kubectl puts a namespaced object that names no namespace, and Sveltos does, too.
+DEFAULT_NAMESPACE = "default"
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """One object, as it shall be on the cluster."""
+
+    key: str
+    """Its key in the inventory."""
+    resource: Resource
+    ref: ObjectRef
+    body: dict[str, Any]
+    source: Source
+    place: str = ""
+    """Where it stands in its source."""
+    implied: bool = False
+    """A namespace that nobody wrote down, and that others need: made if it is not there, else left alone."""
+
+    @property
+    def confidential(self) -> bool:
+        """Whether nothing of its content may show in a message."""
+        return "Secret" in (self.source.kind, self.ref.kind)
+
+    def entry(self, state: EntryState, *, uid: str = "", adopted: bool = False) -> Entry:
+        """What is written down of it."""
+        return Entry(
+            object=msgspec.structs.replace(self.ref, uid=uid),
+            resource=self.resource.plural,
+            state=state.value,
+            source=str(self.source),
+            order=self.source.order,
+            adopted=adopted,
+        )
+
+
+class Misplaced(msgspec.Struct, frozen=True):
+    """A manifest that cannot be placed."""
+
+    ref: ObjectRef
+    source: Source
+    why: str
+    unserved: bool = False
+    """Whether its kind is not known on the cluster; it may be, soon."""
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """All that shall be on one cluster."""
+
+    objects: dict[str, Placed]
+    misplaced: list[Misplaced]
+
+
+def key_of(group: str, kind: str, namespace: str, name: str) -> str:
+    """What an object is called in the inventory: short, the same each time, and fit for a key."""
+    return hashlib.sha256("/".join((group, kind, namespace, name)).encode()).hexdigest()[:24]
+
+
+def place(sources: Iterable[Source], served: Iterable[Resource], *, within: str = "", reserved: str = "") -> Placement:
+    """The objects of sources that go to the same cluster.
+
+    `served`: what the cluster knows; kinds that the sources themselves define are known as well. `within`: the only
+    namespace that they may be in, if there is one. `reserved`: Unwind's own namespace, where the cluster is the
+    management cluster: nothing is put there, and no object of a kind that the manager acts by.
+    """
+    sources = list(sources)
+    known = {(one.group, one.version, one.kind): one for one in (*_defined(sources), *served)}
+    objects: dict[str, Placed] = {}
+    misplaced: list[Misplaced] = []
+    for source in sorted(sources, key=lambda one: one.order):
+        for manifest in source.manifests:
+            found = _placed(manifest, source, known, within, reserved)
+            if isinstance(found, Misplaced):
+                misplaced.append(found)
+                continue
+            rival = objects.get(found.key)
+            if rival is None or rival.source.tier > source.tier:
+                objects[found.key] = found
+            elif rival.source.tier == source.tier:
+                where = f"{rival.source}, {rival.place}, and in {source}, {found.place}"
+                misplaced.append(Misplaced(found.ref, source, f"it is written twice: in {where}"))
+    twice = {(one.ref, one.source.tier) for one in misplaced if not one.unserved}
+    # Neither of the two: which one was meant, nobody knows.
+    for key, one in list(objects.items()):
+        if (one.ref, one.source.tier) in twice:
+            del objects[key]
+    return Placement(objects, misplaced)
+
+
+def implied(placement: Placement, existing: Iterable[str]) -> dict[str, Placed]:
+    """The namespaces that the objects need and that neither are there nor written down. Sveltos makes them, too."""
+    there = {*existing, *(one.ref.name for one in placement.objects.values() if one.resource == NAMESPACES)}
+    made: dict[str, Placed] = {}
+    for one in sorted(placement.objects.values(), key=lambda it: it.source.order):
+        name = one.ref.namespace
+        if not name or name in there:
+            continue
+        there.add(name)
+        body = {"apiVersion": "v1", "kind": NAMESPACES.kind, "metadata": {"name": name}}
+        found = _object(NAMESPACES, body, one.source, f"the namespace of {one.ref}")
+        made[found.key] = msgspec.structs.replace(found, implied=True)
+    return made
+
+
+def stages(objects: Iterable[Placed]) -> list[list[Placed]]:
+    """Groups of objects that go side by side, one after the other: namespaces, definitions, then source by source."""
+    groups: dict[tuple[int, int], list[Placed]] = {}
+    for one in objects:
+        if one.resource == NAMESPACES:
+            stage = (0, 0)
+        elif is_definition(one):
+            stage = (1, 0)
+        else:
+            stage = (2, one.source.order)
+        groups.setdefault(stage, []).append(one)
+    return [groups[stage] for stage in sorted(groups)]
+
+
+def is_definition(placed: Placed) -> bool:
+    """Whether it is a CRD, whose resources have to wait until it is served."""
+    return (placed.ref.group, placed.ref.kind) == (CUSTOM_RESOURCE_DEFINITIONS.group, CUSTOM_RESOURCE_DEFINITIONS.kind)
+
+
+def _placed(
+    manifest: Manifest, source: Source, known: Mapping[tuple[str, str, str], Resource], within: str, reserved: str
+) -> Placed | Misplaced:
+    resource = known.get((manifest.group, manifest.version, manifest.kind))
+    if resource is None:
+        what = f"{manifest.kind} of {manifest.body['apiVersion']}"
+        return Misplaced(_ref(manifest), source, f"the cluster knows no {what} ({manifest.place})", unserved=True)
+    found = _object(resource, manifest.body, source, manifest.place)
+    if within and found.ref.namespace != within:
+        return Misplaced(found.ref, source, f"a Profile of {within} may put nothing elsewhere on this cluster")
+    if reserved and (found.ref.group in _ACTED_BY or reserved in (found.ref.namespace, _namespace(found.ref))):
+        # The manager would write it with its own rights, and then take it for its own word.
+        return Misplaced(found.ref, source, "a profile may not put objects of Unwind on the management cluster")
+    return found
+
+
+def _namespace(ref: ObjectRef) -> str:
+    return ref.name if (ref.group, ref.kind) == (NAMESPACES.group, NAMESPACES.kind) else ""
+
+
+def _object(resource: Resource, body: dict[str, Any], source: Source, place: str) -> Placed:
+    metadata = dict(body["metadata"])
+    # A namespace on an object that has none is passed over by kubectl, and refused by the API server.
+    named = metadata.pop("namespace", None)
+    if resource.namespaced:
+        metadata["namespace"] = named or DEFAULT_NAMESPACE
+    namespace, name = metadata.get("namespace", ""), metadata["name"]
+    return Placed(
+        key=key_of(resource.group, resource.kind, namespace, name),
+        resource=resource,
+        ref=ObjectRef(
+            group=resource.group, version=resource.version, kind=resource.kind, namespace=namespace, name=name
+        ),
+        body=body | {"metadata": metadata},
+        source=source,
+        place=place,
+    )
+
+
+def _ref(manifest: Manifest) -> ObjectRef:
+    return ObjectRef(
+        group=manifest.group,
+        version=manifest.version,
+        kind=manifest.kind,
+        namespace=manifest.namespace,
+        name=manifest.name,
+    )
+
+
+class _Names(msgspec.Struct):
+    plural: str = ""
+    kind: str = ""
+
+
+class _Version(msgspec.Struct):
+    name: str = ""
+    served: bool = False
+
+
+class _Definition(msgspec.Struct):
+    group: str = ""
+    scope: str = ""
+    names: _Names = msgspec.field(default_factory=_Names)
+    versions: list[_Version] = []
+
+
+def _defined(sources: Iterable[Source]) -> Iterable[Resource]:
+    """The resources that CRDs among the manifests define."""
+    wanted = (CUSTOM_RESOURCE_DEFINITIONS.group, CUSTOM_RESOURCE_DEFINITIONS.kind)
+    for source in sources:
+        for manifest in source.manifests:
+            if (manifest.group, manifest.kind) != wanted:
+                continue
+            try:
+                spec = msgspec.convert(manifest.body.get("spec"), _Definition)
+            except msgspec.ValidationError:
+                continue  # the API server will say what is wrong with it
+            for version in spec.versions:
+                if version.served:
+                    namespaced = spec.scope == "Namespaced"
+                    yield Resource(spec.group, version.name, spec.names.plural, spec.names.kind, namespaced=namespaced)

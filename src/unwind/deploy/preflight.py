@@ -1,0 +1,134 @@
+"""What shall be on a member and what is there already, found out before anything is done."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.names import OWNER_LABEL
+from unwind.api.resources import NAMESPACES
+from unwind.api.unwind import EntryState
+from unwind.concurrency import side_by_side
+from unwind.deploy import owner_marks, placements
+from unwind.deploy.placements import Placed, key_of
+from unwind.deploy.reports import Outcome, Result
+from unwind.kube import decoding
+from unwind.kube.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from unwind.api.resources import Resource
+    from unwind.api.unwind import Entry
+    from unwind.deploy.manifests import Source
+    from unwind.deploy.owner_marks import Seen
+    from unwind.deploy.placements import Placement
+    from unwind.members.member import Member
+
+_AT_ONCE = 32
+# From so many on, one list of all that is ours costs less than to look at each.
+_MANY = 4
+_LASTING = {"create", "get", "delete"}
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """All that shall be there."""
+
+    objects: dict[str, Placed]
+    failed: list[Result]
+    """What cannot be."""
+    faults: tuple[str, ...]
+    whole: bool
+
+
+async def wanted(
+    member: Member, sources: list[Source], entries: Mapping[str, Entry], *, home: str, within: str = ""
+) -> Wanted:
+    """The objects that the sources make on this member, with the namespaces that they need.
+
+    `home`: Unwind's own namespace. On the management cluster, profiles put nothing into it.
+    """
+    reserved = home if member.ref.kind == NAMESPACES.kind else ""
+    placement = await _placement(member, sources, within, reserved)
+    needed = {one.ref.namespace for one in placement.objects.values()} - {""}
+    foreign: set[str] = set()
+
+    async def look(name: str) -> None:
+        # Those that are in the inventory are ours: if nobody named them, they would be taken away.
+        if key_of("", NAMESPACES.kind, "", name) in entries:
+            return
+        # That one is not there has to be true now: it is made then.
+        if await member.resolver.namespace(name) is None and not await _exists(member, name):
+            return
+        foreign.add(name)
+
+    await side_by_side((look(name) for name in sorted(needed)), limit=_AT_ONCE)
+    implied = {} if within else placements.implied(placement, foreign)
+    failed = [
+        Result(object=one.ref, outcome=Outcome.FAILED, source=str(one.source), message=one.why)
+        for one in placement.misplaced
+    ]
+    faults = tuple(fault for source in sources for fault in source.faults)
+    return Wanted(placement.objects | implied, failed, faults, whole=not faults and not failed)
+
+
+async def _exists(member: Member, namespace: str) -> bool:
+    try:
+        await member.client.get(NAMESPACES, namespace)
+    except NotFoundError:
+        return False
+    return True
+
+
+async def there(member: Member, objects: Iterable[Placed], entries: Mapping[str, Entry], owner: str) -> dict[str, Seen]:
+    """Those that were put there before and still are, by key. One that is missing here may be there all the same."""
+    confirmed = [one for one in objects if (it := entries.get(one.key)) and it.state == EntryState.CONFIRMED]
+    by_resource: dict[Resource, list[Placed]] = {}
+    for one in confirmed:
+        by_resource.setdefault(one.resource, []).append(one)
+    found: dict[str, Seen] = {}
+
+    async def look(one: Placed) -> None:
+        try:
+            live = await member.client.get(one.resource, one.ref.name, namespace=one.ref.namespace or None)
+        except NotFoundError:
+            return
+        found[one.key] = owner_marks.seen(live["metadata"])
+
+    many = [resource for resource, some in by_resource.items() if len(some) >= _MANY]
+    await side_by_side((_listed(member, resource, owner, found) for resource in many), limit=_AT_ONCE)
+    # Of those that the list did not show, somebody may have taken off the label.
+    left = [one for one in confirmed if one.key not in found]
+    await side_by_side((look(one) for one in left), limit=_AT_ONCE)
+    return found
+
+
+async def _listed(member: Member, resource: Resource, owner: str, found: dict[str, Seen]) -> None:
+    view = decoding.metadata(resource)
+    pages = member.client.pages(resource, labels=f"{OWNER_LABEL}={owner}", accept=view.accept_list)
+    async with aclosing(pages):
+        async for page in pages:
+            for item in page.items or ():
+                it = msgspec.json.decode(item, type=_Partial).metadata
+                key = key_of(resource.group, resource.kind, it.get("namespace") or "", it["name"])
+                found[key] = owner_marks.seen(it)
+
+
+class _Partial(msgspec.Struct):
+    metadata: dict[str, Any]
+
+
+async def _placement(member: Member, sources: list[Source], within: str, reserved: str) -> Placement:
+    placement = await _placed(member, sources, within, reserved, anew=False)
+    if any(one.unserved for one in placement.misplaced):
+        # What is served may have changed since it was last asked.
+        placement = await _placed(member, sources, within, reserved, anew=True)
+    return placement
+
+
+async def _placed(member: Member, sources: list[Source], within: str, reserved: str, *, anew: bool) -> Placement:
+    # What can only be asked, such as a SubjectAccessReview, is never there afterwards.
+    served = [one.resource for one in await member.discovery.kinds(anew=anew) if one.verbs >= _LASTING]
+    return placements.place(sources, served, within=within, reserved=reserved)

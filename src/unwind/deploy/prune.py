@@ -1,0 +1,119 @@
+"""What has dropped out of a profile goes: by the same engine that removes all of it in the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.api.annotation_values import retained
+from unwind.api.names import Reason
+from unwind.api.resources import STATEFUL_SETS
+from unwind.api.unwind import EntryState
+from unwind.clock import SYSTEM
+from unwind.deploy.reports import Outcome, Result
+from unwind.inventory.writer import MANIFEST_SOURCES, Change, Records
+from unwind.removal import volume_claims
+from unwind.removal.removal import Removal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from unwind.api.annotation_values import VolumePolicy
+    from unwind.api.fields import Unknown
+    from unwind.api.unwind import Entry
+    from unwind.clock import Clock
+    from unwind.deleters.registration import External, Registration
+    from unwind.deleters.registry import Plugin
+    from unwind.deploy.owner_marks import Owner
+    from unwind.deploy.reports import Report
+    from unwind.inventory.inventories import Inventories
+    from unwind.members.member import Member
+
+
+def dropped(entries: Mapping[str, Entry], wanted: Collection[str]) -> dict[str, Entry]:
+    """The entries of manifests that are no longer wanted (pure)."""
+    sets = {
+        entry.object.name for key, entry in entries.items() if key in wanted and entry.object.kind == STATEFUL_SETS.kind
+    }
+
+    def concerns(key: str, entry: Entry) -> bool:
+        if entry.source.startswith(volume_claims.SOURCE):
+            # The claims of a StatefulSet that went, over whose removal we died. Those that are kept stay in the ledger.
+            return not entry.kept and entry.source.removeprefix(volume_claims.SOURCE) not in sets
+        return entry.source.startswith(MANIFEST_SOURCES) and key not in wanted
+
+    return {key: entry for key, entry in entries.items() if concerns(key, entry)}
+
+
+async def prune(
+    member: Member,
+    inventories: Inventories,
+    owner: Owner,
+    report: Report,
+    *,
+    deleters: Iterable[Registration | External],
+    plugins: Iterable[Plugin] = (),
+    take_along: bool = False,
+    volumes: Callable[[], VolumePolicy | Unknown] = retained,
+    going: Callable[[], Collection[str]] = frozenset,
+    started: Callable[[Removal], None] = lambda _: None,
+    changed: Callable[[], None] = lambda: None,
+    troubled: Callable[[Exception], None] = lambda _: None,
+    clock: Clock = SYSTEM,
+) -> list[Result]:
+    """Remove what the deployment that `report` is of no longer wants; return when it is seen absent, or knowingly left.
+
+    Nothing goes while it is not known what is wanted, because a source is missing or broken. `started` is given the
+    removal, whose progress says what is waited for. Raises SealedError if the owner is being removed, TransientError if
+    `volumes` is unknown.
+    """
+    if not report.whole or report.dry_run:
+        return []
+    records = Records(inventories, owner.object, member)
+    await records.load()
+    doomed = dropped(records.entries, report.wanted)
+    if not doomed:
+        return []
+    policy = volume_claims.known(
+        volumes()
+    )  # raised here, and not waited for: the caller reads it again when it retries
+    removal = Removal(
+        member,
+        inventories,
+        records.chunks,
+        deleters=deleters,
+        plugins=plugins,
+        only=frozenset(doomed),
+        take_along=take_along,
+        volumes=lambda: policy,
+        going=going,
+        changed=changed,
+        troubled=troubled,
+        clock=clock,
+    )
+    started(removal)
+    await removal.run()
+    await records.load()
+    results = [_result(entry) for key, entry in records.entries.items() if key in doomed]
+    changes: dict[str, Change | None] = {key: None for key, entry in records.entries.items() if _ended(entry)}
+    for key in doomed:
+        # What was kept is ours all the same, and is tried again: somebody's things in a namespace may go. What is left
+        # in the end is for the cluster's own removal to say.
+        changes.setdefault(key, {"ledger": None, "kept": None})
+    await records.change(changes)
+    return results
+
+
+def _ended(entry: Entry) -> bool:
+    """Whether nothing of ours is there any more: it is gone, was released, or belongs to another profile by now."""
+    released = entry.ledger is not None and entry.ledger.reason == Reason.NOT_OURS
+    return entry.state == EntryState.REMOVED or released
+
+
+def _result(entry: Entry) -> Result:
+    left = entry.ledger is not None
+    return Result(
+        object=entry.object,
+        outcome=Outcome.LEFT if left else Outcome.REMOVED,
+        source=entry.source,
+        message=entry.ledger.message if entry.ledger else "",
+    )

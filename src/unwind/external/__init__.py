@@ -1,0 +1,1 @@
+"""Objects that stand for something outside the cluster."""

@@ -1,0 +1,1 @@
+"""Azure Resource Manager behind the kinds of Azure Service Operator."""

@@ -1,0 +1,42 @@
+"""The entry point of the Azure plugin: its end of the chain, and the deleters of its kinds."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from unwind.deleters.registration import External, Kinds
+from unwind.errors import UnwindError
+
+try:
+    from unwind.external.azure.arm import connected
+    from unwind.external.azure.deleters import azure_operator_away, cancel_subscription, product_with_subscriptions
+    from unwind.external.azure.end import ArmEnd
+    from unwind.external.azure.vaults import purge_vault
+except ImportError as error:
+    # They are installed (otherwise the entry point is skipped) and broken, so the kinds are held.
+    what = f"cannot import Azure's libraries: {error}"
+    raise UnwindError(what, remedy="pip install 'kube-unwind[azure]'") from error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.deleters.context import End
+    from unwind.kube.client import Client
+
+__all__ = ["AZURE", "azure_operator_away", "cancel_subscription", "product_with_subscriptions", "purge_vault"]
+
+
+@asynccontextmanager
+async def opened(_: Client) -> AsyncIterator[End]:
+    """Azure Resource Manager, with the identity in the AZURE_* variables."""
+    async with connected() as arm:
+        yield ArmEnd(arm)
+
+
+AZURE = External(
+    name="azure",
+    kinds=(Kinds("*.azure.com/*", "*"),),
+    open=opened,
+    about="Delete the Azure resource of an object of Azure Service Operator.",
+)

@@ -1,0 +1,269 @@
+"""Entering the chain of an object that stands for something outside."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING
+
+from unwind import logs
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.names import Reason
+from unwind.api.resources import NAMESPACES
+from unwind.api.unwind import INVENTORIES, Inventory, InventorySpec, MemberRef
+from unwind.deleters.attempt import Failed, attempt, enter
+from unwind.deleters.builtin import keep_by_policy
+from unwind.deleters.context import DeleteContext
+from unwind.deleters.deletion import happened
+from unwind.deleters.memo import on_object
+from unwind.deleters.outcomes import Pace, Severity, TransientError
+from unwind.deleters.references import Resolver
+from unwind.errors import UnwindError
+from unwind.inventory import ledger
+from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
+from unwind.plugins import Cancellation, described
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from unwind.api.annotation_values import DeletePolicy
+    from unwind.api.resources import Resource
+    from unwind.clock import Clock
+    from unwind.deleters.attempt import Waiting
+    from unwind.deleters.context import DeleteFunc, End
+    from unwind.deleters.outcomes import Event, Gone, Kept, Outcome
+    from unwind.deleters.registration import External
+    from unwind.deleters.registry import Registry
+    from unwind.external.objects import Target
+    from unwind.kube.client import Client, Object
+    from unwind.kube.discovery import Discovery
+    from unwind.kube.watches import Watches
+
+
+# The ledger of what was kept when its object went, as Inventories in Unwind's own namespace.
+
+
+def name_of(ref: ObjectRef) -> str:
+    """What an object's ledger is called: the same at every try, and never that of another object."""
+    return f"kept-{ref.uid}"
+
+
+def inventory(
+    ref: ObjectRef, outcome: Kept, *, resource: Resource, namespace: str, cluster: str, at: datetime
+) -> Inventory:
+    """The ledger of one object that was kept (pure).
+
+    It has no owner to go with and no finalizer: it is there to outlast the object.
+    """
+    line = ledger.kept(ref, outcome, at=at)
+    # What stands for the cluster that we are on ourselves: there is no Cluster object of it.
+    here = ObjectRef(version=NAMESPACES.version, kind=NAMESPACES.kind, name="kube-system", uid=cluster)
+    return Inventory(
+        metadata=ObjectMeta(name=name_of(ref), namespace=namespace),
+        spec=InventorySpec(
+            owner=ref,
+            member=MemberRef(object=here, system_uid=cluster),
+            entries={ref.uid: ledger.entry(line, resource=resource.plural)},
+        ),
+    )
+
+
+async def write(client: Client, wanted: Inventory) -> None:
+    """Have it written down; it may have been, by a try that was cut off."""
+    with suppress(AlreadyExistsError):
+        await client.create(INVENTORIES, manifest(INVENTORIES, wanted))
+
+
+async def withdraw(client: Client, ref: ObjectRef, *, namespace: str) -> None:
+    """Take it back: the object was not kept after all, because somebody changed their mind in the last moment."""
+    with suppress(NotFoundError, ConflictError):
+        found = await client.get(INVENTORIES, name_of(ref), namespace=namespace)
+        uid = found["metadata"]["uid"]
+        await client.delete(INVENTORIES, name_of(ref), uid=uid, namespace=namespace)
+
+
+# A deleter that waits for something leaves the chain with Again; one that stays inside for so long hangs.
+_WITHIN = 600.0
+
+
+class Chains:
+    """Enters chains with all that deleters are given."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        watches: Watches,
+        ends: Ends,
+        *,
+        discovery: Discovery,
+        namespace: str,
+        policy: DeletePolicy | None,
+        clock: Clock,
+    ) -> None:
+        """`namespace`: where the ledger is."""
+        self._registry = registry
+        self._watches = watches
+        self._client = watches.client
+        self._ends = ends
+        self._discovery = discovery
+        self._namespace = namespace
+        self._policy = policy
+        self._clock = clock
+
+    async def read(self, resource: Resource, ref: ObjectRef) -> Object | None:
+        """The object as it is now; None if its name is free, or belongs to another."""
+        try:
+            obj = await self._client.get(resource, ref.name, namespace=ref.namespace or None)
+        except NotFoundError:
+            return None
+        return obj if obj["metadata"]["uid"] == ref.uid else None
+
+    async def enter(
+        self, resource: Resource, end: External | Failed, ref: ObjectRef, obj: Object
+    ) -> Gone | Kept | Waiting | Failed:
+        """Go through the object's chain once, and tell what came of it."""
+        return end if isinstance(end, Failed) else await attempt(self._go(resource, end, ref, obj))
+
+    async def note(self, resource: Resource, ref: ObjectRef, outcome: Kept) -> Kept | Failed:
+        """Write into the ledger that it is kept; only then may the object go."""
+        wanted = inventory(
+            ref,
+            outcome,
+            resource=resource,
+            namespace=self._namespace,
+            cluster=self._watches.cluster,
+            at=self._clock.now(),
+        )
+        try:
+            await write(self._client, wanted)
+        except (ApiError, UnreachableError) as error:
+            told = f"{ref} is kept, and that cannot be written into the ledger: {error}"
+            return Failed(told, Reason.FAILED, Severity.WARNING, Pace.FAST, error=error)
+        return outcome
+
+    async def unnote(self, ref: ObjectRef) -> None:
+        """Take that back: it is gone after all."""
+        await withdraw(self._client, ref, namespace=self._namespace)
+
+    async def _go(self, resource: Resource, external: External, ref: ObjectRef, obj: Object) -> Outcome:
+        try:
+            end = await self._ends.get(external)
+        except TransientError as error:
+            return await keep_by_policy(self._context(resource, ref, obj), obj, _refusal(error))
+        ctx = self._context(resource, ref, obj, *end.clients)
+        limit = asyncio.timeout(_WITHIN)
+        try:
+            async with limit:
+                return await enter(self._registry, end, ctx, obj)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TransientError(
+                f"the deleters of {ref} did not come back within {_WITHIN:.0f} s", pace=Pace.SLOW
+            ) from None
+
+    def _context(self, resource: Resource, ref: ObjectRef, obj: Object, *clients: object) -> DeleteContext:
+        return DeleteContext(
+            resource=resource,
+            ref=ref,
+            memo=on_object(self._client, resource, obj),
+            resolver=Resolver(self._client, discovery=self._discovery),
+            watches=self._watches,
+            clients=(self._client, *clients),
+            clock=self._clock,
+            policy=self._policy,
+            cluster=self._watches.cluster,
+        )
+
+
+def _refusal(error: TransientError) -> DeleteFunc[Object]:
+    """The rest of a chain whose end cannot be reached. What is to be kept needs no end: whoever has lost the
+    credentials for good can still let the object go."""
+
+    async def refuse(ctx: DeleteContext, obj: Object) -> Outcome:
+        raise error
+
+    return refuse
+
+
+# The ends that are open: what is outside the cluster is reached through them.
+
+log = logs.get(__name__)
+
+# Credentials are looked for in several places, some of which answer slowly or never.
+_OPENED_WITHIN = 60.0
+
+
+class Ends:
+    """Opens each end when it is first needed, and keeps it open."""
+
+    def __init__(self, client: Client, tasks: asyncio.TaskGroup) -> None:
+        """The ends are closed when the task group is done with."""
+        self._client = client
+        self._tasks = tasks
+        self._open: dict[External, asyncio.Future[End]] = {}
+
+    async def get(self, external: External) -> End:
+        """The end, open. Raises if it cannot be opened; the next who asks tries again."""
+        if external not in self._open:
+            opened: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+            self._open[external] = opened
+            # In a task of its own: what was entered in one task must not be left in another, and whoever asked first
+            # may be cancelled.
+            self._tasks.create_task(self._keep(external, opened))
+        # Several may wait for it, and one of them that is cancelled must not cancel it for all.
+        return await asyncio.shield(self._open[external])
+
+    async def _keep(self, external: External, opened: asyncio.Future[End]) -> None:
+        cancellation = Cancellation()
+        try:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(_OPENED_WITHIN):
+                    end = await stack.enter_async_context(external.open(self._client))
+                opened.set_result(end)
+                await asyncio.Event().wait()
+        except BaseException as error:  # noqa: BLE001 - an end of another package may raise anything
+            cancellation.check(error)
+            self._open.pop(external, None)
+            why = described(error)
+            if opened.done():
+                log.warning("an end broke, it is opened again when it is needed", end=external.name, why=why)
+                return
+            remedy = "" if isinstance(error, UnwindError) else "the log of the manager may say more"
+            opened.set_exception(TransientError(f"{external.name} cannot be reached: {why}", remedy=remedy))
+            # Whoever waited for it may have been cancelled meanwhile.
+            opened.exception()
+        finally:
+            opened.cancel()
+
+
+# Waiting for what a chain left off with: `raise Again(…, until=…)`.
+
+
+class Waits:
+    """One wait for each object, given up when its chain is entered again or it is gone."""
+
+    def __init__(self, tasks: asyncio.TaskGroup, again: Callable[[Target], None], clock: Clock) -> None:
+        """`again` is told of an object whose wait is over."""
+        self._tasks = tasks
+        self._clock = clock
+        self._again = again
+        self._waiting: dict[Target, tuple[Waiting, asyncio.Task[None]]] = {}
+
+    def begin(self, target: Target, waiting: Waiting) -> None:
+        """Wait for the event, if there is one."""
+        self.give_up(target)
+        if waiting.until is not None:
+            self._waiting[target] = (waiting, self._tasks.create_task(self._wait(target, waiting.until)))
+
+    def give_up(self, target: Target) -> None:
+        """Wait no longer for what an object waited for."""
+        if found := self._waiting.pop(target, None):
+            waiting, task = found
+            task.cancel()
+            waiting.close()
+
+    async def _wait(self, target: Target, event: Event) -> None:
+        await happened(event, self._clock)
+        self._again(target)

@@ -1,0 +1,378 @@
+"""The controller of resources that stand for something outside the cluster: that goes before they do.
+
+Our finalizer is on them before anything else happens, and comes off only when what they stand for was seen to be absent
+or is knowingly kept. In between, the object's chain is entered as often as it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from unwind import logs
+from unwind.api.meta import ref_of
+from unwind.api.names import Reason
+from unwind.api.resources import NAMESPACES
+from unwind.clock import SYSTEM
+from unwind.components import Share
+from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.deletion import delay
+from unwind.deleters.outcomes import Gone, Kept, Pace, Severity
+from unwind.deleters.registry import Registry, installed, skipped
+from unwind.external import objects
+from unwind.external.chains import Chains, Ends, Waits
+from unwind.external.informers import Following
+from unwind.external.metrics import Measures
+from unwind.external.objects import Act, Target, act, matters
+from unwind.jitter import CHANCE
+from unwind.kube import decoding
+from unwind.kube.absence import may_be_newer
+from unwind.kube.decoding import Key
+from unwind.kube.errors import ApiError, UnreachableError
+from unwind.kube.fencing import Fences
+from unwind.kube.informers import Informer
+from unwind.kube.updates import revise
+from unwind.kube.watches import Watches
+from unwind.kube.workqueue import Backoff, Queue
+
+if TYPE_CHECKING:
+    from unwind.api.annotation_values import DeletePolicy
+    from unwind.api.meta import ObjectMeta
+    from unwind.api.resources import Resource
+    from unwind.clock import Clock
+    from unwind.components import Surroundings
+    from unwind.deleters.registry import Plugin
+    from unwind.external.informers import Followed
+    from unwind.external.objects import Seen
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client, Object
+    from unwind.kube.decoding import Metadata
+    from unwind.kube.events import Recorder
+    from unwind.kube.fencing import Owner
+    from unwind.kube.metrics import Metrics
+
+log = logs.get(__name__)
+
+# What an end does is mostly waiting; a kind whose end hangs delays no other kind.
+_SIDE_BY_SIDE = 16
+_RETRY = Backoff(first=0.2, limit=30.0)
+
+
+def contribute(surroundings: Surroundings) -> Share:
+    """What `unwind run` starts."""
+    controller = ExternalResources(
+        surroundings.client,
+        Registry(BUILTIN, plugins=installed(), broken=_tell_broken),
+        namespace=surroundings.namespace,
+        owner=surroundings.shards,
+        recorder=surroundings.recorder,
+        measures=Measures(surroundings.registry),
+        metrics=surroundings.metrics,
+        policy=surroundings.policy,
+    )
+    return Share(controllers=(controller,))
+
+
+def _tell_broken(plugin: Plugin) -> None:
+    log.error("a plugin does not load, its kinds are held", plugin=plugin.name, source=plugin.source, why=plugin.error)
+
+
+def _tell_blind(error: Exception) -> None:
+    log.warning("namespaces cannot be followed, so their policies are noticed late", why=str(error))
+
+
+class _Deletion:
+    """What this process knows of one deletion. None of it is needed after a restart."""
+
+    def __init__(self, uid: str) -> None:
+        self.uid = uid
+        self.failures = 0
+        self.noted = False
+        """Whether it is in the ledger."""
+        self.attentive: str | None = None
+        """If it waits for any change of the object, and not only for one that matters: one after this version."""
+
+
+class ExternalResources:
+    """Looks after all objects whose kind has an external end."""
+
+    name = "external"
+
+    def __init__(
+        self,
+        client: Client,
+        registry: Registry,
+        *,
+        namespace: str,
+        owner: Owner,
+        recorder: Recorder,
+        measures: Measures,
+        metrics: Metrics,
+        policy: DeletePolicy | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`namespace`: Unwind's own. `policy`: what holds where neither an object nor its namespace says anything."""
+        self._client = client
+        self._registry = registry
+        self._namespace = namespace
+        self._owner = owner
+        self._measures = measures
+        self._policy = policy
+        self._clock = clock
+        self._chance = CHANCE
+        self._following = Following(
+            client,
+            registry,
+            changed=self._changed,
+            left=self._left,
+            recorder=recorder,
+            metrics=metrics,
+            clock=clock,
+        )
+        self._namespaces: Informer[Metadata] = Informer(
+            client, decoding.metadata(NAMESPACES), clock=clock, troubled=_tell_blind
+        )
+        self._deletions: dict[Target, _Deletion] = {}
+        self._counts: Counter[Resource] = Counter()
+        self._queue: Queue[Target] = Queue(
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, self._shard)),
+            group=lambda target: target.resource,
+            per_group=_SIDE_BY_SIDE,
+            clock=clock,
+            failed=self._failed,
+        )
+        metrics.queue(self.name, self._queue)
+        self._namespaces.subscribe(self._namespace_changed)
+        owner.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._following.ready
+
+    async def run(self) -> None:
+        """Look after them, until cancelled."""
+        for name, why in skipped().items():
+            log.info("plugin skipped", plugin=name, why=why)
+        cluster = await self._cluster()
+        async with (
+            Watches(self._client, cluster=cluster, clock=self._clock) as watches,
+            asyncio.TaskGroup() as tasks,
+        ):
+            self._waits = Waits(tasks, self._queue.add, self._clock)
+            self._chains = Chains(
+                self._registry,
+                watches,
+                Ends(self._client, tasks),
+                discovery=self._following.discovery,
+                namespace=self._namespace,
+                policy=self._policy,
+                clock=self._clock,
+            )
+            for one in (self._queue, self._namespaces, self._following):
+                tasks.create_task(one.run())
+
+    async def _cluster(self) -> str:
+        failures = 0
+        while True:
+            try:
+                return await self._client.cluster_uid()
+            except (ApiError, UnreachableError) as error:
+                failures += 1
+                log.warning("it is not known which cluster this is", why=str(error))
+                await self._clock.sleep(_RETRY.after(failures, self._chance))
+
+    # What happens
+
+    def _changed(self, resource: Resource, change: Change[Seen]) -> None:
+        target = Target(resource, change.key)
+        deletion = self._deletions.get(target)
+        old, new = change.old, change.new
+        if new is None or act(new.metadata) is Act.NOTHING:
+            if deletion:
+                self._queue.add(target)
+        elif (
+            old is None
+            or matters(old.metadata) != matters(new.metadata)
+            or (deletion and _newer(new.metadata, deletion.attentive))
+        ):
+            self._queue.add(target)
+
+    def _namespace_changed(self, change: Change[Metadata]) -> None:
+        """The policy of a namespace may have been put right: what is held because of it need not wait."""
+        old, new = change.old, change.new
+        if old is None or new is None or old.annotations == new.annotations:
+            return
+        for resource, kind in self._following.kinds.items():
+            for seen in kind.informer.cache.by("namespace", change.key.name):
+                if act(seen.metadata) is Act.DELETE:
+                    self._queue.add(_target(resource, seen.metadata))
+
+    def _look_at_all(self) -> None:
+        """What is ours has changed: take up what is new, let go of what is not ours any more."""
+        for resource, kind in self._following.kinds.items():
+            for seen in kind.informer.cache:
+                if act(seen.metadata) is not Act.NOTHING:
+                    self._queue.add(_target(resource, seen.metadata))
+
+    def _left(self, resource: Resource) -> None:
+        for target in [target for target in self._deletions if target.resource == resource]:
+            self._forget(target)
+        self._measures.forget(resource)
+
+    def _failed(self, target: Target, error: Exception) -> None:
+        expected = isinstance(error, ApiError | UnreachableError)
+        why = str(error) or type(error).__name__
+        log.warning("it is tried again", object=str(target), why=why, exc_info=None if expected else error)
+
+    # What is done
+
+    def _shard(self, target: Target) -> str | None:
+        kind = self._following.kinds.get(target.resource)
+        seen = kind.informer.cache.get(target.key) if kind else None
+        return seen.metadata.uid if seen else None
+
+    async def _reconcile(self, target: Target) -> float | None:
+        kind = self._following.kinds.get(target.resource)
+        seen = kind.informer.cache.get(target.key) if kind else None
+        if kind is None or seen is None or not self._owner.owns(seen.metadata.uid):
+            self._forget(target)
+            return None
+        todo = act(seen.metadata)
+        if todo is Act.DELETE:
+            return await self._delete(kind, target, seen.metadata)
+        self._forget(target)
+        if todo is Act.CLAIM and not isinstance(kind.end, Failed):
+            await self._claim(kind, seen.metadata)
+        return None
+
+    async def _claim(self, kind: Followed, metadata: ObjectMeta) -> None:
+        # The cache will do: if it is behind, the patch is refused, and made again of what is there.
+        read: Object = {
+            "name": metadata.name,
+            "uid": metadata.uid,
+            "resourceVersion": metadata.resource_version,
+            "finalizers": list(metadata.finalizers),
+        }
+        if metadata.namespace:
+            read["namespace"] = metadata.namespace
+        if await revise(self._client, kind.resource, {"metadata": read}, objects.claimed):
+            kind.reports.claimed(ref_of(kind.resource, metadata))
+
+    async def _delete(self, kind: Followed, target: Target, metadata: ObjectMeta) -> float | None:
+        """Enter the object's chain, and do what came of it; returns after how many seconds to do so again."""
+        self._waits.give_up(target)
+        ref = ref_of(kind.resource, metadata)
+        # Not from a cache (docs/architecture.md, Fresh reads open gates).
+        obj = await self._chains.read(kind.resource, ref)
+        if obj is None or act(objects.metadata_of(obj)) is not Act.DELETE:
+            self._forget(target)
+            return None
+        deletion = self._begin(kind, target, metadata)
+        result = await self._chains.enter(kind.resource, kind.end, ref, obj)
+        if isinstance(result, Kept) and self._owner.owns(ref.uid):
+            result = await self._chains.note(kind.resource, ref, result)
+            deletion.noted = deletion.noted or isinstance(result, Kept)
+        if not self._owner.owns(ref.uid):
+            # Whoever owns it now comes to the same end.
+            _close(result)
+            self._forget(target)
+            return None
+        if isinstance(result, Gone | Kept):
+            try:
+                return await self._end(kind, target, deletion, obj, result)
+            except (ApiError, UnreachableError) as error:
+                told = f"{ref} is done with, and cannot be let go: {error}"
+                result = Failed(told, Reason.FAILED, Severity.WARNING, Pace.SLOW, error=error)
+        try:
+            version = await kind.reports.unfinished(ref, obj, result)
+        except BaseException:
+            _close(result)
+            raise
+        if isinstance(result, Failed):
+            return self._later(target, deletion, result)
+        deletion.failures = 0
+        self._waits.begin(target, result)
+        if result.after is None and result.until is None:
+            deletion.attentive = version
+            # The watch may have told of a change while the chain did not know yet that it would wait for one.
+            seen = kind.informer.cache.get(target.key)
+            return 0.0 if seen and _newer(seen.metadata, version) else None
+        return result.after
+
+    def _later(self, target: Target, deletion: _Deletion, result: Failed) -> float:
+        deletion.failures += 1
+        again = delay(result, deletion.failures, self._chance)
+        # An exception that nobody foresaw is named by its type, and where it came from is of interest.
+        bug = result.error if result.reason == type(result.error).__name__ else None
+        log.warning(
+            "a deletion failed",
+            object=str(target),
+            uid=deletion.uid,
+            reason=str(result.reason),
+            why=result.message,
+            again=round(again),
+            exc_info=bug,
+        )
+        return again
+
+    async def _end(
+        self, kind: Followed, target: Target, deletion: _Deletion, obj: Object, outcome: Gone | Kept
+    ) -> float | None:
+        """Take our finalizer off."""
+        read = objects.metadata_of(obj)
+        ref = ref_of(kind.resource, read)
+
+        def release(now: Object) -> Object | None:
+            if isinstance(outcome, Kept) and matters(objects.metadata_of(now)) != matters(read):
+                return None  # what was decided by has changed meanwhile, and nothing is lost yet: decide again
+            return objects.released(now)
+
+        if isinstance(outcome, Gone) and deletion.noted:
+            await self._chains.unnote(ref)
+        written = await revise(self._client, kind.resource, obj, release)
+        if written is None:
+            return 0.0 if isinstance(outcome, Kept) else None
+        now = self._clock.now()
+        began = read.deletion_timestamp or now
+        self._measures.ended(kind.resource, outcome, seconds=(now - began).total_seconds())
+        kind.reports.ended(ref, outcome)
+        log.info("a deletion ended", object=str(target), uid=ref.uid, end=type(outcome).__name__)
+        self._forget(target)
+        await kind.reports.left_to_others(ref, written)
+        return None
+
+    def _begin(self, kind: Followed, target: Target, metadata: ObjectMeta) -> _Deletion:
+        deletion = self._deletions.get(target)
+        if deletion is None or deletion.uid != metadata.uid:
+            self._forget(target)
+            deletion = self._deletions[target] = _Deletion(metadata.uid)
+            self._count(target.resource, 1)
+            kind.reports.started(ref_of(kind.resource, metadata))
+        deletion.attentive = None
+        return deletion
+
+    def _forget(self, target: Target) -> None:
+        self._waits.give_up(target)
+        if deletion := self._deletions.pop(target, None):
+            self._count(target.resource, -1)
+            if kind := self._following.kinds.get(target.resource):
+                kind.reports.forget(deletion.uid)
+
+    def _count(self, resource: Resource, more: int) -> None:
+        self._counts[resource] += more
+        self._measures.waiting(resource, self._counts[resource])
+
+
+def _target(resource: Resource, metadata: ObjectMeta) -> Target:
+    return Target(resource, Key(metadata.namespace, metadata.name))
+
+
+def _newer(metadata: ObjectMeta, version: str | None) -> bool:
+    return version is not None and may_be_newer(metadata.resource_version, than=version)
+
+
+def _close(result: Gone | Kept | Waiting | Failed) -> None:
+    if isinstance(result, Waiting):
+        result.close()

@@ -1,0 +1,236 @@
+"""Following every kind that has an external end, as CRDs come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind import logs
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from unwind.deleters.attempt import Failed
+from unwind.deleters.deletion import pause
+from unwind.deleters.outcomes import PermanentError
+from unwind.deleters.registration import External
+from unwind.external import objects
+from unwind.external.reports import Reports
+from unwind.jitter import CHANCE
+from unwind.kube import decoding
+from unwind.kube.discovery import Discovery
+from unwind.kube.errors import ApiError, UnreachableError
+from unwind.kube.informers import Informer
+from unwind.kube.workqueue import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from unwind.clock import Clock
+    from unwind.deleters.registry import Registry
+    from unwind.external.objects import Seen
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+    from unwind.kube.decoding import Metadata
+    from unwind.kube.discovery import Kind
+    from unwind.kube.events import Recorder
+    from unwind.kube.metrics import Metrics
+
+
+# Which of the kinds that a server serves have an external end, each in one version.
+
+# Not patch, although finalizers are patched: of a CRD that is being deleted the server no longer says that it takes
+# patches, and takes them. That is just when its objects wait for us.
+_NEEDED = frozenset(["get", "list", "watch"])
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A kind that is looked after."""
+
+    resource: Resource
+    end: External | Failed
+    """How what its objects stand for is reached; or why nobody knows: then they are held."""
+
+
+def candidates(served: Iterable[Kind], *, removed: Collection[str] = ()) -> dict[tuple[str, str], list[Resource]]:
+    """The versions of each kind that can be looked after, the server's favourite first.
+
+    `removed`: CRDs (`plural.group`) that are gone, of which the server has not taken notice everywhere.
+    """
+    kinds: dict[tuple[str, str], list[Resource]] = {}
+    for one in served:
+        resource = one.resource
+        if one.verbs >= _NEEDED and crd_name(resource) not in removed:
+            kinds.setdefault((resource.group, resource.kind), []).append(resource)
+    return kinds
+
+
+async def survey(
+    registry: Registry, served: Iterable[Kind], *, defined: Collection[str], removed: Collection[str] = ()
+) -> list[Found]:
+    """The kinds with an external end, and those of which it cannot be said; `defined`: the CRDs that there are."""
+    found = []
+    for versions in candidates(served, removed=removed).values():
+        ends = [Found(resource, end) for resource in versions if (end := await _end(registry, resource)) is not None]
+        # An end may be for one of several versions only: then the objects are read in that one.
+        chosen = next((one for one in ends if isinstance(one.end, External)), ends[0] if ends else None)
+        # A plugin that does not even say which kinds it is for holds all of them; of those that the API server itself
+        # brings along, none ever got our finalizer.
+        if chosen and (isinstance(chosen.end, External) or crd_name(chosen.resource) in defined):
+            found.append(chosen)
+    return found
+
+
+def unserved(defined: Iterable[str], served: Iterable[Kind]) -> set[str]:
+    """The CRDs whose kinds the server does not serve, or not yet."""
+    return set(defined) - {crd_name(one.resource) for one in served}
+
+
+def crd_name(resource: Resource) -> str:
+    return f"{resource.plural}.{resource.group}"
+
+
+async def _end(registry: Registry, resource: Resource) -> External | Failed | None:
+    try:
+        return await registry.external(resource)
+    except PermanentError as error:
+        return Failed(str(error), error.reason, error.severity, error.pace, error.retry_after)
+
+
+log = logs.get(__name__)
+
+# A CRD is there a moment before its kind is served everywhere.
+_RETRY = Backoff(first=0.1, limit=30.0)
+# One that is not served after so many looks was not accepted; if it is one day, that is an event.
+_LOOKS = 12
+
+
+class Followed:
+    """A kind that is followed."""
+
+    def __init__(self, found: Found, informer: Informer[Seen], reports: Reports, task: asyncio.Task[None]) -> None:
+        self.resource = found.resource
+        self.end = found.end
+        self.informer = informer
+        self.reports = reports
+        self.task = task
+
+
+class Following:
+    """The kinds with an external end, each with a cache of its objects."""
+
+    def __init__(
+        self,
+        client: Client,
+        registry: Registry,
+        *,
+        changed: Callable[[Resource, Change[Seen]], None],
+        left: Callable[[Resource], None],
+        recorder: Recorder,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        """`changed` is told of every object that changes, `left` of a kind that is not served any more."""
+        self._client = client
+        self._registry = registry
+        self._changed = changed
+        self._left = left
+        self._recorder = recorder
+        self._metrics = metrics
+        self._clock = clock
+        self.discovery = Discovery(client)
+        self.kinds: dict[Resource, Followed] = {}
+        self._troubles: dict[Resource, str] = {}
+        """Why kinds cannot be followed, such as that nobody gave us the right to."""
+        self._crds: Informer[Metadata] = Informer(
+            client,
+            decoding.metadata(CUSTOM_RESOURCE_DEFINITIONS),
+            clock=clock,
+            troubled=partial(self._troubled, CUSTOM_RESOURCE_DEFINITIONS),
+        )
+        self._removed: set[str] = set()
+        """CRDs that are gone, and whose kinds the server may still name."""
+        self._wake = asyncio.Event()
+        self._surveyed = False
+        self._chance = CHANCE
+        self._crds.subscribe(self._crd_changed)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it knows the kinds, and what there is of each. One that may not be read holds nobody else up."""
+        return self._surveyed and all(
+            kind.informer.synced or resource in self._troubles for resource, kind in self.kinds.items()
+        )
+
+    async def run(self) -> None:
+        """Follow them until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._crds.run())
+            await self._crds.until_synced()
+            looks = 0
+            while True:
+                self._wake.clear()
+                try:
+                    again = bool(await self._survey(tasks)) and looks < _LOOKS
+                except (ApiError, UnreachableError, msgspec.MsgspecError) as error:
+                    log.warning("the kinds of the API server cannot be read", why=str(error))
+                    again = True
+                looks = looks + 1 if again else 0
+                await pause(self._clock, _RETRY.after(looks, self._chance) if again else None, self._wake)
+
+    async def _survey(self, tasks: asyncio.TaskGroup) -> set[str]:
+        """Look which kinds there are; returns the CRDs that are not served."""
+        served = await self.discovery.kinds(anew=True)
+        silent = await self.discovery.silent()
+        defined = {key.name for key in self._crds.cache.keys()}  # noqa: SIM118 - a cache is no dict
+        surveyed = await survey(self._registry, served, defined=defined, removed=self._removed)
+        found = {one.resource: one for one in surveyed}
+        for resource in list(self.kinds):
+            # Where an aggregated server does not answer, nothing is known of its kinds: they are not given up.
+            if resource not in found and f"{resource.version}.{resource.group}" not in silent:
+                self._leave(resource)
+        for resource, one in found.items():
+            if resource not in self.kinds:
+                self._follow(one, tasks)
+        self._surveyed = True
+        return unserved(defined, served)
+
+    def _follow(self, found: Found, tasks: asyncio.TaskGroup) -> None:
+        resource = found.resource
+        informer = Informer(
+            self._client,
+            objects.view(resource),
+            indexes={"namespace": lambda seen: (seen.metadata.namespace,)},
+            clock=self._clock,
+            troubled=partial(self._troubled, resource),
+        )
+        reports = Reports(self._client, resource, self._recorder, clock=self._clock)
+        self.kinds[resource] = Followed(found, informer, reports, tasks.create_task(informer.run()))
+        informer.subscribe(partial(self._changed, resource))
+        self._metrics.informer(informer)
+        if isinstance(found.end, Failed):
+            log.error("a kind is held", kind=resource.kind, api=resource.api_version, why=found.end.message)
+        else:
+            log.info("a kind is followed", kind=resource.kind, api=resource.api_version, end=found.end.name)
+
+    def _leave(self, resource: Resource) -> None:
+        self.kinds.pop(resource).task.cancel()
+        self._troubles.pop(resource, None)
+        self._left(resource)
+        log.info("a kind is followed no longer", kind=resource.kind, api=resource.api_version)
+
+    def _crd_changed(self, change: Change[Metadata]) -> None:
+        name = change.key.name
+        if change.new is None:
+            self._removed.add(name)
+        else:
+            self._removed.discard(name)
+            for kind in self.kinds.values():
+                if crd_name(kind.resource) == name:
+                    kind.reports.learn_anew()
+        self._wake.set()
+
+    def _troubled(self, resource: Resource, error: Exception) -> None:
+        if self._troubles.get(resource) != str(error):
+            log.warning("a kind cannot be followed", kind=resource.kind, api=resource.api_version, why=str(error))
+        self._troubles[resource] = str(error)

@@ -1,0 +1,53 @@
+"""What is counted of deletions: by kind, of which there are as many as CRDs, and by end."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from prometheus_client import Counter, Gauge, Histogram
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from unwind.api.resources import Resource
+    from unwind.deleters.outcomes import Gone, Kept
+
+_SECONDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3600.0, 10800.0, 86400.0)
+
+
+class Measures:
+    """Counts the deletions of one process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._ends = Counter(
+            "unwind_deletions", "Deletions that came to an end: gone or kept.", ["kind", "end"], registry=registry
+        )
+        self._waiting = Gauge(
+            "unwind_deletions_waiting", "Objects whose deletion is not at its end.", ["kind"], registry=registry
+        )
+        self._seconds = Histogram(
+            "unwind_deletion_seconds",
+            "From an object's deletionTimestamp to the end of its deletion.",
+            ["kind", "end"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+
+    def ended(self, resource: Resource, outcome: Gone | Kept, *, seconds: float) -> None:
+        kind, end = _called(resource), type(outcome).__name__.lower()
+        self._ends.labels(kind, end).inc()
+        # Whole seconds by the clock of the API server against ours: it may come out below nothing.
+        self._seconds.labels(kind, end).observe(max(0.0, seconds))
+
+    def waiting(self, resource: Resource, count: int) -> None:
+        self._waiting.labels(_called(resource)).set(count)
+
+    def forget(self, resource: Resource) -> None:
+        """The kind is not served any more."""
+        with suppress(KeyError):
+            self._waiting.remove(_called(resource))
+
+
+def _called(resource: Resource) -> str:
+    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural

@@ -1,0 +1,208 @@
+"""Conditions in the status of kinds that others defined: one is set, all else stays as it was read (pure)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from unwind import logs
+from unwind.api.names import ConditionType, EventReason, Reason
+from unwind.deleters.attempt import Failed, Waiting
+from unwind.deleters.outcomes import Gone, Kept, Severity
+from unwind.external import objects
+from unwind.kube.errors import ApiError
+from unwind.kube.events import Regarding
+from unwind.kube.updates import revise
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime
+
+    from unwind.api.meta import ObjectRef
+    from unwind.api.resources import Resource
+    from unwind.clock import Clock
+    from unwind.kube.client import Client, Object
+    from unwind.kube.events import Recorder
+
+
+# The bounds of metav1.Condition.
+_WORD = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+_LONGEST_WORD = 1024
+_LONGEST_MESSAGE = 32768
+
+
+class ReadyCondition(msgspec.Struct, frozen=True):
+    """What is said of an object that is not gone yet."""
+
+    reason: str
+    message: str
+    severity: Severity
+
+
+def ready_condition_of(result: Waiting | Failed) -> ReadyCondition:
+    """What is said of an entry into the chain that did not come to the end."""
+    if isinstance(result, Waiting):
+        return ReadyCondition(Reason.DELETING, result.reason, Severity.INFO)
+    # The word comes from whoever wrote the deleter; one that no condition takes must not keep the message out.
+    fits = _WORD.fullmatch(result.reason) and len(result.reason) <= _LONGEST_WORD
+    return ReadyCondition(result.reason if fits else Reason.FAILED, result.message, result.severity)
+
+
+def not_ready(
+    conditions: list[Object], said: ReadyCondition, *, generation: int, now: datetime, without: Collection[str] = ()
+) -> list[Object]:
+    """The conditions with Ready set to False; the very same list where that changes nothing.
+
+    `without`: the fields that the kind's schema does not have.
+    """
+    before = next((one for one in conditions if one.get("type") == ConditionType.READY), None)
+    ours: Object = {
+        "type": ConditionType.READY.value,
+        "status": "False",
+        "severity": said.severity.value,
+        "reason": str(said.reason),
+        "message": said.message[:_LONGEST_MESSAGE],
+        "observedGeneration": generation,
+    }
+    after = (before or {}) | {key: value for key, value in ours.items() if key not in without}
+    # It answers "since when", and a message in other words does not begin anything.
+    if before is None or before.get("status") != "False":
+        after["lastTransitionTime"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if after == before:
+        return conditions
+    if before is None:
+        return [*conditions, after]
+    return [after if one is before else one for one in conditions]
+
+
+def listed(obj: Object) -> list[Object] | None:
+    """An object's conditions; None if what stands there is something else."""
+    status = obj.get("status")
+    found = status.get("conditions") if isinstance(status, dict) else None
+    if found is None:
+        return []
+    fits = isinstance(found, list) and all(isinstance(one, dict) for one in found)
+    return found if fits else None
+
+
+def dropped(obj: Object, wanted: Object) -> set[str] | None:
+    """The fields of a condition that the server did not keep; None if it kept nothing of it."""
+    kept = next((one for one in listed(obj) or () if one.get("type") == wanted["type"]), None)
+    if kept is None or kept.get("message") != wanted["message"]:
+        return None
+    return {key for key in wanted if key not in kept}
+
+
+# What people are told of a deletion: the Ready condition of the object, and Events on it.
+
+log = logs.get(__name__)
+
+
+class Reports:
+    """Tells of the deletions of one kind."""
+
+    def __init__(self, client: Client, resource: Resource, recorder: Recorder, *, clock: Clock) -> None:
+        self._client = client
+        self._resource = resource
+        self._recorder = recorder
+        self._clock = clock
+        self._silent = False
+        """Whether the kind has no conditions: then there are Events only."""
+        self._unknown: set[str] = set()
+        """The fields of conditions that the kind's schema does not have."""
+        self._last: dict[str, ReadyCondition] = {}
+        """What was last said of each object, by uid: an Event tells what is new."""
+
+    def learn_anew(self) -> None:
+        """The kind's schema has changed."""
+        self._silent = False
+        self._unknown.clear()
+
+    def forget(self, uid: str) -> None:
+        self._last.pop(uid, None)
+
+    def claimed(self, ref: ObjectRef) -> None:
+        self._tell(ref, EventReason.FINALIZER_SET, "what it stands for goes before it does", action="Claim")
+
+    def started(self, ref: ObjectRef) -> None:
+        self._tell(ref, EventReason.DELETION_STARTED, "what it stands for is being deleted")
+
+    def ended(self, ref: ObjectRef, outcome: Gone | Kept) -> None:
+        if isinstance(outcome, Gone):
+            self._tell(ref, EventReason.GONE, outcome.why or "what it stands for was seen to be absent")
+        else:
+            why = outcome.message or outcome.reason
+            by = f", as said by {outcome.by}" if outcome.by else ""
+            self._tell(ref, EventReason.KEPT, f"what it stands for is kept: {why}{by}")
+
+    async def unfinished(self, ref: ObjectRef, obj: Object, result: Waiting | Failed) -> str:
+        """Say why the object is still there; returns up to which version of it nobody else has changed anything."""
+        said = ready_condition_of(result)
+        if self._last.get(ref.uid) != said:
+            self._last[ref.uid] = said
+            warning = said.severity is not Severity.INFO
+            self._tell(ref, said.reason, said.message, type="Warning" if warning else "Normal")
+        return await self.condition(obj, said)
+
+    async def left_to_others(self, ref: ObjectRef, obj: Object) -> None:
+        """Say that others still hold the object, if they do: what was said last is not so any more."""
+        if finalizers := obj["metadata"].get("finalizers"):
+            told = f"what {ref} stands for is done with, and it waits for {', '.join(finalizers)}"
+            await self.condition(obj, ReadyCondition(Reason.DELETING, told, Severity.INFO))
+
+    async def condition(self, obj: Object, said: ReadyCondition) -> str:
+        """Write it down, if the kind has conditions and it is not what stands there."""
+        version = str(obj["metadata"]["resourceVersion"])
+        if self._silent:
+            return version
+        wanted: Object = {}
+        versions: list[str] = []
+
+        def change(obj: Object) -> Object | None:
+            versions.append(str(obj["metadata"]["resourceVersion"]))
+            before = listed(obj)
+            if before is None:
+                return None
+            generation = objects.metadata_of(obj).generation
+            now = self._clock.now()
+            after = not_ready(before, said, generation=generation, now=now, without=self._unknown)
+            if after is before:
+                return None
+            wanted.update(next(one for one in after if one not in before))
+            return {"status": {"conditions": after}}
+
+        try:
+            written = await revise(self._client, self._resource, obj, change, subresource="status")
+        except ApiError as error:
+            if error.code in (429, 409) or error.code >= 500:
+                raise
+            # No status subresource, a schema that wants something else, no right to write it.
+            self._fall_silent(str(error))
+            return version
+        if written is None:
+            return version
+        unknown = dropped(written, wanted)
+        if unknown is None:
+            self._fall_silent("its schema has no conditions")
+        else:
+            self._unknown |= unknown
+        # Written onto what was read, it is the only change; onto something newer, that newer thing was not looked at.
+        return str(written["metadata"]["resourceVersion"]) if versions == [version] else version
+
+    def _fall_silent(self, why: str) -> None:
+        self._silent = True
+        log.warning("the kind takes no conditions, there are Events only", kind=self._resource.kind, why=why)
+
+    def _tell(
+        self,
+        ref: ObjectRef,
+        reason: str,
+        note: str,
+        *,
+        action: str = "Delete",
+        type: Literal["Normal", "Warning"] = "Normal",  # noqa: A002 - the field's name
+    ) -> None:
+        regarding = Regarding(self._resource.api_version, ref.kind, ref.name, ref.uid, ref.namespace)
+        self._recorder.report(regarding, str(reason), note, action=action, type=type)

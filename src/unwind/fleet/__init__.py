@@ -1,1 +1,0 @@
-"""Member clusters: their credentials, clients, identity and reachability."""

@@ -1,1 +1,0 @@
-"""What a cluster waits for at Cluster API's lifecycle hooks (pure). Its deletion has a gate of its own."""

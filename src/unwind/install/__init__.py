@@ -1,0 +1,1 @@
+"""`unwind install`: the manifests and rights that each package declares, conflicts, apply, remove."""

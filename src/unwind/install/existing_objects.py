@@ -1,0 +1,97 @@
+"""All served kinds, to find Unwind's finalizers on objects of any kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.meta import ObjectMeta
+from unwind.api.resources import Resource
+from unwind.capi.manifests import VERSIONS
+from unwind.errors import UnwindError
+from unwind.install.manifests import called, resource_of
+from unwind.install.register import REGISTER
+from unwind.kube.discovery import Discovery, Kind
+from unwind.kube.errors import ApiError, NotFoundError
+from unwind.server.identity import is_ours
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from unwind.kube.client import Client
+
+
+# An aggregated API server may not support PartialObjectMetadata.
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+
+
+class _Partial(msgspec.Struct):
+    metadata: ObjectMeta
+
+
+async def served(client: Client) -> list[Kind]:
+    """Each kind once, in the server's preferred version."""
+    discovery = Discovery(client)
+    for silent in await discovery.silent():
+        # Its objects may carry our finalizers: unknown must not count as none.
+        raise UnwindError(
+            f"cannot list the kinds of APIService {silent}: it does not answer",
+            remedy=f"see `kubectl get apiservice {silent}`",
+        )
+    found: dict[tuple[str, str], Kind] = {}
+    for kind in await discovery.kinds():
+        found.setdefault((kind.resource.group, kind.resource.plural), kind)
+    return list(found.values())
+
+
+async def metadata(
+    client: Client, resource: Resource, *, namespace: str | None = None
+) -> AsyncGenerator[ObjectMeta, None]:
+    """The metadata of all objects of a kind."""
+    async for page in client.pages(resource, namespace=namespace, accept=_METADATA_ONLY):
+        for item in page.items or []:
+            yield msgspec.json.decode(item, type=_Partial).metadata
+
+
+# Look up the existing object of a manifest, and whether its kind is served.
+
+Object = dict[str, Any]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A manifest and the existing object of its name."""
+
+    resource: Resource
+    """Its kind, in the served version."""
+    manifest: Object
+    existing: Object | None = None
+    unserved: str = ""
+    """The note for a kind that is not served; empty if it is served."""
+
+    @property
+    def name(self) -> str:
+        return called(self.manifest)
+
+    @property
+    def foreign(self) -> bool:
+        return self.existing is not None and not is_ours(self.existing)
+
+
+async def look(client: Client, manifest: Object) -> Found:
+    """The existing object; raises ApiError if a required kind is not served."""
+    wanted, metadata = resource_of(manifest), manifest["metadata"]
+    notes = {kind: note for contribution in REGISTER for kind, note in contribution.optional.items()}
+    for resource in VERSIONS if wanted in VERSIONS else (wanted,):
+        written = manifest | {"apiVersion": resource.api_version}
+        try:
+            existing = await client.get(resource, metadata["name"], namespace=metadata.get("namespace"))
+        except NotFoundError:
+            return Found(resource, written)
+        except ApiError as error:
+            # For a kind that is not served the API server answers 404 in plain text, not with a Status.
+            if error.code != 404 or wanted not in notes:
+                raise
+        else:
+            return Found(resource, written, existing)
+    return Found(wanted, manifest, unserved=notes[wanted])

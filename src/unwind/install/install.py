@@ -1,0 +1,214 @@
+"""Install or upgrade Unwind: check for conflicts first, then apply; objects of other systems are not changed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api import names
+from unwind.api.crds import DEFINITIONS
+from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
+from unwind.errors import UnwindError
+from unwind.install import crd_fields, rivals
+from unwind.install.existing_objects import Found, look
+from unwind.install.manifests import manifests
+from unwind.server import path_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.api.rights import Setting
+    from unwind.kube.client import Client
+
+Object = dict[str, Any]
+
+_ESTABLISHED_WITHIN = 60.0
+
+
+class Result(StrEnum):
+    """The result for one object."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    ADOPTED = "adopted"
+    """Fields were added to a CRD of another system."""
+    LEFT_ALONE = "left alone"
+    """It was not installed by Unwind, and is sufficient as it is."""
+    LEFT_OUT = "left out"
+    """Its kind is not served by this API server."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The result for one object, for text and JSON output."""
+
+    kind: str
+    name: str
+    result: Result
+    note: str = ""
+
+
+async def install(
+    client: Client,
+    setting: Setting,
+    *,
+    adopt_crds: bool = False,
+    rotate_path: bool = False,
+    announce: Callable[[str], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> list[Done]:
+    """Create what is missing and update what is ours. If it refuses, nothing was changed.
+
+    `rotate_path`: replace the secret segments of our paths; the old ones stay accepted for a while.
+    """
+    await _refuse_rivals(client, warn)
+    found = [await _look(client, manifest) for manifest in manifests(setting)]
+    elsewhere = await _served_elsewhere(client)
+    _refuse_foreign([one for one in found if one.name not in elsewhere], adopt_crds=adopt_crds)
+
+    done: list[Done] = []
+    after = max(place for place, one in enumerate(found) if one.resource == CUSTOM_RESOURCE_DEFINITIONS)
+    for place in range(len(found)):
+        one = found[place]
+        result = await _put(client, one, elsewhere)
+        done.append(result)
+        note = f" ({result.note})" if result.note else ""
+        announce(f"{result.kind} {result.name} {result.result}{note}")
+        if one.resource == NAMESPACES:
+            # The namespace is applied first, because the Secret is in it.
+            before = await path_keys.exists(client, setting.namespace)
+            keys = await path_keys.obtain(client, setting.namespace, now=datetime.now(UTC), rotate=rotate_path)
+            changed = Result.CHANGED if rotate_path else Result.UNCHANGED
+            done.append(Done(SECRETS.kind, path_keys.NAME, changed if before else Result.CREATED))
+            setting = msgspec.structs.replace(setting, path_key=keys.current)
+            found = [_with(one, manifest) for one, manifest in zip(found, manifests(setting), strict=True)]
+        if place == after:
+            # Before objects that need our kinds: a policy over Teardowns refuses everything until they are served.
+            crds = [one.name for one in done if one.kind == CUSTOM_RESOURCE_DEFINITIONS.kind]
+            await _until_established(client, crds, elsewhere)
+    return done
+
+
+def _with(one: Found, manifest: Object) -> Found:
+    """The same Found with another manifest, in the served version."""
+    return msgspec.structs.replace(one, manifest=manifest | {"apiVersion": one.manifest["apiVersion"]})
+
+
+async def _put(client: Client, one: Found, elsewhere: dict[str, str]) -> Done:
+    if one.unserved:
+        return Done(one.resource.kind, one.name, Result.LEFT_OUT, one.unserved)
+    if one.name in elsewhere:
+        return Done(one.resource.kind, one.name, Result.LEFT_ALONE, elsewhere[one.name])
+    if one.foreign and one.resource == CUSTOM_RESOURCE_DEFINITIONS:
+        return await _adopt(client, one)
+    if one.foreign:
+        return Done(one.resource.kind, one.name, Result.LEFT_ALONE, "it existed before, and is kept on uninstall")
+    return await _apply(client, one)
+
+
+async def _refuse_rivals(client: Client, warn: Callable[[str], None]) -> None:
+    alive = await rivals.find(client, now=datetime.now(UTC))
+    for one in alive:
+        if one.rival.coexists:
+            warn(f"{one.rival.name} is running ({one.found}): {one.rival.note}")
+    against = [one for one in alive if not one.rival.coexists]
+    if against:
+        raise UnwindError(
+            "cannot install: "
+            + "; ".join(f"{one.rival.name} is running ({one.found})" for one in against)
+            + ": two controllers would work on the same objects",
+            remedy="stop it first: " + "; ".join(one.remedy for one in against),
+        )
+
+
+async def _look(client: Client, manifest: Object) -> Found:
+    found = await look(client, manifest)
+    if found.existing and found.existing["metadata"].get("deletionTimestamp"):
+        raise UnwindError(
+            f"cannot install: {found.resource.kind} {found.name} is being deleted", remedy="retry when it is gone"
+        )
+    return found
+
+
+async def _served_elsewhere(client: Client) -> dict[str, str]:
+    """The CRDs whose kinds an aggregated API server serves, so that the CRD itself would never be used."""
+    services = {service["metadata"]["name"]: service for service in await client.list(API_SERVICES)}
+    elsewhere = {}
+    for definition in DEFINITIONS:
+        service = services.get(f"{definition.resource.version}.{definition.resource.group}", {})
+        target = service.get("spec", {}).get("service")
+        if target:
+            elsewhere[definition.name] = f"served by aggregated API server {target['namespace']}/{target['name']}"
+    return elsewhere
+
+
+def _refuse_foreign(found: list[Found], *, adopt_crds: bool) -> None:
+    foreign = [one for one in found if one.foreign and one.resource != NAMESPACES]
+    crds = [one.name for one in foreign if one.resource == CUSTOM_RESOURCE_DEFINITIONS]
+    others = [f"{one.resource.kind} {one.name}" for one in foreign if one.resource != CUSTOM_RESOURCE_DEFINITIONS]
+    if others:
+        raise UnwindError(
+            f"cannot install: objects with these names exist and were not created by Unwind: {', '.join(others)}",
+            remedy="choose another --namespace, or delete them",
+        )
+    if crds and not adopt_crds:
+        raise UnwindError(
+            f"cannot install: these CRDs were installed by another system: {', '.join(crds)}",
+            remedy="use --adopt-crds to add the missing fields and change nothing else",
+        )
+
+
+async def _apply(client: Client, one: Found) -> Done:
+    applied = await client.apply(one.resource, one.manifest, field_manager=names.INSTALL_FIELD_MANAGER)
+    if one.existing is None:
+        result = Result.CREATED
+    elif _written(one.existing) == _written(applied):
+        result = Result.UNCHANGED
+    else:
+        result = Result.CHANGED
+    return Done(one.resource.kind, one.name, result)
+
+
+def _written(obj: Object) -> Object:
+    """The object without server-set metadata and status, which may change at any time."""
+    metadata = {key: value for key, value in obj["metadata"].items() if key not in ("resourceVersion", "managedFields")}
+    return {key: value for key, value in obj.items() if key != "status"} | {"metadata": metadata}
+
+
+async def _adopt(client: Client, one: Found) -> Done:
+    assert one.existing  # noqa: S101 - for the type checker
+    fields, patch = crd_fields.adoption(one.existing, one.manifest)
+    if not fields:
+        return Done(one.resource.kind, one.name, Result.UNCHANGED, "no field is missing")
+    await client.patch(one.resource, one.manifest["metadata"]["name"], patch, field_manager=names.INSTALL_FIELD_MANAGER)
+    return Done(one.resource.kind, one.name, Result.ADOPTED, f"added {', '.join(fields)}")
+
+
+async def _until_established(client: Client, crds: list[str], elsewhere: dict[str, str]) -> None:
+    """Wait until the CRDs are served."""
+    for name in crds:
+        if name in elsewhere:
+            continue
+        try:
+            async with (
+                asyncio.timeout(_ESTABLISHED_WITHIN),
+                aclosing(client.watch(CUSTOM_RESOURCE_DEFINITIONS, name=name)) as events,
+            ):
+                async for event in events:
+                    if established(event.object):
+                        break
+        except TimeoutError:
+            raise UnwindError(
+                f"timed out after {_ESTABLISHED_WITHIN:.0f}s waiting for CRD {name} to be established",
+                remedy=f"see `kubectl describe crd {name}`",
+            ) from None
+
+
+def established(crd: Object) -> bool:
+    conditions = crd.get("status", {}).get("conditions") or []
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)

@@ -1,0 +1,145 @@
+"""All manifests of `unwind install`, in the order in which they are applied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from unwind.api.crds import DEFINITIONS
+from unwind.api.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NAMESPACES,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+    Resource,
+)
+from unwind.api.rights import Right
+from unwind.errors import UsageError
+from unwind.install.register import REGISTER
+from unwind.server.identity import MANAGER, marked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unwind.api.rights import Contribution, Setting
+
+Object = dict[str, Any]
+
+_KINDS = (
+    NAMESPACES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    SERVICE_ACCOUNTS,
+    CLUSTER_ROLES,
+    CLUSTER_ROLE_BINDINGS,
+    ROLES,
+    ROLE_BINDINGS,
+)
+
+
+def manifests(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
+    """All manifests in order: each may depend on those before it."""
+    _check(setting)
+    others = [manifest for contribution in register for manifest in contribution.manifests(setting)]
+    return [marked(manifest) for manifest in (namespace(setting), *crds(), *_rights(setting, register), *others)]
+
+
+def everything(setting: Setting, register: Sequence[Contribution] = REGISTER) -> list[Object]:
+    """All manifests, and the objects that a running manager creates itself."""
+    later = [marked(manifest) for contribution in register for manifest in contribution.later(setting)]
+    return [*manifests(setting, register), *later]
+
+
+def namespace(setting: Setting) -> Object:
+    return _object(NAMESPACES, setting.namespace)
+
+
+def crds(group: str | None = None) -> list[Object]:
+    """The CRDs of one API group, or all."""
+    return [
+        definition.custom_resource_definition()
+        for definition in DEFINITIONS
+        if group is None or definition.resource.group == group
+    ]
+
+
+def resource_of(manifest: Object) -> Resource:
+    """The resource of a manifest."""
+    known = [*_KINDS, *(kind for contribution in REGISTER for kind in contribution.kinds)]
+    return next(kind for kind in known if (kind.api_version, kind.kind) == (manifest["apiVersion"], manifest["kind"]))
+
+
+def called(obj: Object) -> str:
+    """NAMESPACE/NAME of an object, or NAME."""
+    metadata = obj["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else metadata["name"]
+
+
+def policies(setting: Setting, register: Sequence[Contribution] = REGISTER) -> tuple[list[Object], list[Object]]:
+    """The admission policies that install writes, and their bindings. The manager restores deleted ones."""
+    found = [marked(one) for contribution in register for one in contribution.manifests(setting)]
+    kinds = (VALIDATING_ADMISSION_POLICIES.kind, VALIDATING_ADMISSION_POLICY_BINDINGS.kind)
+    made, bindings = ([one for one in found if one["kind"] == kind] for kind in kinds)
+    return made, bindings
+
+
+def _restoring(setting: Setting, register: Sequence[Contribution]) -> list[Right]:
+    """The rights to restore our policies, by name only: a right to any policy controls every write in a cluster.
+
+    Restoring uses server-side apply, so that `resourceNames` also restricts creation.
+    """
+    kinds = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
+    return [
+        Right(kind.group, (kind.plural,), ("get", "create", "patch"), tuple(one["metadata"]["name"] for one in found))
+        for kind, found in zip(kinds, policies(setting, register), strict=True)
+        if found
+    ]
+
+
+def _rights(setting: Setting, register: Sequence[Contribution]) -> list[Object]:
+    everywhere = [right.rule() for contribution in register for right in contribution.everywhere]
+    everywhere += [right.rule() for right in _restoring(setting, register)]
+    at_home = [right.rule() for contribution in register for right in contribution.at_home]
+    subject = {"kind": SERVICE_ACCOUNTS.kind, "name": MANAGER, "namespace": setting.namespace}
+    # There is one manager per namespace, so its name identifies cluster-scoped objects.
+    wide = f"{MANAGER}:{setting.namespace}"
+    home = setting.namespace
+    return [
+        _object(SERVICE_ACCOUNTS, MANAGER, namespace=home),
+        {**_object(CLUSTER_ROLES, wide), "rules": everywhere},
+        {**_object(CLUSTER_ROLE_BINDINGS, wide), "roleRef": _role(CLUSTER_ROLES, wide), "subjects": [subject]},
+        {**_object(ROLES, MANAGER, namespace=home), "rules": at_home},
+        {
+            **_object(ROLE_BINDINGS, MANAGER, namespace=home),
+            "roleRef": _role(ROLES, MANAGER),
+            "subjects": [subject],
+        },
+    ]
+
+
+def _role(resource: Resource, name: str) -> Object:
+    return {"apiGroup": resource.group, "kind": resource.kind, "name": name}
+
+
+def _object(resource: Resource, name: str, *, namespace: str | None = None) -> Object:
+    metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+
+
+def _check(setting: Setting) -> None:
+    if setting.url is not None and not _is_address(setting.url):
+        raise UsageError(f"invalid --url {setting.url}", remedy="use https://HOST:PORT")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return False
+    plain = not (parts.query or parts.fragment or parts.username)
+    return parts.scheme == "https" and bool(host) and port != 0 and plain

@@ -1,0 +1,79 @@
+"""Contributions: the RBAC rules and objects that each feature of Unwind needs in a cluster.
+
+Each feature declares its Contribution and is registered here; install and uninstall use this list only. Rules are as
+narrow as what the code does: add a verb together with the code that uses it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unwind.addons.manifests import ADDONS, SUMMARIES
+from unwind.api import names
+from unwind.api.resources import SERVICES
+from unwind.api.rights import READ, Contribution, Right, Setting
+from unwind.capi.manifests import GATING
+from unwind.external.manifests import EXTERNAL
+from unwind.install.own_objects import GUARDING
+from unwind.install.tenant_policies import TENANTS
+from unwind.karmada.manifests import MEMBERS
+from unwind.protection.manifests import PROTECTING
+from unwind.server.identity import PORT, SERVICE
+from unwind.teardown.manifests import RECORDS, REQUESTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LISTENS_ON = 9443
+
+
+def _service(setting: Setting) -> list[dict[str, Any]]:
+    if setting.url:
+        return []
+    return [
+        {
+            "apiVersion": SERVICES.api_version,
+            "kind": SERVICES.kind,
+            "metadata": {"name": SERVICE, "namespace": setting.namespace},
+            "spec": {
+                "selector": {names.NAME_LABEL: "unwind"},
+                "ports": [{"name": "https", "port": PORT, "targetPort": _LISTENS_ON, "protocol": "TCP"}],
+            },
+        }
+    ]
+
+
+MACHINERY = Contribution(
+    name="machinery",
+    everywhere=(
+        # Informers wait for the CRDs of their kinds, which may come and go.
+        Right("apiextensions.k8s.io", ("customresourcedefinitions",), READ),
+        # The manager does not start while a conflicting controller is running.
+        Right("apps", ("deployments", "statefulsets"), ("list",)),
+        Right("coordination.k8s.io", ("leases",), ("list",)),
+        # The uid of kube-system identifies the cluster.
+        Right("", ("namespaces",), ("get",), ("kube-system",)),
+        Right("events.k8s.io", ("events",), ("create", "patch")),
+    ),
+    at_home=(
+        Right("coordination.k8s.io", ("leases",), (*READ, "create", "patch", "delete")),
+        # The replicas share the CA of their serving certificates in a Secret.
+        Right("", ("secrets",), (*READ, "create", "patch")),
+    ),
+    kinds=(SERVICES,),
+    manifests=_service,
+)
+
+REGISTER: Sequence[Contribution] = (
+    MACHINERY,
+    RECORDS,
+    EXTERNAL,
+    ADDONS,
+    SUMMARIES,
+    TENANTS,
+    MEMBERS,
+    PROTECTING,
+    REQUESTS,
+    GUARDING,
+    GATING,
+)

@@ -1,0 +1,206 @@
+"""Find running managers by their Leases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.resources import DEPLOYMENTS, LEASES, STATEFUL_SETS, Resource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unwind.kube.client import Client
+
+
+# Detect conflicting controllers of other systems by their workloads and Leases.
+
+Object = dict[str, Any]
+
+
+class Rival(msgspec.Struct, frozen=True, kw_only=True):
+    """A controller that works on the same objects, and how to recognise it by its official manifests."""
+
+    name: str
+    namespace: str = ""
+    workload: str = ""
+    """The name of its Deployment or StatefulSet in `namespace`."""
+    labels: dict[str, tuple[str, ...]] = {}
+    """A label, with its values, that its workloads carry in any namespace."""
+    images: tuple[str, ...] = ()
+    """The suffixes of its image repositories; a private registry usually keeps the last path segments."""
+    leases: str = ""
+    """A pattern for its Leases in `namespace`. It detects controllers that run in another cluster."""
+    coexists: bool = False
+    """If set, it may keep running; install prints this as a warning."""
+    note: str = ""
+
+
+RIVALS: tuple[Rival, ...] = (
+    # Sveltos has no leader election, so there is no Lease. Its shards have other names, but the same labels.
+    Rival(
+        name="Sveltos' addon-controller",
+        namespace="projectsveltos",
+        workload="addon-controller",
+        labels={"control-plane": ("addon-controller",)},
+        images=("projectsveltos/addon-controller",),
+    ),
+    Rival(
+        name="Sveltos' sveltoscluster-manager",
+        namespace="projectsveltos",
+        workload="sc-manager",
+        labels={"control-plane": ("sc-manager",)},
+        images=("projectsveltos/sveltoscluster-manager",),
+    ),
+    # It starts addon-controllers when a cluster gets a shard.
+    Rival(
+        name="Sveltos' shard-controller",
+        namespace="projectsveltos",
+        workload="shard-controller",
+        labels={"control-plane": ("shard-controller",)},
+        images=("projectsveltos/shard-controller",),
+    ),
+    # It runs in the host cluster and works on Karmada's own API server: its Deployment is in the former, only its Lease
+    # in the latter. The chart, the operator and karmadactl label it differently.
+    Rival(
+        name="Karmada's controller-manager",
+        namespace="karmada-system",
+        workload="karmada-controller-manager",
+        labels={
+            "app": ("karmada-controller-manager",),
+            "app.kubernetes.io/name": ("karmada-controller-manager",),
+        },
+        images=("karmada/karmada-controller-manager",),
+        leases="karmada-controller-manager",
+    ),
+    # Runs in pull-mode members and applies their Works. It does not conflict within the member itself.
+    Rival(name="Karmada's agent", namespace="karmada-system", leases="karmada-agent-*"),
+    Rival(
+        name="OpenKruise",
+        namespace="kruise-system",
+        workload="kruise-controller-manager",
+        images=("openkruise/kruise-manager",),
+        coexists=True,
+        note="its deletion protection keeps working beside Unwind's",
+    ),
+    Rival(
+        name="Azure Service Operator",
+        namespace="azureserviceoperator-system",
+        workload="azureserviceoperator-controller-manager",
+        labels={"app": ("azure-service-operator-v2",)},
+        images=("k8s/azureserviceoperator",),
+        coexists=True,
+        note="Unwind does not delete Azure resources that it manages",
+    ),
+)
+
+
+class Alive(msgspec.Struct, frozen=True):
+    """A running rival, and how to stop it."""
+
+    rival: Rival
+    found: str
+    remedy: str
+
+
+async def find(client: Client, *, now: datetime) -> list[Alive]:
+    """The rivals that are running in this cluster."""
+    seen: list[Alive] = []
+    for resource in (DEPLOYMENTS, STATEFUL_SETS):
+        seen += in_workloads(resource, await client.list(resource))
+    return seen + in_leases(await client.list(LEASES), now=now)
+
+
+def in_workloads(resource: Resource, workloads: Iterable[Object]) -> list[Alive]:
+    """The rivals with a workload in this cluster that has, or is to have, replicas."""
+    seen = []
+    for workload in workloads:
+        rival = next((rival for rival in RIVALS if _belongs(workload, rival)), None)
+        # The desired replicas count, because one that is not running yet may start at any moment.
+        wanted = workload.get("spec", {}).get("replicas", 1)
+        status = workload.get("status", {})
+        if rival is None or not (wanted or status.get("replicas", 0)):
+            continue
+        namespace, name = workload["metadata"]["namespace"], workload["metadata"]["name"]
+        kind = resource.kind.lower()
+        seen.append(
+            Alive(
+                rival,
+                f"{resource.kind} {namespace}/{name}, {status.get('availableReplicas', 0)} of {wanted} available",
+                f"kubectl -n {namespace} scale {kind} {name} --replicas=0",
+            )
+        )
+    return seen
+
+
+def in_leases(leases: Iterable[Object], *, now: datetime) -> list[Alive]:
+    """The rivals that hold a Lease here, in whichever cluster they run."""
+    seen = []
+    for lease in leases:
+        namespace, name = lease["metadata"]["namespace"], lease["metadata"]["name"]
+        for rival in RIVALS:
+            if (
+                rival.leases
+                and namespace == rival.namespace
+                and fnmatchcase(name, rival.leases)
+                and held(lease, now=now)
+            ):
+                holder = lease["spec"]["holderIdentity"]
+                seen.append(
+                    Alive(
+                        rival,
+                        f"Lease {namespace}/{name}, held by {holder}",
+                        f"stop {holder} and wait until its Lease expires",
+                    )
+                )
+    return seen
+
+
+def held(lease: Object, *, now: datetime) -> bool:
+    """Whether the Lease is held and renewed in time. A Lease without renewTime counts as held."""
+    spec = lease.get("spec") or {}
+    if not spec.get("holderIdentity"):
+        return False
+    if not spec.get("renewTime"):
+        return True
+    lasts = timedelta(seconds=spec.get("leaseDurationSeconds") or 15)
+    # Twice the duration, because the clocks of holder and reader may differ.
+    return bool(datetime.fromisoformat(spec["renewTime"]) + 2 * lasts > now)
+
+
+def _belongs(workload: Object, rival: Rival) -> bool:
+    metadata = workload["metadata"]
+    if rival.workload and (metadata["namespace"], metadata["name"]) == (rival.namespace, rival.workload):
+        return True
+    labels = metadata.get("labels") or {}
+    if any(labels.get(label) in values for label, values in rival.labels.items()):
+        return True
+    containers = workload.get("spec", {}).get("template", {}).get("spec", {}).get("containers") or []
+    return any(_from_image(container.get("image", ""), image) for container in containers for image in rival.images)
+
+
+def _from_image(image: str, repository: str) -> bool:
+    """Whether the image is from this repository, in any registry, with any tag or digest."""
+    path = image.partition("@")[0]
+    head, slash, last = path.rpartition("/")
+    path = f"{head}{slash}{last.partition(':')[0]}"
+    return path == repository or path.endswith(f"/{repository}")
+
+
+LEASE_PREFIX = "unwind-"
+
+
+async def alive(client: Client, namespace: str) -> list[str]:
+    """The replicas with a current Lease. `namespace`: that of Unwind."""
+    leases = await client.list(LEASES, namespace=namespace)
+    now = datetime.now(UTC)
+    return sorted(
+        {
+            lease["spec"]["holderIdentity"]
+            for lease in leases
+            if lease["metadata"]["name"].startswith(LEASE_PREFIX) and held(lease, now=now)
+        }
+    )

@@ -1,0 +1,316 @@
+"""Uninstall Unwind: delete the objects with our label by uid, and remove our finalizers; anything unknown stops it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api import names
+from unwind.api.capi import EXTENSION_CONFIGS
+from unwind.api.meta import ObjectMeta
+from unwind.api.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    Resource,
+)
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
+from unwind.errors import UnwindError
+from unwind.install import existing_objects, rivals
+from unwind.install.existing_objects import look
+from unwind.install.manifests import called, everything, resource_of
+from unwind.install.own_objects import kinds_name
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.server.identity import is_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.api.rights import Setting
+    from unwind.kube.client import Client
+    from unwind.kube.discovery import Kind
+
+Object = dict[str, Any]
+
+_GONE_WITHIN = 120.0
+# Objects that Kubernetes creates in every namespace, and objects that only describe others.
+_ALWAYS_THERE = {("configmaps", "kube-root-ca.crt"), ("serviceaccounts", "default")}
+_CALLING = {EXTENSION_CONFIGS.group, VALIDATING_WEBHOOK_CONFIGURATIONS.group}
+_TELLING = {EVENTS.plural, "endpoints", "endpointslices"}
+
+
+class Crd(msgspec.Struct, frozen=True):
+    """One of our CRDs, and the number of its custom resources."""
+
+    name: str
+    uid: str
+    objects: int
+
+
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
+    """What Unwind has in the cluster, before anything is changed."""
+
+    crds: tuple[Crd, ...]
+    adopted: dict[str, str]
+    """CRDs of other systems, and the fields that we added to them."""
+    bearers: tuple[tuple[Resource, ObjectMeta], ...]
+    """Objects with one of our finalizers."""
+    objects: tuple[Object, ...]
+    """Other objects that install created, in the order of their deletion."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What was deleted, and what was kept on purpose, each with its reason."""
+
+    deleted: tuple[str, ...]
+    released: int
+    kept: tuple[str, ...]
+
+
+async def survey(client: Client, setting: Setting) -> Survey:
+    """Find everything of Unwind; raises UnwindError while a teardown is unfinished or a manager is running."""
+    crds = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
+    await _refuse_running_teardowns(client, crds)
+    await _refuse_running_manager(client, setting)
+    served = await existing_objects.served(client)
+    return Survey(
+        crds=tuple([await _count(client, crd) for crd in crds if is_ours(crd)]),
+        adopted={crd["metadata"]["name"]: fields for crd in crds if not is_ours(crd) and (fields := _adopted(crd))},
+        bearers=tuple([bearer for kind in served for bearer in await _bearers(client, kind)]),
+        objects=tuple([obj for manifest in reversed(everything(setting)) if (obj := await _ours(client, manifest))]),
+    )
+
+
+async def uninstall(
+    client: Client,
+    setting: Setting,
+    seen: Survey,
+    *,
+    delete_crds: bool = False,
+    announce: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """Delete everything found. CRDs with custom resources are kept unless `delete_crds`: these are user data."""
+    kept = [
+        f"added fields of CRD {name} ({fields}): without them, the API server would drop their values"
+        for name, fields in seen.adopted.items()
+    ]
+    deleted: list[str] = []
+
+    async def delete(obj: Object) -> None:
+        resource, metadata = resource_of(obj), obj["metadata"]
+        await _delete(client, resource, metadata["name"], metadata["uid"], namespace=metadata.get("namespace"))
+        deleted.append(f"{resource.kind} {called(obj)}")
+        announce(f"{deleted[-1]} deleted")
+
+    # Webhooks and policies are deleted before the objects they depend on, and before the kinds in their rules.
+    calling = [obj for obj in seen.objects if resource_of(obj).group in _CALLING]
+    for obj in calling:
+        await delete(obj)
+    for resource, metadata in seen.bearers:
+        await _release(client, resource, metadata)
+        announce(f"finalizers removed from {resource.kind} {_title(metadata)}")
+
+    for crd in seen.crds:
+        left = await _count(client, await client.get(CUSTOM_RESOURCE_DEFINITIONS, crd.name))
+        if left.objects and not delete_crds:
+            kept.append(f"CustomResourceDefinition {crd.name}: it has {_objects(left.objects)}")
+            continue
+        found = {"metadata": {"name": crd.name, "uid": crd.uid}}
+        if refusal := await _refused(client, CUSTOM_RESOURCE_DEFINITIONS, found, setting):
+            kept.append(f"CustomResourceDefinition {crd.name}: {refusal}")
+            continue
+        await _delete(client, CUSTOM_RESOURCE_DEFINITIONS, crd.name, crd.uid)
+        deleted.append(f"CustomResourceDefinition {crd.name}")
+        announce(f"{deleted[-1]} deleted" + (f", with {_objects(left.objects)}" if left.objects else ""))
+
+    for obj in seen.objects:
+        if resource_of(obj) == NAMESPACES and (reason := await _in_use(client, called(obj))):
+            kept.append(f"Namespace {called(obj)}: it contains {reason}")
+        elif resource_of(obj) == NAMESPACES and (refusal := await _refused(client, NAMESPACES, obj, setting)):
+            kept.append(f"Namespace {called(obj)}: {refusal}")
+        elif obj not in calling:
+            await delete(obj)
+    return Outcome(deleted=tuple(deleted), released=len(seen.bearers), kept=tuple(kept))
+
+
+async def _refuse_running_teardowns(client: Client, crds: list[Object]) -> None:
+    name = f"{TEARDOWNS.plural}.{TEARDOWNS.group}"
+    if not any(crd["metadata"]["name"] == name for crd in crds):
+        return
+    teardowns = [msgspec.convert(obj, Teardown) for obj in await client.list(TEARDOWNS)]
+    running = [one for one in teardowns if not one.finished and names.SET_ASIDE_LABEL not in one.metadata.labels]
+    if running:
+        listed = ", ".join(
+            f"{teardown.metadata.name} ({teardown.spec.title}, {teardown.status.phase or 'Pending'})"
+            for teardown in running
+        )
+        raise UnwindError(
+            f"cannot uninstall: unfinished teardowns: {listed}",
+            remedy="wait for them, or force-release with `unwind release`, and retry",
+        )
+
+
+async def _refuse_running_manager(client: Client, setting: Setting) -> None:
+    """A running manager would recreate what is deleted."""
+    if alive := await rivals.alive(client, setting.namespace):
+        raise UnwindError(
+            f"cannot uninstall: a manager is running ({', '.join(alive)})",
+            remedy="stop it, wait until its Leases expire (30s), and retry",
+        )
+
+
+async def _count(client: Client, crd: Object) -> Crd:
+    spec, metadata = crd["spec"], crd["metadata"]
+    version = next((version["name"] for version in spec["versions"] if version["served"]), None)
+    if version is None:
+        raise UnwindError(
+            f"cannot uninstall: CRD {metadata['name']} serves no version, so its custom resources cannot be counted",
+            remedy="enable a served version, and retry",
+        )
+    resource = Resource(
+        spec["group"],
+        version,
+        spec["names"]["plural"],
+        spec["names"]["kind"],
+        namespaced=spec["scope"] == "Namespaced",
+    )
+    objects = 0
+    async with aclosing(existing_objects.metadata(client, resource)) as found:
+        async for _ in found:
+            objects += 1
+    return Crd(metadata["name"], metadata["uid"], objects)
+
+
+def _adopted(crd: Object) -> str:
+    annotations: dict[str, str] = crd["metadata"].get("annotations") or {}
+    return annotations.get(names.ADOPTED_FIELDS_ANNOTATION, "")
+
+
+async def _bearers(client: Client, kind: Kind) -> list[tuple[Resource, ObjectMeta]]:
+    if not kind.verbs >= {"list", "patch"}:
+        return []
+    async with aclosing(existing_objects.metadata(client, kind.resource)) as found:
+        return [(kind.resource, metadata) async for metadata in found if _our_finalizers(metadata.finalizers)]
+
+
+def _our_finalizers(finalizers: tuple[str, ...]) -> list[str]:
+    return [finalizer for finalizer in finalizers if finalizer.startswith(names.PREFIX)]
+
+
+async def _ours(client: Client, manifest: Object) -> Object | None:
+    """The existing object of a manifest, if it is ours. CRDs are handled separately."""
+    found = await look(client, manifest)
+    resource, existing = found.resource, found.existing
+    if resource == CUSTOM_RESOURCE_DEFINITIONS or existing is None or not is_ours(existing):
+        return None
+    # The API server omits these in its answers for some kinds.
+    return {**existing, "apiVersion": resource.api_version, "kind": resource.kind}
+
+
+async def _release(client: Client, resource: Resource, metadata: ObjectMeta) -> None:
+    """Remove our finalizers from one object, and no others."""
+    namespace = metadata.namespace or None
+    while True:
+        others = [finalizer for finalizer in metadata.finalizers if not finalizer.startswith(names.PREFIX)]
+        # uid as precondition, because it may have been recreated; resourceVersion, because the whole list is sent.
+        patch = {
+            "metadata": {
+                "uid": metadata.uid,
+                "resourceVersion": metadata.resource_version,
+                "finalizers": others or None,
+            }
+        }
+        try:
+            await client.patch(
+                resource, metadata.name, patch, namespace=namespace, field_manager=names.INSTALL_FIELD_MANAGER
+            )
+        except NotFoundError:
+            return
+        except ConflictError:
+            try:
+                again = await client.get(resource, metadata.name, namespace=namespace)
+            except NotFoundError:
+                return
+            metadata = msgspec.convert(again["metadata"], ObjectMeta)
+            if not _our_finalizers(metadata.finalizers):
+                return
+        else:
+            return
+
+
+async def _in_use(client: Client, namespace: str) -> str:
+    """Objects in our namespace that are not ours or are user data; empty if there are none."""
+    there: list[str] = []
+    for kind in await existing_objects.served(client):
+        resource = kind.resource
+        if not resource.namespaced or "list" not in kind.verbs or resource.plural in _TELLING:
+            continue
+        async with aclosing(existing_objects.metadata(client, resource, namespace=namespace)) as found:
+            there += [f"{resource.kind} {one.name}" async for one in found if _counts(resource, one)]
+    shown = ", ".join(there[:5])
+    return f"{shown} and {len(there) - 5} more" if len(there) > 5 else shown
+
+
+def _counts(resource: Resource, metadata: ObjectMeta) -> bool:
+    if (resource.plural, metadata.name) in _ALWAYS_THERE:
+        return False
+    if (resource.group, resource.plural) == (INVENTORIES.group, INVENTORIES.plural):
+        return True
+    if resource.plural == LEASES.plural and metadata.name.startswith(rivals.LEASE_PREFIX):
+        return False
+    # An owned object is deleted with its owner, which is checked by itself.
+    return not metadata.owner_references and metadata.labels.get(names.MANAGED_BY_LABEL) != names.MANAGED_BY_UNWIND
+
+
+async def _refused(client: Client, resource: Resource, obj: Object, setting: Setting) -> str:
+    """Why the deletion of one of our CRDs, or of our namespace, is refused; empty if it is not.
+
+    Our own deleted policy stays in effect for a moment. Another Unwind's policy means that it needs the CRD.
+    """
+    ours = kinds_name(setting.namespace)
+    ends = asyncio.get_running_loop().time() + _GONE_WITHIN
+    while True:
+        try:
+            await client.delete(resource, obj["metadata"]["name"], uid=obj["metadata"]["uid"], dry_run=True)
+        except (NotFoundError, ConflictError):
+            return ""
+        except ApiError as error:
+            if error.code != 403:
+                raise
+            if ours not in error.status.message or asyncio.get_running_loop().time() > ends:
+                return error.status.message
+            await asyncio.sleep(0.1)
+        else:
+            return ""
+
+
+async def _delete(client: Client, resource: Resource, name: str, uid: str, *, namespace: str | None = None) -> None:
+    """Delete this object by uid, and wait until it is verified absent."""
+    try:
+        await client.delete(resource, name, uid=uid, namespace=namespace)
+    except (NotFoundError, ConflictError):
+        # Already gone, or recreated with another uid, which is not ours to delete.
+        return
+    try:
+        async with asyncio.timeout(_GONE_WITHIN):
+            # Polled, not watched: a watch that begins after the deletion never reports it.
+            while not (await client.sighting(resource, name, uid=uid, namespace=namespace)).absent:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise UnwindError(
+            f"timed out after {_GONE_WITHIN:.0f}s waiting for {resource.kind} {name} to be deleted",
+            remedy=f"see its finalizers and conditions with `kubectl get {resource.plural} {name} -o yaml`",
+        ) from None
+
+
+def _title(metadata: ObjectMeta) -> str:
+    return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+
+
+def _objects(count: int) -> str:
+    return "1 object" if count == 1 else f"{count} objects"

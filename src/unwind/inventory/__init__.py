@@ -1,0 +1,1 @@
+"""What was put where: entries, sealing, the ledger."""

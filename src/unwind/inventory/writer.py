@@ -1,0 +1,194 @@
+"""What one owner has put on one member, as the inventory says it: written by compare-and-swap, so that nothing is added
+to what a removal has sealed (docs/architecture.md, State in the API server)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.names import FURTHER_LABEL, MEMBER_LABEL, OWNER_LABEL, Finalizer
+from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, Inventory, InventorySpec, MemberRef
+from unwind.errors import UnwindError
+from unwind.inventory.inventories import guard
+from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from unwind.inventory.inventories import Inventories
+    from unwind.members.member import Member
+
+Change = dict[str, Any]
+# Where the entries of manifests come from. What comes from a chart is looked after elsewhere.
+MANIFEST_SOURCES = ("ConfigMap ", "Secret ", "Work ")
+
+
+class SealedError(UnwindError):
+    """The inventory is being removed: nothing may be put there any more."""
+
+
+class NotTheFirstError(UnwindError):
+    """There is an inventory, where there was none expected."""
+
+
+class Records:
+    """The chunks of one owner on one member, as they were last read or written."""
+
+    def __init__(self, inventories: Inventories, owner: ObjectRef, member: Member) -> None:
+        self._inventories = inventories
+        self._owner = owner
+        self._member = MemberRef(object=member.ref, system_uid=member.system_uid)
+        self._chunks: dict[str, Inventory] = {}
+        self._next = 0
+        self._loaded = False
+
+    async def load(self, *, exactly: bool = False) -> None:
+        """Read them. Raises SealedError, or UnreachableError if they are of another cluster behind the same address.
+
+        `exactly`: also those behind a gap, which only a removal leaves.
+        """
+        self._loaded = True
+        read = self._inventories.of if exactly else self._inventories.at_hand
+        found = await read(self._owner.uid)
+        for chunk in found:
+            self._check(chunk)
+            there = chunk.spec.member
+            if there.object.uid == self._member.object.uid and there.system_uid != self._member.system_uid:
+                raise UnreachableError(
+                    f"another cluster answers at the address of {there.object} "
+                    f"({self._member.system_uid}, not {there.system_uid})"
+                )
+        self._chunks = {chunk.metadata.name: chunk for chunk in found if chunk.spec.member == self._member}
+        # Chunks are counted over all members that the owner has something on: they share its name.
+        self._next = 1 + max((chunk.spec.chunk for chunk in found), default=-1)
+
+    @property
+    def chunks(self) -> list[Inventory]:
+        return list(self._chunks.values())
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """All entries, by key."""
+        return {key: entry for chunk in self._chunks.values() for key, entry in chunk.spec.entries.items()}
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The chunk that each entry is in, by key."""
+        return {key: name for name, chunk in self._chunks.items() for key in chunk.spec.entries}
+
+    async def put(self, entries: Mapping[str, Entry]) -> None:
+        """Have these entries in the inventory, whole, whatever was there under their keys. One write a chunk."""
+        left = dict(entries)
+        made: list[Inventory] = []
+        while left:
+            places = self._allotted(left)
+            for name, keys in places.items():
+                if await self._patch(name, {key: _whole(left[key]) for key in keys}):
+                    for key in keys:
+                        del left[key]
+            if not places and (chunk := await self._add(left)):
+                made.append(chunk)
+        if any(chunk.spec.chunk for chunk in made):
+            await self._still_open(made)
+
+    async def change(self, changes: Mapping[str, Change | None]) -> None:
+        """Merge something into entries, or take those out that are None. One write a chunk."""
+        left = dict(changes)
+        while left:
+            places = self.places
+            by_chunk: dict[str, dict[str, Change | None]] = {}
+            for key in [key for key in left if key not in places]:
+                del left[key]  # nothing is written down of it, and nothing is to be
+            for key, one in left.items():
+                by_chunk.setdefault(places[key], {})[key] = one
+            for name, some in by_chunk.items():
+                if await self._patch(name, some):
+                    for key in some:
+                        del left[key]
+
+    def _allotted(self, entries: Iterable[str]) -> dict[str, list[str]]:
+        """Which chunk each entry goes to, as far as there is room."""
+        places: dict[str, list[str]] = {}
+        room = {
+            name: 0 if chunk.metadata.terminating else ENTRIES_IN_A_CHUNK - len(chunk.spec.entries)
+            for name, chunk in self._chunks.items()
+        }
+        where = self.places
+        for key in entries:
+            name = where.get(key) or next((one for one, free in room.items() if free > 0), "")
+            if not name:
+                continue
+            if key not in where:
+                room[name] -= 1
+            places.setdefault(name, []).append(key)
+        return places
+
+    async def _add(self, left: dict[str, Entry]) -> Inventory | None:
+        """One more chunk, with as many of the entries as it holds; None if somebody else made one meanwhile."""
+        some = dict(list(left.items())[:ENTRIES_IN_A_CHUNK])
+        meta = ObjectMeta(
+            name=f"{self._owner.uid}-{self._next}",
+            namespace=self._inventories.namespace,
+            labels={OWNER_LABEL: self._owner.uid, MEMBER_LABEL: self._member.object.uid}
+            | ({FURTHER_LABEL: "true"} if self._next else {}),
+            finalizers=(Finalizer.INVENTORY.value,),
+        )
+        spec = InventorySpec(owner=self._owner, member=self._member, chunk=self._next, entries=some)
+        body = manifest(INVENTORIES, Inventory(metadata=meta, spec=spec))
+        try:
+            chunk = msgspec.convert(await self._inventories.client.create(INVENTORIES, body), Inventory)
+        except AlreadyExistsError:
+            if not self._loaded:
+                raise NotTheFirstError(f"{self._owner} has an inventory already") from None
+            await self.load(exactly=True)
+            return None
+        self._chunks[chunk.metadata.name] = chunk
+        self._next += 1
+        for key in some:
+            del left[key]
+        return chunk
+
+    async def _still_open(self, made: Iterable[Inventory]) -> None:
+        """A removal that has sealed the others meanwhile need not know of the new ones. It lists them again when all
+        that it knew are sealed: so either it finds the new ones, or this finds it."""
+        try:
+            await self.load(exactly=True)
+        except SealedError:
+            for chunk in made:
+                await self._inventories.discard(chunk)  # nothing was put on the member for it yet
+            raise
+
+    async def _patch(self, name: str, entries: Mapping[str, Change | None]) -> bool:
+        """Whether it was written; if not, the chunk has changed meanwhile, and was read again."""
+        chunk = self._chunks[name]
+        try:
+            written = await self._inventories.client.revise(INVENTORIES, guard(chunk), {"spec": {"entries": entries}})
+        except ConflictError:
+            found = await self._inventories.get(name)
+        except NotFoundError:
+            found = None
+        else:
+            self._chunks[name] = msgspec.convert(written, Inventory)
+            return True
+        if found is None or found.metadata.uid != chunk.metadata.uid:
+            raise SealedError(f"the inventory {name} of {self._owner} is gone")
+        self._check(found)
+        self._chunks[name] = found
+        return False
+
+    def _check(self, chunk: Inventory) -> None:
+        if chunk.spec.sealed_for:
+            raise SealedError(
+                f"nothing more is deployed for {self._owner}: it is being removed by Teardown {chunk.spec.sealed_for}"
+            )
+
+
+def _whole(entry: Entry) -> Change:
+    """An entry for a merge patch that leaves nothing of the one before it."""
+    said: Change = msgspec.to_builtins(entry)
+    whole = dict.fromkeys(Entry.__struct_encode_fields__) | said
+    # It merges within as well.
+    whole["object"] = {"uid": None, "group": None, "namespace": None} | said["object"]
+    return whole

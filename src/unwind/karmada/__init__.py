@@ -1,0 +1,1 @@
+"""Karmada's member Clusters and Works: join, unjoin, apply."""

@@ -1,0 +1,313 @@
+"""Karmada's Clusters: whether each answers and who it is, a token that lasts, and a place for its Works.
+
+A member that dies tells nobody. So each is looked at now and then, besides whenever something about it changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from unwind import logs
+from unwind.api.karmada import CLUSTERS, Cluster
+from unwind.api.meta import ObjectMeta, find, ref_of
+from unwind.api.names import MEMBER_LABEL, ConditionType, Finalizer, Reason
+from unwind.api.resources import NAMESPACES
+from unwind.clock import SYSTEM
+from unwind.errors import UnwindError
+from unwind.jitter import CHANCE
+from unwind.karmada import member_health, membership, tokens
+from unwind.karmada.caches import executes_for
+from unwind.karmada.member_health import Standing
+from unwind.karmada.tokens import Renewing
+from unwind.kube import updates
+from unwind.kube.decoding import Key
+from unwind.kube.errors import AlreadyExistsError, ApiError, NotFoundError, UnreachableError
+from unwind.kube.events import Regarding
+from unwind.kube.fencing import Fences
+from unwind.kube.workqueue import Backoff, Queue
+from unwind.members import credentials, targets
+from unwind.members.members import Fleet
+from unwind.members.targets import Anchor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.clock import Clock
+    from unwind.karmada.caches import MemberCaches
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client, Object
+    from unwind.kube.decoding import Metadata
+    from unwind.kube.events import Recorder
+    from unwind.kube.fencing import Owner
+    from unwind.kube.informers import Informer
+    from unwind.kube.metrics import Metrics
+    from unwind.members.member import Member
+
+log = logs.get(__name__)
+
+PROBE = 30.0
+"""Seconds between two looks at a member that answers."""
+SILENT = Backoff(first=1.0, limit=60.0)
+"""Between two looks at one that does not."""
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    git_version: str = ""
+
+
+class Clusters:
+    """Looks after the Clusters, each by itself: one that hangs delays no other."""
+
+    name = "members"
+
+    def __init__(
+        self,
+        client: Client,
+        caches: MemberCaches,
+        secrets: Informer[Metadata],
+        *,
+        owner: Owner,
+        metrics: Metrics,
+        recorder: Recorder,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._secrets = secrets
+        self._owner = owner
+        self._recorder = recorder
+        self._clock = clock
+        self._chance = CHANCE
+        self._silences: dict[str, int] = {}
+        """How often each member did not answer in a row."""
+        self._left: dict[str, Anchor] = {}
+        """Clusters that have gone, by name: their Secret is held by us, and by nobody else."""
+        self._renewing = Renewing(client, secrets, recorder=recorder, clock=clock)
+        self._fleet: Fleet | None = None
+        self._queue: Queue[str] = Queue(
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
+            group=lambda name: name,
+            clock=clock,
+            failed=_tell_failed,
+        )
+        metrics.queue(self.name, self._queue)
+        caches.clusters.subscribe(self._cluster_changed)
+        caches.namespaces.subscribe(self._namespace_changed)
+        secrets.subscribe(self._secret_changed)
+        caches.subscribe(self._look_at_all)
+        owner.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._caches.ready
+
+    async def run(self) -> None:
+        """Look after them, until cancelled."""
+        async with Fleet(self._client, clock=self._clock, troubled=_tell_troubled) as self._fleet:
+            await self._queue.run()
+
+    # What happens
+
+    def _look_at_all(self) -> None:
+        for key in list(self._caches.clusters.cache.keys()):
+            self._queue.add(key.name)
+        for name in self._left:
+            self._queue.add(name)
+
+    def _cluster_changed(self, change: Change[Cluster]) -> None:
+        old, new = change.old, change.new
+        if old and (new is None or new.metadata.uid != old.metadata.uid):
+            self._renewing.forget(old.metadata.uid)
+            if old.spec.secret_ref:
+                self._left[change.key.name] = targets.of_karmada(old)
+        # Most of what is written to it is what we say of it.
+        if old is None or new is None or _asked(old) != _asked(new):
+            self._queue.add(change.key.name)
+
+    def _namespace_changed(self, change: Change[Metadata]) -> None:
+        name = executes_for(change.key.name)
+        if name and change.new is None:
+            self._queue.add(name)
+
+    def _secret_changed(self, change: Change[Metadata]) -> None:
+        for cluster in self._caches.clusters.cache.by("secret", change.key):
+            if self._fleet:
+                self._fleet.reread(cluster.metadata.uid)
+            self._queue.add(cluster.metadata.name)
+        secret = change.new
+        if secret is None or Finalizer.CREDENTIALS not in secret.finalizers:
+            for name in [name for name, one in self._left.items() if Key(one.home, one.secret) == change.key]:
+                del self._left[name]
+        elif secret.deletion_timestamp:
+            # Its Cluster may have gone while nobody was there to see it.
+            for owner in secret.owner_references:
+                if (owner.api_version, owner.kind) == (CLUSTERS.api_version, CLUSTERS.kind):
+                    ref = ref_of(CLUSTERS, ObjectMeta(name=owner.name, uid=owner.uid))
+                    self._left[owner.name] = Anchor(ref=ref, secret=secret.name, secret_namespace=secret.namespace)
+                    self._queue.add(owner.name)
+
+    # What is done
+
+    async def _reconcile(self, name: str) -> float | None:
+        if not self._caches.clusters.synced or not self._owner.owns(name):
+            return None
+        cluster = self._caches.cluster(name)
+        if (left := self._left.get(name)) and (cluster is None or cluster.metadata.uid != left.ref.uid):
+            await self._let_go(name, left, cluster)
+        if cluster is None:
+            self._silences.pop(name, None)
+            return None
+        if Key("", name) in self._caches.clusters.broken:
+            return None  # what is here is not what it says now
+        if unlooked := member_health.unlooked(cluster):
+            await self._tell(cluster, unlooked)
+            return None
+        # Before anything else: from here on it may not go without us.
+        if cluster := await self._held(cluster):
+            await self._have_place(cluster)
+            found = await self._look(cluster)
+            await self._tell(cluster, found)
+            return self._next(name, found)
+        return None
+
+    async def _held(self, cluster: Cluster) -> Cluster | None:
+        """The Cluster with our finalizer, or as it goes; None if it is gone."""
+        if cluster.metadata.terminating or Finalizer.MEMBER in cluster.metadata.finalizers:
+            return cluster
+        return await self._revised(cluster, member_health.held)
+
+    async def _have_place(self, cluster: Cluster) -> None:
+        """A namespace for its Works; again, should somebody have deleted it."""
+        name, namespaces = cluster.execution_namespace, self._caches.namespaces
+        if cluster.metadata.terminating or not namespaces.synced or namespaces.cache.get(Key("", name)):
+            return
+        if await self._goes(cluster):
+            return  # and its namespace with it, of which the caches may have heard in another order
+        try:
+            body = membership.namespace(name, labels={MEMBER_LABEL: cluster.metadata.uid})
+            await self._client.create(NAMESPACES, body)
+        except AlreadyExistsError:
+            return  # the cache is behind
+        log.info("a namespace for Works was made", cluster=cluster.metadata.name, object=f"Namespace/{name}")
+
+    async def _goes(self, cluster: Cluster) -> bool:
+        """Whether it is going or gone, as the server says."""
+        try:
+            now = await self._client.get(CLUSTERS, cluster.metadata.name, type=Cluster)
+        except NotFoundError:
+            return True
+        return now.metadata.terminating or now.metadata.uid != cluster.metadata.uid
+
+    async def _look(self, cluster: Cluster) -> Standing:
+        assert self._fleet  # noqa: S101 - for the type checker
+        target = targets.of_karmada(cluster)
+        try:
+            if not cluster.metadata.terminating and not self._kept(target):
+                await credentials.hold(self._client, target)
+            async with self._fleet.member(target) as member:
+                if stranger := member_health.stranger(cluster, member.system_uid):
+                    return stranger
+                version = await _version(member)
+                await self._renewing.look(cluster, member.client)
+                return Standing(
+                    ready=True,
+                    reason=Reason.CLUSTER_READY,
+                    message="the member answers",
+                    version=version,
+                    identity=member.system_uid,
+                )
+        except UnwindError as error:
+            if tokens.unauthorized(error):
+                await self._renewing.refused(cluster)  # if that helped, the Secret has changed, which is told
+            return Standing(ready=False, reason=Reason.CLUSTER_NOT_REACHABLE, message=str(error))
+
+    def _kept(self, target: Anchor) -> bool:
+        """Whether the Secret is held already, as far as is known."""
+        found = self._secrets.cache.get(Key(target.home, target.secret))
+        return found is not None and Finalizer.CREDENTIALS in found.finalizers
+
+    async def _tell(self, cluster: Cluster, found: Standing) -> None:
+        before = find(cluster.status.conditions, ConditionType.READY)
+        now = self._clock.now()
+        if not cluster.metadata.terminating:
+            await self._revised(cluster, lambda read: member_health.marked(read, found))
+        if (
+            await self._revised(cluster, lambda read: member_health.told(read, found, now), subresource="status")
+            is None
+        ):
+            return
+        if before is None or before.reason != found.reason:
+            kind: Literal["Normal", "Warning"] = "Warning" if found.ready is False else "Normal"
+            meta = cluster.metadata
+            regarding = Regarding(CLUSTERS.api_version, CLUSTERS.kind, meta.name, meta.uid)
+            self._recorder.report(regarding, found.reason, found.message, action="Probe", type=kind)
+            log.info("a member has changed", cluster=meta.name, ready=found.ready, why=found.message)
+
+    def _next(self, name: str, found: Standing) -> float:
+        if found.ready:
+            self._silences.pop(name, None)
+            # Not all at once, although they may all have been found at the same moment.
+            return PROBE * self._chance.uniform(0.8, 1.2)
+        self._silences[name] = self._silences.get(name, 0) + 1
+        return SILENT.after(self._silences[name], self._chance)
+
+    async def _let_go(self, name: str, left: Anchor, now: Cluster | None) -> None:
+        """Let the Secret of a Cluster go that is gone."""
+        # A cache may be wrong about that, and without the Secret nobody could reach what is on the member.
+        if not (await self._client.sighting(CLUSTERS, name, uid=left.ref.uid)).absent:
+            return
+        secret = Key(left.home, left.secret)
+        found = self._secrets.cache.get(secret)
+        # Another Cluster may have its name by now, and the Secret is that one's: unless it goes, which nobody can stop.
+        if now is None or _secret(now) != secret or (found and found.deletion_timestamp):
+            await credentials.let_go(self._client, left)
+        self._left.pop(name, None)
+
+    async def _revised(
+        self, cluster: Cluster, change: Callable[[Object], Object | None], *, subresource: str | None = None
+    ) -> Cluster | None:
+        """The Cluster with a change made to it; None if there was nothing to change, or it is gone."""
+        # As it is in the cache, it says at least whether there is something to do.
+        if change(msgspec.to_builtins(cluster)) is None:
+            return None
+        try:
+            read = await self._client.get(CLUSTERS, cluster.metadata.name)
+        except NotFoundError:
+            return None
+        if read["metadata"]["uid"] != cluster.metadata.uid:
+            return None
+        written = await updates.revise(self._client, CLUSTERS, read, change, subresource=subresource)
+        if written is None:
+            return None
+        now = msgspec.convert(written, Cluster)
+        self._caches.clusters.take(now)
+        return now
+
+
+def _secret(cluster: Cluster) -> Key:
+    target = targets.of_karmada(cluster)
+    return Key(target.home, target.secret)
+
+
+async def _version(member: Member) -> str:
+    """The Kubernetes version. It may have died in this moment: that is told as if it had a moment before."""
+    try:
+        return msgspec.json.decode(await member.client.raw("/version"), type=_Version).git_version
+    except (ApiError, UnreachableError, msgspec.MsgspecError) as error:
+        raise UnreachableError(f"{member.ref} does not answer: {error}") from error
+
+
+def _asked(cluster: Cluster) -> object:
+    """What of a Cluster others say, and we do not."""
+    meta, spec = cluster.metadata, cluster.spec
+    return meta.uid, meta.terminating, meta.finalizers, msgspec.structs.replace(spec, taints=())
+
+
+def _tell_failed(name: str, error: Exception) -> None:
+    log.warning("a member could not be looked after", cluster=name, why=str(error))
+
+
+def _tell_troubled(error: Exception) -> None:
+    log.warning("a member is in trouble", why=str(error))

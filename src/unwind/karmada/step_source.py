@@ -1,0 +1,97 @@
+"""Works as a step source: each Work on a member is one step of its unjoining."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.annotation_values import volume_policy
+from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
+from unwind.api.meta import ObjectMeta
+from unwind.api.names import Finalizer
+from unwind.api.unwind import StepState
+from unwind.clock import SYSTEM
+from unwind.errors import UnwindError
+from unwind.karmada.caches import executes_for
+from unwind.karmada.unjoin_plan import decided_by, steps_of
+from unwind.karmada.work_apply import takes_along
+from unwind.kube.decoding import Key
+from unwind.kube.updates import discard
+from unwind.kube.workqueue import Queue
+from unwind.teardown.step_removers import InventoryRemover
+from unwind.teardown.step_sources import StepSource, StepTerms
+
+if TYPE_CHECKING:
+    from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Step
+    from unwind.clock import Clock
+    from unwind.karmada.caches import MemberCaches
+    from unwind.kube.client import Client
+    from unwind.members.targets import Anchor
+    from unwind.teardown.step_sources import SourceSteps
+
+_LINGER = 30.0
+_OVER = (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
+
+
+class WorkSteps(StepSource):
+    """The steps of members that are unjoined."""
+
+    def __init__(self, client: Client, members: MemberCaches, *, clock: Clock = SYSTEM) -> None:
+        self._client = client
+        self._members = members
+        self._remover = InventoryRemover()
+        self._farewells: Queue[tuple[ObjectRef, str]] = Queue(self._farewell, clock=clock)
+
+    @property
+    def remover(self) -> InventoryRemover:
+        return self._remover
+
+    def owns(self, owner: ObjectRef) -> bool:
+        return (owner.group, owner.kind) == (WORKS.group, WORKS.kind)
+
+    async def steps(self, target: Anchor, *, gone: bool = False) -> SourceSteps:
+        ref = target.ref
+        if gone:
+            # Another Cluster that has the name may have Works here, too: only those with an Inventory are of this one.
+            cluster = Cluster(metadata=ObjectMeta(name=ref.name, uid=ref.uid))
+        else:
+            cluster = await self._client.get(CLUSTERS, ref.name, type=Cluster)
+            if cluster.metadata.uid != ref.uid:
+                raise UnwindError(f"Cluster {ref.name} is another one by now")
+        found = await self._client.list(WORKS, namespace=cluster.execution_namespace)
+        return steps_of(cluster, msgspec.convert(found, list[Work]), required=not gone)
+
+    def terms(self, step: Step, target: Anchor) -> StepTerms:
+        work = self._members.works.cache.get(Key(step.object.namespace, step.object.name))
+        ours = work if work and work.metadata.uid == step.object.uid else None
+        return StepTerms(
+            take_along=ours is not None and takes_along(ours),
+            volumes=volume_policy(ours.metadata.annotations if ours else None),
+            decided_by=decided_by(ours, target),
+        )
+
+    def step_changed(self, step: Step, state: StepState, target: Anchor) -> None:
+        if state in _OVER and step.object.kind == WORKS.kind:
+            # Soon all of them go together; only where something is in the way those that are over need not wait for it.
+            self._farewells.add_after((step.object, target.ref.uid), _LINGER)
+
+    async def run(self) -> None:
+        await self._farewells.run()
+
+    async def _farewell(self, over: tuple[ObjectRef, str]) -> float | None:
+        work, uid = over
+        if Key(work.namespace, work.name) not in self._members.works.cache:
+            return None  # it went with all the others
+        cluster = self._members.clusters.cache.get(Key("", executes_for(work.namespace)))
+        if cluster is None or cluster.metadata.uid != uid:
+            return None  # the Cluster is gone: another of its name may need the Work
+        async with self._client.aside:
+            await farewell(self._client, work)
+        return None
+
+
+async def farewell(client: Client, work: ObjectRef) -> None:
+    """Have a Work deleted whose objects are accounted for, and let it go."""
+    await discard(client, WORKS, work.name, uid=work.uid, namespace=work.namespace, finalizer=Finalizer.WORK.value)

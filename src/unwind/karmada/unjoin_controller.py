@@ -1,0 +1,366 @@
+"""The controller of members that are unjoined: each gets a Teardown, and goes when that has come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind import logs
+from unwind.api.karmada import CLUSTERS, Cluster, RemoveStrategy, Work
+from unwind.api.meta import ObjectMeta, is_true
+from unwind.api.names import (
+    KARMADA_EXECUTION_NAMESPACE,
+    REMOVE_STRATEGY_ANNOTATION,
+    REMOVE_STRATEGY_BY_ANNOTATION,
+    ConditionType,
+    Finalizer,
+    Reason,
+)
+from unwind.api.unwind import Cause, Teardown
+from unwind.clock import SYSTEM
+from unwind.inventory.inventories import Inventories
+from unwind.karmada import unjoin_plan, unjoin_status
+from unwind.karmada.caches import executes_for
+from unwind.karmada.step_source import WorkSteps
+from unwind.karmada.unjoin_runner import Closing, Leaving
+from unwind.kube.decoding import Key
+from unwind.kube.errors import NotFoundError
+from unwind.kube.fencing import Fences
+from unwind.kube.updates import not_seen, revise, who_set, who_wrote
+from unwind.kube.workqueue import Queue
+from unwind.members import targets
+from unwind.members.members import Fleet
+from unwind.members.targets import Anchor
+from unwind.teardown import plan, release
+from unwind.teardown.drafts import misunderstood
+from unwind.teardown.records import KEEP, TeardownRecords, target_of
+from unwind.teardown.release import LetGo
+from unwind.teardown.runner import ended_without_target
+from unwind.teardown.running import UnderWay
+from unwind.teardown.signatures import RecordKeys
+from unwind.teardown.step_removers import BEST_EFFORT, Means
+from unwind.teardown.step_sources import Sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import timedelta
+
+    from unwind.clock import Clock
+    from unwind.deleters.registration import External, Registration
+    from unwind.deleters.registry import Plugin
+    from unwind.karmada.caches import MemberCaches
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client, Object
+    from unwind.kube.decoding import Metadata
+    from unwind.kube.events import Recorder
+    from unwind.kube.fencing import Owner
+    from unwind.kube.informers import Informer
+    from unwind.kube.metrics import Metrics
+    from unwind.teardown.drafts import Drafted
+
+log = logs.get(__name__)
+
+# A plan that is held waits for a person. What they do to the Cluster or to a Work is seen; to an inventory, not.
+_LOOK_AGAIN = 30.0
+
+
+class Unjoining:
+    """Takes members out when their Clusters are deleted."""
+
+    name = "unjoining"
+
+    def __init__(
+        self,
+        client: Client,
+        members: MemberCaches,
+        teardowns: Informer[Teardown],
+        secrets: Informer[Metadata],
+        *,
+        namespace: str,
+        owner: Owner,
+        metrics: Metrics,
+        deleters: Iterable[Registration | External],
+        plugins: Iterable[Plugin] = (),
+        best_effort: float = BEST_EFFORT,
+        keep: timedelta = KEEP,
+        keys: RecordKeys | None = None,
+        recorder: Recorder | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`namespace`: Unwind's own, where the inventories and the keys of records are. `secrets`: where the ways to
+        members are kept. `best_effort`: how many seconds our marks may take to come off what stays. `keep`: how long
+        the record stays."""
+        self._client = client
+        self._members = members
+        self._secrets = secrets
+        self._teardowns = teardowns
+        self._fleet = Fleet(client, clock=clock, troubled=_tell_troubled)
+        self._means = Means(
+            fleet=self._fleet,
+            inventories=Inventories(client, namespace=namespace),
+            deleters=tuple(deleters),
+            plugins=tuple(plugins),
+            best_effort=best_effort,
+            clock=clock,
+        )
+        self._owner = owner
+        self._clock = clock
+        self._keys = keys or RecordKeys(client, namespace=namespace)
+        self._records = TeardownRecords(
+            client,
+            teardowns,
+            self._means.inventories,
+            keys=self._keys,
+            recorder=recorder,
+            group=CLUSTERS.group,
+            cause=Cause.UNJOINED,
+            keep=keep,
+            clock=clock,
+        )
+        self._queue: Queue[Key] = Queue(
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
+            group=lambda key: key,
+            clock=clock,
+            failed=_tell_failed,
+        )
+        self._under_way: UnderWay[Leaving] = UnderWay(teardowns, again=self._queue.add_after)
+        self._source = WorkSteps(client, members, clock=clock)
+        self._sources = Sources((self._source,))
+        metrics.queue(self.name, self._queue)
+        members.clusters.subscribe(self._cluster_changed)
+        members.works.subscribe(self._work_changed)
+        members.subscribe(self._look_at_all)
+        teardowns.subscribe(self._teardown_changed)
+        secrets.subscribe(self._secret_changed)
+        owner.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._members.ready
+
+    async def run(self) -> None:
+        """Look after all members that go, until cancelled."""
+        async with self._fleet, asyncio.TaskGroup() as group:
+            self._under_way.belong_to(group)
+            group.create_task(self._sources.run())
+            await self._keys.until_known()
+            await self._teardowns.until_synced()
+            self._look_at_all()
+            await self._queue.run()
+
+    # What happens
+
+    def _cluster_changed(self, change: Change[Cluster]) -> None:
+        leaving, old, new = self._under_way.get(change.key), change.old, change.new
+        if leaving and old and new and new.metadata.uid == leaving.target.ref.uid:
+            ready = [is_true(one.status.conditions, ConditionType.READY) for one in (old, new)]
+            # Whoever waits for its next try need not wait any longer.
+            if _way_to(old) != _way_to(new) or ready == [False, True]:
+                leaving.go_another_way(targets.of_karmada(new))
+        self._queue.add(change.key)
+
+    def _teardown_changed(self, change: Change[Teardown]) -> None:
+        it = change.new or change.old
+        if it and self._records.concerns(it):
+            self._queue.add(target_of(it))
+
+    def _work_changed(self, change: Change[Work]) -> None:
+        """A plan that is held may be made when a Work is put right; and one whose Cluster is gone is let go."""
+        key = _key_of(change.key.namespace)
+        if key and key not in self._under_way:
+            cluster = self._members.clusters.cache.get(key)
+            if cluster is None or cluster.metadata.terminating:
+                self._queue.add(key)
+
+    def _secret_changed(self, change: Change[Metadata]) -> None:
+        for cluster in self._members.clusters.cache.by("secret", change.key):
+            if leaving := self._under_way.get(Key("", cluster.metadata.name)):
+                leaving.go_another_way(leaving.target)
+
+    def _look_at_all(self) -> None:
+        clusters = {Key("", one.metadata.name) for one in self._members.clusters.cache}
+        # A Cluster may have gone while nobody looked: then its Works are all that tell of it.
+        told = {key for one in self._members.works.cache if (key := _key_of(one.metadata.namespace))}
+        for key in {*clusters, *self._records.keys(), *told, *self._under_way}:
+            self._queue.add(key)
+
+    # What is done
+
+    async def _reconcile(self, key: Key) -> float | None:
+        if not self._owner.owns(str(key)):
+            self._under_way.stop(key)
+            return None
+        # A plan that is made while half of the Works are known would leave the other half behind.
+        if not self._members.settled or not self._teardowns.synced:
+            return None  # it is told when they are
+        if key in self._members.clusters.broken:
+            return None  # what is here is not what it says now
+        cluster = self._members.clusters.cache.get(key)
+        for uid in await self._gone(key, cluster):
+            await self._bereaved(key, uid)
+        if cluster is None or not cluster.metadata.terminating:
+            return await self._records.retain(key)
+        leaving = self._under_way.get(key)
+        if leaving is None:
+            return await self._begin(key, cluster)
+        if leaving.target.ref.uid != cluster.metadata.uid:
+            return None  # of another that had this name; its end is on the way, and adds this key again
+        if let_go := await self._let_go(cluster, leaving.teardown):
+            leaving.release(let_go)
+        # As the watch tells it: who carries it out may not have the answer to its last write yet.
+        return await self._tell(cluster, self._records.get(leaving.target.ref.uid) or leaving.teardown, leaving)
+
+    async def _begin(self, key: Key, cluster: Cluster) -> float | None:
+        target = targets.of_karmada(cluster)
+        before = self._records.get(target.ref.uid)
+        if before and before.finished and Finalizer.MEMBER not in cluster.metadata.finalizers:
+            return await self._records.retain(key)  # what is left to do is others'
+        await self._tell(cluster, before)
+        teardown = await self._records.written(target, partial(self._drafted, target))
+        let_go = None if teardown.finished else await self._let_go(cluster, teardown)
+        if not teardown.finished and release.overdue(teardown, now=self._clock.now()):
+            let_go = let_go or release.expired(teardown.spec)
+        if teardown.spec.plan is None and let_go:
+            teardown = await self._records.written(target, partial(self._drafted, target, decided=True))
+        if teardown.spec.plan is None:
+            left = release.remaining(teardown, now=self._clock.now())  # something in it is not known
+            return min(_LOOK_AGAIN, left) if left else _LOOK_AGAIN
+        leaving = Leaving(
+            teardown,
+            target,
+            self._means,
+            self._client,
+            namespace=cluster.execution_namespace,
+            source=self._source,
+            said=misunderstood(target),
+            written=self._teardowns.take,
+            changed=lambda: self._queue.add(key),
+            owns=lambda: self._owner.owns(str(key)),
+        )
+        if let_go:  # before the first step: there shall be none
+            leaving.release(let_go)
+        self._under_way.begin(key, leaving)
+        return None
+
+    async def _drafted(self, target: Anchor, *, decided: bool = False, gone: bool = False) -> Drafted:
+        return await plan.draft(self._sources, self._means, target, decided=decided, gone=gone)
+
+    async def _let_go(self, cluster: Cluster, teardown: Teardown) -> LetGo | None:
+        """That a person lets the member go before everything is removed, if one does."""
+        if forced := await release.forced(self._client, CLUSTERS, targets.of_karmada(cluster)):
+            return forced
+        if not unjoin_plan.lowered(cluster, teardown.spec.plan):
+            return None
+        # A yes is never taken from a cache.
+        read = await self._client.get(CLUSTERS, cluster.metadata.name)
+        now = msgspec.convert(read, Cluster)
+        if now.metadata.uid != cluster.metadata.uid or not unjoin_plan.lowered(now, teardown.spec.plan):
+            return None
+        by = who_changed(read, RemoveStrategy.NEEDLESS)
+        message = f"removeStrategy was changed from {RemoveStrategy.REQUIRED} to {RemoveStrategy.NEEDLESS}"
+        return LetGo(Reason.STRATEGY_CHANGED, message, by)
+
+    async def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
+        """The members of this name, by the uid of their Clusters, that records or Works tell of and that are not there
+        any more."""
+        told = {one.spec.target.uid for one in self._records.of(key)}
+        if cluster is None:
+            works = self._members.works.cache.by("namespace", f"{KARMADA_EXECUTION_NAMESPACE}{key.name}")
+            held = [one.metadata.uid for one in works if Finalizer.WORK in one.metadata.finalizers]
+            chunks = await self._means.inventories.owned(held)
+            told |= {chunk.spec.member.object.uid for chunk in chunks}
+        return told - {"", cluster.metadata.uid if cluster else ""} - self._records.cleaned
+
+    async def _bereaved(self, key: Key, uid: str) -> None:
+        """A Cluster is gone: its teardown ends, if it has not; if there is none, because it went while nobody looked,
+        there is one now, for the ledger."""
+        ref = targets.karmada_ref(key.name, uid)
+        if not (await self._client.sighting(CLUSTERS, ref.name, uid=ref.uid)).absent:
+            return
+        leaving = self._under_way.get(key)
+        if leaving and leaving.target.ref.uid == uid:
+            leaving.target_gone()
+            return
+        held = self._way_to(uid)
+        target = Anchor(ref=ref, secret=held.name if held else "", secret_namespace=held.namespace if held else "")
+        past = Cluster(metadata=ObjectMeta(name=key.name, uid=uid))
+        teardown = await self._records.written(target, partial(self._drafted, target, decided=True, gone=True))
+        if not teardown.finished:
+            teardown = await ended_without_target(teardown, target, self._means, self._client, sources=self._sources)
+            self._teardowns.take(teardown)
+        await Closing(
+            teardown,
+            target,
+            self._means,
+            self._client,
+            namespace=past.execution_namespace,
+            source=self._source,
+        ).run()
+        self._records.cleaned.add(uid)
+
+    def _way_to(self, uid: str) -> Key | None:
+        """The Secret with the way to a member whose Cluster is gone: it belonged to that, and is held by us."""
+        for secret in self._secrets.cache:
+            owners = {one.uid for one in secret.owner_references}
+            if Finalizer.CREDENTIALS in secret.finalizers and uid in owners:
+                return Key(secret.namespace, secret.name)
+        return None
+
+    # What is told
+
+    async def _tell(self, cluster: Cluster, teardown: Teardown | None, leaving: Leaving | None = None) -> float | None:
+        """Write on the Cluster how its unjoining goes; in how many seconds that is another by itself."""
+        now = self._clock.now()
+        after = leaving.blockers if leaving else ()
+        late = unjoin_status.failing(after, now=now)
+        works = self._members.works_of(cluster)
+
+        def change(read: Object) -> Object | None:
+            it = msgspec.convert(read, Cluster)
+            wanted = unjoin_status.conditions(it, teardown, late, works, now=now)
+            if wanted is it.status.conditions:
+                return None
+            return {"status": {"conditions": msgspec.to_builtins(wanted)}}
+
+        if unjoin_status.conditions(cluster, teardown, late, works, now=now) is not cluster.status.conditions:
+            with suppress(NotFoundError):  # it is gone, and nobody reads it
+                read = await self._client.get(CLUSTERS, cluster.metadata.name)
+                if read["metadata"]["uid"] == cluster.metadata.uid:
+                    # Others say how the member is, in the same list.
+                    await revise(self._client, CLUSTERS, read, change, subresource="status")
+        waits = (*after, *(teardown.status.blockers if teardown and not teardown.finished else ()))
+        return unjoin_status.looked_at_again(waits, now=now)
+
+
+def who_changed(cluster: Object, to: RemoveStrategy) -> str:
+    """Who changed a member's strategy to this: the user, or where nobody was there to note it the program."""
+    noted = (cluster["metadata"].get("annotations") or {}).get(REMOVE_STRATEGY_BY_ANNOTATION, "")
+    told, _, user = str(noted).partition(" by ")
+    if told == to and user:
+        return user
+    if cluster["spec"].get("removeStrategy") is not None:
+        return not_seen(who_wrote(cluster, "spec", "removeStrategy"))
+    return not_seen(who_set(cluster, REMOVE_STRATEGY_ANNOTATION))
+
+
+def _way_to(cluster: Cluster) -> object:
+    target = targets.of_karmada(cluster)
+    return target.home, target.secret, target.endpoint
+
+
+def _key_of(namespace: str) -> Key | None:
+    """The member whose execution namespace this is."""
+    name = executes_for(namespace)
+    return Key("", name) if name else None
+
+
+def _tell_troubled(error: Exception) -> None:
+    log.warning("a member cannot be followed", why=str(error))
+
+
+def _tell_failed(key: Key, error: Exception) -> None:
+    log.warning("a member's unjoining could not be looked after", cluster=str(key), why=str(error))

@@ -1,0 +1,423 @@
+"""What comes after a member's teardown: its Works go, its execution namespace, the hold on its credentials, itself.
+
+Nothing of it is remembered: begun again after a crash, it finds out what is left to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from unwind import logs
+from unwind.api.annotation_values import VolumePolicy
+from unwind.api.karmada import CLUSTERS, WORKS, Work
+from unwind.api.meta import ObjectMeta, ref_of
+from unwind.api.names import Finalizer, Reason
+from unwind.api.resources import NAMESPACES
+from unwind.api.unwind import TEARDOWNS, Effort, Phase, Step, Teardown
+from unwind.concurrency import side_by_side, unless
+from unwind.deleters.attempt import attempt
+from unwind.deleters.deletion import Deletions, persist
+from unwind.deleters.memo import Memo
+from unwind.deleters.registry import Registry
+from unwind.errors import UnwindError
+from unwind.inventory.inventories import items, ledgered
+from unwind.jitter import CHANCE
+from unwind.karmada import unjoin_plan
+from unwind.karmada.step_source import farewell
+from unwind.kube.errors import NotFoundError
+from unwind.kube.updates import revise
+from unwind.members import credentials
+from unwind.removal.places import by_place, member_of
+from unwind.removal.removal import release
+from unwind.teardown.drafts import lost
+from unwind.teardown.runner import Execution
+from unwind.teardown.step_runner import REACH, Carrying
+from unwind.teardown.step_sources import Sources
+from unwind.why.removal_blockers import what_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+
+    from unwind.api.meta import ObjectRef
+    from unwind.api.resources import Resource
+    from unwind.api.unwind import Blocker, Inventory
+    from unwind.deleters.attempt import Failed, Waiting
+    from unwind.karmada.step_source import WorkSteps
+    from unwind.kube.client import Client, Object
+    from unwind.members.member import Member
+    from unwind.members.targets import Anchor
+    from unwind.teardown.drafts import Lost, Said
+    from unwind.teardown.release import LetGo
+    from unwind.teardown.step_removers import Means
+
+
+log = logs.get(__name__)
+T = TypeVar("T")
+
+_AT_ONCE = 16
+_SHOWN = 3
+
+
+class Closing:
+    """The end of one member's unjoining, after its teardown has come to its own."""
+
+    def __init__(
+        self,
+        teardown: Teardown,
+        target: Anchor,
+        means: Means,
+        client: Client,
+        *,
+        namespace: str,
+        source: WorkSteps,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`namespace`: the execution namespace. `changed` is told whenever `blockers` is another."""
+        self.blockers: tuple[Blocker, ...] = ()
+        self._teardown = teardown
+        self._target = target
+        self._means = means
+        self._client = client
+        self._namespace = namespace
+        self._source = source
+        self._changed = changed
+        plan = teardown.spec.plan
+        self._planned = {step.object.uid for step in plan.steps} if plan else set()
+        # Released objects, and those that were to stay, block nothing (docs/architecture.md, Fresh reads open gates).
+        self._strict = teardown.phase is Phase.COMPLETE and unjoin_plan.enforced(plan)
+        self._waits: dict[ObjectRef, Waiting | Failed] = {}
+        self._news = asyncio.Event()
+        self._chance = CHANCE
+
+    async def run(self) -> None:
+        """Return when the Cluster was let go."""
+        async with asyncio.TaskGroup() as group:
+            telling = group.create_task(self._tell())
+            await self._persist(self._target.ref, self._confirm)
+            if self._teardown.phase is Phase.TARGET_GONE:
+                await self._persist(self._target.ref, self._account_for_late_ones)
+                await self._persist(self._target.ref, self._take_finalizers_off)
+            else:
+                await self._take_away()
+            await self._persist(self._target.ref, self._clean)
+            await self._persist(
+                self._target.ref, lambda: take_off(self._client, CLUSTERS, self._target.ref, Finalizer.MEMBER)
+            )
+            telling.cancel()
+
+    async def _confirm(self) -> None:
+        """Confirm the end of the teardown by a fresh read (docs/architecture.md, Fresh reads open gates)."""
+        try:
+            found = await self._client.get(TEARDOWNS, self._teardown.metadata.name, type=Teardown)
+        except NotFoundError:
+            return  # the record was deleted; what it said was read from the server once
+        if found.metadata.uid == self._teardown.metadata.uid and not found.finished:
+            raise UnwindError(f"Teardown {found.metadata.name} is not finished")
+
+    async def _take_away(self) -> None:
+        here = self._target.ref
+        await self._do(self._persist(here, self._release_marks))
+        await self._do(self._persist(here, self._account_for_late_ones))
+        await self._do(self._persist(here, self._let_works_go))
+        await self._do(self._delete_namespace())
+
+    async def _do(self, work: Coroutine[object, object, None]) -> None:
+        """Do it, however long it takes; for a while only, where nothing may hold the member up."""
+        if self._strict:
+            await work
+            return
+        over = asyncio.Event()
+        timer = self._means.clock.call_later(REACH, over.set)
+        try:
+            if not await unless(over, work):
+                why = "; ".join(what.told for what in self._waits.values()) or "there was no answer in time"
+                log.warning("a member is let go before all is tidy", cluster=str(self._target), why=why)
+        finally:
+            timer.cancel()
+            self._waits.clear()
+            self._news.set()
+
+    # On the member
+
+    async def _release_marks(self) -> None:
+        """Where a person lowered Required to Needless: what stays belongs to nobody from now on."""
+        decided = self._teardown.status.release
+        if decided is None or decided.reason != Reason.STRATEGY_CHANGED:
+            return
+        chunks = [chunk for chunk in await self._means.inventories.owned(self._planned) if ledgered(chunk)]
+        for those in by_place(chunks):
+            left = [one for one in items(those) if one.entry.ledger and one.entry.ledger.reason == decided.reason]
+            owners = {chunk.metadata.name: chunk.spec.owner.uid for chunk in those}
+            async with member_of(self._means.fleet, those[0], self._target) as member:
+                await side_by_side(
+                    (release(member, one, owner=owners[one.chunk]) for one in left if one.entry.object.uid),
+                    limit=_AT_ONCE,
+                )
+
+    async def _account_for_late_ones(self) -> None:
+        """What a Work put there while the plan was made is in no step of it, or its step was over before; it goes, or
+        stays, like all the others."""
+        async with asyncio.TaskGroup() as group:
+            for one in await self._late():
+                group.create_task(self._carry(one))
+
+    async def _late(self) -> list[Lost]:
+        chunks = await self._means.inventories.on(self._target.ref.uid)
+        return lost(
+            frozenset(), [one for one in chunks if one.spec.owner.uid not in self._planned or not one.spec.sealed_for]
+        )
+
+    async def _carry(self, one: Lost) -> None:
+        effort = Effort.ENFORCE if self._strict else Effort.LEAVE
+        step = Step(name=one.step, object=one.owner, effort=effort.value, wave=1, objects=one.objects)
+
+        told: set[ObjectRef] = set()
+
+        def follow() -> None:
+            for ref in told - carrying.waits.keys():
+                self._waits.pop(ref, None)
+            told.clear()
+            told.update(carrying.waits)
+            self._waits.update(carrying.waits)
+            self._news.set()
+
+        carrying = Carrying(
+            step,
+            self._target,
+            self._means,
+            teardown=self._teardown.metadata.name,
+            remover=self._source.remover,
+            # As it is written into the ledger. What goes along with it, and its claims, no plan has named.
+            terms=lambda: msgspec.structs.replace(
+                self._source.terms(step, self._target), take_along=False, volumes=VolumePolicy.RETAIN
+            ),
+            changed=follow,
+        )
+        if self._teardown.phase is Phase.COMPLETE:
+            await carrying.run()
+            await carrying.seal()
+        else:
+            left = self._teardown.status.release
+            why = (
+                (left.reason, left.message, left.by) if left else (Reason.TARGET_GONE, "its Cluster vanished", "unwind")
+            )
+            await carrying.abandon(*why)
+        inventories = self._means.inventories
+        await inventories.discard_all(chunk for chunk in await inventories.of(one.owner.uid) if not ledgered(chunk))
+
+    # On the management cluster
+
+    async def _let_works_go(self) -> None:
+        works = msgspec.convert(await self._client.list(WORKS, namespace=self._namespace), list[Work])
+        unaccounted = {one.owner.uid for one in await self._late()}
+        if again := [str(ref_of(WORKS, one.metadata)) for one in works if one.metadata.uid in unaccounted]:
+            raise UnwindError(f"what {', '.join(sorted(again)[:3])} put on the member is not accounted for")
+        failures: list[Failed | Waiting] = []
+
+        async def let_go(work: Work) -> None:
+            # One that cannot be let go, because an admission webhook refuses it, must not hold the others up.
+            result = await attempt(farewell(self._client, ref_of(WORKS, work.metadata)))
+            if result is not None:
+                failures.append(result)
+
+        await side_by_side((let_go(one) for one in works), limit=_AT_ONCE)
+        if failures:
+            raise UnwindError("; ".join(sorted(one.told for one in failures)[:_SHOWN]))
+
+    async def _take_finalizers_off(self) -> None:
+        """The Cluster is gone, and maybe another has its name, for which these Works are: they are not held any more,
+        and not deleted either."""
+        for work in msgspec.convert(await self._client.list(WORKS, namespace=self._namespace), list[Work]):
+            if work.metadata.uid in self._planned:
+                await take_off(self._client, WORKS, ref_of(WORKS, work.metadata), Finalizer.WORK)
+
+    async def _delete_namespace(self) -> None:
+        """The execution namespace, by its uid, until it was seen to be absent."""
+
+        async def look() -> ObjectMeta | None:
+            try:
+                found = await self._client.get(NAMESPACES, self._namespace)
+            except NotFoundError:
+                return None
+            return msgspec.convert(found["metadata"], ObjectMeta)
+
+        meta = await self._persist(self._target.ref, look)
+        if meta is None:
+            return
+        ref = ref_of(NAMESPACES, meta)
+        async with self._means.fleet.management() as home:
+            registry = Registry(self._means.deleters, plugins=self._means.plugins)
+            deletions = Deletions(registry, home.watches, home.resolver, clock=self._means.clock, say=self._say)
+            async with asyncio.TaskGroup() as group:
+                following = group.create_task(self._follow(home, ref.name))
+                await deletions.delete(NAMESPACES, ref, Memo({}, _forget))
+                following.cancel()
+        if self._waits.pop(ref, None):
+            self._news.set()
+
+    async def _follow(self, home: Member, name: str) -> None:
+        """Look again at what keeps the namespace whenever the server says something else of it, until cancelled."""
+        while True:
+            changes = await home.watches.changes(NAMESPACES, name=name)
+            try:
+                self._news.set()
+                await changes.wait()
+            finally:
+                changes.close()
+
+    async def _clean(self) -> None:
+        """Discard the accounts of nothing, and let the credentials go: nobody needs the way to the member any more."""
+        inventories, uid = self._means.inventories, self._target.ref.uid
+        chunks = {chunk.metadata.name: chunk for chunk in await inventories.on(uid)}
+        chunks |= {chunk.metadata.name: chunk for chunk in await inventories.owned(self._planned)}
+        await inventories.discard_all(chunk for chunk in chunks.values() if self._is_over(chunk))
+        if self._target.secret:
+            await credentials.let_go(self._client, self._target)
+
+    def _is_over(self, chunk: Inventory) -> bool:
+        accounted = chunk.spec.owner.uid in self._planned or all(item.done for item in items([chunk]))
+        return accounted and not ledgered(chunk)
+
+    # What it says
+
+    def _say(self, ref: ObjectRef, what: Waiting | Failed) -> None:
+        self._waits[ref] = what
+        self._news.set()
+
+    async def _tell(self) -> None:
+        """Find out why what is waited for is still there, until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            found = await self._why(dict(self._waits))
+            if found != self.blockers:
+                self.blockers = found
+                self._changed()
+
+    async def _why(self, waits: Mapping[ObjectRef, Waiting | Failed]) -> tuple[Blocker, ...]:
+        if not waits:
+            return ()
+        with suppress(UnwindError):  # then it is not known why, and whoever waits says what is the matter
+            async with self._means.fleet.management() as home:
+                return await what_blocks(home, waits, (), before=self.blockers, now=self._means.clock.now())
+        return self.blockers
+
+    async def _persist(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:
+        done = await persist(
+            work, clock=self._means.clock, chance=self._chance, say=lambda what: self._say(about, what)
+        )
+        if self._waits.pop(about, None):
+            self._news.set()
+        return done
+
+
+async def take_off(client: Client, resource: Resource, ref: ObjectRef, finalizer: Finalizer) -> None:
+    """Take a finalizer of ours off an object, if it is this one and has it."""
+    try:
+        found = await client.get(resource, ref.name, namespace=ref.namespace or None)
+    except NotFoundError:
+        return
+    if found["metadata"]["uid"] != ref.uid:
+        return
+
+    def without(now: Object) -> Object | None:
+        have = now["metadata"].get("finalizers") or []
+        left = [one for one in have if one != finalizer]
+        return {"metadata": {"finalizers": left}} if left != have else None
+
+    await revise(client, resource, found, without)
+
+
+async def _forget(_: Mapping[str, str | None]) -> None:
+    """A namespace's deletion has nothing to remember: it is seen again."""
+
+
+# A member on its way out: its teardown is carried out, and then what stood for it on this side goes.
+
+
+class Leaving:
+    """One member's unjoining, from its plan to the end; can be begun again at any moment."""
+
+    def __init__(
+        self,
+        teardown: Teardown,
+        target: Anchor,
+        means: Means,
+        client: Client,
+        *,
+        namespace: str,
+        source: WorkSteps,
+        said: tuple[Said, ...] = (),
+        written: Callable[[Teardown], None] = lambda _: None,
+        changed: Callable[[], None] = lambda: None,
+        owns: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`namespace`: the execution namespace. `written` is told of the record when its end is written down,
+        `changed` of another thing that is waited for after that. `owns`: whether this replica may still act for it."""
+        self.target = target
+        self._teardown = teardown
+        self._means = means
+        self._client = client
+        self._namespace = namespace
+        self._source = source
+        self._written = written
+        self._changed = changed
+        self._closing: Closing | None = None
+        self._execution = (
+            None
+            if teardown.finished
+            else Execution(
+                teardown,
+                target,
+                means,
+                client,
+                said=said,
+                sources=Sources((source,)),
+                owns=owns,
+            )
+        )
+
+    @property
+    def teardown(self) -> Teardown:
+        """The record, as far as it has come."""
+        return self._execution.teardown if self._execution else self._teardown
+
+    @property
+    def blockers(self) -> tuple[Blocker, ...]:
+        """What is waited for after the teardown."""
+        return self._closing.blockers if self._closing else ()
+
+    def release(self, let_go: LetGo) -> None:
+        """Let the member go now, with each object that is left in the ledger."""
+        if self._execution:
+            self._execution.release(*let_go)
+
+    def target_gone(self) -> None:
+        """The Cluster has vanished: what could not be verified goes into the ledger."""
+        if self._execution:
+            self._execution.target_gone()
+
+    def go_another_way(self, target: Anchor) -> None:
+        """The way to the member has changed, or is open again."""
+        self.target = target
+        if self._execution:
+            self._execution.go_another_way(target)
+
+    async def run(self) -> None:
+        if self._execution:
+            await self._execution.run()
+            self._written(self._execution.teardown)
+        self._closing = Closing(
+            self.teardown,
+            self.target,
+            self._means,
+            self._client,
+            namespace=self._namespace,
+            source=self._source,
+            changed=self._changed,
+        )
+        await self._closing.run()

@@ -1,0 +1,163 @@
+"""What a Cluster says of its unjoining: from the record of its teardown to conditions (pure).
+
+The words are the same for the same state. Since when is said, and how long is not.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+from typing import TYPE_CHECKING
+
+from unwind.api.fields import Unknown
+from unwind.api.karmada import CLUSTERS, WORKS
+from unwind.api.meta import find, ref_of, with_condition, without_condition
+from unwind.api.names import ConditionType, Reason
+from unwind.api.unwind import Blocker, StepState
+from unwind.karmada import unjoin_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from unwind.api.karmada import Cluster, Work
+    from unwind.api.meta import Condition
+    from unwind.api.unwind import Teardown
+
+SLOW = timedelta(seconds=30)
+"""How long what comes right by itself may take before it is called a failure."""
+UNJOINING = "Unjoining resources."
+_SHOWN = 20
+_LONGEST = 8000
+_TOLD = 500
+# What every deletion waits for, and what mostly goes by itself.
+_USUAL = (Reason.DELETING, Reason.OWNS_OTHERS, Reason.HOLDS_OTHERS, Reason.IN_USE)
+_OURS = (
+    ConditionType.UNJOINING,
+    ConditionType.UNJOIN_FAILED,
+    ConditionType.UNKNOWN_VALUE,
+    ConditionType.DEADLINE_EXCEEDED,
+    ConditionType.PLAN_FROZEN,
+)
+
+
+def failing(blockers: Iterable[Blocker], *, now: datetime) -> tuple[Blocker, ...]:
+    """Those of them that a person should know of."""
+    return tuple(one for one in blockers if one.reason not in _USUAL or _is_slow(one, now))
+
+
+def looked_at_again(blockers: Iterable[Blocker], *, now: datetime) -> float | None:
+    """In how many seconds another of them counts as failing; None if no other does by time alone."""
+    due = [one.since + SLOW - now for one in blockers if one.since and one.reason in _USUAL and not _is_slow(one, now)]
+    return max(1.0, min(due).total_seconds()) if due else None
+
+
+def conditions(
+    cluster: Cluster,
+    teardown: Teardown | None,
+    blockers: tuple[Blocker, ...] = (),
+    works: Iterable[Work] = (),
+    *,
+    now: datetime,
+) -> tuple[Condition, ...]:
+    """What the Cluster says while it is unjoined; the very same tuple where that is nothing new.
+
+    `blockers`: what is waited for beside the teardown. `works`: those of the member that are still there.
+    """
+    wanted: dict[ConditionType, tuple[str, str]] = {ConditionType.UNJOINING: (Reason.UNJOIN_CLUSTER, UNJOINING)}
+    said = teardown.status.conditions if teardown and not teardown.finished else ()
+    for type_ in (ConditionType.UNKNOWN_VALUE, ConditionType.DEADLINE_EXCEEDED):
+        if there := find(said, type_):
+            wanted[type_] = (there.reason, there.message)
+    plan = teardown.spec.plan if teardown else None
+    if isinstance(cluster.removal, Unknown) and plan:
+        message = f"removeStrategy: {cluster.removal}, so nothing changes: the removal goes on as it began"
+        wanted[ConditionType.UNKNOWN_VALUE] = (Reason.UNKNOWN_VALUE, message)
+    if unjoin_plan.raised(cluster, plan, works):
+        message = "removeStrategy was Needless when the unjoin began: its plan is frozen, and what is there stays"
+        wanted[ConditionType.PLAN_FROZEN] = (Reason.STRATEGY_CHANGED, message)
+    under_way = teardown and not teardown.finished
+    found = (*failing(teardown.status.blockers if teardown and under_way else (), now=now), *blockers)
+    if teardown and under_way and not any(one.reason == Reason.UNREACHABLE for one in found):
+        found = (*silent(cluster, teardown), *found)
+    if found and teardown:
+        wanted[ConditionType.UNJOIN_FAILED] = (found[0].reason, told(found, teardown))
+    elif plan is None and ConditionType.UNKNOWN_VALUE in wanted:
+        # Nothing of it can go on: that is a failure, too.
+        wanted[ConditionType.UNJOIN_FAILED] = wanted[ConditionType.UNKNOWN_VALUE]
+    result = cluster.status.conditions
+    for type_ in _OURS:
+        if type_ in wanted:
+            reason, message = wanted[type_]
+            result = with_condition(result, type=type_, status=True, reason=reason, message=message, now=now)
+        else:
+            result = without_condition(result, type_)
+    return result
+
+
+def silent(cluster: Cluster, teardown: Teardown) -> tuple[Blocker, ...]:
+    """That the member does not answer, where something is to be removed from it.
+
+    Whoever waits for an object there waits for a watch to tell of it, and does not notice.
+    """
+    ready = find(cluster.status.conditions, ConditionType.READY)
+    if ready is None or ready.status != "False" or not unjoin_plan.enforced(teardown.spec.plan):
+        return ()
+    ref, message = ref_of(CLUSTERS, cluster.metadata), f"the member cannot be reached: {ready.message}"
+    return tuple(
+        Blocker(
+            object=ref, step=step.name, reason=Reason.UNREACHABLE, message=message, since=ready.last_transition_time
+        )
+        for step in teardown.status.steps
+        if step.state == StepState.REMOVING
+    )
+
+
+def told(blockers: tuple[Blocker, ...], teardown: Teardown) -> str:
+    """Each Work and each object that is in the way, why, since when, and who must act; as much as fits."""
+    together: dict[tuple[str, str, str], list[Blocker]] = {}
+    for one in blockers:
+        # A member that does not answer is in the way of all its Works, for the same reason.
+        together.setdefault((str(one.object), one.reason, one.message), []).append(one)
+    parts = []
+    for (obj, _, message), those in list(together.items())[:_SHOWN]:
+        words = message or obj
+        named = words if obj in words else f"{obj}: {words}"
+        parts.append(f"{_named([one.step for one in those])}{_cut(named, _TOLD)}{_aside(those)}")
+    if len(together) > _SHOWN:
+        parts.append(f"and {len(together) - _SHOWN} more")
+    mentioned = {one.step for one in blockers}
+    waiting = [
+        one.name
+        for one in teardown.status.steps
+        if one.state in (StepState.WAITING, StepState.REMOVING) and one.name not in mentioned
+    ]
+    if waiting and not teardown.finished:
+        parts.append(f"not removed yet: {_listed(waiting)}")
+    return _cut("; ".join(parts), _LONGEST)
+
+
+def _named(steps: list[str]) -> str:
+    found = [one for one in dict.fromkeys(steps) if one]
+    return f"{_listed(found)}: " if found else ""
+
+
+def _listed(steps: list[str]) -> str:
+    names = [one.replace("/", " ", 1) if one.startswith(f"{WORKS.kind}/") else one for one in steps]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _aside(those: list[Blocker]) -> str:
+    since = min((one.since for one in those if one.since), default=None)
+    actor = next((one.actor for one in those if one.actor), "")
+    words = [f"since {since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"] if since else []
+    words += [f"must act: {actor}"] if actor else []
+    return f" ({'; '.join(words)})" if words else ""
+
+
+def _is_slow(blocker: Blocker, now: datetime) -> bool:
+    return blocker.since is not None and now - blocker.since >= SLOW
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"

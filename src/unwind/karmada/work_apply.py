@@ -1,0 +1,223 @@
+"""What has dropped out of Works, on its way: each Work's in a task of its own, because it may wait for long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.api import names
+from unwind.api.annotation_values import volume_policy
+from unwind.api.karmada import WORKS
+from unwind.api.meta import ref_of
+from unwind.concurrency import Together
+from unwind.deploy import deployment, manifests, prune
+from unwind.deploy.manifests import Source
+from unwind.deploy.owner_marks import Owner
+from unwind.deploy.reports import Outcome, Report, first
+from unwind.errors import UnwindError
+from unwind.jitter import CHANCE
+from unwind.karmada import work_status as telling
+from unwind.kube import fencing
+from unwind.kube.fencing import FencedError
+from unwind.members import credentials
+from unwind.members.targets import of_karmada
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+
+    from unwind.api.karmada import Cluster, Work
+    from unwind.clock import Clock
+    from unwind.deleters.attempt import Failed, Waiting
+    from unwind.deleters.registration import External, Registration
+    from unwind.deleters.registry import Plugin
+    from unwind.deploy.placements import Placed
+    from unwind.inventory.inventories import Inventories
+    from unwind.karmada.work_watch import Standing
+    from unwind.kube.client import Client, Object
+    from unwind.members.members import Fleet
+    from unwind.members.targets import Anchor
+    from unwind.removal.removal import Removal
+
+
+class Pruning:
+    """That of one Work."""
+
+    def __init__(self) -> None:
+        self.removals: list[Removal] = []
+        self.error: Exception | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def waits(self) -> list[Waiting | Failed]:
+        return [what for removal in self.removals for what in removal.progress.waits.values()]
+
+
+class Prunings:
+    """All that this process carries out, by the uid of the Work."""
+
+    def __init__(self, putting: Putting, tasks: asyncio.TaskGroup, *, changed: Callable[[str], None]) -> None:
+        """`changed` is told the uid of a Work of which there is something new."""
+        self._putting = putting
+        self._tasks = tasks
+        self._changed = changed
+        self._under_way: dict[str, Pruning] = {}
+
+    def get(self, uid: str) -> Pruning | None:
+        return self._under_way.get(uid)
+
+    def begin(self, work: Work, cluster: Cluster, wanted: frozenset[str], *, done: Callable[[], None]) -> None:
+        """Have what a Work no longer wants removed; `done` is told when nothing else is there any more. `wanted`: the
+        keys of all that it does want."""
+        uid = work.metadata.uid
+        self.give_up(uid)
+        it = self._under_way[uid] = Pruning()
+        it.task = self._tasks.create_task(self._run(it, work, cluster, wanted, done))
+
+    def give_up(self, uid: str) -> None:
+        """Have nothing more removed for a Work; what was is seen when it is begun again."""
+        if (it := self._under_way.pop(uid, None)) and it.task:
+            it.task.cancel()
+
+    async def _run(
+        self, it: Pruning, work: Work, cluster: Cluster, wanted: frozenset[str], done: Callable[[], None]
+    ) -> None:
+        uid = work.metadata.uid
+        try:
+            async with fencing.scope():
+                await self._putting.prune(
+                    work,
+                    cluster,
+                    wanted,
+                    started=it.removals.append,
+                    changed=lambda: self._changed(uid),
+                )
+            done()
+            self._under_way.pop(uid, None)
+        except FencedError as error:
+            it.error = UnwindError(str(error))  # if the shard is ours again, it is begun again
+        except Exception as error:  # noqa: BLE001 - it is told on the Work, and tried again
+            it.error = error
+        self._changed(uid)
+
+
+# One Work put on its member: what it holds comes there, and what has dropped out of it goes.
+
+# Of what is not there, so much is named.
+_SHOWN = 20
+
+
+def matters(work: Work, cluster: Cluster) -> object:
+    """What decides what has to be on the member; neither status does."""
+    meta = work.metadata
+    said = tuple(
+        meta.annotations.get(one)
+        for one in (names.ADOPT_ANNOTATION, names.TAKE_ALONG_ANNOTATION, names.VOLUMES_ANNOTATION)
+    )
+    return meta.uid, meta.generation, said, cluster.metadata.uid, cluster.spec.id
+
+
+def source_of(work: Work) -> Source:
+    """What a Work holds, as it is put on a member."""
+    meta = work.metadata
+    source = Source(kind=WORKS.kind, namespace=meta.namespace, name=meta.name)
+    read = manifests.gather(work.spec.workload.manifests)
+    return Source(
+        kind=source.kind,
+        namespace=source.namespace,
+        name=source.name,
+        manifests=tuple(read.manifests),
+        faults=tuple(f"{source}, {fault}" for fault in read.faults),
+    )
+
+
+def owner_of(work: Work) -> Owner:
+    """Whose its objects are."""
+    adopt = work.metadata.annotations.get(names.ADOPT_ANNOTATION) == "true"
+    return Owner(object=ref_of(WORKS, work.metadata), adopt=adopt)
+
+
+def takes_along(work: Work) -> bool:
+    """Whether its namespaces and CRDs go even if something foreign is in them."""
+    return work.metadata.annotations.get(names.TAKE_ALONG_ANNOTATION) == "true"
+
+
+class Putting:
+    """What all Works of this process are put on members with."""
+
+    def __init__(
+        self,
+        client: Client,
+        fleet: Fleet,
+        inventories: Inventories,
+        *,
+        deleters: Iterable[Registration | External],
+        plugins: Iterable[Plugin] = (),
+        clock: Clock,
+    ) -> None:
+        self._client = client
+        self._fleet = fleet
+        self._inventories = inventories
+        self._deleters = tuple(deleters)
+        self._plugins = tuple(plugins)
+        self._clock = clock
+        self._holding: Together[None] = Together()
+        self._chance = CHANCE
+
+    async def put(self, work: Work, cluster: Cluster, standing: Standing) -> None:
+        """Have all of it on the member; `standing` knows afterwards how it was left there. Raises where the member
+        cannot be reached, or the Work is being removed."""
+        target, source = of_karmada(cluster), source_of(work)
+        ordinals = {manifests.numbered(number): number for number in range(len(work.spec.workload.manifests))}
+        doubts = standing.doubts
+
+        def told(placed: Placed, obj: Object) -> None:
+            standing.leave(placed.key, placed.resource, obj)
+            if not placed.implied:
+                standing.statuses[placed.key] = telling.manifest_status(placed, ordinals[placed.place], obj)
+
+        if not standing.looked:
+            # Before the first thing is put there: without it, nobody could take it back. It is let go with the Cluster.
+            await self._hold(target)
+        async with self._fleet.member(target, system_uid=cluster.spec.id) as member:
+            report = await deployment.deploy(
+                member,
+                self._inventories,
+                owner_of(work),
+                [source],
+                # Whatever happened while nobody looked: an apply that changes nothing writes nothing.
+                sure=standing.sure,
+                first=not standing.looked and not work.status.conditions,
+                told=told,
+            )
+        if standing.looked and doubts and report.of(Outcome.CREATED, Outcome.UPDATED):
+            standing.corrected(self._clock.monotonic())
+        wanted, trouble = report.wanted if report.whole else None, first(report.troubles, shown=_SHOWN)
+        standing.settle(wanted, trouble, now=self._clock.monotonic(), chance=self._chance)
+
+    async def prune(
+        self,
+        work: Work,
+        cluster: Cluster,
+        wanted: frozenset[str],
+        *,
+        started: Callable[[Removal], None],
+        changed: Callable[[], None],
+    ) -> None:
+        """Return when nothing is on the member any more that the Work does not want."""
+        async with self._fleet.member(of_karmada(cluster), system_uid=cluster.spec.id) as member:
+            await prune.prune(
+                member,
+                self._inventories,
+                owner_of(work),
+                Report(wanted=wanted),
+                deleters=self._deleters,
+                plugins=self._plugins,
+                take_along=takes_along(work),
+                volumes=lambda: volume_policy(work.metadata.annotations),
+                started=started,
+                changed=changed,
+                clock=self._clock,
+            )
+
+    async def _hold(self, target: Anchor) -> None:
+        await self._holding.ask((target.home, target.secret), lambda: credentials.hold(self._client, target))

@@ -1,0 +1,364 @@
+"""The controller of Works: what a Work holds comes onto its member, is kept as it shall be there, and goes again.
+
+Whoever changes one of its objects on the member is noticed by a watch (works_following), and it is put right at once.
+A member that is being unjoined is left alone: what becomes of its Works is the teardown's business then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from unwind import logs
+from unwind.api.karmada import Cluster, SyncMode, Work
+from unwind.api.meta import find, is_true
+from unwind.api.names import ConditionType, Finalizer
+from unwind.clock import SYSTEM
+from unwind.concurrency import unless
+from unwind.errors import UnwindError
+from unwind.inventory.inventories import Inventories
+from unwind.karmada import work_status as telling
+from unwind.karmada.caches import executes_for
+from unwind.karmada.work_apply import Prunings, Putting, matters
+from unwind.karmada.work_status import WorkWords, key_of
+from unwind.karmada.work_watch import Following, Standing
+from unwind.karmada.work_withdrawal import Withdrawing
+from unwind.kube.errors import UnreachableError
+from unwind.kube.fencing import Fences
+from unwind.kube.updates import WORTH_TELLING
+from unwind.kube.workqueue import Queue
+from unwind.members.member import RECENT
+from unwind.members.members import Fleet
+from unwind.members.targets import of_karmada
+from unwind.teardown.withdrawal import Withdrawals
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from unwind.api.resources import Resource
+    from unwind.clock import Clock
+    from unwind.deleters.registration import External, Registration
+    from unwind.deleters.registry import Plugin
+    from unwind.karmada.caches import MemberCaches
+    from unwind.karmada.work_watch import Noticed
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+    from unwind.kube.decoding import Key, Metadata
+    from unwind.kube.fencing import Owner
+    from unwind.kube.informers import Informer
+    from unwind.kube.metrics import Metrics
+
+log = logs.get(__name__)
+
+# Works of one member side by side; what is taken back, or pruned, has no such bound, because it may wait for long.
+_SIDE_BY_SIDE = 16
+
+
+class Works:
+    """Looks after all Works."""
+
+    name = "works"
+
+    def __init__(
+        self,
+        client: Client,
+        caches: MemberCaches,
+        secrets: Informer[Metadata],
+        *,
+        namespace: str,
+        owner: Owner,
+        metrics: Metrics,
+        deleters: Iterable[Registration | External],
+        plugins: Iterable[Plugin] = (),
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`namespace`: Unwind's own, where the inventories are."""
+        self._client = client
+        self._caches = caches
+        self._owner = owner
+        self._deleters = tuple(deleters)
+        self._plugins = tuple(plugins)
+        self._clock = clock
+        self._inventories = Inventories(client, namespace=namespace)
+        self._words = WorkWords(client, caches.works, clock=clock)
+        self._standings: dict[str, Standing] = {}
+        """By the uid of the Work, as all below."""
+        self._keys: dict[str, Key] = {}
+        self._uids: dict[Key, str] = {}
+        self._stops: dict[Key, asyncio.Event] = {}
+        """Those that are being put on their members, and how each is told to stop."""
+        self._queue: Queue[Key] = Queue(
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, _shard)),
+            group=lambda key: key.namespace,
+            per_group=_SIDE_BY_SIDE,
+            clock=clock,
+            failed=_tell_failed,
+        )
+        metrics.queue(self.name, self._queue)
+        caches.works.subscribe(self._work_changed)
+        caches.clusters.subscribe(self._cluster_changed)
+        secrets.subscribe(self._secret_changed)
+        caches.subscribe(self._look_at_all)
+        owner.subscribe(self._look_at_all)
+
+    @property
+    def ready(self) -> bool:
+        return self._caches.ready
+
+    async def run(self) -> None:
+        """Look after them, until cancelled."""
+        async with Fleet(self._client, clock=self._clock, troubled=_troubled) as fleet, asyncio.TaskGroup() as tasks:
+            self._putting = Putting(
+                self._client,
+                fleet,
+                self._inventories,
+                deleters=self._deleters,
+                plugins=self._plugins,
+                clock=self._clock,
+            )
+            self._prunings = Prunings(self._putting, tasks, changed=self._waits_changed)
+            self._following = Following(fleet, tasks, noticed=self._noticed, listed=self._listed, clock=self._clock)
+            self._withdrawals = Withdrawals(
+                fleet,
+                self._inventories,
+                tasks,
+                changed=self._withdrawal_changed,
+                deleters=self._deleters,
+                plugins=self._plugins,
+                clock=self._clock,
+            )
+            self._withdrawing = Withdrawing(
+                self._client, self._caches, self._inventories, self._words, self._withdrawals
+            )
+            tasks.create_task(self._queue.run())
+
+    # What happens
+
+    def _work_changed(self, change: Change[Work]) -> None:
+        old, new = change.old, change.new
+        if old and new and _said(old) == _said(new):
+            return  # a status that we wrote ourselves
+        put = new is not None and not new.metadata.terminating and not new.spec.suspend_dispatching
+        self._stop(change.key, unless=put)
+        self._queue.add(change.key)
+        it = new or old
+        if it and (new is None or new.metadata.terminating):
+            self._look_below(it)
+        if new is None:
+            # What another could not make, because it was this one's, it can make now.
+            for other in self._caches.works.cache.by("namespace", change.key.namespace):
+                standing = self._standings.get(other.metadata.uid)
+                if standing and standing.trouble:
+                    standing.hurry()
+                    self._queue.add(key_of(other))
+
+    def _look_below(self, it: Work) -> None:
+        """Those that wait for it to be gone."""
+        for other in self._caches.needed(it):
+            self._queue.add(key_of(other))
+
+    def _cluster_changed(self, change: Change[Cluster]) -> None:
+        old, new = change.old, change.new
+        if old and new and _reached_by(old) == _reached_by(new):
+            return
+        it = new or old
+        assert it  # noqa: S101 - a change is of something
+        for work in self._caches.works_of(it):
+            key = key_of(work)
+            if new is None or new.metadata.terminating:
+                # At once: from now on what becomes of it is decided elsewhere.
+                self._stop(key, unless=False)
+                self._leave_alone(work)
+            elif old and of_karmada(old) != of_karmada(new):
+                self._withdrawing.give_up(work.metadata.uid)  # it is gone about by another way
+            self._queue.add(key)
+
+    def _secret_changed(self, change: Change[Metadata]) -> None:
+        old, new = change.old, change.new
+        if old and new and old.finalizers == new.finalizers:
+            # The way to a member may be another one now; whoever goes the old way may find it shut for ever.
+            for cluster in self._caches.clusters.cache.by("secret", change.key):
+                for work in self._caches.works_of(cluster):
+                    self._prunings.give_up(work.metadata.uid)
+                    if (it := self._withdrawals.get(work.metadata.uid)) and not it.absent:
+                        self._withdrawals.give_up(work.metadata.uid)
+                    # Not at once: for a moment the fleet takes the way that it read last.
+                    self._queue.add_after(key_of(work), RECENT + 0.1)
+
+    def _noticed(self, uid: str, key: str, noticed: Noticed) -> None:
+        standing = self._standings.get(uid)
+        if standing and standing.notice(key, noticed) and (work := self._keys.get(uid)):
+            self._queue.add(work)
+
+    def _listed(self, works: Collection[str], resource: Resource, there: frozenset[str]) -> None:
+        for uid in works:
+            standing = self._standings.get(uid)
+            if standing and standing.missing(resource, there):
+                self._queue.add(self._keys[uid])
+
+    def _waits_changed(self, uid: str) -> None:
+        if key := self._keys.get(uid):
+            it = self._prunings.get(uid)
+            # What is over in a moment nobody could have read.
+            self._queue.add_after(key, WORTH_TELLING if it and not it.error else 0)
+
+    def _withdrawal_changed(self, uid: str) -> None:
+        key, it = self._keys.get(uid), self._withdrawals.get(uid)
+        work = self._caches.works.cache.get(key) if key else None
+        if not (key and it and work and work.metadata.uid == uid):
+            return
+        self._queue.add_after(key, 0 if it.absent or it.error else WORTH_TELLING)
+        if it.absent and not it.done:
+            self._look_below(work)  # what it needed need not wait until that is written down
+
+    def _look_at_all(self) -> None:
+        if self._caches.settled:
+            for key in list(self._caches.works.cache.keys()):
+                self._queue.add(key)
+
+    # What is done
+
+    async def _reconcile(self, key: Key) -> float | None:
+        work = self._caches.works.cache.get(key)
+        if work is None or not self._owner.owns(_shard(key)):
+            self._forget(key)
+            return None
+        if not self._caches.settled:
+            return None  # it is told when they are
+        if self._uids.get(key) != work.metadata.uid:
+            self._forget(key)  # what is remembered is of another of that name
+            self._keys[work.metadata.uid], self._uids[key] = key, work.metadata.uid
+        if work.metadata.terminating:
+            self._settle_down(work.metadata.uid)
+            return await self._withdrawing.withdraw(work)
+        cluster = self._caches.cluster_of(work)
+        if cluster is None or cluster.metadata.terminating or cluster.spec.sync_mode != SyncMode.PUSH:
+            # It is unjoined, or an agent in it puts Works there.
+            self._leave_alone(work)
+        elif Finalizer.WORK not in work.metadata.finalizers:
+            # Nothing is put there for a Work that can vanish. That it is there now is an event.
+            await self._words.set_finalizer(work, wanted=True)
+        elif work.spec.suspend_dispatching:
+            self._prunings.give_up(work.metadata.uid)
+            await self._words.write(work, lambda it: telling.suspended(it, now=self._clock.now()))
+        else:
+            return await self._keep(work, cluster)
+        return None
+
+    async def _keep(self, work: Work, cluster: Cluster) -> float | None:
+        """Have it on its member as it says, and nothing else of it."""
+        uid, state = work.metadata.uid, matters(work, cluster)
+        standing = self._standings.setdefault(uid, Standing())
+        now = self._clock.monotonic()
+        if standing.done != state or standing.doubts or (standing.trouble and not standing.rest(now)):
+            if standing.done == state and (pause := standing.pause(now)):
+                return pause
+            self._prunings.give_up(uid)  # what it was about to remove may be wanted again
+            stop = self._stops[key_of(work)] = asyncio.Event()
+            try:
+                if not await unless(stop, self._put(work, cluster, standing, state)):
+                    return None
+            finally:
+                del self._stops[key_of(work)]
+        # Nothing goes while it is not known what is wanted.
+        if standing.wanted is not None and standing.pruned != state:
+            await self._prune(work, cluster, standing, state)
+        elif find(work.status.conditions, ConditionType.BLOCKED):
+            await self._words.wait(work, [])
+        return standing.rest(self._clock.monotonic()) or None
+
+    async def _put(self, work: Work, cluster: Cluster, standing: Standing, state: object) -> None:
+        generation = work.metadata.generation
+        first = not standing.looked and not work.status.conditions
+        try:
+            await self._putting.put(work, cluster, standing)
+        except UnwindError as error:
+            told, reached = str(error), not isinstance(error, UnreachableError)
+            await self._words.write(
+                work,
+                lambda it: telling.failed(it, told, reached=reached, generation=generation, now=self._clock.now()),
+            )
+            raise
+        if resources := standing.resources:
+            self._following.follow(work.metadata.uid, of_karmada(cluster), cluster.spec.id, resources)
+        else:
+            self._following.leave(work.metadata.uid)
+        if first:
+            standing.pruned = state  # of what was never there, nothing can have dropped out
+        await self._words.write(
+            work,
+            lambda it: telling.applied(
+                it, standing.trouble, standing.statuses.values(), generation=generation, now=self._clock.now()
+            ),
+        )
+        standing.done = state  # only now: what could not be said has to be said again
+        if standing.trouble:
+            log.warning("it is not all there", object=f"Work {key_of(work)}", why=standing.trouble)
+
+    async def _prune(self, work: Work, cluster: Cluster, standing: Standing, state: object) -> None:
+        it, wanted = self._prunings.get(work.metadata.uid), standing.wanted
+        assert wanted is not None  # noqa: S101 - else nothing may go
+
+        def done() -> None:
+            standing.pruned = state
+
+        if it is None:
+            self._prunings.begin(work, cluster, wanted, done=done)
+        elif it.error:
+            self._prunings.give_up(work.metadata.uid)
+            await self._words.wait(work, [it.error])
+            raise it.error
+        elif it.waits:
+            await self._words.wait(work, it.waits)
+
+    # Small things
+
+    def _stop(self, key: Key, *, unless: bool) -> None:
+        if not unless and (stop := self._stops.get(key)):
+            stop.set()
+
+    def _leave_alone(self, work: Work) -> None:
+        """Its member is unjoined, or not there: nothing of it is looked after here."""
+        self._settle_down(work.metadata.uid)
+        self._withdrawing.give_up(work.metadata.uid)
+
+    def _settle_down(self, uid: str) -> None:
+        self._prunings.give_up(uid)
+        self._following.leave(uid)
+        self._standings.pop(uid, None)
+
+    def _forget(self, key: Key) -> None:
+        self._stop(key, unless=False)
+        if uid := self._uids.pop(key, None):
+            del self._keys[uid]
+            self._settle_down(uid)
+            self._withdrawals.give_up(uid)
+
+
+def _said(work: Work) -> object:
+    """What of a Work decides what is done; its status does not."""
+    meta = work.metadata
+    return meta.uid, meta.generation, meta.deletion_timestamp, meta.finalizers, meta.annotations
+
+
+def _reached_by(cluster: Cluster) -> object:
+    """What of a member decides whether something is done on it. One that answers again is tried at once."""
+    meta = cluster.metadata
+    ready = is_true(cluster.status.conditions, ConditionType.READY)
+    target = of_karmada(cluster)
+    return meta.uid, meta.terminating, cluster.spec.id, target.home, target.secret, target.endpoint, ready
+
+
+def _shard(key: Key) -> str:
+    """Of all Works of a member the same, and of the member itself."""
+    return executes_for(key.namespace)
+
+
+def _tell_failed(key: Key, error: Exception) -> None:
+    expected = isinstance(error, UnwindError)
+    why = str(error) or type(error).__name__
+    log.warning("it is tried again", object=f"Work {key}", why=why, exc_info=None if expected else error)
+
+
+def _troubled(error: Exception) -> None:
+    log.warning("a member cannot be followed", why=str(error))

@@ -1,0 +1,134 @@
+"""Deletes objects that only Unwind's own finalizer keeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.api.names import UNKNOWN_USER
+from unwind.kube.errors import ConflictError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.api.meta import ObjectMeta
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Client, Object
+
+
+async def discard(
+    client: Client, resource: Resource, name: str, *, uid: str, finalizer: str, namespace: str | None = None
+) -> None:
+    """Delete exactly this object and remove Unwind's finalizer. Finalizers of other controllers stay."""
+    try:
+        # The response is the object as it waits for its finalizers, or a Status if it had none.
+        found = await client.delete(resource, name, uid=uid, namespace=namespace)
+        while found["kind"] == resource.kind and found["metadata"]["uid"] == uid:
+            have = found["metadata"].get("finalizers") or []
+            left = [one for one in have if one != finalizer]
+            if left == have:
+                return
+            try:
+                found = await client.revise(resource, found, {"metadata": {"finalizers": left}})
+            except ConflictError:
+                found = await client.get(resource, name, namespace=namespace)
+            else:
+                return
+    except (NotFoundError, ConflictError):
+        pass  # another client was faster, or the name belongs to another object by now
+
+
+# Changing an object that others change at the same time, and how soon a status is written.
+
+WORTH_TELLING = 0.5
+"""Seconds that a wait has to last before a status reports it."""
+IN_TIME = 2.0
+"""Seconds after which a status reports what is not urgent."""
+# Every conflict means that somebody else got through: whoever loses so often in a row comes back later.
+_TRIES = 8
+
+
+async def revise(
+    client: Client,
+    resource: Resource,
+    read: Object,
+    change: Callable[[Object], Object | None],
+    *,
+    subresource: str | None = None,
+) -> Object | None:
+    """The object with a change made to it; None if there was nothing to change, or it is gone.
+
+    `change` makes a merge patch of the object as it is, or None. It is asked again of what somebody else made of the
+    object meanwhile, and never of another object that has its name. Raises NotFoundError if the object is there and has
+    no such subresource.
+    """
+    metadata = read["metadata"]
+    tries = _TRIES
+    while True:
+        patch = change(read)
+        if patch is None:
+            return None
+        try:
+            return await client.revise(resource, read, patch, subresource=subresource)
+        except (ConflictError, NotFoundError) as refusal:
+            tries -= 1
+            try:
+                read = await client.get(resource, metadata["name"], namespace=metadata.get("namespace"))
+            except NotFoundError:
+                return None
+            if read["metadata"]["uid"] != metadata["uid"]:
+                return None
+            if not tries or isinstance(refusal, NotFoundError):
+                raise
+
+
+async def set_finalizer(
+    client: Client, resource: Resource, meta: ObjectMeta, finalizer: str, *, wanted: bool
+) -> Object | None:
+    """Have a finalizer on the object that this is the metadata of, or not; the object if it had to be changed."""
+    read: Object = {
+        "name": meta.name,
+        "namespace": meta.namespace or None,
+        "uid": meta.uid,
+        "resourceVersion": meta.resource_version,
+        "finalizers": list(meta.finalizers),
+    }
+
+    def change(now: Object) -> Object | None:
+        have = now["metadata"].get("finalizers") or []
+        if (finalizer in have) is wanted:
+            return None
+        left = [one for one in have if one != finalizer]
+        return {"metadata": {"finalizers": [*left, str(finalizer)] if wanted else left}}
+
+    return await revise(client, resource, {"metadata": read}, change)
+
+
+# Who set a field: what the API server keeps of every field's writer (pure).
+
+
+def who_set(obj: Object, annotation: str) -> str:
+    """The field manager that set an annotation last: a program, where the user was not seen."""
+    return who_wrote(obj, "metadata", "annotations", annotation)
+
+
+def not_seen(field_manager: str) -> str:
+    """What stands for a user who was not seen, with the program that wrote it as a hint."""
+    return f"{UNKNOWN_USER} (field manager {field_manager})"
+
+
+def who_wrote(obj: Object, *path: str) -> str:
+    """The field manager that wrote a field last."""
+    writers = [
+        (one.get("time", ""), one.get("manager", ""))
+        for one in obj["metadata"].get("managedFields") or ()
+        if _has(one.get("fieldsV1", {}), path)
+    ]
+    return max(writers)[1] if writers else "unknown"
+
+
+def _has(fields: Object, path: tuple[str, ...]) -> bool:
+    for name in path:
+        if f"f:{name}" not in fields:
+            return False
+        fields = fields[f"f:{name}"]
+    return True

@@ -1,0 +1,1 @@
+"""`unwind run`: wiring, health, feature gates."""

@@ -1,0 +1,337 @@
+"""The manager process of `unwind run`: startup, components and graceful shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+import signal
+import socket
+import uuid
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import uvloop
+from cryptography import x509
+from prometheus_client import Gauge
+
+from unwind import logs
+from unwind.api.annotation_values import DeletePolicy
+from unwind.api.names import MANAGER_USER_AGENT
+from unwind.api.rights import HOME
+from unwind.certificates import KeyPair
+from unwind.components import Protection, Role, Surroundings
+from unwind.concurrency import to_tell, unless
+from unwind.errors import UnwindError
+from unwind.external import controller as external
+from unwind.install import rivals
+from unwind.kube import kubeconfig
+from unwind.kube.client import Client
+from unwind.kube.events import Recorder
+from unwind.kube.metrics import Metrics
+from unwind.kube.shards import Shards
+from unwind.manager import capi as clusters
+from unwind.manager import health
+from unwind.manager import protection as protecting
+from unwind.manager.health import new_registry
+from unwind.manager.watchdog import Watchdog
+from unwind.plugins import described
+from unwind.server import addresses, certificate_files
+from unwind.server.addresses import Address
+from unwind.server.ca_bundles import Bundles
+from unwind.server.certificate_files import Files, Watched
+from unwind.server.certificate_secret import SharedCertificate
+from unwind.server.identity import SERVICE
+from unwind.server.listener import Limits, Listener, Requests
+from unwind.server.path_keys import SharedPathKeys
+from unwind.server.path_segments import Segments
+from unwind.server.tls import Tls
+from unwind.teardown.records import KEEP
+from unwind.teardown.step_removers import BEST_EFFORT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from prometheus_client import CollectorRegistry
+
+    from unwind.components import Contributor, Part
+    from unwind.server.routes import Trusting
+
+log = logs.get(__name__)
+
+# Register here each package that has controllers to run or routes to serve.
+CONTRIBUTORS: tuple[Contributor, ...] = (external.contribute, clusters.contribute, protecting.contribute)
+
+# Few requests are expected here (probes, scrapes), so the limits are low.
+_METRICS_LIMITS = Limits(connections=64, under_way=8, idle_seconds=60.0)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of the manager process."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str = HOME
+    listen: Address = Address("0.0.0.0", 9443)  # noqa: S104 - webhooks are called from elsewhere
+    metrics_listen: Address = Address("0.0.0.0", 8080)  # noqa: S104 - and so are probes
+    roles: tuple[Role, ...] = tuple(Role)
+    features: dict[str, bool] = {}
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    hosts: tuple[str, ...] = ()
+    client_ca: Path | None = None
+    shutdown_grace: float = 20.0
+    delete_policy: DeletePolicy = DeletePolicy.MANAGE
+    best_effort: float = BEST_EFFORT
+    keep_teardowns: timedelta = KEEP
+    protection: Protection = Protection()
+
+
+def run_process(options: Options) -> None:
+    """Run on an event loop that plugin code cannot end. Raises UnwindError for invalid configuration.
+
+    A SystemExit or KeyboardInterrupt in any task or callback leaves the loop. The loop is only stopped: the task or its
+    parent gets the exception as well, and everything else continues when the loop is run again.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        loop = runner.get_loop()
+        work = loop.create_task(run(options))
+        while True:
+            try:
+                loop.run_until_complete(work)
+            except (SystemExit, KeyboardInterrupt) as error:
+                if work.done() or not _signals_handled():
+                    raise
+                log.exception("plugin tried to end the process", error=described(error))
+            else:
+                return
+
+
+def _signals_handled() -> bool:
+    """Whether the loop handles signals. Until then, KeyboardInterrupt comes from Ctrl-C."""
+    return signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL)
+
+
+async def run(options: Options, *, contributors: Sequence[Contributor] = CONTRIBUTORS) -> None:
+    """Run until a signal stops it. Raises UnwindError for invalid configuration."""
+    stopping = _Stopping()
+    _tune_collection()
+    try:
+        async with AsyncExitStack() as stack:
+            process = _Process(options, stack)
+            if await unless(stopping.asked, process.start(contributors)):
+                await process.work(stopping)
+    except ExceptionGroup as failures:
+        raise to_tell(failures) from None
+    log.info("stopped")
+
+
+class _Stopping:
+    """Set by SIGTERM or SIGINT; the second signal stops at once."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.now = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._signalled)
+
+    def _signalled(self) -> None:
+        (self.now if self.asked.is_set() else self.asked).set()
+
+
+class _Process:
+    def __init__(self, options: Options, stack: AsyncExitStack) -> None:
+        self._options = options
+        self._stack = stack
+        self._registry = new_registry()
+        self._requests = Requests()
+        self._registry.register(self._requests)
+        self._readiness = health.Readiness()
+        self._watchdog = Watchdog()
+        self._parts: list[Part] = [self._watchdog]
+        self._https: Listener | None = None
+        self._segments = Segments()
+
+    async def start(self, contributors: Sequence[Contributor]) -> None:
+        """Start listening. Nothing is logged before the configuration was checked."""
+        options = self._options
+        connection = await asyncio.to_thread(kubeconfig.load, options.kubeconfig, context=options.context)
+        serves, controls = Role.SERVING in options.roles, Role.CONTROLLERS in options.roles
+        probed = self._take(options.metrics_listen, "--metrics-listen")
+        called = self._take(options.listen, "--listen") if serves else None
+
+        observed = Metrics(self._registry)
+        # Leases use their own client: queued behind thousands of requests, a renewal would be late.
+        client, for_leases = [
+            await self._stack.enter_async_context(
+                Client(connection, user_agent=MANAGER_USER_AGENT, observe=observed.called)
+            )
+            for _ in range(2)
+        ]
+        version = msgspec.json.decode(await client.raw("/version"), type=_Version)
+        if controls:
+            await _refuse_rivals(client)
+        identity = _identity()
+        shards = Shards(
+            for_leases,
+            namespace=options.namespace,
+            identity=identity,
+            version=version_of("kube-unwind"),
+            troubled=_tell_unled,
+        )
+        recorder = Recorder(client, instance=identity)
+        surroundings = Surroundings(
+            client=client,
+            namespace=options.namespace,
+            roles=options.roles,
+            features=options.features,
+            registry=self._registry,
+            metrics=observed,
+            shards=shards,
+            recorder=recorder,
+            policy=options.delete_policy,
+            best_effort=options.best_effort,
+            keep_teardowns=options.keep_teardowns,
+            protection=options.protection,
+            segments=self._segments,
+        )
+        # Before they are used for registrations and routes.
+        path_keys = SharedPathKeys(client, self._segments, namespace=options.namespace)
+        await path_keys.obtain()
+        shares = [contribute(surroundings) for contribute in contributors]
+        parts: list[Part] = [recorder, path_keys]
+        parts += [shards, *(part for share in shares for part in share.controllers)] if controls else []
+        parts += [part for share in shares for part in share.servants] if serves else []
+        self._parts += dict.fromkeys(parts)  # a cache may be used by both roles, and runs once
+        tls = await self._secure(client, [one for share in shares for one in share.trusting]) if serves else None
+
+        log.info("started", server=connection.server, version=version.git_version, roles=",".join(options.roles))
+        self._readiness.add(self._parts)
+        probes = health.routes(self._readiness, self._registry, dead=lambda: self._watchdog.failure)
+        await self._open(Listener("metrics", probes, limits=_METRICS_LIMITS, requests=self._requests), probed)
+        if called is not None:
+            routes = [route for share in shares for route in share.routes]
+            self._https = Listener("https", routes, tls=tls, requests=self._requests, segments=self._segments)
+            await self._open(self._https, called)
+        self._readiness.started = True
+
+    async def work(self, stopping: _Stopping) -> None:
+        """Run all components until a signal arrives; then finish requests in flight before stopping them."""
+        grace = self._options.shutdown_grace
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part.run(), name=part.name) for part in self._parts]
+            await stopping.asked.wait()
+            self._readiness.stopping = True
+            log.info("stopping", grace=grace)
+            if self._https and not await unless(stopping.now, self._https.close(grace=grace)):
+                self._https.abort()
+            # Release shards last, so that the next owner can rely on nothing running here any more.
+            leases = [task for task, part in zip(tasks, self._parts, strict=True) if isinstance(part, Shards)]
+            for task in set(tasks) - set(leases):
+                task.cancel()
+            await asyncio.gather(*set(tasks) - set(leases), return_exceptions=True)
+            for part in self._parts:
+                if isinstance(part, Shards):
+                    part.drained = True
+            for task in leases:
+                task.cancel()
+
+    async def _secure(self, client: Client, trusting: Sequence[Trusting]) -> Tls:
+        """Load or create the serving certificate, and keep it renewed."""
+        callers, watched = None, []
+        bundles = Bundles(client, trusting, self._segments)
+        self._parts.append(bundles)
+        if path := self._options.client_ca:
+            [callers] = await asyncio.to_thread(certificate_files.read, [path], option="--client-ca")
+            try:
+                x509.load_pem_x509_certificates(callers)
+            except ValueError as error:
+                raise UnwindError(
+                    f"cannot use {path}: it contains no certificate", remedy="check --client-ca"
+                ) from error
+            watched.append(Watched("--client-ca", (path,), lambda contents: tls.admit(contents[0])))
+        if self._options.tls_cert and self._options.tls_key:
+            paths = (self._options.tls_cert, self._options.tls_key)
+            pair = KeyPair(*await asyncio.to_thread(certificate_files.read, paths, option="--tls-cert and --tls-key"))
+            watched.append(Watched("--tls-cert and --tls-key", paths, lambda contents: tls.show(KeyPair(*contents))))
+        else:
+            shared = SharedCertificate(client, namespace=self._options.namespace, hosts=_hosts(self._options))
+            pair, bundle = await shared.obtain()
+            bundles.use(bundle)
+
+            async def use(pair: KeyPair, bundle: bytes) -> None:
+                bundles.use(bundle)
+                await tls.show(pair)
+
+            shared.then(use)
+            self._parts.append(shared)
+        try:
+            tls = await asyncio.to_thread(Tls, pair, callers=callers)
+        except ValueError as error:
+            raise UnwindError(f"cannot serve HTTPS: {error}", remedy="check --tls-cert and --tls-key") from error
+        if watched:
+            self._parts.append(Files(watched))
+        _show_expiry(self._registry, tls)
+        return tls
+
+    def _take(self, address: Address, option: str) -> socket.socket:
+        listening = addresses.listen(address, option=option)
+        self._stack.callback(listening.close)
+        return listening
+
+    async def _open(self, listener: Listener, listening: socket.socket) -> None:
+        await listener.open(listening)
+        self._requests.watch(listener)
+        self._stack.push_async_callback(listener.close, grace=0.5)
+        log.info("listening", listener=listener.name, address=str(addresses.of(listening)))
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    git_version: str = ""
+
+
+def _tune_collection() -> None:
+    """Tune garbage collection: run it less often, because each run traverses the objects of thousands of requests in
+    flight, and at Python's default pace it took a sixth of the time of a removal. But collect all generations then:
+    each removal leaves a reference cycle with its data, and a few of them are as much memory as everything else."""
+    gc.freeze()  # imported modules are never garbage
+    gc.set_threshold(10_000, 2, 2)
+
+
+async def _refuse_rivals(client: Client) -> None:
+    against = [one for one in await rivals.find(client, now=datetime.now(UTC)) if not one.rival.coexists]
+    if against:
+        told = ", ".join(f"{one.rival.name} ({one.found})" for one in against)
+        raise UnwindError(f"cannot start: conflicting controllers are running: {told}", remedy=against[0].remedy)
+
+
+def _identity() -> str:
+    """The unique identity of this replica, valid as the name of a Lease."""
+    host = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower())[:40].strip("-")
+    return f"{host or 'manager'}-{uuid.uuid4().hex[:8]}"
+
+
+def _tell_unled(error: Exception) -> None:
+    log.warning("lease renewal failed, will retry", why=str(error))
+
+
+def _hosts(options: Options) -> list[str]:
+    """The host names for the certificate: the Service, this machine, and --tls-hosts."""
+    service = f"{SERVICE}.{options.namespace}.svc"
+    named = [options.listen.host] if not options.listen.everywhere else []
+    return [service, f"{service}.cluster.local", "localhost", "127.0.0.1", "::1", *named, *options.hosts]
+
+
+def _show_expiry(registry: CollectorRegistry, tls: Tls) -> None:
+    def ends() -> float:
+        return tls.ends.timestamp()
+
+    Gauge(
+        "unwind_serving_certificate_expiry_timestamp_seconds",
+        "Expiry of the serving certificate as a Unix timestamp.",
+        registry=registry,
+    ).set_function(ends)

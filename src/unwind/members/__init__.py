@@ -1,0 +1,1 @@
+"""Member clusters: their identity, credentials and connections."""

@@ -1,0 +1,263 @@
+"""The clusters that the manager knows, their Teardowns, and the Secrets by which they are reached: one cache each."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, Cluster
+from unwind.api.meta import ObjectMeta
+from unwind.api.resources import CONFIG_MAPS, SECRETS
+from unwind.api.sveltos import SVELTOS_CLUSTERS, ClusterType, SveltosCluster
+from unwind.api.unwind import TEARDOWNS, Teardown
+from unwind.clock import SYSTEM
+from unwind.concurrency import Together
+from unwind.kube import decoding
+from unwind.kube.cache import Change
+from unwind.kube.decoding import Key, View
+from unwind.kube.errors import NotFoundError
+from unwind.kube.informers import Followed, Informer
+from unwind.kube.served_versions import Versions
+from unwind.members import targets
+from unwind.members.targets import ClusterKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from unwind.api.resources import Resource
+    from unwind.clock import Clock
+    from unwind.kube.client import Client
+    from unwind.kube.metrics import Metrics
+    from unwind.members.targets import Target
+
+
+# The Clusters of Cluster API, followed in the version that the API server serves.
+
+
+class CapiClusters:
+    """Cluster API's Clusters, in whichever version they are served; there may be no such kind at all."""
+
+    def __init__(
+        self, client: Client, *, clock: Clock, troubled: Callable[[Exception], None], listed: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._troubled = troubled
+        self._listed = listed
+        self._versions = Versions(
+            client, (CLUSTERS, CLUSTERS_V1BETA1), clock=clock, troubled=troubled, found=self._found
+        )
+        self._tasks: asyncio.TaskGroup | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._informer: Informer[Cluster] | None = None
+        self._handlers: list[Callable[[Change[Cluster]], None]] = []
+        self._looked = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known which there are, or that there is no such kind."""
+        return self._looked and (self._informer is None or self._informer.synced)
+
+    @property
+    def synced(self) -> bool:
+        return self._informer is not None and self._informer.synced
+
+    @property
+    def resource(self) -> Resource:
+        """The version that is read."""
+        return self._informer.view.resource if self._informer else CLUSTERS
+
+    def get(self, key: Key) -> Cluster | None:
+        return self._informer.cache.get(key) if self._informer else None
+
+    def all(self) -> Iterator[Cluster]:
+        yield from self._informer.cache if self._informer else ()
+
+    def labelled(self, label: tuple[str, str]) -> Iterator[Cluster]:
+        yield from self._informer.cache.by("label", label) if self._informer else ()
+
+    def take(self, cluster: Cluster) -> None:
+        """Put in what was just read, so that nobody has to wait for the watch."""
+        if self._informer:
+            self._informer.take(cluster)
+
+    def subscribe(self, handler: Callable[[Change[Cluster]], None]) -> None:
+        self._handlers.append(handler)
+
+    async def run(self) -> None:
+        """Follow them until cancelled; begin anew where another version is served."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            tasks.create_task(self._versions.run())
+
+    def _found(self, served: Resource | None) -> None:
+        if served and (self._informer is None or self.resource != served) and self._tasks:
+            if self._following:
+                self._following.cancel()
+            self._following = self._tasks.create_task(self._follow(served).run())
+        if not self._looked:
+            self._looked = True
+            self._listed()
+
+    def _follow(self, resource: Resource) -> Informer[Cluster]:
+        before = list(self.all())
+        informer = Informer(
+            self._client,
+            decoding.typed(resource, Cluster),
+            indexes={"label": lambda it: it.metadata.labels.items()},
+            clock=self._clock,
+            troubled=self._troubled,
+            listed=lambda: self._taken_over(informer, before),
+        )
+        self._informer = informer
+        for handler in self._handlers:
+            informer.subscribe(handler)
+        return informer
+
+    def _taken_over(self, informer: Informer[Cluster], before: list[Cluster]) -> None:
+        """What went while nobody looked is told: the new cache never had it."""
+        while before:
+            old = before.pop()
+            key = Key(old.metadata.namespace, old.metadata.name)
+            if key not in informer.cache:
+                for handler in self._handlers:
+                    handler(Change(key, old, None))
+        self._listed()
+
+
+T = TypeVar("T")
+
+
+class ClusterCaches(Followed):
+    """The informers that every controller of clusters shares."""
+
+    def __init__(self, client: Client, *, clock: Clock = SYSTEM) -> None:
+        super().__init__()
+        self._client = client
+        self._followers: list[Callable[[ClusterKey, Target | None, Target | None], None]] = []
+        self._reading_targets: Together[Target | None] = Together()
+        self.sveltos_clusters: Informer[SveltosCluster] = Informer(
+            client,
+            decoding.typed(SVELTOS_CLUSTERS, SveltosCluster),
+            indexes={"label": lambda it: it.metadata.labels.items()},
+            clock=clock,
+            troubled=self._troubled(SVELTOS_CLUSTERS),
+            listed=self._listed,
+        )
+        self.teardowns: Informer[Teardown] = Informer(
+            client,
+            decoding.typed(TEARDOWNS, Teardown),
+            indexes={
+                "target": lambda it: (Key(it.spec.target.namespace, it.spec.target.name),),
+                "uid": lambda it: (it.spec.target.uid,),
+            },
+            clock=clock,
+            troubled=self._troubled(TEARDOWNS),
+            listed=self._listed,
+        )
+        self.clusters = CapiClusters(client, clock=clock, troubled=self._troubled(CLUSTERS), listed=self._listed)
+        # Their contents are read when they are needed; here it only matters that they have changed.
+        self.sources = {
+            resource.kind: self._informer(client, decoding.metadata(resource), clock)
+            for resource in (CONFIG_MAPS, SECRETS)
+        }
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is known what there is. A kind that is not served, or may not be read, holds nobody else up."""
+        return (self.clusters.settled or CLUSTERS.plural in self._troubles) and all(
+            informer.synced or informer.view.resource.plural in self._troubles for informer in self._informers()
+        )
+
+    @property
+    def clusters_settled(self) -> bool:
+        """Whether all clusters are known."""
+        return self.sveltos_clusters.synced and self.clusters.settled
+
+    def observe(self, metrics: Metrics) -> None:
+        """Report the informers in these metrics."""
+        for informer in self._informers():
+            metrics.informer(informer)
+
+    async def run(self) -> None:
+        """Follow the server until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.clusters.run())
+            for informer in self._informers():
+                tasks.create_task(informer.run())
+
+    def target(self, key: ClusterKey) -> Target | None:
+        where = Key(key.namespace, key.name)
+        if key.type == ClusterType.CAPI:
+            cluster = self.clusters.get(where)
+            return targets.of_capi(cluster) if cluster else None
+        registered = self.sveltos_clusters.cache.get(where)
+        return targets.of_sveltos(registered) if registered else None
+
+    async def read_target(self, key: ClusterKey) -> Target | None:
+        """The cluster as it is now; None if there is none of this name."""
+        return await self._reading_targets.ask(key, lambda: self._read_target(key))
+
+    async def _read_target(self, key: ClusterKey) -> Target | None:
+        resource = self.resource(key)
+        try:
+            if key.type == ClusterType.CAPI:
+                return targets.of_capi(
+                    await self._client.get(resource, key.name, namespace=key.namespace, type=Cluster)
+                )
+            found = await self._client.get(resource, key.name, namespace=key.namespace, type=SveltosCluster)
+            return targets.of_sveltos(found)
+        except NotFoundError:
+            return None
+
+    def targets(self, labels: dict[str, str] | None = None) -> Iterator[Target]:
+        """All clusters, or those that may have these labels: at least all that do."""
+        capi: Iterator[Cluster] = self.clusters.all()
+        registered: Iterator[SveltosCluster] = iter(self.sveltos_clusters.cache)
+        if labels:
+            label = next(iter(labels.items()))
+            capi = self.clusters.labelled(label)
+            registered = iter(self.sveltos_clusters.cache.by("label", label))
+        return chain(map(targets.of_capi, capi), map(targets.of_sveltos, registered))
+
+    def reached_by(self, gone: Target) -> bool:
+        """Whether another cluster is reached by the Secret of one that is gone. Its name stood on a summary."""
+        if gone.secret == SveltosCluster(metadata=ObjectMeta(name=gone.ref.name)).kubeconfig_secret:
+            return False
+        place = (gone.ref.namespace, gone.secret)
+        return any((one.ref.namespace, one.secret) == place for one in self.targets())
+
+    def knows(self, cluster: ClusterKey) -> bool:
+        """Whether it can be said of a cluster that it is not there."""
+        return self.clusters.synced if cluster.type == ClusterType.CAPI else self.sveltos_clusters.synced
+
+    def resource(self, cluster: ClusterKey) -> Resource:
+        return self.clusters.resource if cluster.type == ClusterType.CAPI else SVELTOS_CLUSTERS
+
+    def follow_targets(self, changed: Callable[[ClusterKey, Target | None, Target | None], None]) -> None:
+        """Have it told of every cluster that changes."""
+
+        def capi(change: Change[Cluster]) -> None:
+            old, new = (targets.of_capi(one) if one else None for one in (change.old, change.new))
+            changed(ClusterKey(ClusterType.CAPI.value, *change.key), old, new)
+
+        def registered(change: Change[SveltosCluster]) -> None:
+            old, new = (targets.of_sveltos(one) if one else None for one in (change.old, change.new))
+            changed(ClusterKey(ClusterType.SVELTOS.value, *change.key), old, new)
+
+        self._followers.append(changed)
+        self.clusters.subscribe(capi)
+        self.sveltos_clusters.subscribe(registered)
+
+    def look_again(self, cluster: ClusterKey) -> None:
+        """Have a cluster looked at as if it were new: what waits there for its next try need not wait."""
+        if target := self.target(cluster):
+            for changed in self._followers:
+                changed(cluster, None, target)
+
+    def _informers(self) -> list[Informer[Any]]:
+        return [self.sveltos_clusters, self.teardowns, *self.sources.values()]
+
+    def _informer(self, client: Client, view: View[T], clock: Clock) -> Informer[T]:
+        return Informer(client, view, clock=clock, troubled=self._troubled(view.resource), listed=self._listed)

@@ -1,0 +1,148 @@
+"""Lists everything in a namespace or cluster, and resolves owner references, from metadata only."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.resources import Resource
+from unwind.concurrency import side_by_side
+from unwind.deleters.outcomes import TransientError
+from unwind.kube import decoding
+from unwind.kube.decoding import Metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from unwind.kube.client import Client, Object
+    from unwind.kube.discovery import Discovery, Kind
+
+_AT_ONCE = 16
+_SHOWN = 5
+
+
+class Content(msgspec.Struct, frozen=True):
+    """An object and its metadata."""
+
+    resource: Resource
+    metadata: Metadata
+
+    def __str__(self) -> str:
+        it = self.metadata
+        return f"{self.resource.kind} {it.namespace}/{it.name}" if it.namespace else f"{self.resource.kind} {it.name}"
+
+
+async def in_namespace(client: Client, discovery: Discovery, namespace: str) -> list[Content]:
+    """Everything in a namespace. Raises if part of the API does not answer, because the list would be incomplete."""
+    return await _everything(client, discovery, namespace)
+
+
+async def in_cluster(client: Client, discovery: Discovery) -> list[Content]:
+    """Everything in the cluster. Expensive: a cluster-scoped object may own objects anywhere."""
+    return await _everything(client, discovery, None)
+
+
+async def _everything(client: Client, discovery: Discovery, namespace: str | None) -> list[Content]:
+    kinds = listable(await discovery.kinds(anew=True), namespaced=namespace is not None)
+    if silent := await discovery.silent():
+        where = f"namespace {namespace}" if namespace else "the cluster"
+        raise TransientError(
+            f"cannot list the contents of {where}: {', '.join(silent)} does not answer",
+            remedy="fix or delete its APIService",
+        )
+    found: list[Content] = []
+
+    async def look(resource: Resource) -> None:
+        found.extend(await of_kind(client, resource, namespace=namespace))
+
+    await side_by_side((look(resource) for resource in kinds), limit=_AT_ONCE)
+    return sorted(found, key=str)
+
+
+def listable(kinds: Iterable[Kind], *, namespaced: bool) -> list[Resource]:
+    """The resources whose objects users care about, each in the preferred version. `namespaced`: only namespaced
+    resources."""
+    found = {
+        (one.resource.group, one.resource.plural): one.resource
+        for one in reversed(list(kinds))
+        # A resource that cannot be deleted is a view of another one (such as Pod metrics) and does not block a
+        # namespace.
+        if one.verbs >= {"list", "delete"} and (one.resource.namespaced or not namespaced) and not _passing(one)
+    }
+    return list(found.values())
+
+
+def _passing(kind: Kind) -> bool:
+    """Whether its objects expire by themselves and belong to no user: there may be thousands of Events."""
+    return kind.resource.kind == "Event" and kind.resource.group in ("", "events.k8s.io")
+
+
+async def of_kind(client: Client, resource: Resource, *, namespace: str | None = None) -> list[Content]:
+    """All objects of a resource, in a namespace or in all namespaces."""
+    view = decoding.metadata(resource)
+    found: list[Content] = []
+    pages = client.pages(resource, namespace=namespace, accept=view.accept_list)
+    async with aclosing(pages):
+        async for page in pages:
+            found += [Content(resource, view.decode(item)) for item in page.items or ()]
+    return found
+
+
+def defined_by(definition: Object) -> Resource | None:
+    """The resource that a CRD defines; None if it serves no version, so its objects cannot be listed."""
+    spec = definition["spec"]
+    served = [one["name"] for one in spec["versions"] if one["served"]]
+    if not served:
+        return None
+    names, scope = spec["names"], spec["scope"]
+    return Resource(spec["group"], served[0], names["plural"], names["kind"], namespaced=scope == "Namespaced")
+
+
+def made_by_the_server(content: Content) -> bool:
+    """Whether Kubernetes creates this object in every namespace."""
+    kind, it = content.resource.kind, content.metadata
+    return (
+        (kind == "Event" and content.resource.group in ("", "events.k8s.io"))
+        or (content.resource.group, kind, it.name)
+        in (("", "ServiceAccount", "default"), ("", "ConfigMap", "kube-root-ca.crt"))
+        or (kind == "Secret" and (it.annotations or {}).get("kubernetes.io/service-account.name") == "default")
+    )
+
+
+def descendants(contents: Iterable[Content], uids: Collection[str]) -> list[Content]:
+    """The direct and indirect dependents of these objects."""
+    children: dict[str, list[Content]] = {}
+    for content in contents:
+        for owner in content.metadata.owner_references:
+            children.setdefault(owner.uid, []).append(content)
+    found: dict[str, Content] = {}
+    waiting = list(uids)
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child.metadata.uid not in found:
+                found[child.metadata.uid] = child
+                waiting.append(child.metadata.uid)
+    return list(found.values())
+
+
+def orphans(contents: Collection[Content], kinds: Collection[tuple[str, str]]) -> list[Content]:
+    """Objects that the garbage collector is about to delete, because all their owners are gone. `kinds` (group, kind):
+    those that are listed completely, so that a missing owner is known not to exist."""
+    uids = {one.metadata.uid for one in contents}
+    return [
+        one
+        for one in contents
+        if one.metadata.owner_references
+        and all(
+            owner.uid not in uids and (owner.api_version.rpartition("/")[0], owner.kind) in kinds
+            for owner in one.metadata.owner_references
+        )
+    ]
+
+
+def named(found: Collection[Content], *, shown: int = _SHOWN) -> str:
+    """The first few objects by name, for display."""
+    more = f" and {len(found) - shown} more" if len(found) > shown else ""
+    return ", ".join(sorted(str(one) for one in found)[:shown]) + more

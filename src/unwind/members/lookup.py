@@ -1,0 +1,71 @@
+"""Finds the cluster that a user names, and the object that represents it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api import capi, karmada, sveltos
+from unwind.errors import UnwindError
+from unwind.kube.errors import NotFoundError
+from unwind.members import targets
+
+if TYPE_CHECKING:
+    from unwind.api.meta import ObjectRef
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Client, Object
+    from unwind.kube.discovery import Discovery
+    from unwind.members.targets import Anchor
+
+_KINDS: tuple[Resource, ...] = (capi.CLUSTERS, sveltos.SVELTOS_CLUSTERS, karmada.CLUSTERS)
+
+
+def anchor(resource: Resource, obj: Object) -> Anchor:
+    """The anchor of an object of one of these kinds (pure)."""
+    if resource.group == capi.CLUSTERS.group:
+        return targets.of_capi(_read(obj, capi.Cluster))
+    if resource.group == sveltos.SVELTOS_CLUSTERS.group:
+        return targets.of_sveltos(_read(obj, sveltos.SveltosCluster))
+    return targets.of_karmada(_read(obj, karmada.Cluster))
+
+
+async def anchor_of(client: Client, discovery: Discovery, ref: ObjectRef) -> Anchor:
+    """The anchor of a member, read now. Raises UnwindError if its object is gone, or was replaced by another of that
+    name."""
+    if not any((one.group, one.kind) == (ref.group, ref.kind) for one in _KINDS):
+        raise UnwindError(f"cannot connect to {ref}: it does not represent a cluster")
+    resource = await discovery.resource(ref.kind, group=ref.group)
+    try:
+        found = await client.get(resource, ref.name, namespace=ref.namespace or None)
+    except NotFoundError:
+        raise UnwindError(f"cannot connect to the cluster of {ref}: the object no longer exists") from None
+    if ref.uid and found["metadata"]["uid"] != ref.uid:
+        raise UnwindError(f"cannot connect to the cluster of {ref}: the object was replaced by another one")
+    return anchor(resource, found)
+
+
+async def called(client: Client, discovery: Discovery, text: str) -> Anchor:
+    """The cluster with this NAME or NAMESPACE/NAME: of Cluster API, of Sveltos or of Karmada.
+
+    Raises UnwindError if there is none, or more than one.
+    """
+    namespace, slash, name = text.rpartition("/")
+    served = {(one.resource.group, one.resource.kind) for one in await discovery.kinds()}
+    found: list[Anchor] = []
+    for one in _KINDS:
+        if (one.group, one.kind) not in served or (slash and not one.namespaced):
+            continue
+        resource = await discovery.resource(one.kind, group=one.group)
+        objects = await client.list(resource, namespace=namespace or None, fields=f"metadata.name={name}")
+        found += [anchor(resource, it) for it in objects]
+    if not found:
+        raise UnwindError(f"cluster {text!r} not found", remedy="use NAME or NAMESPACE/NAME")
+    if len(found) > 1:
+        several = ", ".join(f"{one} ({one.ref.group})" for one in found)
+        raise UnwindError(f"{text!r} is ambiguous: {several}", remedy="use NAMESPACE/NAME")
+    return found[0]
+
+
+def _read(obj: Object, type_: type[Any]) -> Any:
+    return msgspec.convert(obj, type_)

@@ -1,0 +1,83 @@
+"""A member cluster with an open connection."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TYPE_CHECKING, Self
+
+from unwind.clock import SYSTEM
+from unwind.concurrency import Together
+from unwind.deleters.references import Resolver
+from unwind.kube.discovery import Discovery
+from unwind.kube.errors import UnreachableError
+from unwind.kube.watches import Watches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from unwind.api.meta import ObjectRef
+    from unwind.clock import Clock
+    from unwind.kube.client import Client
+
+
+RECENT = 2.0
+"""Seconds for which an answer of a member is reused: any request may fail a moment later anyway."""
+
+
+class Member:
+    """A cluster with add-ons or Works: its identity, client and watches. Use it as an async context manager."""
+
+    def __init__(
+        self,
+        ref: ObjectRef,
+        client: Client,
+        *,
+        system_uid: str,
+        answered: bool = False,
+        clock: Clock = SYSTEM,
+        troubled: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        """`ref`: the object that represents it. `system_uid`: its identity, the uid of its kube-system namespace.
+        `answered`: whether the member itself has just confirmed that."""
+        self.ref = ref
+        self.client = client
+        self.system_uid = system_uid
+        self._clock = clock
+        self._answers: Together[float] = Together()
+        self._answered = [clock.monotonic() if answered else -math.inf]
+        """When its identity was last verified; shared by all objects that represent it."""
+        self.watches = Watches(client, cluster=system_uid, clock=clock, troubled=troubled)
+        self.discovery = Discovery(client)
+        self.resolver = Resolver(client, discovery=self.discovery, remembers=RECENT, clock=clock)
+
+    async def __aenter__(self) -> Self:
+        await self.watches.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.watches.__aexit__(kind, error, traceback)
+
+    def standing_for(self, ref: ObjectRef) -> Member:
+        """The same member for another object that represents it; everything else is shared."""
+        other = copy.copy(self)
+        other.ref = ref
+        return other
+
+    async def verify(self, *, within: float = 0.0) -> None:
+        """Raise UnreachableError if it does not answer, or if another cluster answers.
+
+        `within`: an answer of so many seconds ago is enough.
+        """
+        if self._clock.monotonic() - self._answered[0] >= within:
+            self._answered[0] = await self._answers.ask("", self._ask)
+
+    async def _ask(self) -> float:
+        asked = self._clock.monotonic()
+        found = await self.client.cluster_uid()
+        if found != self.system_uid:
+            raise UnreachableError(f"another cluster answers at the address of {self.ref} ({found})")
+        return asked

@@ -1,1 +1,0 @@
-"""Render plans and teardowns: tables, terminal views, SVG, PNG, DOT and Mermaid."""

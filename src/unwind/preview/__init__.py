@@ -1,0 +1,1 @@
+"""What a deletion would do, for people."""

@@ -1,0 +1,369 @@
+"""What the deletion of a cluster or a profile would come to: its plan, and what is on its members. Only reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.addons import cluster_summaries
+from unwind.addons.matching import ProfileKey
+from unwind.addons.step_source import read_steps
+from unwind.api import capi, karmada, sveltos
+from unwind.api.annotation_values import VolumePolicy, volume_policy
+from unwind.api.fields import Unknown
+from unwind.api.meta import ObjectRef, ref_of
+from unwind.api.names import TAKE_ALONG_ANNOTATION, VOLUMES_ANNOTATION, ConditionType
+from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, ClusterType
+from unwind.api.unwind import Effort, Entry, Plan
+from unwind.errors import UnwindError
+from unwind.inventory.inventories import Inventories, items
+from unwind.karmada.unjoin_plan import steps_of
+from unwind.kube.client import Client
+from unwind.kube.decoding import Metadata
+from unwind.kube.errors import NotFoundError
+from unwind.members import contents, targets
+from unwind.members.contents import Content
+from unwind.members.member import Member
+from unwind.members.members import Fleet
+from unwind.planning.blast_radius import blast_radius
+from unwind.planning.plans import Draft, plan
+from unwind.planning.progress import critical_path
+from unwind.preview import deletion
+from unwind.preview.deletion import Foreseen
+from unwind.preview.member import Seen, look_at
+from unwind.protection import expected_refusals
+from unwind.removal import volume_claims
+from unwind.removal.deletion_scope import Told, ref_to
+from unwind.teardown.drafts import Drafted
+from unwind.teardown.plan import gather, with_what_goes_along
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from unwind.api.meta import ObjectMeta
+    from unwind.api.resources import Resource
+    from unwind.api.unwind import Inventory
+    from unwind.kube.discovery import Named
+    from unwind.members.targets import Anchor
+
+# A profile may be on a thousand clusters: so many are looked at, of the others only the accounts are.
+LOOKED_AT = 20
+_UNMANAGED = "a SveltosCluster that is deleted is only managed no longer: nothing is removed from the cluster"
+_NO_GATE = "Cluster API asks no hook about a Cluster without ClusterClass: it does not wait for the removal"
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """Where it is read."""
+
+    client: Client
+    fleet: Fleet
+    here: Member
+    """The management cluster."""
+    inventories: Inventories
+
+
+async def foresee(client: Client, named: Named, *, home: str, volumes: VolumePolicy = VolumePolicy.RETAIN) -> Foreseen:
+    """What deleting this would come to, whatever it is. `home`: Unwind's own namespace. `volumes`: what becomes of the
+    claims of StatefulSets, where no profile or Work says it."""
+    kind = (named.resource.group, named.resource.kind)
+    inventories = Inventories(client, namespace=home)
+    async with Fleet(client) as fleet, fleet.management() as here:
+        places = Places(client=client, fleet=fleet, here=here, inventories=inventories)
+        if kind == (capi.CLUSTERS.group, capi.CLUSTERS.kind):
+            cluster = await client.get(named.resource, named.name, namespace=named.where, type=capi.Cluster)
+            return await _of_capi(places, cluster)
+        if kind == (sveltos.LIB_GROUP, sveltos.SVELTOS_CLUSTERS.kind):
+            registered = await client.get(
+                named.resource, named.name, namespace=named.where, type=sveltos.SveltosCluster
+            )
+            return await _of_sveltos(places, registered)
+        if kind == (karmada.CLUSTERS.group, karmada.CLUSTERS.kind):
+            member = await client.get(named.resource, named.name, type=karmada.Cluster)
+            return await _of_karmada(places, member)
+        if kind in ((one.group, one.kind) for one in expected_refusals.PROFILES):
+            profile = await client.get(named.resource, named.name, namespace=named.where, type=sveltos.ClusterProfile)
+            return await _of_profile(places, named.resource, profile)
+        return await deletion.of_object(here, named, home=home, volumes=volumes)
+
+
+async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
+    target = targets.of_capi(cluster)
+    found = await gather(places.inventories, target, [await read_steps(places.client, target)])
+    warnings: tuple[str, ...] = () if target.has_class else (_NO_GATE,)
+    around: list[Content] = []
+    try:
+        around = await contents.in_namespace(places.client, places.here.discovery, target.ref.namespace)
+    except UnwindError as error:
+        # Not everybody may list everything; the add-ons are what matters more.
+        warnings += (f"what the Cluster owns could not be looked at: {error}",)
+    return await _of_cluster(
+        places,
+        target,
+        cluster.metadata,
+        found.drafted(),
+        found.drafted(decided=True).plan or Plan(),
+        found.chunks.values(),
+        along=contents.descendants(around, [target.ref.uid]),
+        said=await _said_by_profiles(places, found.drafts),
+        warnings=warnings,
+    )
+
+
+async def _of_sveltos(places: Places, cluster: sveltos.SveltosCluster) -> Foreseen:
+    target = targets.of_sveltos(cluster)
+    found = await gather(places.inventories, target, [await read_steps(places.client, target)])
+    made = found.drafted(decided=True).plan or Plan()
+    # Whatever the profiles say: that is for clusters that go.
+    steps = tuple(msgspec.structs.replace(step, effort=Effort.LEAVE.value, wave=1) for step in made.steps)
+    left = Plan(steps=steps, waves=1 if steps else 0)
+    drafted = Drafted(plan=left)
+    return await _of_cluster(
+        places, target, cluster.metadata, drafted, left, found.chunks.values(), warnings=(_UNMANAGED,)
+    )
+
+
+async def _of_karmada(places: Places, cluster: karmada.Cluster) -> Foreseen:
+    target = targets.of_karmada(cluster)
+    listed = await places.client.list(karmada.WORKS, namespace=cluster.execution_namespace)
+    works = msgspec.convert(listed, list[karmada.Work])
+    found = await gather(places.inventories, target, [steps_of(cluster, works)])
+    decided = found.drafted(decided=True).plan or Plan()
+    said = {one.metadata.uid: one.metadata.annotations for one in works}
+    return await _of_cluster(
+        places, target, cluster.metadata, found.drafted(), decided, found.chunks.values(), said=said
+    )
+
+
+async def _of_cluster(
+    places: Places,
+    target: Anchor,
+    metadata: ObjectMeta,
+    drafted: Drafted,
+    made: Plan,
+    chunks: Iterable[Inventory],
+    *,
+    along: Sequence[Content] = (),
+    said: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    warnings: tuple[str, ...] = (),
+) -> Foreseen:
+    """`made`: the plan as it would be; where something in it is not known, none is made, and that is said. `said`: the
+    annotations of profiles and Works, by the uid of the owner of their objects."""
+    chunks = list(chunks)
+    takers = {uid for uid, its in said.items() if its.get(TAKE_ALONG_ANNOTATION) == "true"}
+    policies = {uid: volume_policy(its) for uid, its in said.items()}
+    told = await with_what_goes_along(
+        places.fleet,
+        target,
+        Drafted(plan=made),
+        chunks,
+        takes_along=lambda step: step.object.uid in takers,
+    )
+    made = told.plan or made
+    entries = _by_step(made, chunks)
+    going = [one for step in made.steps if step.effort != Effort.LEAVE for one in entries[step.name]]
+    emptied = [
+        one for step in made.steps if policies.get(step.object.uid) is VolumePolicy.DELETE for one in entries[step.name]
+    ]
+    seen = await look_at(places.fleet, target, going, emptied=emptied)
+    for some in entries.values():
+        some.extend(seen.claims_of(some))
+    # A word that is not known holds the whole plan.
+    held = [Told(target.ref, one.message) for one in drafted.said if one.type is ConditionType.UNKNOWN_VALUE]
+    held += [
+        Told(step.object, _unknown_volumes(policy))
+        for step in made.steps
+        if isinstance(policy := policies.get(step.object.uid), Unknown) and step.effort != Effort.LEAVE
+    ]
+    return _foreseen(
+        target.ref,
+        made,
+        entries,
+        [seen],
+        along=along,
+        refusals=[*await _by_label(places.here, target.ref, metadata), *held],
+        warnings=(*warnings, *(one.message for one in drafted.said if one.type is not ConditionType.UNKNOWN_VALUE)),
+    )
+
+
+def _unknown_volumes(policy: Unknown) -> str:
+    return f"{VOLUMES_ANNOTATION} is {policy}, so nothing is deleted"
+
+
+async def _said_by_profiles(places: Places, drafts: Iterable[Draft]) -> dict[str, Mapping[str, str]]:
+    """The annotations of the profiles of summaries, by the summary's uid."""
+    resources = {one.kind: one for one in expected_refusals.PROFILES}
+    found: dict[str, Mapping[str, str]] = {}
+    for draft in drafts:
+        if draft.kind in resources:
+            with suppress(NotFoundError):
+                read = await places.client.get(
+                    resources[draft.kind],
+                    draft.declared,
+                    namespace=draft.namespace or None,
+                    type=sveltos.ClusterProfile,
+                )
+                found[draft.object.uid] = read.metadata.annotations
+    return found
+
+
+async def _of_profile(places: Places, resource: Resource, profile: sveltos.ClusterProfile) -> Foreseen:
+    """It is withdrawn from every cluster that it is on."""
+    meta = profile.metadata
+    key = ProfileKey(resource.kind, meta.namespace, meta.name)
+    listed = await places.client.list(CLUSTER_SUMMARIES, namespace=meta.namespace or None)
+    summaries = msgspec.convert(listed, list[ClusterSummary])
+    its = [one for one in summaries if cluster_summaries.profile_of(one) == key]
+    withdraws = cluster_summaries.withdraws(profile.spec)
+    ref = ref_of(resource, meta)
+    refusals = await _by_label(places.here, ref, meta)
+    if isinstance(withdraws, Unknown):
+        refusals.append(Told(ref, f"stopMatchingBehavior: {withdraws}, so nothing is withdrawn"))
+    volumes = volume_policy(meta.annotations)
+    if isinstance(volumes, Unknown) and withdraws is True:
+        refusals.append(Told(ref, _unknown_volumes(volumes)))
+    effort = Effort.ENFORCE if withdraws is True else Effort.LEAVE
+    chunks = await places.inventories.owned(one.metadata.uid for one in its) if its else []
+    counts = _counted(chunks)
+    made = plan(
+        Draft(
+            name=_place(one),
+            object=ref_of(CLUSTER_SUMMARIES, one.metadata),
+            kind=CLUSTER_SUMMARIES.kind,
+            declared=_place(one),
+            effort=effort,
+            objects=counts.get(one.metadata.uid, 0),
+        )
+        for one in its
+    )
+    entries = _by_step(made, chunks)
+    seen = []
+    if effort is not Effort.LEAVE:
+        for one in its[:LOOKED_AT]:
+            there = await _seen_on(places, one, entries[_place(one)], emptied=volumes is VolumePolicy.DELETE)
+            entries[_place(one)] += there.claims
+            seen.append(there)
+    unseen = len(its) - LOOKED_AT
+    warnings = needed_by(key, its, summaries)
+    if unseen > 0:
+        warnings += (f"{unseen} of {len(its)} clusters were not looked at: what CRDs take along there is not counted",)
+    return _foreseen(ref, made, entries, seen, refusals=refusals, warnings=warnings)
+
+
+def _place(summary: ClusterSummary) -> str:
+    """What the step of a profile on a cluster is called."""
+    return "/".join(cluster_summaries.cluster_of(summary))
+
+
+def _counted(chunks: Iterable[Inventory]) -> Counter[str]:
+    """How many objects each owner has, by its uid."""
+    return Counter(chunk.spec.owner.uid for chunk in chunks for _ in chunk.spec.entries)
+
+
+async def _seen_on(places: Places, summary: ClusterSummary, entries: list[Entry], *, emptied: bool) -> Seen:
+    type_, namespace, name = cluster_summaries.cluster_of(summary)
+    wiped = entries if emptied else ()
+    resource = capi.CLUSTERS if type_ == ClusterType.CAPI else sveltos.SVELTOS_CLUSTERS
+    try:
+        if type_ == ClusterType.CAPI:
+            cluster = await places.client.get(resource, name, namespace=namespace, type=capi.Cluster)
+            return await look_at(places.fleet, targets.of_capi(cluster), entries, emptied=wiped)
+        registered = await places.client.get(resource, name, namespace=namespace, type=sveltos.SveltosCluster)
+        return await look_at(places.fleet, targets.of_sveltos(registered), entries, emptied=wiped)
+    except NotFoundError as error:
+        return Seen(unseen=str(error))
+
+
+def needed_by(key: ProfileKey, its: Iterable[ClusterSummary], summaries: Iterable[ClusterSummary]) -> tuple[str, ...]:
+    """What is on the same clusters and depends on a profile that goes: it waits for them (pure)."""
+    places = {cluster_summaries.cluster_of(one) for one in its}
+    return tuple(
+        f"{cluster_summaries.profile_of(one)} on {cluster_summaries.cluster_of(one)} depends on it and stays:"
+        " it waits for that"
+        for one in summaries
+        if cluster_summaries.cluster_of(one) in places and key in cluster_summaries.needs(one)
+    )
+
+
+def _by_step(made: Plan, chunks: Iterable[Inventory]) -> dict[str, list[Entry]]:
+    """The objects of each step that are still there."""
+    owners: dict[str, list[Entry]] = {}
+    for chunk in chunks:
+        todo = [item.entry for item in items([chunk]) if not item.done]
+        owners.setdefault(chunk.spec.owner.uid, []).extend(todo)
+    return {step.name: owners.get(step.object.uid, []) for step in made.steps}
+
+
+async def _by_label(here: Member, ref: ObjectRef, metadata: ObjectMeta) -> list[Told]:
+    """Whether the object on the management cluster is protected itself."""
+    resource = await here.discovery.resource(ref.kind, group=ref.group)
+    seen = Metadata(
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        resource_version=metadata.resource_version,
+        labels=metadata.labels,
+        deletion_timestamp=str(metadata.deletion_timestamp) if metadata.terminating else None,
+    )
+    return await expected_refusals.protected(here, [Content(resource, seen)])
+
+
+def _foreseen(
+    ref: ObjectRef,
+    made: Plan,
+    entries: Mapping[str, list[Entry]],
+    seen: Sequence[Seen],
+    *,
+    along: Sequence[Content] = (),
+    refusals: Iterable[Told] = (),
+    warnings: Iterable[str] = (),
+) -> Foreseen:
+    left = {step.name for step in made.steps if step.effort == Effort.LEAVE}
+    # What is gone already is not counted again, and claims of StatefulSets are found only now.
+    steps = tuple(msgspec.structs.replace(step, objects=len(entries[step.name])) for step in made.steps)
+    going = sum(step.objects for step in steps if step.name not in left)
+    every = [
+        msgspec.structs.replace(entry, kept=True) if name in left else entry
+        for name, some in entries.items()
+        for entry in some
+    ]
+    balancers = {
+        (entry.object.namespace, entry.object.name)
+        for entry in every
+        if any(entry.object.uid in one.cloud.balancers for one in seen)
+    }
+    resources: dict[str, int] = {}
+    for one in seen:
+        for name, count in one.resources.items():
+            resources[name] = resources.get(name, 0) + count
+    unseen = [f"not looked at, so what goes along there is not known: {one.unseen}" for one in seen if one.unseen]
+    warned = tuple(dict.fromkeys((*made.warnings, *warnings, *unseen)))
+    protected = [told for one in seen for told in one.protected]
+    return Foreseen(
+        title=str(ref),
+        target=ref,
+        requested=False,
+        plan=msgspec.structs.replace(made, steps=steps, objects=going, warnings=warned),
+        objects={name: tuple(entry.object for entry in some) for name, some in entries.items()},
+        along=tuple(ref_to(one) for one in along),
+        radius=blast_radius(every, custom_resources=resources, load_balancers=balancers),
+        volumes=tuple(volume for one in seen for volume in one.cloud.volumes),
+        refusals=(*refusals, *protected),
+        staying=tuple(
+            Told(entry.object, f"{name} is left as it is" if name in left else _why_staying(entry))
+            for name, some in entries.items()
+            for entry in some
+            if name in left or entry.adopted or entry.kept
+        ),
+        warnings=warned,
+        critical_path=critical_path(made),
+    )
+
+
+def _why_staying(entry: Entry) -> str:
+    return (
+        volume_claims.why_retained(entry) if volume_claims.retained(entry) else "it was there before, or is to be kept"
+    )

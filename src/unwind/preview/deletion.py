@@ -1,0 +1,176 @@
+"""What a deletion would come to, before anybody asks for it: the order, the blast radius, what would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.annotation_values import DeletePolicy, VolumePolicy
+from unwind.api.fields import Unknown
+from unwind.api.meta import ObjectRef
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
+from unwind.api.unwind import Effort, Plan, Step
+from unwind.deleters import builtin
+from unwind.inventory.inventories import Item
+from unwind.planning.blast_radius import Radius, blast_radius
+from unwind.planning.progress import critical_path
+from unwind.preview import cloud_resources, dependents
+from unwind.preview.cloud_resources import Volume
+from unwind.protection import expected_refusals
+from unwind.removal import deletion_scope
+from unwind.removal.deletion_scope import Told, entry_of, is_a, ref_to
+from unwind.removal.order import Facts, Stage, order, stage
+
+if TYPE_CHECKING:
+    from unwind.kube.discovery import Named
+    from unwind.members.member import Member
+    from unwind.preview.cloud_resources import Cloud
+    from unwind.removal.deletion_scope import Blast
+
+STAGES = {
+    Stage.CUSTOM_RESOURCES: "custom objects",
+    Stage.CLOUD: "load balancers",
+    Stage.CALLERS: "webhooks",
+    Stage.WORKLOADS: "workloads",
+    Stage.CLAIMS: "volume claims",
+    Stage.REST: "the rest",
+    Stage.DEFINITIONS: "definitions",
+    Stage.NAMESPACES: "namespaces",
+}
+"""What the steps are called of a deletion that has no others."""
+
+
+class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """All that can be said of a deletion beforehand."""
+
+    title: str
+    target: ObjectRef
+    requested: bool
+    """Whether a Teardown has to be asked for; if not, it is enough to delete the target: its controllers do the
+    rest."""
+    plan: Plan
+    objects: Mapping[str, tuple[ObjectRef, ...]] = {}
+    """What each step removes, or leaves, by the step's name."""
+    along: tuple[ObjectRef, ...] = ()
+    """What goes with these because it belongs to them."""
+    radius: Radius
+    volumes: tuple[Volume, ...] = ()
+    refusals: tuple[Told, ...] = ()
+    """What would refuse. While there is something, nothing is deleted."""
+    staying: tuple[Told, ...] = ()
+    warnings: tuple[str, ...] = ()
+    critical_path: tuple[str, ...] = ()
+
+
+async def of_object(
+    member: Member, named: Named, *, home: str, volumes: VolumePolicy = VolumePolicy.RETAIN
+) -> Foreseen:
+    """What the deletion of one object, with all that it holds and owns, would come to. Only reads."""
+    seen = await deletion_scope.look(member, named.resource, named.name, namespace=named.namespace, volumes=volumes)
+    refs = [ref_to(one) for one in seen.everything]
+    cloud = await cloud_resources.look(member, refs)
+    refusals = await expected_refusals.refusals(member, seen, home=home)
+    needed = await dependents.warnings(member.client, refs)
+    return foreseen(seen, cloud, refusals=refusals, warnings=needed)
+
+
+def foreseen(seen: Blast, cloud: Cloud, *, refusals: tuple[Told, ...] = (), warnings: tuple[str, ...] = ()) -> Foreseen:
+    """The same from what was seen (pure)."""
+    target = ref_to(seen.target)
+    made, objects = planned(seen, cloud)
+    warned = (*_of_itself(seen), *warnings)
+    return Foreseen(
+        title=str(target),
+        target=target,
+        requested=True,
+        plan=msgspec.structs.replace(made, warnings=warned),
+        objects=objects,
+        along=tuple(map(ref_to, seen.along)),
+        radius=_radius(seen, cloud),
+        volumes=cloud.volumes,
+        refusals=refusals,
+        staying=(*seen.staying, *_retained(cloud)),
+        warnings=warned,
+        critical_path=critical_path(made),
+    )
+
+
+def planned(seen: Blast, cloud: Cloud) -> tuple[Plan, dict[str, tuple[ObjectRef, ...]]]:
+    """The stages in which the objects go, as steps, and what is in each (pure)."""
+    facts = Facts(balancers=cloud.balancers)
+    items = [Item("", str(number), entry) for number, entry in enumerate(seen.entries)]
+    steps: list[Step] = []
+    objects: dict[str, tuple[ObjectRef, ...]] = {}
+    for together in order(items, facts):
+        name = STAGES[stage(together[0], facts)]
+        refs = tuple(sorted((item.entry.object for item in together), key=lambda ref: (ref.kind, str(ref))))
+        # What goes first needs what goes after it: an operator, a namespace.
+        if steps:
+            steps[-1] = msgspec.structs.replace(steps[-1], needs=(name,))
+        step = Step(name=name, object=refs[0], effort=Effort.ENFORCE.value, wave=len(steps) + 1, objects=len(refs))
+        steps.append(step)
+        objects[name] = refs
+    return Plan(steps=tuple(steps), waves=len(steps), objects=len(items)), objects
+
+
+def _radius(seen: Blast, cloud: Cloud) -> Radius:
+    entries = [entry_of(one) for one in seen.everything]
+    there = [ref_to(one) for one in seen.everything] + [told.object for told in seen.staying]
+    resources = {}
+    if is_a(seen.target, CUSTOM_RESOURCE_DEFINITIONS):
+        name = seen.target.metadata.name
+        plural, _, group = name.partition(".")
+        kinds = {
+            one.resource.kind for one in seen.everything if (one.resource.plural, one.resource.group) == (plural, group)
+        }
+        resources[name] = sum(ref.group == group and ref.kind in kinds for ref in there)
+    balancers = {(ref.namespace, ref.name) for ref in there if ref.uid in cloud.balancers}
+    return blast_radius(entries, custom_resources=resources, load_balancers=balancers)
+
+
+def _of_itself(seen: Blast) -> tuple[str, ...]:
+    """What the objects themselves say that a person should know."""
+    target = seen.target
+    told = [
+        f"{target} is looked after by {owner.kind} {owner.name}, which may make another"
+        for owner in target.metadata.owner_references
+        if owner.controller
+    ]
+    if target.metadata.deletion_timestamp:
+        told.append(f"{target} is being deleted already")
+    for one in seen.along:
+        policy = builtin.effective_policy(one.metadata.annotations or {}).policy
+        if isinstance(policy, Unknown) or policy is not DeletePolicy.MANAGE:
+            told.append(f"{one} says that it is to be kept, but goes with what it belongs to")
+    releases = {
+        name
+        for one in seen.going
+        if is_a(one, SECRETS) and (labels := one.metadata.labels or {}).get("owner") == "helm"
+        if (name := labels.get("name", ""))
+    }
+    told += [
+        f"{name} is a release of Helm, whose hooks are not run: `helm uninstall` runs them" for name in sorted(releases)
+    ]
+    inside = [one for one in seen.staying if one.object.namespace == target.metadata.name]
+    if is_a(target, NAMESPACES) and inside:
+        told.append(f"{target} stays, too, because of what stays in it: {inside[0].object}{_more(len(inside) - 1)}")
+    if is_a(target, CUSTOM_RESOURCE_DEFINITIONS) and seen.staying:
+        told.append(f"{target} stays, too, because of what stays of it: {seen.staying[0].object}")
+    return tuple(told)
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count else ""
+
+
+def _retained(cloud: Cloud) -> list[Told]:
+    return [
+        Told(
+            ObjectRef(version="v1", kind="PersistentVolume", name=one.name),
+            f"the reclaim policy of the volume of {one.claim} is not Delete",
+        )
+        for one in cloud.volumes
+        if not one.goes
+    ]

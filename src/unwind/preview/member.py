@@ -1,0 +1,110 @@
+"""What a member tells of objects on it, for a plan: what goes along, what costs, what would refuse. Only reads."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.annotation_values import VolumePolicy
+from unwind.api.names import DELETE_PROTECTION_LABEL
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, STATEFUL_SETS, Resource
+from unwind.api.unwind import Entry
+from unwind.errors import UnwindError
+from unwind.kube import decoding
+from unwind.kube.errors import ApiError, NotFoundError
+from unwind.members import contents
+from unwind.members.contents import Content
+from unwind.preview import cloud_resources
+from unwind.preview.cloud_resources import Cloud
+from unwind.protection import expected_refusals
+from unwind.removal import volume_claims
+from unwind.removal.deletion_scope import Told
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from unwind.members.member import Member
+    from unwind.members.members import Fleet
+    from unwind.members.targets import Anchor
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member told of objects on it."""
+
+    resources: dict[str, int] = {}
+    """How many custom resources there are of each CRD, by its name."""
+    cloud: Cloud = Cloud()
+    claims: tuple[Entry, ...] = ()
+    """Claims of StatefulSets, which no inventory has yet."""
+    protected: tuple[Told, ...] = ()
+    unseen: str = ""
+    """Why it could not be looked at."""
+
+    def claims_of(self, entries: Iterable[Entry]) -> list[Entry]:
+        """The claims of those StatefulSets that are among these."""
+        sets = {
+            (entry.object.namespace, f"{STATEFUL_SETS.kind} {entry.object.name}")
+            for entry in entries
+            if entry.object.kind == STATEFUL_SETS.kind
+        }
+        return [one for one in self.claims if (one.object.namespace, one.source) in sets]
+
+
+async def look_at(fleet: Fleet, target: Anchor, entries: Sequence[Entry], *, emptied: Iterable[Entry] = ()) -> Seen:
+    """What a member tells of these. One that cannot be reached is no reason not to tell the rest. `emptied`: those of
+    whose StatefulSets all claims go."""
+    if not entries:
+        return Seen()
+    try:
+        async with fleet.member(target) as member:
+            return await _seen(member, entries, {entry.object.uid for entry in emptied})
+    except UnwindError as error:
+        return Seen(unseen=str(error))
+
+
+async def _seen(member: Member, entries: Sequence[Entry], emptied: Collection[str]) -> Seen:
+    refs = [entry.object for entry in entries]
+    known = {ref.uid for ref in refs}
+    resources = {}
+    made: list[Entry] = []
+    for ref in refs:
+        try:
+            if (ref.group, ref.kind) == (CUSTOM_RESOURCE_DEFINITIONS.group, CUSTOM_RESOURCE_DEFINITIONS.kind):
+                found = await member.client.get(CUSTOM_RESOURCE_DEFINITIONS, ref.name)
+                if resource := contents.defined_by(found):
+                    resources[ref.name] = len(await contents.of_kind(member.client, resource))
+            elif (ref.group, ref.kind) == (STATEFUL_SETS.group, STATEFUL_SETS.kind):
+                found = await member.client.get(STATEFUL_SETS, ref.name, namespace=ref.namespace)
+                policy = VolumePolicy.DELETE if ref.uid in emptied else VolumePolicy.RETAIN
+                of_set = await volume_claims.of_set(member, found, order=0, policy=policy)
+                made += [one for one in of_set if one.object.uid not in known]
+        except NotFoundError:
+            continue  # it is gone already
+    cloud = await cloud_resources.look(member, [*refs, *(one.object for one in made if not one.kept)])
+    protected = await expected_refusals.protected(member, await _labelled(member, entries))
+    return Seen(resources=resources, cloud=cloud, claims=tuple(made), protected=tuple(protected))
+
+
+async def _labelled(member: Member, entries: Iterable[Entry]) -> list[Content]:
+    """Those of these objects that carry the label of protection: few do, so they are asked for by it."""
+    kinds = {
+        Resource(it.group, it.version, entry.resource, it.kind, namespaced=bool(it.namespace))
+        for entry in entries
+        for it in (entry.object,)
+    }
+    uids = {entry.object.uid for entry in entries}
+    found: list[Content] = []
+    for resource in sorted(kinds, key=lambda one: (one.group, one.plural, one.version)):
+        view = decoding.metadata(resource)
+        pages = member.client.pages(resource, labels=DELETE_PROTECTION_LABEL, accept=view.accept_list)
+        try:
+            async with aclosing(pages):
+                async for page in pages:
+                    found += [Content(resource, view.decode(item)) for item in page.items or ()]
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            continue  # a version that is not served any more: the removal finds the one that is
+    return [one for one in found if one.metadata.uid in uids]

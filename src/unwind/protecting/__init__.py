@@ -1,1 +1,0 @@
-"""May this DELETE pass? The kinds that can be protected, the rules (pure), and their form as admission policies."""

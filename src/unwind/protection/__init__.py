@@ -1,0 +1,1 @@
+"""The label that protects objects from deletion: rules, kinds, policies, webhook, controller."""

@@ -1,0 +1,291 @@
+"""What has to be written so that an object is as it should be (pure)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from unwind import logs
+from unwind.api import names
+from unwind.api.resources import (
+    CONFIG_MAPS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
+from unwind.clock import SYSTEM
+from unwind.components import Mode
+from unwind.errors import UnwindError
+from unwind.kube import decoding
+from unwind.kube.decoding import Key
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.kube.fencing import Fences
+from unwind.kube.informers import Informer
+from unwind.kube.workqueue import Backoff, Queue
+from unwind.protection import manifests
+from unwind.server.identity import MANAGER, REGISTRATION, is_ours, remembered
+from unwind.server.path_segments import Segments, redacted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.api.resources import Resource
+    from unwind.clock import Clock
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client, Object
+    from unwind.kube.decoding import RawObject
+    from unwind.kube.fencing import Owner
+    from unwind.kube.metrics import Metrics
+
+
+def mended(found: Object, wanted: Object) -> Object:
+    """The merge patch that makes `found` what is wanted, for all that `wanted` says of; empty if it is already.
+
+    What nobody wants inside of that is taken out. Lists are written whole: an object in one may have been put there
+    by somebody else, such as a condition under which a policy holds no longer.
+    """
+    return {
+        key: _mended(found.get(key), value)
+        for key, value in wanted.items()
+        if key not in ("apiVersion", "kind", "metadata") and found.get(key) != value
+    }
+
+
+def with_authorities(wanted: Object, found: Object) -> Object:
+    """The webhooks that are wanted, each with the authority that is written at the one of its name now.
+
+    Who writes those is somebody else.
+    """
+    bundles = {one.get("name"): (one.get("clientConfig") or {}).get("caBundle") for one in found.get("webhooks") or ()}
+    if "webhooks" not in wanted:
+        return wanted
+    asking = [
+        one | {"clientConfig": one["clientConfig"] | {"caBundle": bundle}}
+        if (bundle := bundles.get(one["name"]))
+        else one
+        for one in wanted["webhooks"]
+    ]
+    return wanted | {"webhooks": asking}
+
+
+def _mended(found: Any, wanted: Any) -> Any:
+    if not isinstance(found, dict) or not isinstance(wanted, dict):
+        return wanted
+    changed = {key: _mended(found.get(key), value) for key, value in wanted.items() if found.get(key) != value}
+    return changed | {key: None for key in found if key not in wanted}
+
+
+# The policies and webhooks of deletion protection, looked after: made where missing, put right, taken away.
+#
+# The policies that `unwind install` wrote are restored as well, whether or not protection is switched on: admission
+# policies do not apply to admission policies, so nothing else guards them.
+
+log = logs.get(__name__)
+
+_RETRY = Backoff(first=0.5, limit=30.0)
+
+
+class Keeper:
+    """Sees to it that what protects is there while it is switched on, and is not while it is off."""
+
+    name = "protection"
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        on: bool,
+        mode: Mode = Mode.AUTO,
+        owner: Owner,
+        metrics: Metrics,
+        policies: tuple[list[Object], list[Object]] = ([], []),
+        restored: Callable[[Resource, Object, str], None] = lambda *_: None,
+        segments: Segments | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`namespace`: Unwind's own. `on`: the feature gate. `policies`: those that install
+        wrote, and their bindings, which are restored. `restored` is told of each policy that was not as it
+        was installed, and what was wrong with it. `segments`: the secret segments of our paths."""
+        self._client = client
+        self._home = namespace
+        self._on = on
+        self._mode = mode
+        self._owner = owner
+        self._restored = restored
+        self._policies_installed = policies
+        self._segments = segments or Segments()
+        self._key = manifests.protection_rules(namespace)
+        self._unserved = asyncio.Event()
+        self._policies = self._follow(VALIDATING_ADMISSION_POLICIES, clock)
+        self._bindings = self._follow(VALIDATING_ADMISSION_POLICY_BINDINGS, clock)
+        self._webhooks = self._follow(VALIDATING_WEBHOOK_CONFIGURATIONS, clock)
+        self._installed = self._follow(CONFIG_MAPS, clock)
+        self._queue: Queue[str] = Queue(
+            metrics.timed(self.name, Fences(owner).around(self._reconcile, lambda _: self._key)),
+            backoff=_RETRY,
+            clock=clock,
+            failed=_tell_failed,
+        )
+        metrics.queue(self.name, self._queue)
+        owner.subscribe(self._look)
+        self._segments.subscribe(self._look)
+
+    @property
+    def ready(self) -> bool:
+        """Always: a manager answers questions, whether or not it can have itself asked."""
+        return True
+
+    async def run(self) -> None:
+        """Look after them, until cancelled."""
+        informers = [self._policies, self._bindings, self._webhooks, self._installed]
+        async with asyncio.TaskGroup() as tasks:
+            for informer in informers:
+                tasks.create_task(informer.run())
+            tasks.create_task(self._queue.run())
+            if self._on and self._mode is Mode.POLICY:
+                tasks.create_task(self._insist())
+
+    async def _insist(self) -> None:
+        await self._unserved.wait()
+        raise UnwindError("this API server has no ValidatingAdmissionPolicies", remedy="use --protection-mode=auto")
+
+    # What happens
+
+    def _follow(self, resource: Resource, clock: Clock) -> Informer[RawObject]:
+        at_home = self._home if resource.namespaced else None
+        ours = REGISTRATION if resource.namespaced else f"{MANAGER}-"
+
+        def troubled(error: Exception) -> None:
+            if resource == VALIDATING_ADMISSION_POLICIES and isinstance(error, ApiError) and error.code == 404:
+                self._unserved.set()
+                self._look()
+                return
+            log.info("what protects cannot be followed for now", kind=resource.kind, why=str(error))
+
+        def changed(change: Change[RawObject]) -> None:
+            if change.key.name.startswith(ours):
+                self._look()
+
+        informer = Informer(
+            self._client,
+            decoding.raw(resource),
+            namespace=at_home,
+            clock=clock,
+            troubled=troubled,
+            listed=self._look,
+        )
+        informer.subscribe(changed)
+        return informer
+
+    def _look(self) -> None:
+        self._queue.add(self._key)
+
+    # What is done
+
+    async def _reconcile(self, _: str) -> float | None:
+        if not self._owner.owns(self._key) or not (self._webhooks.synced and (self._installed.synced or not self._on)):
+            return None
+        served = self._policies.synced and self._bindings.synced
+        if served and self._installed.synced:
+            await self._restore()
+        if not (served or self._unserved.is_set()):
+            return None
+        wanted = self._wanted(by_policies=served and self._mode is not Mode.WEBHOOK)
+        if wanted is None:
+            return None
+        # First what protects, and only then away with what is not needed any more: in between there is too much of
+        # it, and never too little.
+        for informer, objects in wanted:
+            for obj in objects:
+                await self._have(informer, obj)
+        for informer, objects in wanted:
+            if informer is not self._policies:  # one without a binding does nothing
+                await self._have_no_others(informer, {obj["metadata"]["name"] for obj in objects})
+        return None
+
+    async def _restore(self) -> None:
+        """Restore the policies that install wrote, bindings last."""
+        if self._installed.cache.get(Key(self._home, REGISTRATION)) is None:
+            return  # Unwind is not installed, or is being uninstalled
+        for informer, objects in zip((self._policies, self._bindings), self._policies_installed, strict=True):
+            for obj in objects:
+                await self._have(informer, obj, installed=True)
+
+    def _wanted(self, *, by_policies: bool) -> list[tuple[Informer[RawObject], list[Object]]] | None:
+        """What there should be, in the order in which it is made; None if that cannot be told."""
+        made: list[Object] = []
+        bindings: list[Object] = []
+        asking: list[Object] = []
+        if self._on:
+            kept = self._installed.cache.get(Key(self._home, REGISTRATION))
+            if kept is None:
+                return None  # nobody has installed us, or somebody uninstalls us
+            extension = remembered(kept.decode(), "")
+            calling = manifests.called_at(extension, self._segments.key) if extension else None
+            if calling is None:
+                where = f"ConfigMap/{self._home}/{REGISTRATION}"
+                log.warning("it cannot be read how the API server calls us", object=where)
+                return None
+            if by_policies:
+                made, bindings = manifests.policy_objects(self._home)
+            asking = [manifests.configuration(self._home, calling, everything=not by_policies)]
+        return [(self._policies, made), (self._bindings, bindings), (self._webhooks, asking)]
+
+    async def _have(self, informer: Informer[RawObject], wanted: Object, *, installed: bool = False) -> None:
+        """`installed`: it was there once, so that it is reported if it is missing."""
+        resource, name = informer.view.resource, wanted["metadata"]["name"]
+        found = informer.cache.get(Key("", name))
+        about = {"object": f"{resource.kind}/{name}"}
+        if found is None:
+            # Not over something that the cache does not know of yet: it may be somebody else's.
+            if await self._is_there(resource, name):
+                return
+            made = await self._client.apply(resource, wanted, field_manager=names.FIELD_MANAGER)
+            log.info("made", **about, uid=made["metadata"]["uid"])
+            if installed:
+                self._restored(resource, made, "it was missing, and was made again")
+            return
+        obj = found.decode()
+        if obj["metadata"].get("deletionTimestamp"):
+            return  # when it is gone, we are told
+        if not is_ours(obj):
+            log.warning("somebody else's object stands where ours should be, so that nothing protects", **about)
+            return
+        if patch := mended(obj, with_authorities(wanted, obj)):
+            try:
+                await self._client.revise(resource, obj, patch)
+            except (NotFoundError, ConflictError):
+                return  # somebody else was faster, and what they did comes by itself
+            log.warning("it was not as it should be, and was put right", **about, uid=obj["metadata"]["uid"])
+            self._restored(resource, obj, "it had been changed, and was changed back")
+
+    async def _is_there(self, resource: Resource, name: str) -> bool:
+        try:
+            await self._client.get(resource, name)
+        except NotFoundError:
+            return False
+        return True
+
+    async def _have_no_others(self, informer: Informer[RawObject], wanted: set[str]) -> None:
+        resource = informer.view.resource
+        for name in self._names(resource) - wanted:
+            found = informer.cache.get(Key("", name))
+            if found is None or not is_ours(found.decode()):
+                continue
+            try:
+                await self._client.delete(resource, name, uid=found.uid)
+            except (NotFoundError, ConflictError):
+                continue  # gone already, or another has its name by now
+            log.info("taken away", object=f"{resource.kind}/{name}", uid=found.uid)
+
+    def _names(self, resource: Resource) -> set[str]:
+        """Of one kind, all that any mode would have us make, or an earlier build."""
+        if resource == VALIDATING_WEBHOOK_CONFIGURATIONS:
+            return {manifests.protection_rules(self._home)}
+        made = {obj["metadata"]["name"] for obj in manifests.policy_objects(self._home)[1]}
+        return made | manifests.retired(self._home)
+
+
+def _tell_failed(_: str, error: Exception) -> None:
+    log.warning("what protects could not be looked after", why=redacted(str(error)))

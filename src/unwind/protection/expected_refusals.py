@@ -1,0 +1,126 @@
+"""What would refuse to go: looked at before anything is deleted, so that nothing is deleted in vain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.api import capi, karmada, sveltos, unwind
+from unwind.api.names import DELETE_PROTECTION_LABEL
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS
+from unwind.concurrency import side_by_side
+from unwind.errors import UnwindError
+from unwind.kube.errors import NotFoundError
+from unwind.members import contents
+from unwind.protection import kinds, rules
+from unwind.protection.rules import Contents, Denied, Subject
+from unwind.removal.deletion_scope import Blast, Told, is_a, ref_to
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from unwind.kube.client import Object
+    from unwind.members.contents import Content
+    from unwind.members.member import Member
+
+_AT_ONCE = 16
+# What Kubernetes itself lives in.
+_SYSTEM = ("default", "kube-system", "kube-public", "kube-node-lease")
+# What is deleted as itself: whoever looks after it takes apart what hangs on it.
+CLUSTERS = (capi.CLUSTERS, sveltos.SVELTOS_CLUSTERS, karmada.CLUSTERS)
+PROFILES = (sveltos.CLUSTER_PROFILES, sveltos.PROFILES)
+
+
+async def refusals(member: Member, blast: Blast, *, home: str) -> tuple[Told, ...]:
+    """Each object that would refuse, and why; nothing is deleted while there is one. `home`: Unwind's own namespace."""
+    return (*out_of_bounds(blast, home=home), *blast.held, *await protected(member, blast.everything))
+
+
+async def protected(member: Member, some: Iterable[Content]) -> list[Told]:
+    """Those of these that are protected by their label, and what somebody would read who deletes them."""
+    labelled = [one for one in some if _labelled(one) and not one.metadata.deletion_timestamp]
+    found: dict[str, Told] = {}
+
+    async def look(one: Content) -> None:
+        if denied := await _denied(member, one):
+            found[one.metadata.uid] = Told(ref_to(one), denied.message)
+
+    await side_by_side((look(one) for one in labelled), limit=_AT_ONCE)
+    return [found[one.metadata.uid] for one in labelled if one.metadata.uid in found]
+
+
+def out_of_bounds(blast: Blast, *, home: str) -> list[Told]:
+    """What is never deleted on request, or not in this way (pure)."""
+    target = blast.target
+    ref = ref_to(target)
+    why = ""
+    if is_a(target, NAMESPACES) and ref.name in _SYSTEM:
+        why = "Kubernetes itself is in it"
+    elif is_a(target, NAMESPACES) and ref.name == home:
+        why = "Unwind itself is in it: `unwind uninstall` takes it out"
+    elif ref.group == unwind.GROUP or (is_a(target, CUSTOM_RESOURCE_DEFINITIONS) and _of_ours(ref.name)):
+        why = "it is one of Unwind's own records, which hold what is being deleted"
+    elif any(is_a(target, one) for one in (*CLUSTERS, *PROFILES)):
+        why = f"a {ref.kind} is deleted as such: what hangs on it is taken apart by its own controllers"
+    found = [Told(ref, why)] if why else []
+    inside = [one for one in blast.everything if one is not target and any(is_a(one, kind) for kind in CLUSTERS)]
+    return found + [
+        Told(ref_to(one), f"a whole cluster hangs on it: delete {one} first, which takes its add-ons apart")
+        for one in inside
+    ]
+
+
+def _of_ours(definition: str) -> bool:
+    return definition.partition(".")[2] == unwind.GROUP
+
+
+def _labelled(one: Content) -> bool:
+    return DELETE_PROTECTION_LABEL in (one.metadata.labels or {})
+
+
+async def _denied(member: Member, one: Content) -> Denied | None:
+    it = one.resource
+    kind = kinds.of_any(it.group, it.kind, plural=it.plural, version=it.version, namespaced=it.namespaced)
+    label = (one.metadata.labels or {})[DELETE_PROTECTION_LABEL]
+    count = None
+    if kind.count:
+        try:
+            obj = await member.client.get(one.resource, one.metadata.name, namespace=one.metadata.namespace or None)
+            count = kind.count.of(obj)
+        except NotFoundError:
+            return None  # it went while it was looked at
+        except ValueError:
+            pass  # it cannot be read, which the rule knows about
+    # Objects with a controller go with their owners: the garbage collector deletes them.
+    controlled = any(owner.controller for owner in one.metadata.owner_references)
+    subject = Subject(kind=kind, label=label, count=count, controlled=controlled, by_controller=True)
+    verdict = rules.by_itself(subject)
+    if verdict is False:
+        verdict = rules.with_contents(subject, await _held_by(member, one))
+    return verdict if isinstance(verdict, Denied) else None
+
+
+async def _held_by(member: Member, one: Content) -> Contents:
+    """What depends on a namespace, or a CRD, that says Cascading."""
+    try:
+        if is_a(one, NAMESPACES):
+            name = one.metadata.name
+            pods = [pod for pod in await member.client.list(PODS, namespace=name) if _active(pod)]
+            bound = [it for it in await member.client.list(PERSISTENT_VOLUME_CLAIMS, namespace=name) if _bound(it)]
+            return Contents(pods=len(pods), claims=len(bound))
+        definition = await member.client.get(CUSTOM_RESOURCE_DEFINITIONS, one.metadata.name)
+        resource = contents.defined_by(definition)
+        if resource is None:
+            return Contents(failed="it serves no version")
+        there = await contents.of_kind(member.client, resource)
+        return Contents(resources=sum(not it.metadata.deletion_timestamp for it in there))
+    except UnwindError as error:
+        return Contents(failed=str(error))
+
+
+def _active(pod: Object) -> bool:
+    phase = pod.get("status", {}).get("phase")
+    return not pod["metadata"].get("deletionTimestamp") and phase not in ("Succeeded", "Failed")
+
+
+def _bound(claim: Object) -> bool:
+    return not claim["metadata"].get("deletionTimestamp") and claim.get("status", {}).get("phase") == "Bound"

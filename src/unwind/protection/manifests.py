@@ -1,0 +1,148 @@
+"""Manifests of deletion protection: RBAC rules, and the policies and webhooks that the manager creates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unwind.api import names
+from unwind.api.resources import (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    PODS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
+from unwind.api.rights import READ, Contribution, Right, Setting
+from unwind.protection import policies, webhook_configuration
+from unwind.protection.kinds import KINDS
+from unwind.server import path_segments
+from unwind.server.identity import MANAGER, granted, webhook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.api.resources import Resource
+
+Object = dict[str, Any]
+
+PREFIX = f"{MANAGER}-protection-"
+"""The name prefix of all these objects, for every manager."""
+CONFIGURATION = "webhooks"
+RETIRED = ("active-pods",)
+"""Policies that earlier builds made and this one does not.
+
+The manager deletes their bindings once its own policies are there, so that nothing is unprotected in between. A policy
+without a binding does nothing; `unwind uninstall` deletes it. A role can only grant names, so a policy that is renamed
+has to be added here.
+"""
+
+
+def policy_name(policy: str, namespace: str) -> str:
+    """The name of a policy and its binding; one per manager."""
+    return f"{PREFIX}{policy}.{namespace}"
+
+
+def protection_rules(namespace: str) -> str:
+    """The name of the webhook configuration for deletions; one per manager."""
+    return policy_name(CONFIGURATION, namespace)
+
+
+def policy_objects(namespace: str) -> tuple[list[Object], list[Object]]:
+    """The policies and their bindings."""
+    found: tuple[list[Object], list[Object]] = ([], [])
+    for policy in policies.policies():
+        name = policy_name(policy.name, namespace)
+        found[0].append(_object(VALIDATING_ADMISSION_POLICIES, name, spec=policy.spec))
+        spec = {"policyName": name, **policy.binding}
+        found[1].append(_object(VALIDATING_ADMISSION_POLICY_BINDINGS, name, spec=spec))
+    return found
+
+
+def retired(namespace: str) -> set[str]:
+    """The names of policies that earlier builds made, and of their bindings."""
+    return {policy_name(policy, namespace) for policy in RETIRED}
+
+
+def configuration(namespace: str, calling: Callable[[str], Object], *, everything: bool) -> Object:
+    """The webhook configuration: for all kinds, or only for what policies cannot decide."""
+    asking = webhook_configuration.asking(calling, everything=everything)
+    return _object(VALIDATING_WEBHOOK_CONFIGURATIONS, protection_rules(namespace), webhooks=asking)
+
+
+def called_at(extension: Object, key: bytes = b"") -> Callable[[str], Object] | None:
+    """How the API server calls the manager at a path, taken from the recorded ExtensionConfig; None if unknown.
+
+    `key`: of the secret path segments; empty for paths without them.
+    """
+    config = (extension.get("spec") or {}).get("clientConfig") or {}
+
+    def guarded(path: str) -> str:
+        return path_segments.prefix(key, path) + path if key else path
+
+    if url := config.get("url"):
+        return lambda path: {"url": url + guarded(path)}
+    if service := config.get("service"):
+        return lambda path: {"service": service | {"path": guarded(path)}}
+    return None
+
+
+def _object(resource: Resource, name: str, **content: Any) -> Object:
+    labels = {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND}
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **content}
+
+
+def _later(setting: Setting) -> list[Object]:
+    made, bindings = policy_objects(setting.namespace)
+    asking = configuration(setting.namespace, lambda path: webhook(setting, path), everything=True)
+    kinds = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
+    earlier = [_object(kind, name) for kind in kinds for name in sorted(retired(setting.namespace))]
+    return [*made, *bindings, *earlier, asking]
+
+
+def _manifests(setting: Setting) -> list[Object]:
+    home = setting.namespace
+    ours = tuple(policy_name(policy.name, home) for policy in policies.policies())
+    made, bindings, asking = (
+        VALIDATING_ADMISSION_POLICIES,
+        VALIDATING_ADMISSION_POLICY_BINDINGS,
+        VALIDATING_WEBHOOK_CONFIGURATIONS,
+    )
+    rights = [
+        # The right to write these objects controls every write in the cluster, so it is for our names only. That covers
+        # creation as well, because server-side apply names the object.
+        Right(made.group, (made.plural,), ("create", "patch"), ours),
+        Right(bindings.group, (bindings.plural,), ("create", "patch", "delete"), ours),
+        Right(bindings.group, (bindings.plural,), ("delete",), tuple(sorted(retired(home)))),
+        Right(asking.group, (asking.plural,), ("create", "patch", "delete"), (protection_rules(home),)),
+        *_reading(setting),
+    ]
+    return granted(setting, f"{MANAGER}-protection", rules=[right.rule() for right in rights])
+
+
+def _reading(setting: Setting) -> list[Right]:
+    """The read rules for custom resources: counting those of a CRD requires the right to list them."""
+    kinds = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS, VALIDATING_WEBHOOK_CONFIGURATIONS)
+    needed: dict[str, list[str]] = {kinds[0].group: [kind.plural for kind in kinds], PODS.group: [PODS.plural]}
+    for kind in KINDS:
+        needed.setdefault(kind.group, []).append(kind.plural)
+    rights = [Right(group, tuple(resources), READ) for group, resources in needed.items()]
+    # Not `get`: on all resources it would include access to every container (pods/exec, nodes/proxy).
+    if setting.authorized_groups is None:
+        return [*rights, Right("*", ("*",), ("list", "watch"))]
+    return [*rights, *(Right(group, ("*",), ("list", "watch")) for group in setting.authorized_groups)]
+
+
+PROTECTING = Contribution(
+    name="protection",
+    kinds=(
+        CLUSTER_ROLES,
+        CLUSTER_ROLE_BINDINGS,
+        VALIDATING_ADMISSION_POLICIES,
+        VALIDATING_ADMISSION_POLICY_BINDINGS,
+        VALIDATING_WEBHOOK_CONFIGURATIONS,
+    ),
+    manifests=_manifests,
+    later=_later,
+)

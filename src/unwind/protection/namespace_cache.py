@@ -1,0 +1,299 @@
+"""How many Pods and claims keep a namespace: counted as they come and go, and asked for without a search."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.names import DELETE_PROTECTION_LABEL
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, PERSISTENT_VOLUME_CLAIMS, PODS, Resource
+from unwind.kube import decoding
+from unwind.kube.client import SILENCE
+from unwind.kube.decoding import Key, Stamp, View
+from unwind.kube.informers import Informer
+from unwind.kube.served_versions import Versions
+from unwind.protection import subjects
+from unwind.protection.kinds import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from unwind.api.meta import ObjectRef
+    from unwind.clock import Clock
+    from unwind.kube.cache import Change
+    from unwind.kube.client import Client
+    from unwind.kube.decoding import Metadata
+    from unwind.protection.kinds import Kind
+    from unwind.protection.subjects import Found
+
+
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+"""The Pods that are not done, as a field selector. So the server need not send more of each than its metadata, and says
+of one that gets done that it is gone from the choice."""
+
+
+class Counted(msgspec.Struct, frozen=True, gc=False):
+    """A Pod or a claim, and whether it counts."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    counts: bool
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str
+    uid: str
+    resource_version: str
+    namespace: str = ""
+    deletion_timestamp: str | None = None
+
+
+class _Status(msgspec.Struct):
+    phase: str = ""
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _Claim(msgspec.Struct):
+    metadata: _Metadata
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+_pod = msgspec.json.Decoder(_Pod).decode
+_claim = msgspec.json.Decoder(_Claim).decode
+
+
+def _decode_pod(body: msgspec.Raw) -> Counted:
+    return _counted(_pod(body).metadata, counts=True)
+
+
+def _decode_claim(body: msgspec.Raw) -> Counted:
+    claim = _claim(body)
+    return _counted(claim.metadata, counts=claim.status.phase == "Bound")
+
+
+def _counted(meta: _Metadata, *, counts: bool) -> Counted:
+    going = meta.deletion_timestamp is not None
+    return Counted(sys.intern(meta.namespace), meta.name, meta.uid, meta.resource_version, counts and not going)
+
+
+def _stamp(one: Counted) -> Stamp:
+    return Stamp(Key(one.namespace, one.name), one.uid, one.version)
+
+
+_METADATA = decoding.metadata(PODS)
+ACTIVE_PODS: View[Counted] = View(PODS, _decode_pod, _stamp, _METADATA.accept_list, _METADATA.accept_watch)
+"""To be asked for with the field selector above."""
+BOUND_CLAIMS: View[Counted] = View(PERSISTENT_VOLUME_CLAIMS, _decode_claim, _stamp)
+
+
+class Tally:
+    """The names of those that count, by namespace; nothing else of them is kept.
+
+    A watch tells of everything in order, so that a name stands for one object at a time, and its uid is not needed.
+    With 50,000 Pods it comes to some 120 bytes each.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, set[str]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(names) for names in self._names.values())
+
+    def count(self, namespace: str) -> int:
+        """How many count there, in the same time however many."""
+        return len(self._names.get(namespace, ()))
+
+    def get(self, key: Key) -> Counted | None:
+        """Nothing: they are not kept."""
+        return None
+
+    def keys(self) -> Iterator[Key]:
+        return (Key(namespace, name) for namespace, names in self._names.items() for name in names)
+
+    def put(self, obj: Counted) -> list[Change[Counted]]:
+        """Count it, or count it no longer."""
+        if not obj.counts:
+            return self.drop(Key(obj.namespace, obj.name))
+        self._names.setdefault(obj.namespace, set()).add(obj.name)
+        return []
+
+    def drop(self, key: Key, *, uid: str | None = None) -> list[Change[Counted]]:
+        """Count it no longer."""
+        if names := self._names.get(key.namespace):
+            names.discard(key.name)
+            if not names:
+                del self._names[key.namespace]
+        return []
+
+
+class Counts:
+    """Active Pods and bound claims of the whole cluster."""
+
+    def __init__(
+        self, client: Client, *, clock: Clock, troubled: Callable[[Resource], Callable[[Exception], None]]
+    ) -> None:
+        self._pods, self._claims = Tally(), Tally()
+        self._of_pods: Informer[Counted] = Informer(
+            client, ACTIVE_PODS, fields=UNFINISHED, into=self._pods, clock=clock, troubled=troubled(PODS)
+        )
+        self._of_claims: Informer[Counted] = Informer(
+            client, BOUND_CLAIMS, into=self._claims, clock=clock, troubled=troubled(PERSISTENT_VOLUME_CLAIMS)
+        )
+
+    @property
+    def informers(self) -> tuple[Informer[Any], ...]:
+        return (self._of_pods, self._of_claims)
+
+    def pods(self, namespace: str) -> int:
+        """How many are active there as far as is known: none also where that is not known."""
+        return self._pods.count(namespace) if follows(self._of_pods) else 0
+
+    def claims(self, namespace: str) -> int:
+        """How many are bound there as far as is known."""
+        return self._claims.count(namespace) if follows(self._of_claims) else 0
+
+
+def follows(informer: Informer[Any]) -> bool:
+    """Whether a cache is good for a no: it is whole, and its server was heard of lately.
+
+    A no that nobody takes back because the watch is broken would hold what nothing depends on any more.
+    """
+    return informer.synced and informer.age < SILENCE
+
+
+# What is protected inside of namespaces, followed for the kinds that can be counted: a denial that needs no look.
+
+FEW = 5
+"""How many protected objects a denial names."""
+LABELLED = DELETE_PROTECTION_LABEL
+"""As a selector: whatever the label says."""
+
+# The groups of Kubernetes itself, which are always served.
+_BUILT_IN = frozenset({"", "apps", "batch", "networking.k8s.io"})
+
+
+def resources(kind: Kind) -> list[Resource]:
+    """A kind in its versions, the newest first."""
+    return [
+        Resource(kind.group, version, kind.plural, kind.kind, namespaced=kind.namespaced)
+        for version in reversed(kind.versions)
+    ]
+
+
+def view(kind: Kind, resource: Resource) -> View[Found]:
+    """How labelled objects of a kind are read. Where their content says nothing, the server leaves it out: nobody has
+    to see what is in a Secret."""
+
+    def decode(body: msgspec.Raw) -> Found:
+        try:
+            return subjects.read(body, kind, version=resource.version)
+        except ValueError as error:
+            raise msgspec.ValidationError(str(error)) from error
+
+    def stamp(found: Found) -> Stamp:
+        return Stamp(Key(sys.intern(found.ref.namespace), found.ref.name), found.ref.uid, found.version)
+
+    if kind.count:
+        return View(resource, decode, stamp)
+    partial = decoding.metadata(resource)
+    return View(resource, decode, stamp, partial.accept_list, partial.accept_watch)
+
+
+class Guards:
+    """The labelled objects of every namespaced kind that can be protected."""
+
+    def __init__(
+        self, client: Client, *, clock: Clock, troubled: Callable[[Resource], Callable[[Exception], None]]
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._troubled = troubled
+        self._informers: dict[Kind, Informer[Found]] = {}
+        self._crds: Informer[Metadata] = Informer(
+            client,
+            decoding.metadata(CUSTOM_RESOURCE_DEFINITIONS),
+            clock=clock,
+            troubled=troubled(CUSTOM_RESOURCE_DEFINITIONS),
+        )
+        self._versions: list[Versions] = []
+        self._tasks: asyncio.TaskGroup | None = None
+        self._following: dict[Kind, asyncio.Task[None]] = {}
+        for kind in KINDS:
+            if not kind.namespaced:
+                continue
+            if kind.group in _BUILT_IN:
+                self._follow(kind, resources(kind)[0])
+            else:
+                self._versions.append(self._versions_of(kind))
+
+    @property
+    def informers(self) -> tuple[Informer[Any], ...]:
+        return (self._crds, *self._informers.values())
+
+    def inside(self, namespace: str) -> tuple[ObjectRef, ...]:
+        """Some of the objects there that could not be deleted by themselves, as far as is known."""
+        found: list[ObjectRef] = []
+        for informer in self._informers.values():
+            if informer.cache.count("guarded", namespace) and follows(informer):
+                found += [one.ref for one in informer.cache.by("guarded", namespace, limit=FEW - len(found))]
+                if len(found) == FEW:
+                    break
+        return tuple(found)
+
+    async def run(self) -> None:
+        """Follow them until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            tasks.create_task(self._crds.run())
+            for kind, informer in self._informers.items():
+                self._following[kind] = tasks.create_task(informer.run())
+            for versions in self._versions:
+                tasks.create_task(versions.run())
+
+    def _follow(self, kind: Kind, resource: Resource) -> Informer[Found]:
+        informer = self._informers[kind] = Informer(
+            self._client,
+            view(kind, resource),
+            labels=LABELLED,
+            indexes={"guarded": _guarded},
+            clock=self._clock,
+            troubled=self._troubled(resource),
+        )
+        return informer
+
+    def _versions_of(self, kind: Kind) -> Versions:
+        known = resources(kind)
+        return Versions(
+            self._client,
+            known,
+            clock=self._clock,
+            troubled=self._troubled(known[0]),
+            found=lambda served: self._found(kind, served),
+            crds=self._crds,
+        )
+
+    def _found(self, kind: Kind, served: Resource | None) -> None:
+        held = self._informers.get(kind)
+        if (held.view.resource if held else None) != served:
+            if following := self._following.pop(kind, None):
+                following.cancel()
+            # What there was of a kind that is served no longer went with it.
+            self._informers.pop(kind, None)
+            if served:
+                informer = self._follow(kind, served)
+                assert self._tasks  # noqa: S101 - told by one of its tasks
+                self._following[kind] = self._tasks.create_task(informer.run())
+
+
+def _guarded(found: Found) -> Iterator[str]:
+    if found.guarded:
+        yield found.ref.namespace

@@ -1,0 +1,355 @@
+"""The rules as ValidatingAdmissionPolicies: what an object alone decides is decided by the API server itself (pure).
+
+They go on protecting when no manager runs. What a person reads is made by the same functions as the webhook's words.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api.annotation_values import DeleteProtection
+from unwind.api.names import DELETE_PROTECTION_LABEL
+from unwind.protection import rules as words
+from unwind.protection.kinds import EXEMPT, KINDS, Controlled, Kind, of_any
+from unwind.protection.rules import Why
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Object = dict[str, Any]
+
+_ALWAYS, _CASCADING = DeleteProtection.ALWAYS.value, DeleteProtection.CASCADING.value
+_SELECTED = {"matchExpressions": [{"key": DELETE_PROTECTION_LABEL, "operator": "Exists"}]}
+NOT_CASCADING: Object = {"key": DELETE_PROTECTION_LABEL, "operator": "NotIn", "values": [_CASCADING]}
+"""In a selector: a label that protects an object of any kind."""
+# Stands in a text for what is known only when somebody deletes something.
+_LATER = "\0"
+
+_STANDS = "oldObject != null && !has(oldObject.metadata.deletionTimestamp)"
+# What the label says. It is there: the policies are about no objects without it.
+_SAYS = f"oldObject.metadata.labels['{DELETE_PROTECTION_LABEL}']"
+STANDING: Object = {"name": "not-going-already", "expression": _STANDS}
+"""An object whose deletion was not asked for before."""
+
+
+def _labelled(of: str) -> str:
+    return f"has({of}.metadata.labels) && '{DELETE_PROTECTION_LABEL}' in {of}.metadata.labels"
+
+
+def _controlled(of: str) -> str:
+    return (
+        f"has({of}.metadata.ownerReferences)"
+        f" && {of}.metadata.ownerReferences.exists(owner, has(owner.controller) && owner.controller)"
+    )
+
+
+# By the user that the controllers of Kubernetes have, together or each of them.
+_BY_CONTROLLERS = (
+    "(request.userInfo.username == 'system:kube-controller-manager'"
+    " || (has(request.userInfo.groups) && 'system:serviceaccounts:kube-system' in request.userInfo.groups))"
+)
+UNCONTROLLED: Object = {"name": "no-controller", "expression": f"!({_controlled('oldObject')})"}
+"""An object that no controller owns."""
+_WRITTEN = f"object.metadata.labels['{DELETE_PROTECTION_LABEL}']"
+# In the oldest form of the language: webhooks have these conditions, too, where the API server has no policies.
+NEW_VALUE: list[Object] = [
+    {
+        "name": "new-or-changed",
+        "expression": f"{_labelled('object')}"
+        f" && (oldObject == null || !({_labelled('oldObject')}) || {_SAYS} != {_WRITTEN})",
+    },
+    {
+        "name": "not-by-a-controller",
+        # A ReplicaSet has the labels of a template; so has a claim of a StatefulSet, which nobody owns. To refuse them
+        # would stop what runs, and whoever wrote the template would never read why.
+        "expression": f"!({_controlled('object')}) && !{_BY_CONTROLLERS}",
+    },
+]
+"""A value of the label that has to be a known one."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy and what is done where it does not hold."""
+
+    name: str
+    """One word of the names of both objects."""
+    spec: Object
+    action: str = "Deny"
+    kinds: tuple[Kind, ...]
+
+    @property
+    def binding(self) -> Object:
+        """The spec of the binding, under the name that the policy has."""
+        return {"validationActions": [self.action]}
+
+
+def policies(kinds: Iterable[Kind] = KINDS) -> tuple[Policy, ...]:
+    """All of them: one for each thing that is counted, one for all other kinds, one for label values, one to tell who
+    must act."""
+    known = tuple(kinds)
+    families = groupby(sorted(known, key=_family), key=_family)
+    deletions = [_deletion(name, tuple(family)) for name, family in families]
+    containers = tuple(kind for kind in known if kind.rest)
+    return *deletions, _any_kind(known), _labels(known), _unanswered(containers)
+
+
+def of(kind: Kind) -> Policy:
+    """The policy about deletions of a kind."""
+    found = policies()
+    own = (policy for policy in found if kind in policy.kinds and policy.action == "Deny")
+    return next(own, None) or next(policy for policy in found if policy.name == ANY_KIND)
+
+
+def rules(kinds: Iterable[Kind], operations: Iterable[str]) -> list[Object]:
+    """Which requests it is about, as policies and webhooks say it. Subresources are not among them."""
+    # Any version: what comes later is protected, too, and groups that are not served match nothing.
+    return [
+        {
+            "apiGroups": [group],
+            "apiVersions": ["*"],
+            "operations": list(operations),
+            "resources": [kind.plural for kind in of_group],
+            "scope": "*",
+        }
+        for group, of_group in groupby(sorted(kinds, key=lambda one: one.group), key=lambda one: one.group)
+    ]
+
+
+ANY_KIND = "any-kind"
+"""The policy for all kinds that have none of their own."""
+EVERYTHING = "*"
+
+
+def any_rule(*operations: str) -> Object:
+    """The rule for requests about every kind, subresources excepted."""
+    every = {"apiGroups": [EVERYTHING], "apiVersions": [EVERYTHING], "resources": [EVERYTHING]}
+    return every | {"operations": list(operations), "scope": "*"}
+
+
+def not_of(kinds: Iterable[Kind]) -> Object:
+    """The condition that a request is about none of these kinds."""
+    listed = ", ".join(f"'{kind.group}/{kind.plural}'" for kind in kinds)
+    about = "request.resource.group + '/' + request.resource.resource"
+    return {"name": "another-kind", "expression": f"!(({about}) in [{listed}])"}
+
+
+def _family(kind: Kind) -> str:
+    """Kinds of which the same is counted go by the same policy, which is called by that."""
+    if kind.rest:
+        return "contents"
+    if kind.controlled is Controlled.FREE_FOR_CONTROLLERS:
+        return kind.plural
+    if kind.count:
+        return re.sub("[^a-z0-9]+", "-", kind.count.what.lower()).strip("-")
+    return "always-or-nothing" if kind.cascading else "always"
+
+
+def _deletion(name: str, kinds: tuple[Kind, ...]) -> Policy:
+    why, text = _why(kinds[0]), _denial(kinds[0])
+    return Policy(
+        name=name,
+        kinds=kinds,
+        spec=_spec(
+            kinds,
+            ("DELETE",),
+            # One validation, no variables and no conditions: each variable would be a program that is run anew for
+            # verdict, text and audit, each text is made whether it is needed or not, and for conditions the API
+            # server makes one more copy of the object. Together that made a refused DELETE a tenth slower.
+            validations=[_validation(_passes(kinds[0]), f"({text}) + {_way_out(kinds)}")],
+            # The only trace of a denial: what a policy denies, no webhook sees.
+            auditAnnotations=[{"key": "denied", "valueExpression": why}],
+        ),
+    )
+
+
+def _any_kind(kinds: tuple[Kind, ...]) -> Policy:
+    """`Always`, and values that are not known, for every kind that has no policy of its own.
+
+    The selector is matched before any expression runs, so that a DELETE of an unlabelled object costs nothing more.
+    """
+    other = of_any("", "", plural="", version="")
+    spec = _spec(
+        (),
+        ("DELETE",),
+        validations=[_validation(f"!({_STANDS}) || {_free(other)}", f"({_denial(other)}) + {_way_out_of_any()}")],
+        auditAnnotations=[{"key": "denied", "valueExpression": _why(other)}],
+    )
+    spec["matchConstraints"] |= {
+        "resourceRules": [any_rule("DELETE")],
+        "excludeResourceRules": rules((*kinds, *EXEMPT), ("DELETE",)),
+        # On these kinds Cascading protects nothing, as on a Service.
+        "objectSelector": {"matchExpressions": [*_SELECTED["matchExpressions"], NOT_CASCADING]},
+    }
+    return Policy(name=ANY_KIND, kinds=(), spec=spec)
+
+
+def _free(kind: Kind) -> str:
+    """In CEL, whether the label means nothing because the object has a controller."""
+    match kind.controlled:
+        case Controlled.FREE:
+            return f"({_controlled('oldObject')})"
+        case Controlled.FREE_FOR_CONTROLLERS:
+            return f"({_controlled('oldObject')} && {_BY_CONTROLLERS})"
+    return "false"
+
+
+def _passes(kind: Kind) -> str:
+    """In CEL, whether it may be deleted, or others have a say: as short as it can be, for it is all that most need."""
+    going = f"!({_STANDS})"
+    if kind.controlled is not Controlled.PROTECTED:
+        going += f" || {_free(kind)}"
+    if not kind.cascading:
+        return going
+    free = kind.count.cel("oldObject", some=lambda _: "false", none="true", unread="false") if kind.count else "true"
+    return f"{going} || ({_SAYS} == '{_CASCADING}' && ({free}))"
+
+
+def _why(kind: Kind) -> str:
+    """In CEL, as `rules.by_itself`: why it may not be deleted; empty if it may, or if others have a say."""
+    depends = "''"
+    if kind.count:
+        depends = kind.count.cel(
+            "oldObject", some=lambda _: f"'{Why.CASCADING}'", none="''", unread=f"'{Why.NOT_KNOWN}'"
+        )
+    said = _by_word(kind, f"'{Why.ALWAYS}'", depends, f"'{Why.UNKNOWN_VALUE}'")
+    going = f"!({_STANDS})"
+    if kind.controlled is not Controlled.PROTECTED:
+        going = f"({going} || {_free(kind)})"
+    return f"{going} ? '' : {said}"
+
+
+def _denial(kind: Kind) -> str:
+    """In CEL, what somebody reads; of what is let through, anything."""
+    depends = "''"
+    if counted := kind.count:
+        some = words.cascading(counted.what, _LATER)
+        depends = counted.cel(
+            "oldObject",
+            some=lambda count: _text(some, f"string({count})"),
+            none="''",
+            unread=_text(words.unread(counted.what)),
+        )
+    return _by_word(kind, _text(words.always()), depends, _unknown(_SAYS, kind))
+
+
+def _by_word(kind: Kind, always: str, cascading: str, unknown: str) -> str:
+    cases = [(_ALWAYS, always)] + ([(_CASCADING, cascading)] if kind.cascading else [])
+    return "".join(f"{_SAYS} == '{word}' ? {said} : " for word, said in cases) + unknown
+
+
+def _labels(kinds: tuple[Kind, ...]) -> Policy:
+    """A value that nobody understands is refused when it is written."""
+    narrow = [kind for kind in kinds if not kind.cascading]
+    only_always = " || ".join(
+        f"(request.resource.group == '{kind.group}' && request.resource.resource == '{kind.plural}')" for kind in narrow
+    )
+    variables = {
+        "label": _WRITTEN,
+        "onlyAlways": only_always or "false",
+    }
+    every = f"variables.onlyAlways || variables.label in ['{_ALWAYS}', '{_CASCADING}']"
+    validations = [_validation(every, _unknown("variables.label", next(kind for kind in kinds if kind.cascading)))]
+    if narrow:
+        text = _unknown("variables.label", narrow[0])
+        validations.append(_validation(f"!variables.onlyAlways || variables.label == '{_ALWAYS}'", text))
+    spec = _spec(
+        (),
+        ("CREATE", "UPDATE"),
+        matchConditions=NEW_VALUE,
+        variables=[{"name": name, "expression": expression} for name, expression in variables.items()],
+        validations=validations,
+        # Whatever goes wrong in here, nobody's writes are held up: the value protects in any case.
+        failurePolicy="Ignore",
+    )
+    spec["matchConstraints"] |= {
+        "resourceRules": [any_rule("CREATE", "UPDATE")],
+        "excludeResourceRules": rules(EXEMPT, ("CREATE", "UPDATE")),
+    }
+    return Policy(name="labels", kinds=(), spec=spec)
+
+
+def _unanswered(kinds: tuple[Kind, ...]) -> Policy:
+    """Whoever deletes what only the webhook decides about is told what to do where nobody answers.
+
+    The API server's own text about a dead webhook is fixed, and says nothing of labels.
+    """
+    text = (
+        f"{DELETE_PROTECTION_LABEL}={_CASCADING}: a manager of Unwind decides whether it may go. If calling its webhook"
+        " failed, none is running: start one"
+    )
+    return Policy(
+        name="unanswered",
+        kinds=kinds,
+        action="Warn",
+        spec=_spec(
+            kinds,
+            ("DELETE",),
+            matchConditions=[STANDING, {"name": "cascading", "expression": f"{_SAYS} == '{_CASCADING}'"}],
+            validations=[_validation("false", f"{_text(text)} + {_way_out(kinds)}")],
+            failurePolicy="Ignore",
+        ),
+    )
+
+
+def _spec(
+    kinds: tuple[Kind, ...],
+    operations: Iterable[str],
+    *,
+    validations: list[Object],
+    **more: Any,
+) -> Object:
+    # What the API server would add is said, so that what it has can be compared with what it should have.
+    return {
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "matchPolicy": "Equivalent",
+            "namespaceSelector": {},
+            "objectSelector": _SELECTED,
+            "resourceRules": rules(kinds, operations),
+        },
+        "validations": validations,
+        **more,
+    }
+
+
+def _validation(holds: str, text: str) -> Object:
+    return {"expression": holds, "messageExpression": text, "reason": "Forbidden"}
+
+
+def _unknown(value: str, kind: Kind) -> str:
+    return _text(words.unknown(_LATER, kind), value)
+
+
+def _text(text: str, *later: str) -> str:
+    """A text in CEL, with expressions where it leaves something open."""
+    parts = [f"'{part}'" if part else "" for part in text.split(_LATER)]
+    pieces = [parts[0]]
+    for expression, part in zip(later, parts[1:], strict=True):
+        pieces += [expression, part]
+    return " + ".join(piece for piece in pieces if piece)
+
+
+def _way_out(kinds: tuple[Kind, ...]) -> str:
+    """In CEL, how to get rid of the label: by the object, not by the name of the request, which has none when a whole
+    collection is deleted. What is known of the kinds is not found out again each time."""
+    groups, plural = {kind.group for kind in kinds}, "request.resource.resource"
+    if "" not in groups:
+        plural += " + '.' + request.resource.group"
+    elif len(groups) > 1:
+        plural += " + (request.resource.group == '' ? '' : '.' + request.resource.group)"
+    name = "oldObject.metadata.name"
+    within = _text(words.way_out(_LATER, _LATER, _LATER), plural, name, "oldObject.metadata.namespace")
+    alone = _text(words.way_out(_LATER, "", _LATER), plural, name)
+    if len({kind.namespaced for kind in kinds}) > 1:
+        return f"(has(oldObject.metadata.namespace) ? {within} : {alone})"
+    return within if kinds[0].namespaced else alone
+
+
+def _way_out_of_any() -> str:
+    """The same for a kind of which nothing is known beforehand: in any group, in a namespace or not."""
+    unknown = [Kind(group=group, plural="", kind="", versions=(), namespaced=bool(group)) for group in ("", "any")]
+    return _way_out(tuple(unknown))

@@ -1,0 +1,161 @@
+"""Objects read for nothing but their protection (pure): from reviews, lists and watches alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.annotation_values import DeleteProtection
+from unwind.api.meta import ObjectRef
+from unwind.api.names import DELETE_PROTECTION_LABEL
+from unwind.protection.rules import Denied, Subject, by_itself
+
+if TYPE_CHECKING:
+    from unwind.protection.kinds import Kind
+
+NULL = msgspec.Raw(b"null")
+
+
+# Of the labels only this one is read: an object may have many, and this is done for each that somebody deletes.
+class _Labels(msgspec.Struct):
+    protection: str | None = msgspec.field(default=None, name=DELETE_PROTECTION_LABEL)
+
+
+class _Owner(msgspec.Struct):
+    controller: bool | None = None
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: _Labels | None = None
+    owner_references: list[_Owner] | None = None
+
+
+class _Object(msgspec.Struct, rename="camel"):
+    metadata: _Metadata
+    spec: msgspec.Raw = NULL
+    status: msgspec.Raw = NULL
+
+
+class _Names(msgspec.Struct):
+    plural: str = ""
+    kind: str = ""
+
+
+class _Version(msgspec.Struct):
+    name: str
+    served: bool = True
+    storage: bool = False
+
+
+class _DefinitionSpec(msgspec.Struct):
+    group: str = ""
+    names: _Names = msgspec.field(default_factory=_Names)
+    scope: str = "Namespaced"
+    versions: list[_Version] | None = None
+    version: str = ""
+    """How v1beta1 says it, where there is one version only."""
+
+
+class _Definition(msgspec.Struct):
+    spec: _DefinitionSpec
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """An object, and what it says of its protection."""
+
+    ref: ObjectRef
+    version: str
+    """Its resourceVersion."""
+    subject: Subject
+
+    @property
+    def controlled(self) -> bool:
+        """Whether a controller owns it: then its labels are nobody's own."""
+        return self.subject.controlled
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the namespace's controller could not delete it by itself."""
+        return isinstance(by_itself(msgspec.structs.replace(self.subject, by_controller=True)), Denied)
+
+
+class Defined(msgspec.Struct, frozen=True, kw_only=True):
+    """The custom resources that a CRD is for."""
+
+    group: str
+    plural: str
+    kind: str
+    namespaced: bool
+    versions: tuple[str, ...]
+    """Those that are served, first the one that is stored: nothing has to be converted."""
+
+
+_object = msgspec.json.Decoder(_Object).decode
+_definition = msgspec.json.Decoder(_Definition).decode
+_any = msgspec.json.Decoder().decode
+
+
+def read(body: msgspec.Raw | bytes, kind: Kind, *, version: str = "", by_controller: bool = False) -> Found:
+    """The object that a body is. Raises ValueError for what is none. `by_controller`: whether one of Kubernetes' own
+    controllers deletes it."""
+    try:
+        obj = _object(body)
+        meta = obj.metadata
+        label = meta.labels.protection if meta.labels else None
+        # Most say nothing, or Always: then there is nothing to count.
+        counted = kind.count if label == DeleteProtection.CASCADING else None
+        subject = Subject(
+            kind=kind,
+            label=label,
+            terminating=bool(meta.deletion_timestamp),
+            count=_count(obj, kind) if counted else None,
+            controlled=any(owner.controller for owner in meta.owner_references or ()),
+            by_controller=by_controller,
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    return Found(
+        ref=ObjectRef(
+            group=kind.group,
+            version=version,
+            kind=kind.kind,
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+        ),
+        version=meta.resource_version,
+        subject=subject,
+    )
+
+
+def definition(body: msgspec.Raw | bytes) -> Defined:
+    """What a CRD of either version defines. Raises ValueError for what is none."""
+    try:
+        spec = _definition(body).spec
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    listed = spec.versions or ([_Version(spec.version)] if spec.version else [])
+    served = sorted((one for one in listed if one.served), key=lambda one: not one.storage)
+    return Defined(
+        group=spec.group,
+        plural=spec.names.plural,
+        kind=spec.names.kind,
+        namespaced=spec.scope != "Cluster",
+        versions=tuple(one.name for one in served),
+    )
+
+
+def _count(obj: _Object, kind: Kind) -> int | None:
+    """How much depends on it; None where that cannot be read, which holds."""
+    assert kind.count  # noqa: S101 - for the type checker
+    outer = kind.count.path[0]
+    try:
+        return kind.count.of({outer: _any(obj.spec if outer == "spec" else obj.status)})
+    except ValueError:
+        return None

@@ -1,0 +1,260 @@
+"""What the API server is answered when something is to be deleted, or labelled.
+
+A no is known at once, from the object or from caches. What would be a yes by these is looked up first, if anything but
+the object has a say in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from prometheus_client import Counter
+
+from unwind import logs
+from unwind.api import admission
+from unwind.api.names import EventReason
+from unwind.kube.events import Regarding
+from unwind.kube.metrics import OTHER
+from unwind.protection import kinds, rules, subjects
+from unwind.protection.kinds import KINDS, Rest
+from unwind.protection.rules import Contents, Denied, Why
+from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
+from unwind.server.routes import Response, Route, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from prometheus_client import CollectorRegistry
+
+    from unwind.api.admission import Asked
+    from unwind.api.meta import ObjectRef
+    from unwind.api.resources import Resource
+    from unwind.kube.client import Object
+    from unwind.kube.events import Recorder
+    from unwind.protection.kinds import Kind
+    from unwind.protection.lookup import Looking
+    from unwind.protection.subjects import Found
+    from unwind.server.routes import Request
+
+
+# Who makes what templates say, such as the claims of a StatefulSet, which nobody owns.
+_CONTROLLER_MANAGER = "system:kube-controller-manager"
+_SYSTEM_ACCOUNTS = "system:serviceaccounts:kube-system"
+# Of the time that is left: the answer has to get there, too.
+_SHARE = 0.8
+
+
+class Counts(Protocol):
+    """How much keeps a namespace, as far as is known."""
+
+    def pods(self, namespace: str) -> int: ...
+
+    def claims(self, namespace: str) -> int: ...
+
+
+class Guards(Protocol):
+    """What is protected, as far as is known."""
+
+    def inside(self, namespace: str) -> tuple[ObjectRef, ...]: ...
+
+
+class Answering:
+    """Answers reviews."""
+
+    def __init__(self, *, counts: Counts, guards: Guards, looking: Looking, telling: Telling) -> None:
+        self._counts = counts
+        self._guards = guards
+        self._looking = looking
+        self._telling = telling
+
+    def routes(self) -> tuple[Route, ...]:
+        """Where the API server asks. They answer at once, also while caches are not whole: then everything is looked
+        up, and nothing that is labelled has to wait for a manager that has just started."""
+        return (
+            Route(path=PROTECTION_PATH, name="deletions", handler=self.deletion),
+            Route(path=LABELS_PATH, name="labels", handler=self.labelling),
+        )
+
+    def deletion(self, body: bytes, request: Request) -> Response | Coroutine[Any, Any, Response]:
+        """Whether something may be deleted."""
+        try:
+            asked = admission.asked(body)
+        except ValueError as error:
+            return _unread(body, error)
+        if asked.operation != "DELETE" or asked.sub_resource or asked.old_object == subjects.NULL:
+            return Response(admission.allowed(asked))
+        try:
+            found = subjects.read(
+                asked.old_object, _kind(asked), version=asked.kind.version, by_controller=_is_controller(asked)
+            )
+        except ValueError as error:
+            return Response(admission.unreadable(asked, f"The object cannot be read: {error}."))
+        verdict = rules.by_itself(found.subject)
+        if verdict is False:
+            verdict = rules.with_contents(found.subject, self._known(found))
+            if verdict is True:
+                return self._look(asked, found, request)
+        return self._answer(asked, found, verdict, request)
+
+    def labelling(self, body: bytes, request: Request) -> Response:
+        """Whether something may be written: not with a new value of the label that nobody understands."""
+        try:
+            asked = admission.asked(body)
+        except ValueError as error:
+            return _unread(body, error)
+        if asked.operation not in ("CREATE", "UPDATE") or asked.sub_resource or asked.object == subjects.NULL:
+            return Response(admission.allowed(asked))
+        kind, version = _kind(asked), asked.kind.version
+        try:
+            new = subjects.read(asked.object, kind, version=version)
+            old = None if asked.old_object == subjects.NULL else subjects.read(asked.old_object, kind, version=version)
+        except ValueError as error:
+            return Response(admission.unreadable(asked, f"The object cannot be read: {error}."))
+        refused = rules.refused_label(
+            kind,
+            new.subject.label,
+            before=old.subject.label if old else None,
+            by_controller=_by_controller(asked, new),
+        )
+        return self._answer(asked, new, Denied(Why.UNKNOWN_VALUE, refused) if refused else True, request)
+
+    def _known(self, found: Found) -> Contents:
+        """What the caches know of a namespace. Of a CRD they know nothing: not every custom resource is watched."""
+        if found.subject.kind.rest is not Rest.CONTENTS:
+            return Contents()
+        name = found.ref.name
+        return Contents(
+            pods=self._counts.pods(name), claims=self._counts.claims(name), protected=self._guards.inside(name)
+        )
+
+    async def _look(self, asked: Asked, found: Found, request: Request) -> Response:
+        subject, within = found.subject, request.remaining * _SHARE
+        counting = subject.label is not None
+        if subject.kind.rest is Rest.CONTENTS:
+            contents = await self._looking.in_namespace(found.ref.name, counting=counting, within=within)
+        else:
+            try:
+                defined = subjects.definition(asked.old_object)
+            except ValueError as error:
+                return Response(admission.unreadable(asked, f"The CRD cannot be read: {error}."))
+            contents = await self._looking.of_definition(defined, counting=counting, within=within)
+        return self._answer(asked, found, rules.with_contents(subject, contents), request, warning=contents.skipped)
+
+    def _answer(
+        self, asked: Asked, found: Found, verdict: Denied | bool, request: Request, *, warning: str = ""
+    ) -> Response:
+        if isinstance(verdict, Denied):
+            self._telling.denied(asked, found, verdict, request)
+            return Response(admission.denied(asked, verdict.message + _way_out(asked, found, verdict)))
+        return Response(admission.allowed(asked, warning=warning))
+
+
+def _by_controller(asked: Asked, new: Found) -> bool:
+    """Whether what is written has the labels of a template: then nobody who reads the refusal has chosen them."""
+    return new.controlled or _is_controller(asked)
+
+
+def _is_controller(asked: Asked) -> bool:
+    """Whether one of Kubernetes' own controllers sent the request."""
+    user = asked.user_info
+    return user.username == _CONTROLLER_MANAGER or _SYSTEM_ACCOUNTS in user.groups
+
+
+def _way_out(asked: Asked, found: Found, denied: Denied) -> str:
+    """What else is told to whoever wants to delete something: not where it is not its own label that holds it."""
+    kind, ref = found.subject.kind, found.ref
+    unlisted = denied.why is Why.NOT_KNOWN and kind.rest is not None
+    if asked.operation != "DELETE" or denied.why is Why.HOLDS_PROTECTED or unlisted:
+        return ""
+    plural = kind.plural or kind.kind.lower()
+    return rules.way_out(f"{plural}.{kind.group}" if kind.group else plural, ref.namespace, ref.name)
+
+
+def _kind(asked: Asked) -> Kind:
+    """What the rules know of it."""
+    it = asked.kind
+    return kinds.of_any(it.group, it.kind, plural=asked.resource.resource, version=it.version)
+
+
+def _unread(body: bytes, error: ValueError) -> Response:
+    """What cannot be read does not pass, as long as it can be said of which question that is the answer."""
+    if asked := admission.barely(body):
+        return Response(admission.unreadable(asked, str(error)))
+    return refusal(400, str(error))
+
+
+# What is told of a denial: it is counted, written down for whoever audits, and an Event on the object says it.
+
+log = logs.get(__name__)
+
+_KNOWN = frozenset(KINDS)
+
+
+class Restored:
+    """Reports policies that the manager restored: they are counted, and an Event on the policy says so."""
+
+    def __init__(self, *, registry: CollectorRegistry, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._restored = Counter(
+            "unwind_policies_restored", "Admission policies that were restored.", ["kind"], registry=registry
+        )
+
+    def report(self, resource: Resource, obj: Object, note: str) -> None:
+        """Report that this object was restored. `note`: what was wrong with it."""
+        self._restored.labels(resource.kind).inc()
+        it = Regarding(resource.api_version, resource.kind, obj["metadata"]["name"], obj["metadata"]["uid"])
+        self._recorder.report(it, EventReason.POLICY_RESTORED, note, action="Restore", type="Warning")
+
+
+class Telling:
+    """Tells of denials; of a dry run, nothing."""
+
+    def __init__(self, *, registry: CollectorRegistry, recorder: Recorder) -> None:
+        self._recorder = recorder
+        # Not by user: there is no end of them.
+        self._denials = Counter(
+            "unwind_protection_denials", "What protection has refused.", ["kind", "reason"], registry=registry
+        )
+
+    def denied(self, asked: Asked, found: Found, denied: Denied, request: Request) -> None:
+        """Somebody was refused something."""
+        if asked.dry_run:
+            return
+        self._denials.labels(_name(found.subject.kind), denied.why.value).inc()
+        ref, user = found.ref, asked.user_info
+        where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
+        # A review does not say from which address somebody came, nor with which program: of a service account, it
+        # says the Pod and the node.
+        log.warning(
+            "refused by protection",
+            object=f"{ref.kind}/{where}",
+            uid=ref.uid,
+            group=ref.group,
+            operation=asked.operation,
+            user=user.username,
+            groups=list(user.groups),
+            extra=dict(user.extra),
+            asked_by=request.peer,
+            review=asked.uid,
+            reason=denied.why.value,
+            why=denied.message,
+        )
+        if asked.operation != "DELETE":
+            return  # an object that may not be written need not be there
+        self._recorder.report(
+            Regarding(_api_version(asked), ref.kind, ref.name, ref.uid, ref.namespace),
+            EventReason.REFUSED,
+            denied.message,
+            action="Delete",
+            type="Warning",
+        )
+
+
+def _name(kind: Kind) -> str:
+    if kind not in _KNOWN:
+        return OTHER
+    return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+
+
+def _api_version(asked: Asked) -> str:
+    return f"{asked.kind.group}/{asked.kind.version}" if asked.kind.group else asked.kind.version

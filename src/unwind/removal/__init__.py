@@ -1,0 +1,1 @@
+"""The objects of one step: order, foreign content, owned objects, volumes, releases."""

@@ -1,0 +1,221 @@
+"""Foreign content: a Namespace or a CRD that contains any is kept (docs/architecture.md, Only our own objects)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.names import OWNER_LABEL, Reason
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, LEASES, NAMESPACES
+from unwind.deleters.outcomes import Again, Kept, PermanentError
+from unwind.deleters.registration import LATE, Kinds, Registration
+from unwind.kube.errors import NotFoundError
+from unwind.members import contents
+from unwind.members.contents import Content
+from unwind.removal.owned_objects import Several
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from unwind.api.meta import ObjectRef
+    from unwind.deleters.context import DeleteContext, DeleteFunc
+    from unwind.deleters.outcomes import Outcome
+    from unwind.inventory.inventories import Item
+    from unwind.kube.client import Client, Object
+    from unwind.kube.discovery import Discovery
+    from unwind.members.member import Member
+
+_AT_ONCE = 100
+# Only an insurance: what is waited for is told by the watches.
+_LOOK_AGAIN = 600.0
+
+
+class Sorted(msgspec.Struct, frozen=True):
+    """What something holds, by what becomes of it."""
+
+    going: tuple[Content, ...]
+    """It goes by itself, or somebody sees to it: it is waited for."""
+    staying: tuple[Content, ...]
+    """It is somebody's, and would be destroyed."""
+
+
+def sort(
+    held: Collection[Content],
+    *,
+    removed: Mapping[str, ObjectRef],
+    going: Collection[str] = (),
+    kinds: Collection[tuple[str, str]] = (),
+) -> Sorted:
+    """Tell apart what is held. What belongs to something that was removed is in neither: it goes with it.
+
+    `removed`: by uid. `going`: the owners whose objects are removed beside this. `kinds`: those of which everything is
+    among what is held.
+    """
+    belongings = {one.metadata.uid for one in contents.descendants(held, removed)}
+    services = {(ref.namespace, ref.name) for ref in removed.values() if (ref.group, ref.kind) == ("", "Service")}
+    rest = [
+        one
+        for one in held
+        if one.metadata.uid not in belongings
+        and one.metadata.uid not in removed
+        and not contents.made_by_the_server(one)
+        and not follows(one, removed, services)
+    ]
+    leaving = {
+        one.metadata.uid
+        for one in rest
+        if one.metadata.deletion_timestamp or (one.metadata.labels or {}).get(OWNER_LABEL) in going
+    }
+    leaving |= {one.metadata.uid for one in contents.orphans(held, kinds)}
+    leaving |= {one.metadata.uid for one in contents.descendants(held, leaving)}
+    return Sorted(
+        tuple(one for one in rest if one.metadata.uid in leaving),
+        tuple(one for one in rest if one.metadata.uid not in leaving),
+    )
+
+
+def follows(one: Content, removed: Mapping[str, ObjectRef], services: Collection[tuple[str, str]]) -> bool:
+    """Whether one of Kubernetes' controllers takes it away after an object that was removed, though nobody owns it."""
+    it, kind = one.metadata, (one.resource.group, one.resource.kind)
+    if kind == ("", "Endpoints"):
+        return (it.namespace, it.name) in services
+    return kind == ("", "Secret") and (it.annotations or {}).get("kubernetes.io/service-account.uid", "") in removed
+
+
+async def held_by(
+    client: Client,
+    discovery: Discovery,
+    ref: ObjectRef,
+    obj: Object,
+    *,
+    removed: Mapping[str, ObjectRef],
+    going: Collection[str],
+) -> Sorted:
+    """What a Namespace or a CRD holds. `removed`, `going`: as `sort` has them. Raises where nobody can know."""
+    if ref.kind == NAMESPACES.kind:
+        everything = await contents.in_namespace(client, discovery, ref.name)
+        served = [one.resource for one in await discovery.kinds()]
+        kinds = {(one.group, one.kind) for one in served if one.namespaced}
+        return sort(everything, removed=removed, going=going, kinds=kinds)
+    resource = contents.defined_by(obj)
+    if resource is None:
+        raise PermanentError(f"{ref} serves no version, so nobody knows what it holds")
+    return sort(await contents.of_kind(client, resource), removed=removed, going=going)
+
+
+async def foreigners(member: Member, item: Item, *, removed: Mapping[str, ObjectRef], going: Collection[str]) -> str:
+    """What is somebody else's in the Namespace or the CRD that an entry is about, for people; nothing if it is about
+    something else, or is not there."""
+    ref, client = item.entry.object, member.client
+    if (ref.group, ref.kind) not in ((one.group, one.kind) for one in (NAMESPACES, CUSTOM_RESOURCE_DEFINITIONS)):
+        return ""
+    try:
+        found = await client.get(item.resource, ref.name)
+    except NotFoundError:
+        return ""
+    if found["metadata"]["uid"] != ref.uid:
+        return ""
+    held = await held_by(client, member.discovery, ref, found, removed=removed, going=going)
+    return contents.named(held.staying)
+
+
+class Foreigners:
+    """Keeps what holds something foreign."""
+
+    def __init__(
+        self,
+        discovery: Discovery,
+        *,
+        removed: Mapping[str, ObjectRef],
+        going: Callable[[], Collection[str]],
+        take_along: bool = False,
+    ) -> None:
+        """`removed`: what this step has removed, by uid; its belongings go by themselves. `going`: the owners whose
+        objects are being removed beside this one, and are waited for. `take_along`: foreign or not, it goes."""
+        self._discovery = discovery
+        self._removed = removed
+        self._going = going
+        self._take_along = take_along
+        self._waiting: dict[str, Several] = {}
+        self._looks = 0
+        """How often `going` was another."""
+
+    def registration(self) -> Registration:
+        return Registration(
+            name="keep-foreign",
+            kinds=(Kinds("v1", "Namespace"), Kinds("apiextensions.k8s.io/v1", "CustomResourceDefinition")),
+            delete=self.delete,
+            order=LATE,
+            about="Keep a Namespace or a CRD that holds what is not ours, and name it.",
+        )
+
+    def look_again(self) -> None:
+        """`going` is another: what was waited for may never come."""
+        self._looks += 1
+        for one in self._waiting.values():
+            one.tell()
+
+    async def delete(self, ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        self._waiting.pop(ctx.ref.uid, None)
+        if ctx.absent or obj["metadata"].get("deletionTimestamp") or self._take_along:
+            return await next(ctx, obj)
+        looks = self._looks
+        held = await held_by(ctx.client, self._discovery, ctx.ref, obj, removed=self._removed, going=self._going())
+        staying = await _not_left_over(ctx.client, held.staying, self._removed.values())
+        if staying:
+            # What belongs to something that is named need not be named itself.
+            owned = contents.descendants(staying, [one.metadata.uid for one in staying])
+            message = f"it holds what is not ours: {contents.named([one for one in staying if one not in owned])}"
+            ctx.log.info("kept", why=message)
+            return Kept(Reason.FOREIGN_CONTENT, message, by="unwind")
+        if held.going:
+            await self._wait_for(ctx, held.going, looks)
+        return await next(ctx, obj)
+
+    async def _wait_for(self, ctx: DeleteContext, held: Collection[Content], looks: int) -> None:
+        """Have this looked at again when all of them have changed, or gone; they may have, before anybody listened.
+        `looks`: as it was before it was asked which are going."""
+        several = Several()
+        try:
+            for one in list(held)[:_AT_ONCE]:
+                it = one.metadata
+                changes = await ctx.watches.changes(one.resource, namespace=it.namespace, name=it.name)
+                several.add(changes)
+                if await _changed(ctx.client, one):
+                    changes.tell()
+        except BaseException:
+            several.close()
+            raise
+        self._waiting[ctx.ref.uid] = several
+        if self._looks != looks:
+            several.tell()
+        waited_for = f"{ctx.ref} waits for what is removed beside it: {contents.named(held)}"
+        raise Again(waited_for, until=several, after=_LOOK_AGAIN)
+
+
+async def _changed(client: Client, one: Content) -> bool:
+    try:
+        found = await client.get(one.resource, one.metadata.name, namespace=one.metadata.namespace or None)
+    except NotFoundError:
+        return True
+    return bool(found["metadata"]["resourceVersion"] != one.metadata.resource_version)
+
+
+async def _not_left_over(client: Client, staying: Iterable[Content], removed: Collection[ObjectRef]) -> list[Content]:
+    """Without the locks of workloads that were removed: nearly every operator has one, and nobody takes it away."""
+    workloads = [(ref.namespace, f"{ref.name}-") for ref in removed if ref.group == "apps"]
+    left: list[Content] = []
+    for one in staying:
+        it = one.metadata
+        if workloads and (one.resource.group, one.resource.kind) == (LEASES.group, LEASES.kind):
+            try:
+                lease = await client.get(LEASES, it.name, namespace=it.namespace)
+            except NotFoundError:
+                continue
+            # It is held by the name of a Pod, which begins with its workload's.
+            holder = (lease.get("spec") or {}).get("holderIdentity") or ""
+            if any(it.namespace == where and holder.startswith(name) for where, name in workloads):
+                continue
+        left.append(one)
+    return left

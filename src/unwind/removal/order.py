@@ -1,0 +1,146 @@
+"""The order in which the objects of one step are removed (pure; docs/architecture.md, Order inside a step)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from unwind.inventory.inventories import Item
+
+
+class Stage(IntEnum):
+    """What goes before what. The next stage begins when all of the one before it is done."""
+
+    CUSTOM_RESOURCES = 1
+    """While the operator that looks after them still runs."""
+    CLOUD = 2
+    """What the cloud has a part of: load balancers, while their controllers still run."""
+    CALLERS = 3
+    """What makes the API server call this step's workloads: it would go on calling when they are gone."""
+    WORKLOADS = 4
+    CLAIMS = 5
+    """Volumes are held as long as a Pod uses them."""
+    REST = 6
+    DEFINITIONS = 7
+    NAMESPACES = 8
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the order depends on and no entry says; all by uid."""
+
+    balancers: frozenset[str] = frozenset()
+    """Services of type LoadBalancer."""
+    converted: frozenset[str] = frozenset()
+    """CRDs whose conversion webhook is behind a Service of this step."""
+
+
+# Groups of the API server's own kinds; every other one is somebody's custom resources.
+BUILT_IN = frozenset(
+    [
+        "",
+        "admissionregistration.k8s.io",
+        "apiextensions.k8s.io",
+        "apiregistration.k8s.io",
+        "apps",
+        "authentication.k8s.io",
+        "authorization.k8s.io",
+        "autoscaling",
+        "batch",
+        "certificates.k8s.io",
+        "coordination.k8s.io",
+        "discovery.k8s.io",
+        "events.k8s.io",
+        "extensions",
+        "flowcontrol.apiserver.k8s.io",
+        "internal.apiserver.k8s.io",
+        "networking.k8s.io",
+        "node.k8s.io",
+        "policy",
+        "rbac.authorization.k8s.io",
+        "resource.k8s.io",
+        "scheduling.k8s.io",
+        "storage.k8s.io",
+        "storagemigration.k8s.io",
+    ]
+)
+_WORKLOADS = {
+    ("", "Pod"),
+    ("", "ReplicationController"),
+    ("apps", "DaemonSet"),
+    ("apps", "Deployment"),
+    ("apps", "ReplicaSet"),
+    ("apps", "StatefulSet"),
+    ("batch", "CronJob"),
+    ("batch", "Job"),
+}
+_GATEWAYS = {("networking.k8s.io", "Ingress"), ("gateway.networking.k8s.io", "Gateway")}
+_CALLERS = {
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"),
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"),
+    ("apiregistration.k8s.io", "APIService"),
+}
+
+
+def stage(item: Item, facts: Facts) -> Stage:
+    """When an object goes."""
+    it = item.entry.object
+    kind = (it.group, it.kind)
+    if kind == ("", "Namespace"):
+        return Stage.NAMESPACES
+    if kind == ("apiextensions.k8s.io", "CustomResourceDefinition"):
+        return Stage.CALLERS if it.uid in facts.converted else Stage.DEFINITIONS
+    if kind in _GATEWAYS or it.uid in facts.balancers:
+        return Stage.CLOUD
+    if kind in _CALLERS:
+        return Stage.CALLERS
+    if kind in _WORKLOADS:
+        return Stage.WORKLOADS
+    if kind == ("", "PersistentVolumeClaim"):
+        return Stage.CLAIMS
+    return Stage.REST if it.group in BUILT_IN else Stage.CUSTOM_RESOURCES
+
+
+def order(items: Iterable[Item], facts: Facts = Facts()) -> list[list[Item]]:  # noqa: B008 - frozen
+    """Groups of objects that go side by side, one group after the other: by stage, and within one in the reverse of
+    the order in which their sources were applied."""
+    groups: dict[tuple[Stage, int], list[Item]] = {}
+    for item in items:
+        groups.setdefault((stage(item, facts), -item.entry.order), []).append(item)
+    return [groups[key] for key in sorted(groups)]
+
+
+def served_by(definition: dict[str, object], services: Collection[tuple[str, str]]) -> bool:
+    """Whether a CRD is converted by a webhook behind one of these Services (namespace, name)."""
+    conversion = msgspec.convert(definition, _Definition, strict=False).spec.conversion
+    service = conversion.webhook.client_config.service if conversion and conversion.webhook else None
+    return service is not None and (service.namespace, service.name) in services
+
+
+class _Service(msgspec.Struct):
+    namespace: str = ""
+    name: str = ""
+
+
+class _ClientConfig(msgspec.Struct):
+    service: _Service | None = None
+
+
+class _Webhook(msgspec.Struct, rename="camel"):
+    client_config: _ClientConfig = msgspec.field(default_factory=_ClientConfig)
+
+
+class _Conversion(msgspec.Struct):
+    webhook: _Webhook | None = None
+
+
+class _DefinitionSpec(msgspec.Struct):
+    conversion: _Conversion | None = None
+
+
+class _Definition(msgspec.Struct):
+    spec: _DefinitionSpec = msgspec.field(default_factory=_DefinitionSpec)

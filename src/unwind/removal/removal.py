@@ -1,0 +1,452 @@
+"""One step's removal: all that it put on a member, in the right order, until it was seen to be absent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from unwind.api.annotation_values import retained
+from unwind.api.meta import ObjectRef, ref_of
+from unwind.api.names import MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL, TAKE_ALONG_ANNOTATION, Reason
+from unwind.api.resources import NAMESPACES
+from unwind.api.unwind import INVENTORIES, EntryState, LedgerNote
+from unwind.clock import SYSTEM
+from unwind.concurrency import side_by_side, to_tell
+from unwind.deleters.attempt import Failed, Waiting, attempt
+from unwind.deleters.deletion import Deletions, persist
+from unwind.deleters.kubernetes import propagation
+from unwind.deleters.outcomes import Gone, Kept, Pace, Severity, TransientError
+from unwind.deleters.registry import Registry
+from unwind.inventory.inventories import Notes, items
+from unwind.jitter import CHANCE
+from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.members.member import RECENT
+from unwind.removal import owned_objects, volume_claims
+from unwind.removal.foreign_content import Foreigners
+from unwind.removal.order import BUILT_IN, Stage, order, stage
+from unwind.removal.releases import has_a_say, keep_taken, last_first
+from unwind.removal.survey import Served, Survey
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable
+
+    from unwind.api.annotation_values import VolumePolicy
+    from unwind.api.fields import Unknown
+    from unwind.api.resources import Resource
+    from unwind.api.unwind import Inventory
+    from unwind.clock import Clock
+    from unwind.deleters.registration import External, Registration
+    from unwind.deleters.registry import Plugin
+    from unwind.inventory.inventories import Inventories, Item
+    from unwind.members.member import Member
+    from unwind.removal.releases import Releases
+
+# Deletions have no bound of their own: those that wait for a finalizer must not hold the others up, and the transport
+# has one for requests.
+
+# What these own is looked for, too, when they are gone: nobody tells of that.
+_OWNING = (Stage.CUSTOM_RESOURCES, Stage.CLOUD, Stage.WORKLOADS)
+# A busy object may have changed between looking and writing.
+_TRIES = 4
+# How many objects are left at a time.
+_AT_ONCE = 16
+T = TypeVar("T")
+
+
+class Progress(msgspec.Struct):
+    """How far a step's removal has come."""
+
+    total: int = 0
+    removed: int = 0
+    left: int = 0
+    """Knowingly left: kept by a policy, foreign, not ours."""
+    waits: dict[ObjectRef, Waiting | Failed] = {}
+    """What is waited for, object by object."""
+    over: bool = False
+    """Everything is removed or left, and only has to be recorded. Nothing waits for that (docs/architecture.md, Events
+    drive, timers insure)."""
+
+
+class Removal:
+    """Removes what an owner (a ClusterSummary, a Work) put on a member."""
+
+    def __init__(
+        self,
+        member: Member,
+        inventories: Inventories,
+        chunks: Iterable[Inventory],
+        *,
+        deleters: Iterable[Registration | External],
+        plugins: Iterable[Plugin] = (),
+        only: Collection[str] | None = None,
+        teardown: str = "",
+        take_along: bool = False,
+        volumes: Callable[[], VolumePolicy | Unknown] = retained,
+        discarded: bool = False,
+        releases: Releases | None = None,
+        going: Callable[[], Collection[str]] = frozenset,
+        changed: Callable[[], None] = lambda: None,
+        troubled: Callable[[Exception], None] = lambda _: None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`chunks`: its inventory, sealed. `only`: the keys of the entries that go, if not all do: then the inventory
+        need not be sealed. `discarded`: whether the caller discards the inventory if nothing was left; then what is
+        gone need not be written into it. `going`: the owners that are removed beside it; none that waits for this,
+        because it waits for their objects. `changed` is told whenever `progress` is another. `releases`: who uninstalls
+        what was deployed as one, such as Helm's releases. `volumes`: what becomes of the claims of StatefulSets; while
+        that is unknown, nothing is deleted."""
+        self.progress = Progress()
+        self._member = member
+        self._inventories = inventories
+        self._chunks = {chunk.metadata.name: chunk for chunk in chunks}
+        self._owner = next((one.spec.owner.uid for one in self._chunks.values()), "")
+        self._only = only
+        self._take_along = take_along
+        self._volumes = volumes
+        self._discarded = discarded
+        self._changed = changed
+        self._troubled = troubled
+        self._clock = clock
+        self._releases = releases
+        self._removed: dict[str, ObjectRef] = {}
+        self._chance = chance = CHANCE
+        self._notes = Notes(
+            inventories, self._chunks, chance=chance, clock=clock, troubled=self._unwritten, settled=self._settled
+        )
+        self._served = Served(member)
+        self._survey = Survey(member, inventories, self._chunks, self._served, releases)
+        own = {self._owner}
+        self._foreigners = Foreigners(
+            member.discovery,
+            removed=self._removed,
+            # What it keeps itself is not waited for.
+            going=lambda: frozenset(going()) - own,
+            take_along=take_along,
+        )
+        self._doubts: dict[ObjectRef, asyncio.Event] = {}
+        self._deletions = Deletions(
+            Registry([*deleters, keep_taken(own), self._foreigners.registration()], plugins=plugins),
+            member.watches,
+            member.resolver,
+            clock=clock,
+            teardown=teardown,
+            say=self._say,
+        )
+
+    @property
+    def removed(self) -> frozenset[str]:
+        """The uids of what was seen to be absent."""
+        return frozenset(self._removed)
+
+    def look_again(self) -> None:
+        """To be called when `going` is another: what this waits for may never come."""
+        self._foreigners.look_again()
+
+    async def run(self) -> None:
+        """Return when everything is gone or knowingly left, and that is written down. Whatever comes in between is told
+        in `progress`, and tried again."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._notes.run())
+                await self._remove_all()
+                self.progress.over = True
+                self._changed()
+                # Should we die before it is discarded, what is gone is seen to be gone again.
+                self._notes.finish(unwritten=self._discarded and not self.progress.left)
+        except ExceptionGroup as failures:
+            raise to_tell(failures) from None
+        finally:
+            # They know this one as well: in a circle they would stay until somebody looks for such.
+            del self._notes, self._deletions
+
+    async def _remove_all(self) -> None:
+        everything = [item for item in items(self._chunks.values()) if self._only is None or item.key in self._only]
+        self.progress.total = len(everything)
+        # Before anything is believed of it or done to it: another cluster may answer at its address.
+        await self._persist(self._member.ref, lambda: self._member.verify(within=RECENT))
+        for item in everything:
+            if item.done:
+                self._done(item, left=item.entry.ledger is not None)
+        policy = await self._persist(self._owned_by(), self._volume_policy)
+        adopted = [item for item in everything if item.entry.adopted and not item.done]
+        # One that cannot be released, because an admission webhook refuses it, must not hold the others up.
+        async with asyncio.TaskGroup() as beside:
+            for item in adopted:
+                beside.create_task(self._release(item))
+            await self._remove_ours(everything, policy)
+        # And once more before a gate opens by it. A moment ago will do, and one question serves all who have it.
+        await self._persist(self._member.ref, lambda: self._member.verify(within=RECENT))
+
+    async def _volume_policy(self) -> VolumePolicy:
+        return volume_claims.known(self._volumes())
+
+    def _owned_by(self) -> ObjectRef:
+        return next((one.spec.owner for one in self._chunks.values()), self._member.ref)
+
+    async def _remove_ours(self, everything: list[Item], policy: VolumePolicy) -> None:
+        done = [item for item in everything if item.done]
+        left = [item for item in everything if not item.done and not item.entry.adopted]
+        left = await self._without_taken(left)
+        later = [item for item in left if self._releases and self._releases.afterwards(item.entry)]
+        todo = await self._settle([item for item in left if item not in later])
+        found = self._add(await self._persist(self._member.ref, lambda: self._survey.claims(todo, policy)))
+        todo += self._without_kept(found, todo)
+        facts = await self._persist(self._member.ref, lambda: self._survey.facts(todo, everything))
+        for now in Stage:
+            if now is Stage.CALLERS:
+                found = await self._uninstall([*todo, *later], done, later)
+                todo += found
+                # They may be of kinds whose turn is over.
+                for together in order([item for item in found if stage(item, facts) < now], facts):
+                    await self._remove_together(together, note=True)
+            if now is Stage.CLAIMS:
+                more = self._add(await self._persist(self._member.ref, self._survey.more_claims))
+                todo += self._without_kept(more, todo)
+            of_stage = [item for item in todo if stage(item, facts) is now]
+            for together in order(of_stage, facts):
+                await self._remove_together(together, note=now not in _OWNING)
+            if now in _OWNING:
+                await self._until_alone(of_stage)
+
+    async def _without_taken(self, left: list[Item]) -> list[Item]:
+        """What is not of a release that another profile has taken over. All others are reserved: from now on nobody
+        takes them over."""
+        if self._releases is None:
+            return left
+        releases = self._releases
+        taken: dict[ObjectRef, str] = {}
+        for release in last_first(releases, (item.entry for item in left)):
+            owner = await self._persist(
+                release,
+                lambda release=release: releases.reserve(  # type: ignore[misc]
+                    self._member, release, owner=self._owner
+                ),
+            )
+            if owner:
+                found = await self._persist(self._member.ref, lambda owner=owner: self._inventories.of(owner))  # type: ignore[misc]
+                taken[release] = str(found[0].spec.owner) if found else owner
+        staying: list[Item] = []
+        for item in left:
+            of = releases.release_of(item.entry)
+            if of not in taken:
+                staying.append(item)
+            elif item.entry.state == EntryState.INTENDED or releases.afterwards(item.entry):
+                self._nothing(item)
+            elif await self._persist(self._member.ref, lambda item=item: self._survey.marked(item)):  # type: ignore[misc]
+                self._leave(item, Reason.NOT_OURS, f"{of} was taken over by {taken[of]}", "unwind")
+            else:
+                staying.append(item)
+        return staying
+
+    async def _uninstall(self, todo: list[Item], done: list[Item], later: list[Item]) -> list[Item]:
+        """Have releases uninstalled by who deployed them, now that what needs their workloads is gone. What they leave
+        is to be deleted like everything else."""
+        if self._releases is None:
+            return []
+        releases = self._releases
+        entries = [item.entry for item in (*done, *todo)]
+        for release in last_first(releases, (item.entry for item in todo)):
+            self._say(release, Waiting(f"{release} is uninstalled"))
+            await self._persist(
+                release,
+                lambda release=release: releases.uninstall(  # type: ignore[misc]
+                    self._member,
+                    release,
+                    owner=self._owner,
+                    entries=entries,
+                    has_a_say=lambda resource, obj: has_a_say(self._deletions, resource, obj),
+                ),
+            )
+        return await self._settle(later)
+
+    async def _remove_together(self, together: list[Item], *, note: bool) -> None:
+        volumes: dict[str, volume_claims.Volume] = {}
+        if any(item.entry.object.kind == "PersistentVolumeClaim" for item in together):
+            volumes = await self._persist(self._member.ref, lambda: self._survey.volumes(together))
+        async with asyncio.TaskGroup() as group:
+            for item in together:
+                group.create_task(self._remove(item, volumes.get(item.entry.object.uid), note=note))
+
+    async def _remove(self, item: Item, volume: volume_claims.Volume | None, *, note: bool) -> None:
+        """One object, to its end."""
+        member, ref = self._member, item.entry.object
+        outcome = await self._delete(item)
+        if isinstance(outcome, Kept):
+            self._leave(item, outcome.reason, outcome.message, outcome.by or "unwind", kept=True)
+            return
+        if volume:
+            await self._persist(ref, lambda: volume_claims.until_gone(member, volume))
+        if note:
+            self._notes.note(item, {"state": EntryState.REMOVED.value})
+        self._done(item)
+
+    async def _delete(self, item: Item) -> Gone | Kept:
+        ref = item.entry.object
+        memo = self._inventories.memo(self._chunks[item.chunk], item.key, item.entry)
+        resource = await self._persist(ref, lambda: self._served.resource(item))
+        if resource is None:
+            return Gone("its kind is gone")
+        if ref.group in BUILT_IN:
+            return await self._deletions.delete(resource, ref, memo)
+        # Its kind may go at any moment, and its objects with it: then there is nothing to ask the server for.
+        doubt = self._doubts[ref] = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            deleting = group.create_task(self._deletions.delete(resource, ref, memo))
+            doubting = group.create_task(self._until_kind_gone(item, doubt))
+            await asyncio.wait([deleting, doubting], return_when=asyncio.FIRST_COMPLETED)
+            kind_gone = doubting.done()
+            doubting.cancel()
+            deleting.cancel()
+        del self._doubts[ref]
+        return Gone("its kind is gone") if kind_gone else deleting.result()
+
+    async def _until_kind_gone(self, item: Item, doubt: asyncio.Event) -> None:
+        while True:
+            await doubt.wait()
+            doubt.clear()
+            result = await attempt(self._served.resource(item, anew=True))
+            if result is None:
+                return
+            # It is there, or nobody knows: the deletion itself says what is the matter, and tries again.
+
+    async def _until_alone(self, owners: list[Item]) -> None:
+        """Return when what belonged to these is gone, too. Only then they are noted as removed: should we die before,
+        it is looked at again."""
+        gone = [item for item in owners if item.entry.object.uid in self._removed]
+        # A Service owns nothing, and a Pod neither: everything in their namespaces need not be looked through.
+        able = [item.entry.object for item in gone if propagation(item.resource) == "Foreground"]
+        if able:
+            uids, namespaces = {ref.uid for ref in able}, {ref.namespace for ref in able}
+            await self._persist(self._member.ref, lambda: owned_objects.until_gone(self._member, uids, namespaces))
+        for item in gone:
+            self._notes.note(item, {"state": EntryState.REMOVED.value})
+
+    async def _settle(self, todo: list[Item]) -> list[Item]:
+        """The objects that are to be deleted."""
+        self._without_kept(todo, todo)
+        intended = [item for item in todo if not item.entry.kept and item.entry.state == EntryState.INTENDED]
+        ours = await self._persist(self._member.ref, lambda: self._survey.confirm(intended))
+        found = {(item.chunk, item.key) for item in ours}
+        for item in intended:
+            if (item.chunk, item.key) not in found:
+                self._nothing(item)
+        return [item for item in todo if not item.entry.kept and item.entry.state != EntryState.INTENDED] + ours
+
+    def _without_kept(self, found: list[Item], todo: list[Item]) -> list[Item]:
+        """Those of these objects that are not to be kept; the others go into the ledger."""
+        namespaces = {item.entry.object.name for item in todo if item.entry.object.kind == NAMESPACES.kind}
+        for item in [item for item in found if item.entry.kept]:
+            why = "it is marked to be kept"
+            if volume_claims.retained(item.entry):
+                why = volume_claims.why_retained(item.entry)
+                if self._take_along and item.entry.object.namespace in namespaces:
+                    why = f"it goes along with Namespace {item.entry.object.namespace} ({TAKE_ALONG_ANNOTATION})"
+            self._leave(item, Reason.KEPT_BY_POLICY, why, "unwind", kept=True)
+        return [item for item in found if not item.entry.kept]
+
+    async def _release(self, item: Item) -> None:
+        await self._persist(item.entry.object, lambda: release(self._member, item, owner=self._owner))
+        self._leave(item, Reason.NOT_OURS, "it was there before, and is released", "unwind")
+
+    # What became of it
+
+    def _leave(self, item: Item, reason: str, message: str, by: str, *, kept: bool = False) -> None:
+        note = LedgerNote(reason=reason, message=message, by=by, at=self._clock.now().replace(microsecond=0))
+        self._notes.note(item, {"ledger": msgspec.to_builtins(note)} | ({"kept": True} if kept else {}))
+        self._done(item, left=True)
+
+    def _nothing(self, item: Item) -> None:
+        """It was never created, or it is somebody else's: either way there is nothing of ours."""
+        # Until the inventory is sealed it may still be created; `intended` has it looked at again then.
+        if self._only is not None or self._chunks[item.chunk].spec.sealed_for:
+            self._notes.note(item, {"state": EntryState.REMOVED.value})
+        self._done(item)
+
+    def _done(self, item: Item, *, left: bool = False) -> None:
+        ref = item.entry.object
+        self.progress.waits.pop(ref, None)
+        if left:
+            self.progress.left += 1
+        else:
+            self.progress.removed += 1
+            if ref.uid:
+                self._removed[ref.uid] = ref
+        self._changed()
+
+    def _add(self, found: list[Item]) -> list[Item]:
+        self.progress.total += len(found)
+        return found
+
+    def _say(self, ref: ObjectRef, what: Waiting | Failed) -> None:
+        self.progress.waits[ref] = what
+        if ref in self._doubts and isinstance(what, Failed):
+            self._doubts[ref].set()
+        self._changed()
+
+    def _unwritten(self, chunk: str, error: Exception) -> None:
+        self._troubled(error)
+        self._say(self._chunk(chunk), Failed(str(error), Reason.FAILED, Severity.WARNING, Pace.FAST, error=error))
+
+    def _settled(self, chunk: str) -> None:
+        if self.progress.waits.pop(self._chunk(chunk), None):
+            self._changed()
+
+    def _chunk(self, name: str) -> ObjectRef:
+        return ref_of(INVENTORIES, self._chunks[name].metadata)
+
+    async def _persist(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:
+        done = await persist(work, clock=self._clock, chance=self._chance, say=lambda what: self._say(about, what))
+        if self.progress.waits.pop(about, None):
+            self._changed()
+        return done
+
+
+async def leave(member: Member, those: Iterable[Item], *, owner: str, releases: Releases | None = None) -> None:
+    """Take the marks of this owner off objects and releases that stay."""
+    some = list(those)
+    await side_by_side((release(member, item, owner=owner) for item in some), limit=_AT_ONCE)
+    if releases:
+        for ref in last_first(releases, (item.entry for item in some)):
+            await releases.leave(member, ref, owner=owner)
+
+
+async def release(member: Member, item: Item, *, owner: str) -> None:
+    """Take the marks of this owner off an object, and leave the rest of it as it is."""
+    ref, resource = item.entry.object, item.resource
+    marks: dict[str, Any] = {"labels": dict.fromkeys(MARKED_LABELS), "annotations": dict.fromkeys(MARKED_ANNOTATIONS)}
+    tries = _TRIES
+    while True:
+        try:
+            found = await member.client.get(resource, ref.name, namespace=ref.namespace or None)
+            whose = (found["metadata"].get("labels") or {}).get(OWNER_LABEL)
+            if ref.uid and found["metadata"]["uid"] != ref.uid:
+                await _verify_absent(member, resource, ref)
+            elif whose == owner or (whose is None and ref.uid):
+                await member.client.revise(resource, found, {"metadata": marks})
+        except ConflictError:
+            tries -= 1
+            if not tries:
+                raise
+            continue
+        except NotFoundError:
+            await _verify_absent(member, resource, ref)
+        except ApiError as error:
+            if error.code != 404 or resource is not item.resource:
+                raise
+            # Not served in the version that is recorded; in another, or not at all.
+            served = await Served(member).resource(item, anew=True)
+            if served is not None:
+                resource = served
+                continue
+        return
+
+
+async def _verify_absent(member: Member, resource: Resource, ref: ObjectRef) -> None:
+    """It is gone, or its name belongs to another: then there is nothing of ours on it, if this is its cluster."""
+    seen = await member.client.sighting(
+        resource, ref.name, uid=ref.uid, namespace=ref.namespace or None, cluster=member.system_uid
+    )
+    if not seen.absent:
+        raise TransientError(f"{ref} could not be released: {seen.why}")

@@ -1,1 +1,0 @@
-"""The removal engine: what one step put on a member goes, in the right order, and is seen to be absent."""

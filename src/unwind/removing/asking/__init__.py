@@ -1,1 +1,0 @@
-"""Implements `unwind why`: reads the facts that `unwind.diagnosing` needs to explain what blocks a deletion."""

@@ -1,0 +1,1 @@
+"""Tables, live views, SVG, PNG, DOT, Mermaid."""

@@ -1,0 +1,74 @@
+"""Names of the manager's Service, ServiceAccount and Secret, and how the API server calls its webhooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from unwind.api import names
+from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, SERVICE_ACCOUNTS
+from unwind.server import path_segments
+
+if TYPE_CHECKING:
+    from unwind.api.rights import Setting
+
+SERVICE = "unwind"
+"""The Service of a manager that runs in the cluster: unwind.NAMESPACE.svc."""
+MANAGER = "unwind"
+"""The name of the manager's ServiceAccount, roles and bindings."""
+CERTIFICATE = "unwind-serving-cert"
+"""The Secret with the serving certificate of the replicas, and its CA bundle in `ca.crt`."""
+PORT = 443
+REGISTRATION = "unwind-registration"
+"""The ConfigMap with the installed ExtensionConfig, from which the manager restores it."""
+REGISTRATION_KEY = "extensionconfig.json"
+_MARK = {names.MANAGED_BY_LABEL: names.MANAGED_BY_UNWIND}
+
+
+def webhook(setting: Setting, path: str) -> dict[str, Any]:
+    """The clientConfig by which the API server calls the manager at a path."""
+    path = path_segments.prefix(setting.path_key, path) + path
+    if setting.url:
+        return {"url": setting.url.rstrip("/") + path}
+    return {"service": {"namespace": setting.namespace, "name": SERVICE, "path": path, "port": PORT}}
+
+
+def granted(setting: Setting, name: str, **role: Any) -> list[dict[str, Any]]:
+    """An additional ClusterRole for the manager, with its binding."""
+    name = f"{name}:{setting.namespace}"
+    return [
+        {
+            "apiVersion": CLUSTER_ROLES.api_version,
+            "kind": CLUSTER_ROLES.kind,
+            "metadata": {"name": name},
+            **role,
+        },
+        {
+            "apiVersion": CLUSTER_ROLE_BINDINGS.api_version,
+            "kind": CLUSTER_ROLE_BINDINGS.kind,
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": CLUSTER_ROLES.group, "kind": CLUSTER_ROLES.kind, "name": name},
+            "subjects": [{"kind": SERVICE_ACCOUNTS.kind, "name": MANAGER, "namespace": setting.namespace}],
+        },
+    ]
+
+
+def marked(manifest: dict[str, Any]) -> dict[str, Any]:
+    metadata = manifest["metadata"]
+    return {**manifest, "metadata": {**metadata, "labels": {**metadata.get("labels", {}), **_MARK}}}
+
+
+def is_ours(obj: dict[str, Any]) -> bool:
+    """Whether `unwind install` created the object."""
+    labels: dict[str, str] = obj["metadata"].get("labels") or {}
+    return labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY_UNWIND
+
+
+def remembered(config_map: dict[str, Any], version: str) -> dict[str, Any] | None:
+    """The ExtensionConfig recorded in our ConfigMap, in the given version; None if there is none."""
+    try:
+        document = msgspec.json.decode(config_map["data"][REGISTRATION_KEY])
+    except (KeyError, TypeError, msgspec.DecodeError):
+        return None
+    return document | {"apiVersion": version} if isinstance(document, dict) else None

@@ -1,0 +1,1 @@
+"""One target: step sources and removers, plan, record, gate rule, runners, status, release."""

@@ -1,0 +1,180 @@
+"""The admission policy on Teardowns: only the manager writes records, and a request needs the requester's own rights.
+
+The manager runs a request with its own rights. So the API server checks each request against the rights of the user who
+creates it, by a ValidatingAdmissionPolicy: it needs no webhook to be available.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unwind.api import capi, karmada, names, sveltos, unwind
+from unwind.api.admission import BY_MANAGER, MANAGE, policy_and_binding, resource_rule
+from unwind.api.annotation_values import VolumePolicy
+from unwind.api.resources import (
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    VALIDATING_ADMISSION_POLICIES,
+    VALIDATING_ADMISSION_POLICY_BINDINGS,
+)
+from unwind.api.rights import READ, Contribution, Right
+from unwind.api.unwind import Cause, Phase
+from unwind.server.identity import MANAGER
+
+if TYPE_CHECKING:
+    from unwind.api.rights import Setting
+
+
+_TARGET = "object.spec.target"
+_GROUP, _NAMESPACE, _UID = (f"{_TARGET}.?{field}.orValue('')" for field in ("group", "namespace", "uid"))
+_ANNOTATIONS, _LABELS = (f"{{}}.metadata.?{field}.orValue({{{{}}}})" for field in ("annotations", "labels"))
+_BY = "{}.spec.?requestedBy.orValue('')"
+RESOURCE_NAME = "^[a-z][a-z0-9-]*$"
+"""The resources that a request may name. No subresource (pods/exec) and no wildcard: RBAC rules that match those mean
+something else."""
+_AS_SUCH = " || ".join(
+    f"({_GROUP} == '{kind.group}' && {_TARGET}.kind == '{kind.kind}')"
+    for kind in (
+        capi.CLUSTERS,
+        sveltos.SVELTOS_CLUSTERS,
+        karmada.CLUSTERS,
+        sveltos.CLUSTER_PROFILES,
+        sveltos.PROFILES,
+    )
+)
+# The API server authorises the deletion of a Namespace in that namespace. The scope of other kinds is unknown
+# here: the manager verifies by discovery that a target has a namespace if, and only if, its kind is namespaced.
+_WHERE = f"{_GROUP} == '{NAMESPACES.group}' && {_TARGET}.kind == '{NAMESPACES.kind}' ? {_TARGET}.name : {_NAMESPACE}"
+_ENTITLED = (
+    f"authorizer.group({_GROUP}).resource(variables.resource).namespace({_WHERE})"
+    f".name({_TARGET}.name).check('delete').allowed()"
+)
+_MAY_DELETE_CLAIMS = (
+    f"authorizer.group('').resource('{PERSISTENT_VOLUME_CLAIMS.plural}').namespace({_WHERE}).check('delete').allowed()"
+)
+_FINISHED = [phase.value for phase in Phase if phase.finished]
+_VARIABLES = {
+    "new": "request.operation == 'CREATE'",
+    "gone": "request.operation == 'DELETE'",
+    "it": "request.operation == 'DELETE' ? oldObject : object",
+    "requested": f"variables.it.spec.?cause.orValue('') == '{Cause.REQUESTED.value}'",
+    "manager": BY_MANAGER,
+    "resource": f"{_ANNOTATIONS.format('variables.it')}[?'{names.RESOURCE_ANNOTATION}'].orValue('')",
+    "volumes": f"{_ANNOTATIONS.format('variables.it')}[?'{names.VOLUMES_ANNOTATION}'].orValue('')",
+    "asks": "variables.new && variables.requested",
+}
+
+_OF_REQUESTS = (names.RESOURCE_ANNOTATION, names.MAX_OBJECTS_ANNOTATION, names.VOLUMES_ANNOTATION)
+
+
+def _same(field: str) -> str:
+    """CEL: the update changes none of Unwind's own annotations or labels."""
+    now, before = field.format("object"), field.format("oldObject")
+    ours = f"k.startsWith('{names.PREFIX}')"
+    return (
+        f"{now}.all(k, !{ours} || (k in {before} && {before}[k] == {now}[k])) && {before}.all(k, !{ours} || k in {now})"
+    )
+
+
+def _only(field: str, *allowed: str) -> str:
+    """CEL: a new object carries none of Unwind's own annotations or labels except these."""
+    return f"{field.format('object')}.all(k, !k.startsWith('{names.PREFIX}') || k in {list(allowed)})"
+
+
+def _rule(expression: str, message: str) -> dict[str, Any]:
+    """`message`: a CEL expression."""
+    return {"expression": expression, "messageExpression": message, "reason": "Forbidden"}
+
+
+_RULES = [
+    _rule(
+        "!variables.new || variables.requested || variables.manager",
+        "'only the manager creates Teardowns with cause ' + variables.it.spec.?cause.orValue('')"
+        f" + '; to request a deletion, use cause {Cause.REQUESTED.value}'",
+    ),
+    _rule(
+        # The records of the manager have other names, so that no request can take the name of one.
+        f"!variables.new || variables.requested == object.metadata.name.startsWith('{names.REQUEST_PREFIX}')",
+        f"'Teardown ' + object.metadata.name + ': names that begin with {names.REQUEST_PREFIX} are for cause"
+        f" {Cause.REQUESTED.value}, and only for that'",
+    ),
+    _rule("!variables.asks || !has(object.spec.plan)", "'only the manager writes spec.plan'"),
+    _rule(
+        f"!variables.asks || {_BY.format('object')} == request.userInfo.username",
+        f"'spec.requestedBy is ' + {_BY.format('object')} + ', but the user is ' + request.userInfo.username",
+    ),
+    _rule(
+        f"!variables.asks || !({_AS_SUCH})",
+        f"'cannot request deletion of ' + {_TARGET}.kind + ': delete the object itself with kubectl'",
+    ),
+    _rule(f"!variables.asks || {_UID} != ''", "'spec.target.uid is required: a request is for exactly one object'"),
+    _rule(
+        f"!variables.asks || (variables.resource.matches('{RESOURCE_NAME}') && {_ENTITLED})",
+        f"request.userInfo.username + ' may not delete ' + {_TARGET}.kind + ' ' + {_TARGET}.name"
+        f" + ' (annotation {names.RESOURCE_ANNOTATION}: ' + variables.resource + ')'",
+    ),
+    _rule(
+        f"!variables.asks || variables.volumes in ['', '{VolumePolicy.RETAIN}']"
+        f" || (variables.volumes == '{VolumePolicy.DELETE}' && {_MAY_DELETE_CLAIMS})",
+        f"request.userInfo.username + ' may not set {names.VOLUMES_ANNOTATION}: ' + variables.volumes"
+        f" + ' (known: {VolumePolicy.DELETE}, {VolumePolicy.RETAIN}; {VolumePolicy.DELETE} requires the right to delete"
+        f" {PERSISTENT_VOLUME_CLAIMS.plural} there)'",
+    ),
+    _rule(
+        "!variables.new || variables.manager"
+        f" || (!has(object.metadata.ownerReferences) && {_only(_LABELS)}"
+        f" && {_only(_ANNOTATIONS, *_OF_REQUESTS)})",
+        f"'a request must not have ownerReferences, nor labels or annotations {names.PREFIX}* other than"
+        f" {', '.join(_OF_REQUESTS)}'",
+    ),
+    _rule(
+        "request.operation != 'UPDATE' || variables.manager || (object.spec == oldObject.spec"
+        " && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences"
+        f" && {_same(_LABELS)} && {_same(_ANNOTATIONS)})",
+        "'only the manager changes the spec, the ownerReferences, and the labels and annotations"
+        f" {names.PREFIX}* of a Teardown'",
+    ),
+    _rule(
+        # The ledger of objects left behind is stored in inventories that are deleted with the record.
+        "!variables.gone || variables.manager"
+        f" || (variables.requested && {_BY.format('oldObject')} == request.userInfo.username"
+        f" && !(oldObject.?status.?phase.orValue('') in {_FINISHED} && oldObject.?status.?left.orValue(0) > 0))",
+        "'Teardown ' + oldObject.metadata.name + ' is a record: only the manager deletes it. Users may delete their own"
+        " requests, unless they have a ledger'",
+    ),
+]
+
+
+def requests_name(namespace: str) -> str:
+    """The name of the policy on Teardowns; one per manager."""
+    return f"{MANAGER}-requests.{namespace}"
+
+
+def _manifests(setting: Setting) -> list[dict[str, Any]]:
+    policy = {
+        # Not the status subresource: RBAC guards it, and no role for users grants it.
+        "matchConstraints": {"resourceRules": [resource_rule(unwind.TEARDOWNS, "CREATE", "UPDATE", "DELETE")]},
+        "variables": [{"name": name, "expression": expression} for name, expression in _VARIABLES.items()],
+        "validations": _RULES,
+    }
+    return policy_and_binding(requests_name(setting.namespace), policy)
+
+
+REQUESTS = Contribution(
+    name="requests",
+    kinds=(VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS),
+    manifests=_manifests,
+)
+
+
+# The rights that the manager needs for its records: Teardowns and Inventories.
+
+RECORDS = Contribution(
+    name="records",
+    everywhere=(
+        Right(unwind.GROUP, ("teardowns",), (*READ, "create", "patch", "delete")),
+        Right(unwind.GROUP, ("teardowns/status",), ("patch",)),
+        MANAGE,
+    ),
+    at_home=(Right(unwind.GROUP, ("inventories",), (*READ, "create", "patch", "delete")),),
+)

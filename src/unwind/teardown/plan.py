@@ -1,0 +1,261 @@
+"""What a plan has to name and only the member knows: foreign objects that go along, and claims that stay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.annotation_values import VolumePolicy
+from unwind.api.fields import Unknown
+from unwind.api.meta import ObjectRef
+from unwind.api.names import ConditionType
+from unwind.api.resources import NAMESPACES, STATEFUL_SETS
+from unwind.api.unwind import Effort, Inventory, Step
+from unwind.concurrency import side_by_side
+from unwind.errors import UnwindError
+from unwind.inventory.inventories import items
+from unwind.kube.errors import NotFoundError
+from unwind.planning.plans import Draft, plan
+from unwind.removal import volume_claims
+from unwind.removal.foreign_content import foreigners
+from unwind.teardown.drafts import Drafted, Lost, Said, lost
+from unwind.teardown.step_sources import Elsewhere, SourceStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from unwind.api.unwind import Entry, Plan
+    from unwind.inventory.inventories import Inventories
+    from unwind.members.member import Member
+    from unwind.members.members import Fleet
+    from unwind.members.targets import Anchor
+    from unwind.teardown.step_removers import Means
+    from unwind.teardown.step_sources import Sources, SourceSteps
+
+
+# A plan is not held up by a member that does not answer: whatever goes along does so because somebody wants it.
+_PATIENCE = 5.0
+_AT_ONCE = 16
+
+
+async def with_what_goes_along(
+    fleet: Fleet,
+    target: Anchor,
+    drafted: Drafted,
+    chunks: Collection[Inventory],
+    *,
+    takes_along: Callable[[Step], bool],
+    volumes: Callable[[Step], VolumePolicy | Unknown] | None = None,
+) -> Drafted:
+    """The same draft, whose plan says what goes along with its steps and which claims stay.
+
+    `chunks`: all inventories of the target. `volumes`: what becomes of the claims of a step's StatefulSets; without it,
+    claims are not looked at.
+    """
+    plan = drafted.plan
+    going = [step for step in plan.steps if step.effort != Effort.LEAVE] if plan else []
+    takers = [step for step in going if takes_along(step)]
+    sets = _stateful_sets(target, going, takers, chunks) if volumes else []
+    if plan is None or not (takers or sets):
+        return drafted
+    warnings: list[str] = []
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            if takers:
+                warnings += await _looked_for(fleet, target, plan, takers, chunks)
+            if sets and volumes:
+                warnings += volume_claims.warnings(await _staying(fleet, target, sets, chunks, volumes))
+    except (UnwindError, TimeoutError) as error:
+        why = str(error) or "there was no answer in time"
+        warnings = []
+        if takers:
+            names = ", ".join(step.name for step in takers)
+            warnings.append(f"what others put into Namespaces and CRDs of {names} goes along; nobody could look: {why}")
+        if sets:
+            names = ", ".join(dict.fromkeys(one.step.name for one in sets))
+            warnings.append(f"cannot list the PersistentVolumeClaims that stay after StatefulSets of {names}: {why}")
+    made = msgspec.structs.replace(plan, warnings=(*plan.warnings, *warnings))
+    return msgspec.structs.replace(drafted, plan=made)
+
+
+async def _looked_for(
+    fleet: Fleet, target: Anchor, plan: Plan, takers: list[Step], chunks: Collection[Inventory]
+) -> list[str]:
+    there = [chunk for chunk in chunks if chunk.spec.member.object.uid == target.ref.uid]
+    going = {step.object.uid for step in plan.steps if step.effort != Effort.LEAVE}
+    ours = {item.entry.object.uid: item.entry.object for item in items(there) if item.entry.object.uid}
+    steps = {step.object.uid: step.name for step in takers}
+    theirs = [chunk for chunk in there if chunk.spec.owner.uid in steps]
+    async with fleet.member(target) as member:
+        return sorted(
+            [
+                f"{steps[chunk.spec.owner.uid]}: {item.entry.object} takes along what is not ours: {found}"
+                for chunk in theirs
+                for item in items([chunk])
+                if not item.done and (found := await foreigners(member, item, removed=ours, going=going))
+            ]
+        )
+
+
+class _StatefulSet(msgspec.Struct, frozen=True):
+    """A StatefulSet that a step deletes."""
+
+    step: Step
+    object: ObjectRef
+    local: bool
+    """Whether it is on the management cluster."""
+
+
+def _stateful_sets(
+    target: Anchor, going: Iterable[Step], takers: Iterable[Step], chunks: Iterable[Inventory]
+) -> list[_StatefulSet]:
+    """The StatefulSets whose claims may stay: not those in a Namespace that goes with everything in it (pure)."""
+    steps = {step.object.uid: step for step in going}
+    emptying = {step.object.uid for step in takers}
+    todo = [(chunk.spec, item.entry) for chunk in chunks for item in items([chunk]) if not item.done]
+    emptied = {
+        (spec.owner.uid, one.object.name)
+        for spec, one in todo
+        if spec.owner.uid in emptying and one.object.kind == NAMESPACES.kind
+    }
+    return [
+        _StatefulSet(steps[spec.owner.uid], one.object, local)
+        for spec, one in todo
+        if (one.object.group, one.object.kind) == (STATEFUL_SETS.group, STATEFUL_SETS.kind)
+        and not (one.kept or one.adopted)
+        and spec.owner.uid in steps
+        and (spec.owner.uid, one.object.namespace) not in emptied
+        and ((local := spec.member.object.kind == NAMESPACES.kind) or spec.member.object.uid == target.ref.uid)
+    ]
+
+
+async def _staying(
+    fleet: Fleet,
+    target: Anchor,
+    sets: Collection[_StatefulSet],
+    chunks: Iterable[Inventory],
+    volumes: Callable[[Step], VolumePolicy | Unknown],
+) -> list[Entry]:
+    """The claims of these StatefulSets that stay."""
+    found: list[Entry] = []
+
+    async def look(member: Member, one: _StatefulSet) -> None:
+        try:
+            it = await member.client.get(STATEFUL_SETS, one.object.name, namespace=one.object.namespace)
+        except NotFoundError:
+            return
+        if it["metadata"]["uid"] == one.object.uid:
+            policy = volumes(one.step)
+            # With an unknown value nothing is deleted.
+            policy = VolumePolicy.RETAIN if isinstance(policy, Unknown) else policy
+            found.extend(await volume_claims.of_set(member, it, order=0, policy=policy))
+
+    for local in sorted({one.local for one in sets}):
+        async with fleet.management() if local else fleet.member(target) as member:
+            await side_by_side((look(member, one) for one in sets if one.local is local), limit=_AT_ONCE)
+    # A claim that was deployed itself goes as any other object does.
+    deployed = {item.entry.object.uid for item in items(chunks) if not item.entry.kept}
+    return [one for one in found if one.object.uid not in deployed]
+
+
+# From the steps of all sources of a target, and the Inventories about it, to its plan.
+
+
+class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+    """All steps of a target, and the Inventories of their owners."""
+
+    drafts: tuple[Draft, ...] = ()
+    chunks: Mapping[str, Inventory] = {}
+    """By name: of all owners that have something on the target, and of the steps' owners wherever they put it."""
+    lost: tuple[Lost, ...] = ()
+    """Owners that are gone and left objects on the target: what becomes of them is not known."""
+    said: tuple[Said, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def drafted(self, *, decided: bool = False) -> Drafted:
+        """The plan, or why there is none.
+
+        `decided`: the target goes without it, because a person said so or because it is gone. The plan is made then for
+        the ledger, and what is not understood is left.
+        """
+        unknown = any(one.type is ConditionType.UNKNOWN_VALUE for one in self.said)
+        if unknown and not decided:
+            return Drafted(plan=None, said=self.said)  # a plan is made once: not before every word in it is understood
+        made = plan([*self.drafts, *(one.draft for one in self.lost)])
+        if self.warnings:
+            made = msgspec.structs.replace(made, warnings=(*made.warnings, *self.warnings))
+        return Drafted(plan=made, said=self.said)
+
+
+async def draft(
+    sources: Sources, means: Means, target: Anchor, *, decided: bool = False, gone: bool = False
+) -> Drafted:
+    """The plan of a target from all its sources, or why there is none. `decided`: see `Gathered.drafted`."""
+    found = await gather(means.inventories, target, await sources.steps(target, gone=gone))
+    drafted = found.drafted(decided=decided)
+    if decided:
+        return drafted  # nothing goes
+    return await with_what_goes_along(
+        means.fleet,
+        target,
+        drafted,
+        found.chunks.values(),
+        takes_along=lambda step: sources.terms(step, target).take_along,
+        volumes=lambda step: sources.terms(step, target).volumes,
+    )
+
+
+async def gather(inventories: Inventories, target: Anchor, found: Iterable[SourceSteps]) -> Gathered:
+    """The steps that count, with the number of their objects. `found`: what the sources say.
+
+    The Inventories are read after the owners: one whose last object was removed in between is not taken for lost.
+    """
+    found = list(found)
+    # A uid alone may be forged on an owner; the record of the member names the target, too.
+    there = [chunk for chunk in await inventories.on(target.ref.uid) if _is_about(chunk, target)]
+    chunks = {chunk.metadata.name: chunk for chunk in there}
+    accounted = {chunk.spec.owner.uid for chunk in there if chunk.spec.entries}
+    steps = [step for one in found for step in one.steps]
+    for step in steps:
+        if _is_elsewhere(step, accounted):
+            chunks |= {chunk.metadata.name: chunk for chunk in await inventories.of(step.draft.object.uid)}
+    return combine(found, chunks, there)
+
+
+def combine(found: Iterable[SourceSteps], chunks: Mapping[str, Inventory], there: Iterable[Inventory]) -> Gathered:
+    """The steps that count, and what is said of them (pure). `there`: the Inventories about the target."""
+    found = list(found)
+    owners = {chunk.spec.owner.uid for chunk in chunks.values()}
+    objects = Counter(chunk.spec.owner.uid for chunk in chunks.values() for _ in chunk.spec.entries)
+    steps = [step for one in found for step in one.steps if step.required or step.draft.object.uid in owners]
+    gone = lost({step.draft.object.uid for step in steps}, there)
+    left_kinds = {kind for one in found for kind in one.left_kinds}
+    return Gathered(
+        drafts=tuple(
+            msgspec.structs.replace(step.draft, objects=objects.get(step.draft.object.uid, step.draft.objects))
+            for step in steps
+        ),
+        chunks=chunks,
+        lost=tuple(gone),
+        said=(
+            *(said for one in found for said in one.said),
+            *(said for step in steps for said in step.said),
+            *(one.said for one in gone if one.owner.kind not in left_kinds),
+        ),
+        warnings=tuple(warning for one in found for warning in one.warnings),
+    )
+
+
+def _is_elsewhere(step: SourceStep, accounted: set[str]) -> bool:
+    if step.elsewhere is Elsewhere.PERHAPS:
+        return step.draft.object.uid not in accounted
+    return step.elsewhere is Elsewhere.YES
+
+
+def _is_about(chunk: Inventory, target: Anchor) -> bool:
+    there, ref = chunk.spec.member.object, target.ref
+    return (there.kind, there.namespace, there.name) == (ref.kind, ref.namespace, ref.name)

@@ -1,0 +1,176 @@
+"""Whether the manager may delete what somebody asked for: that right is not given to it when it is installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.annotation_values import VolumePolicy
+from unwind.api.meta import ObjectMeta, manifest
+from unwind.api.names import (
+    AGGREGATE_LABEL,
+    MAX_OBJECTS_ANNOTATION,
+    REQUEST_PREFIX,
+    RESOURCE_ANNOTATION,
+    VOLUMES_ANNOTATION,
+)
+from unwind.api.resources import Resource
+from unwind.api.rights import READ
+from unwind.api.unwind import TEARDOWNS, Cause, Teardown, TeardownSpec
+from unwind.concurrency import side_by_side
+from unwind.kube.errors import AlreadyExistsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Entry
+    from unwind.kube.client import Client
+    from unwind.kube.errors import ApiError
+
+
+ACCESS_REVIEWS = Resource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)
+_VERBS = (*READ, "delete")
+_AT_ONCE = 8
+_SHOWN = 3
+
+
+class Missing(msgspec.Struct, frozen=True, order=True):
+    """A right that the manager does not have."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.verbs)} {self.resource}.{self.group}".rstrip(".")
+
+
+async def missing(client: Client, entries: Iterable[Entry]) -> tuple[Missing, ...]:
+    """The rights that it would take to delete these, and to see that they are gone, as far as they are not there."""
+    wanted = {(entry.object.group, entry.resource) for entry in entries}
+    found: list[Missing] = []
+
+    async def look(group: str, resource: str) -> None:
+        # Everywhere: what is waited for is watched in the whole cluster.
+        lacking = [verb for verb in _VERBS if not await _may(client, verb, group, resource)]
+        if lacking:
+            found.append(Missing(group, resource, tuple(lacking)))
+
+    await side_by_side((look(*one) for one in sorted(wanted)), limit=_AT_ONCE)
+    return tuple(sorted(found))
+
+
+async def _may(client: Client, verb: str, group: str, resource: str) -> bool:
+    asked = {"verb": verb, "group": group, "resource": resource}
+    body = {
+        "apiVersion": ACCESS_REVIEWS.api_version,
+        "kind": ACCESS_REVIEWS.kind,
+        "metadata": {},
+        "spec": {"resourceAttributes": asked},
+    }
+    answer = await client.create(ACCESS_REVIEWS, body)
+    return bool(answer.get("status", {}).get("allowed"))
+
+
+def unread(error: ApiError) -> Missing:
+    """The right that was missing to see what there is, from what the API server answered (pure)."""
+    about = error.status.details
+    return Missing(about.group if about else "", about.kind if about and about.kind else "*", READ)
+
+
+def told(lacking: Iterable[Missing]) -> str:
+    """Which rights are missing, and how to give them, for people (pure)."""
+    some = list(lacking)
+    more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
+    return (
+        f"the manager may not {'; '.join(map(str, some[:_SHOWN]))}{more}. It is not given such rights when it is"
+        f' installed: make a ClusterRole with them that has the label {AGGREGATE_LABEL}: "true", and ask again'
+    )
+
+
+# Asking for a teardown: the Teardown that a person writes, by way of the command line.
+
+REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False)
+
+
+async def request(
+    client: Client,
+    target: ObjectRef,
+    *,
+    plural: str,
+    now: datetime,
+    max_objects: int | None = None,
+    volumes: VolumePolicy = VolumePolicy.RETAIN,
+) -> Teardown:
+    """The Teardown that has the target deleted: a new one, or one that somebody has asked for and is not finished.
+
+    It has no plan yet. That is made by who carries it out, from what there is then.
+    """
+    by = await whoami(client)
+    while True:
+        found = msgspec.convert(await client.list(TEARDOWNS), list[Teardown])
+        asked = [one for one in found if one.spec.cause == Cause.REQUESTED and one.spec.target.uid == target.uid]
+        if under_way := next((one for one in asked if not one.finished), None):
+            return under_way
+        wanted = written(
+            target,
+            name=free_name(target.uid, asked),
+            by=by,
+            plural=plural,
+            now=now,
+            max_objects=max_objects,
+            volumes=volumes,
+        )
+        try:
+            return msgspec.convert(await client.create(TEARDOWNS, manifest(TEARDOWNS, wanted)), Teardown)
+        except AlreadyExistsError:
+            continue  # somebody else has asked for the same in this moment
+
+
+def written(
+    target: ObjectRef,
+    *,
+    name: str,
+    by: str,
+    plural: str,
+    now: datetime,
+    max_objects: int | None = None,
+    volumes: VolumePolicy = VolumePolicy.RETAIN,
+) -> Teardown:
+    """The Teardown as it is written (pure)."""
+    said = {} if max_objects is None else {MAX_OBJECTS_ANNOTATION: str(max_objects)}
+    if volumes is not VolumePolicy.RETAIN:
+        said[VOLUMES_ANNOTATION] = volumes.value
+    return Teardown(
+        metadata=ObjectMeta(name=name, annotations={RESOURCE_ANNOTATION: plural} | said),
+        spec=TeardownSpec(
+            title=str(target),
+            target=target,
+            cause=Cause.REQUESTED.value,
+            requested_at=now.replace(microsecond=0),
+            requested_by=by,
+        ),
+    )
+
+
+def free_name(uid: str, finished: Iterable[Teardown]) -> str:
+    """The name of a new request: after its target, and counted where there were some before (pure)."""
+    taken = {one.metadata.name for one in finished}
+    name, number = f"{REQUEST_PREFIX}{uid}", 1
+    while name in taken:
+        number += 1
+        name = f"{REQUEST_PREFIX}{uid}-{number}"
+    return name
+
+
+async def whoami(client: Client) -> str:
+    """Who the API server takes us for."""
+    body = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind, "metadata": {}}
+    answer = await client.create(REVIEWS, body)
+    name: str = answer.get("status", {}).get("userInfo", {}).get("username", "")
+    return name

@@ -1,0 +1,257 @@
+"""What a teardown says of itself: from how far it has come to its status (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api import meta as conditions_
+from unwind.api.meta import ObjectRef, with_condition, without_condition
+from unwind.api.names import ConditionType, Reason
+from unwind.api.unwind import (
+    BLOCKERS_SHOWN,
+    Blocker,
+    Phase,
+    Plan,
+    Release,
+    StepState,
+    StepStatus,
+    Teardown,
+    TeardownStatus,
+)
+from unwind.deleters.attempt import Failed, Waiting
+from unwind.planning.plans import circles
+from unwind.teardown.drafts import Said
+from unwind.why.blockers import urgency
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from unwind.api.meta import Condition
+
+
+UNSEALED = "its objects are removed; its inventory is not sealed yet"
+
+
+class StepView(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one step has come."""
+
+    name: str
+    state: StepState
+    total: int = 0
+    removed: int = 0
+    left: int = 0
+    waits: Mapping[ObjectRef, Waiting | Failed] = {}
+    for_steps: tuple[str, ...] = ()
+    """The steps that it waits for."""
+    unsealed: bool = False
+    """Whether its objects are removed, and its inventory is not sealed yet."""
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a teardown has come."""
+
+    steps: tuple[StepView, ...]
+    wave: int
+    phase: Phase
+    said: tuple[Said, ...] = ()
+    release: Release | None = None
+    overdue: bool = False
+    paused: bool = False
+    """Whether nothing is done because the target is paused."""
+    gated: bool = True
+    """Whether the target can be held at all."""
+    known: Mapping[tuple[str, ObjectRef, str], Blocker] = {}
+    """What was found out about what is waited for, by step, object and what is told of it."""
+
+
+def status(teardown: Teardown, view: View, *, now: datetime) -> TeardownStatus:
+    """The status that says it. Times move only where something began or ended."""
+    before = teardown.status
+    now = now.replace(microsecond=0)
+    plan = teardown.spec.plan or Plan()
+    blockers = _paused(teardown, before, now) if view.paused else _blockers(view, before, now)
+    total = sum(step.total for step in view.steps)
+    removed = sum(step.removed for step in view.steps)
+    busy = any(step.state is StepState.REMOVING and not (step.waits or step.unsealed) for step in view.steps)
+    held = view.paused or (bool(blockers) and not busy)
+    phase = Phase.HELD if held and view.phase is Phase.REMOVING else view.phase
+    return TeardownStatus(
+        phase=phase.value,
+        observed_generation=teardown.metadata.generation,
+        wave=f"{view.wave}/{plan.waves}" if plan.waves else "",
+        removed=f"{removed}/{total}",
+        blocked_by=_first(blockers),
+        left=sum(step.left for step in view.steps),
+        started_at=before.started_at or now,
+        finished_at=(before.finished_at or now) if phase.finished else None,
+        steps=_steps(view, before, now),
+        blockers=blockers[:BLOCKERS_SHOWN],
+        release=view.release,
+        conditions=_conditions(teardown, view, phase, blockers, now),
+    )
+
+
+def guarded(teardown: Teardown) -> dict[str, str]:
+    """The metadata that a status is applied with: to this record, as it was last read or written.
+
+    Otherwise a write that a former owner sent long ago would take back what its successor wrote since.
+    """
+    meta = teardown.metadata
+    version = {"resourceVersion": meta.resource_version} if meta.resource_version else {}
+    return {"name": meta.name, "uid": meta.uid} | version
+
+
+def same_but_for_counts(one: TeardownStatus, other: TeardownStatus) -> bool:
+    """Whether there is nothing new but that more objects are gone."""
+    return _uncounted(one) == _uncounted(other)
+
+
+def _uncounted(status: TeardownStatus) -> TeardownStatus:
+    steps = tuple(msgspec.structs.replace(step, removed=0) for step in status.steps)
+    return msgspec.structs.replace(status, removed="", left=0, steps=steps)
+
+
+def _steps(view: View, before: TeardownStatus, now: datetime) -> tuple[StepStatus, ...]:
+    known = {step.name: step for step in before.steps}
+    told = []
+    for step in view.steps:
+        old = known.get(step.name)
+        since = old.since if old and old.state == step.state else now
+        message = f"waits for {', '.join(step.for_steps)}" if step.for_steps else _first_wait(step.waits)
+        message = message or (UNSEALED if step.unsealed else "")
+        told.append(
+            StepStatus(name=step.name, state=step.state.value, removed=step.removed, since=since, message=message)
+        )
+    return tuple(told)
+
+
+def _paused(teardown: Teardown, before: TeardownStatus, now: datetime) -> tuple[Blocker, ...]:
+    since = next((one.since for one in before.blockers if one.reason == Reason.PAUSED), None)
+    it = teardown.spec.target
+    return (
+        Blocker(
+            object=it,
+            reason=Reason.PAUSED,
+            message=f"{it} is paused: nothing is removed until it is unpaused",
+            actor="the user who paused it",
+            since=since or now,
+        ),
+    )
+
+
+def _blockers(view: View, before: TeardownStatus, now: datetime) -> tuple[Blocker, ...]:
+    since = {(blocker.object, blocker.step, blocker.reason): blocker.since for blocker in before.blockers}
+    found = []
+    for step in view.steps:
+        for ref, what in step.waits.items():
+            if blocker := view.known.get((step.name, ref, what.told)):
+                found.append(blocker)
+                continue
+            reason = Reason.DELETING.value if isinstance(what, Waiting) else str(what.reason)
+            found.append(
+                Blocker(
+                    object=ref,
+                    step=step.name,
+                    reason=reason,
+                    message=what.told,
+                    since=since.get((ref, step.name, reason), now),
+                )
+            )
+    return tuple(
+        sorted(
+            found,
+            key=lambda one: (
+                urgency(one.reason, one.actor),
+                one.step,
+                one.object.namespace,
+                one.object.kind,
+                one.object.name,
+            ),
+        )
+    )
+
+
+def _conditions(
+    teardown: Teardown, view: View, phase: Phase, blockers: tuple[Blocker, ...], now: datetime
+) -> tuple[Condition, ...]:
+    conditions = teardown.status.conditions
+    plan = teardown.spec.plan
+    broken = circles(plan) if plan else ()
+    wanted: dict[ConditionType, tuple[bool, str, str]] = {
+        ConditionType.PLANNED: (
+            plan is not None,
+            "Planned" if plan else Reason.UNKNOWN_VALUE,
+            "; ".join(plan.warnings) if plan else "the plan is made when every value in it is known",
+        ),
+        ConditionType.COMPLETE: (phase is Phase.COMPLETE, phase.value, _ended(phase, view)),
+    }
+    if blockers:
+        wanted[ConditionType.BLOCKED] = (True, blockers[0].reason, _first(blockers))
+    if view.paused:
+        wanted[ConditionType.PAUSED] = (True, Reason.PAUSED, blockers[0].message)
+    elif conditions_.find(conditions, ConditionType.PAUSED):
+        # Kept: a deadline counts from the time of this transition.
+        wanted[ConditionType.PAUSED] = (False, "Unpaused", "the deadline, if any, counts from this transition")
+    if broken:
+        wanted[ConditionType.CYCLE_BROKEN] = (True, "Cycle", "; ".join(broken))
+    if not view.gated:
+        message = "Cluster API asks no hook about a Cluster without ClusterClass: it does not wait for the removal"
+        wanted[ConditionType.GATE_NOT_AVAILABLE] = (True, Reason.NO_CLUSTER_CLASS, message)
+    if view.overdue:
+        message = f"it takes longer than {teardown.spec.deadline}; on-deadline is {teardown.spec.on_deadline}"
+        wanted[ConditionType.DEADLINE_EXCEEDED] = (True, Reason.DEADLINE, message)
+    unreachable = [one for one in blockers if one.reason == Reason.UNREACHABLE]
+    if unreachable:
+        wanted[ConditionType.UNREACHABLE] = (True, Reason.UNREACHABLE, unreachable[0].message)
+    for type_, (reason, messages) in _grouped(view.said).items():
+        wanted[type_] = (True, reason, "; ".join(messages))
+    # Also GateNotArmed is not among them: whoever says it applies it by another field manager, and it stays.
+    for type_ in ConditionType:
+        if type_ in wanted:
+            true, reason, message = wanted[type_]
+            conditions = with_condition(
+                conditions,
+                type=type_,
+                status=true,
+                reason=reason,
+                message=message,
+                generation=teardown.metadata.generation,
+                now=now,
+            )
+        else:
+            conditions = without_condition(conditions, type_)
+    return conditions
+
+
+def _grouped(said: Iterable[Said]) -> dict[ConditionType, tuple[str, list[str]]]:
+    grouped: dict[ConditionType, tuple[str, list[str]]] = {}
+    for one in said:
+        grouped.setdefault(one.type, (one.reason, []))[1].append(one.message)
+    return grouped
+
+
+def _ended(phase: Phase, view: View) -> str:
+    left = sum(step.left for step in view.steps)
+    words = {
+        Phase.COMPLETE: "everything that had to be removed was seen to be absent",
+        Phase.RELEASED: "the target was let go before everything was removed",
+        Phase.TARGET_GONE: "the target vanished before everything was verified",
+        Phase.REFUSED: "nothing was deleted",
+    }
+    ending = words.get(phase, "")
+    return f"{ending}; {left} objects were left, the ledger names them" if ending and left else ending
+
+
+def _first(blockers: tuple[Blocker, ...]) -> str:
+    if not blockers:
+        return ""
+    more = f" and {len(blockers) - 1} more" if len(blockers) > 1 else ""
+    return f"{blockers[0].message or blockers[0].object}{more}"
+
+
+def _first_wait(waits: Mapping[ObjectRef, Waiting | Failed]) -> str:
+    return min((what.told for what in waits.values()), default="")

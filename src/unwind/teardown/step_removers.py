@@ -1,0 +1,255 @@
+"""Step removers: how the objects of one step go. The default remover deletes what the step's Inventories name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from unwind.api.annotation_values import VolumePolicy
+from unwind.api.fields import Unknown
+from unwind.api.unwind import Inventory, Step
+from unwind.clock import SYSTEM, Clock
+from unwind.concurrency import to_tell, unless
+from unwind.deleters.deletion import persist
+from unwind.deleters.registration import External, Registration
+from unwind.deleters.registry import Plugin
+from unwind.inventory.inventories import Inventories, items
+from unwind.jitter import CHANCE
+from unwind.members.members import Fleet
+from unwind.members.targets import Anchor
+from unwind.removal.places import by_place, member_of
+from unwind.removal.removal import Removal, leave
+from unwind.why.removal_blockers import what_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable, Mapping
+    from datetime import datetime
+
+    from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Blocker
+    from unwind.deleters.attempt import Failed, Waiting
+    from unwind.inventory.inventories import Item
+    from unwind.members.member import Member
+    from unwind.removal.releases import Releases
+
+T = TypeVar("T")
+
+BEST_EFFORT = 60.0
+"""Seconds that the removal of a step may take whose cluster does not wait for it."""
+
+
+class Means(msgspec.Struct, frozen=True, kw_only=True):
+    """What steps are carried out with."""
+
+    fleet: Fleet
+    inventories: Inventories
+    deleters: tuple[Registration | External, ...]
+    plugins: tuple[Plugin, ...] = ()
+    best_effort: float = BEST_EFFORT
+    clock: Clock = SYSTEM
+
+
+class StepContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a remover gets to know about the step that it removes."""
+
+    step: Step
+    target: Anchor
+    means: Means
+    teardown: str
+    """The name of the Teardown."""
+    chunks: Sequence[Inventory]
+    """The Inventories of the step's owner."""
+    take_along: bool
+    """Whether foreign content of Namespaces and CRDs goes with them."""
+    volumes: Callable[[], VolumePolicy | Unknown]
+    """What becomes of the claims of StatefulSets, as the owner says now."""
+    going: Callable[[], Collection[str]]
+    """The uids of owners whose objects are removed at the same time, and which do not wait for this step."""
+    changed: Callable[[], None]
+    """Must be called when `progress` or `waits` of the removal changed."""
+
+
+class StepProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How many objects of a step are gone."""
+
+    total: int
+    removed: int
+    left: int
+    over: bool
+    """Whether every object is gone or left, and this only has to be written down."""
+
+
+class StepRemoval(Protocol):
+    """The removal of one step, while it runs."""
+
+    @property
+    def progress(self) -> StepProgress | None:
+        """None until the removal of an object has begun."""
+
+    @property
+    def waits(self) -> Mapping[ObjectRef, Waiting | Failed]:
+        """What it waits for, by the object it waits for."""
+
+    @property
+    def removed(self) -> Collection[str]:
+        """The uids of objects that were verified to be absent."""
+
+    async def run(self) -> None:
+        """Return when every object was verified to be absent, or is noted in the ledger. Retries until then."""
+
+    def look_again(self) -> None:
+        """Another step has ended: check again what this one waits for."""
+
+    def go_another_way(self, target: Anchor) -> None:
+        """The credentials or the address of the target changed: connect again."""
+
+    async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
+        """What it waits for, each with the reason and who must act. `before`: what status reports."""
+
+
+class StepRemover(Protocol):
+    """Removes steps of one or more kinds."""
+
+    def begin(self, context: StepContext) -> StepRemoval:
+        """The removal of one step. Nothing happens before it runs."""
+
+    async def leave(self, member: Member, those: Sequence[Item], *, owner: str) -> None:
+        """Take our marks off objects that stay on this cluster."""
+
+
+class InventoryRemover:
+    """Removes steps by their Inventories, on every cluster that those name."""
+
+    def __init__(self, releases: Releases | None = None) -> None:
+        """`releases`: uninstalls what was deployed as one, such as Helm releases."""
+        self._releases = releases
+
+    def begin(self, context: StepContext) -> StepRemoval:
+        return _InventoryRemoval(context, self._releases)
+
+    async def leave(self, member: Member, those: Sequence[Item], *, owner: str) -> None:
+        await leave(member, those, owner=owner, releases=self._releases)
+
+
+class _InventoryRemoval:
+    """The removal of the objects in the Inventories of one step."""
+
+    def __init__(self, context: StepContext, releases: Releases | None) -> None:
+        self.progress: StepProgress | None = None
+        self.waits: dict[ObjectRef, Waiting | Failed] = {}
+        self._context = context
+        self._releases = releases
+        self._target = context.target
+        self._another_way = asyncio.Event()
+        self._places = 0
+        self._removals: list[tuple[Member, Removal, list[Inventory]]] = []
+
+    @property
+    def removed(self) -> Collection[str]:
+        return frozenset().union(*(removal.removed for _, removal, _ in self._removals))
+
+    async def run(self) -> None:
+        chunks = self._context.chunks
+        if all(item.done for item in items(chunks)):
+            return
+        places = by_place(chunks)
+        self._places = len(places)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for those in places:
+                    group.create_task(self._remove_there(those))
+        except ExceptionGroup as failures:
+            raise to_tell(failures) from None
+
+    def look_again(self) -> None:
+        for _, removal, _ in self._removals:
+            removal.look_again()
+
+    def go_another_way(self, target: Anchor) -> None:
+        self._target = target
+        self._another_way.set()
+
+    async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
+        step = self._context.step.name
+        found: list[Blocker] = []
+        for member, removal, chunks in list(self._removals):
+            if waits := dict(removal.progress.waits):
+                found += await what_blocks(member, waits, items(chunks), step=step, before=before, now=now)
+        return tuple(found)
+
+    async def _remove_there(self, chunks: list[Inventory]) -> None:
+        where, done = chunks[0].spec.member.object, False
+        while not done:
+            self._another_way.clear()
+            # What was removed over the old connection is verified again over the new one.
+            done = await unless(
+                self._another_way,
+                retry_forever(
+                    lambda: self._remove_from(chunks),
+                    waits=self.waits,
+                    about=where,
+                    clock=self._context.means.clock,
+                    changed=self._context.changed,
+                ),
+            )
+            self.waits.pop(where, None)
+
+    async def _remove_from(self, chunks: list[Inventory]) -> None:
+        context, means = self._context, self._context.means
+        # What an earlier attempt reported for this place counts no more.
+        self._removals = [one for one in self._removals if one[2] is not chunks]
+        async with member_of(means.fleet, chunks[0], self._target) as member:
+            removal = Removal(
+                member,
+                means.inventories,
+                chunks,
+                deleters=means.deleters,
+                plugins=means.plugins,
+                teardown=context.teardown,
+                take_along=context.take_along,
+                volumes=context.volumes,
+                # All Inventories are discarded when the teardown has ended.
+                discarded=True,
+                going=context.going,
+                releases=self._releases,
+                changed=self._follow,
+                clock=means.clock,
+            )
+            self._removals.append((member, removal, chunks))
+            await removal.run()
+
+    def _follow(self) -> None:
+        progress = [removal.progress for _, removal, _ in self._removals]
+        self.progress = StepProgress(
+            total=sum(one.total for one in progress),
+            removed=sum(one.removed for one in progress),
+            left=sum(one.left for one in progress),
+            over=len(progress) == self._places and all(one.over for one in progress),
+        )
+        self.waits.clear()
+        for one in progress:
+            self.waits.update(one.waits)
+        self._context.changed()
+
+
+async def retry_forever(
+    work: Callable[[], Awaitable[T]],
+    *,
+    waits: dict[ObjectRef, Waiting | Failed],
+    about: ObjectRef,
+    clock: Clock,
+    changed: Callable[[], None],
+) -> T:
+    """The result of `work`, which is retried until it succeeds. Meanwhile `waits` says under `about` why it did not."""
+
+    def say(what: Waiting | Failed) -> None:
+        waits[about] = what
+        changed()
+
+    done = await persist(work, clock=clock, chance=CHANCE, say=say)
+    if waits.pop(about, None):
+        changed()
+    return done

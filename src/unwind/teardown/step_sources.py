@@ -1,0 +1,219 @@
+"""Step sources: which steps a target has. This package knows the protocol, and none of the sources.
+
+To add a source, implement `StepSource` and pass it to the controller of its targets. If an Inventory is not enough to
+remove its steps, implement `StepRemover`, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from unwind.api.annotation_values import VolumePolicy
+from unwind.api.fields import Unknown
+from unwind.api.names import Reason
+from unwind.deleters.attempt import Failed
+from unwind.deleters.outcomes import Pace, Severity
+from unwind.planning.plans import Draft
+from unwind.teardown.drafts import Said
+from unwind.teardown.step_removers import InventoryRemover
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+    from datetime import datetime
+
+    from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Blocker, Step, StepState, Teardown
+    from unwind.inventory.inventories import Item
+    from unwind.kube.decoding import Key
+    from unwind.members.member import Member
+    from unwind.members.targets import Anchor
+    from unwind.teardown.step_removers import StepContext, StepProgress, StepRemoval, StepRemover
+
+
+class Elsewhere(Enum):
+    """Whether the owner of a step may have Inventories for other clusters than the target."""
+
+    NO = "no"
+    PERHAPS = "perhaps"
+    """They are read if it has none for the target."""
+    YES = "yes"
+
+
+class SourceStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a target, as its source found it."""
+
+    draft: Draft
+    """`draft.object` is the owner of the step's Inventories. `draft.depends_on` are names of steps of the same kind and
+    namespace. The number of objects is counted from the Inventories, if there are any."""
+    said: tuple[Said, ...] = ()
+    """Conditions of the Teardown. UnknownValue means that there is no plan."""
+    elsewhere: Elsewhere = Elsewhere.NO
+    required: bool = True
+    """Whether it is a step even if its owner has no Inventory."""
+
+
+class SourceSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """All steps that one source has for a target."""
+
+    steps: tuple[SourceStep, ...] = ()
+    said: tuple[Said, ...] = ()
+    """Conditions of the Teardown. UnknownValue means that there is no plan."""
+    warnings: tuple[str, ...] = ()
+    """Warnings of the plan."""
+    left_kinds: frozenset[str] = frozenset()
+    """Kinds of owners whose objects stay in any case: one that is gone does not hold the target."""
+
+
+class StepTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What the owner of a step says about its removal, besides the effort, which the plan records."""
+
+    take_along: bool = False
+    """Whether foreign content of Namespaces and CRDs goes with them."""
+    volumes: VolumePolicy | Unknown = VolumePolicy.RETAIN
+    """What becomes of the claims of StatefulSets."""
+    left: str = "it stays as it is"
+    """Why objects stay if the effort is Leave, for the ledger."""
+    gave_up: str = "its time was over"
+    """Why objects stay if the effort is Try and the time is up, for the ledger."""
+    decided_by: str = "unwind"
+    """Who decided that objects stay, for the ledger."""
+    said: tuple[Said, ...] = ()
+    """Conditions of the Teardown while it runs."""
+
+
+class StepSource(Protocol):
+    """Says which steps a target has. A subclass inherits the defaults."""
+
+    @property
+    def remover(self) -> StepRemover:
+        """Removes the steps of this source."""
+
+    def owns(self, owner: ObjectRef) -> bool:
+        """Whether a step with this owner is from this source. No two sources of a target may own the same kind."""
+
+    async def steps(self, target: Anchor, *, gone: bool = False) -> SourceSteps:
+        """The steps of a target, read from the API server and not from a cache: a plan is made once.
+
+        Raises if it cannot be known. `gone`: the target does not exist any more, the plan is made for the ledger.
+        """
+
+    def terms(self, step: Step, target: Anchor) -> StepTerms:
+        """What the owner of a step says now. It is called often, and must not wait."""
+        del step, target
+        return StepTerms()
+
+    def step_changed(self, step: Step, state: StepState, target: Anchor) -> None:
+        """A step has begun or ended."""
+        del step, state, target
+
+    async def run(self) -> None:
+        """Work in the background, until cancelled."""
+        return
+
+
+class FollowedSource(StepSource, Protocol):
+    """A source that knows from its caches which targets it has steps for."""
+
+    def follow(self, changed: Callable[[Key], None]) -> None:
+        """Have `changed` called with a target whose steps may be different now."""
+        del changed
+
+    def targets(self) -> Collection[Key]:
+        """The targets that it has steps for, also those that are gone."""
+        return ()
+
+    def target_uids(self, key: Key) -> Collection[str]:
+        """The uids of targets of this name for which it still holds something."""
+        del key
+        return ()
+
+
+class Sources:
+    """The step sources of one kind of targets."""
+
+    def __init__(self, sources: Iterable[StepSource]) -> None:
+        self._sources = tuple(sources)
+
+    def of(self, step: Step) -> StepSource:
+        """The source of a step. A step that no source owns is held, unless its objects stay anyway."""
+        return next((one for one in self._sources if one.owns(step.object)), _UNOWNED)
+
+    def terms(self, step: Step, target: Anchor) -> StepTerms:
+        """What the owner of a step says now."""
+        return self.of(step).terms(step, target)
+
+    def said(self, teardown: Teardown, target: Anchor) -> tuple[Said, ...]:
+        """What the owners of all planned steps say now."""
+        steps = teardown.spec.plan.steps if teardown.spec.plan else ()
+        by_owner = sorted(steps, key=lambda step: step.object.name)
+        return tuple(said for step in by_owner for said in self.terms(step, target).said)
+
+    async def steps(self, target: Anchor, *, gone: bool = False) -> list[SourceSteps]:
+        """The steps of a target by source, read from the API server."""
+        return [await one.steps(target, gone=gone) for one in self._sources]
+
+    async def run(self) -> None:
+        """Have all sources work, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for one in self._sources:
+                group.create_task(one.run())
+
+
+class _Unowned(StepSource):
+    """Stands for the source of a step that no source owns: the feature that planned it may be switched off."""
+
+    @property
+    def remover(self) -> StepRemover:
+        return _HoldingRemover()
+
+    def owns(self, owner: ObjectRef) -> bool:
+        del owner
+        return False
+
+    async def steps(self, target: Anchor, *, gone: bool = False) -> SourceSteps:
+        del target, gone
+        return SourceSteps()
+
+
+class _HoldingRemover:
+    """Removes nothing: the remover that belongs to the step might do more than delete what is in the Inventory."""
+
+    def begin(self, context: StepContext) -> StepRemoval:
+        return _Held(context)
+
+    async def leave(self, member: Member, those: Sequence[Item], *, owner: str) -> None:
+        await InventoryRemover().leave(member, those, owner=owner)
+
+
+class _Held:
+    """The removal of a step that nothing removes."""
+
+    removed: frozenset[str] = frozenset()
+    progress: StepProgress | None = None
+
+    def __init__(self, context: StepContext) -> None:
+        owner = context.step.object
+        message = f"cannot remove {owner}: no step source for kind {owner.kind} runs; enable its feature"
+        self.waits = {owner: Failed(message, Reason.HELD, Severity.ERROR, Pace.SLOW)}
+        self._changed = context.changed
+
+    async def run(self) -> None:
+        self._changed()
+        await asyncio.Event().wait()
+
+    def look_again(self) -> None:
+        pass
+
+    def go_another_way(self, target: Anchor) -> None:
+        pass
+
+    async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
+        del before, now
+        return ()
+
+
+_UNOWNED = _Unowned()

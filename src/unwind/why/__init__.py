@@ -1,0 +1,1 @@
+"""Why something is still there: rules and reader."""

@@ -1,0 +1,177 @@
+"""Explains what blocks the removal of an object and who must act (pure).
+
+The text is stable for the same facts, without times or changing counts: it is written to conditions.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.names import Reason
+from unwind.api.unwind import BLOCKERS_SHOWN, Blocker
+from unwind.why.finalizers import NAMESPACE_FINALIZER, domain, served, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from unwind.api.meta import ObjectRef
+    from unwind.why.facts import ObjectFacts, Wait, Workload
+
+# In order of importance: the first one found is reported first, because the others usually resolve by themselves.
+_URGENCY = (
+    Reason.FINALIZER_NOT_SERVED,
+    Reason.API_NOT_SERVED,
+    Reason.FINALIZER,
+    Reason.IN_USE,
+    Reason.HOLDS_OTHERS,
+    Reason.OWNS_OTHERS,
+)
+_ACTORS: dict[str, str] = {
+    Reason.UNREACHABLE: "the administrator of the member cluster",
+    Reason.UNAUTHENTICATED: "the administrator of Unwind",
+    Reason.UNKNOWN_VALUE: "the author of that value",
+    Reason.HELD: "the administrator of Unwind",
+}
+# The API server's conditions of a Namespace that is being deleted. Only they name the finalizers of its contents. The
+# counts in them change all the time.
+_IN_CONTENT = re.compile(r"([^\s,:]+) in \d+ resource instances?")
+_COUNTED = re.compile(r"([^\s,:]+?)\.? has \d+ resource instances?")
+
+
+# Prefix of the actor of a finalizer without a known controller.
+_UNSERVED = "the controller of "
+_FOR_A_PERSON = frozenset(
+    [
+        Reason.FINALIZER_NOT_SERVED,
+        Reason.API_NOT_SERVED,
+        Reason.UNREACHABLE,
+        Reason.UNAUTHENTICATED,
+        Reason.UNKNOWN_VALUE,
+        Reason.HELD,
+    ]
+)
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """One reason why an object is blocked."""
+
+    reason: str
+    message: str
+    actor: str
+    short: str = ""
+    """Short form, used if another cause is reported first; the message if empty."""
+
+
+def urgency(reason: str, actor: str) -> int:
+    """Sort key of a blocker: 0 if a user must act, 2 if it is only being deleted, 1 otherwise."""
+    if reason in _FOR_A_PERSON or actor.startswith(_UNSERVED):
+        return 0
+    return 2 if reason == Reason.DELETING else 1
+
+
+def blockers(
+    waits: Iterable[Wait],
+    *,
+    seen: Mapping[ObjectRef, ObjectFacts],
+    workloads: Sequence[Workload] = (),
+    before: Iterable[Blocker] = (),
+    now: datetime,
+    shown: int = BLOCKERS_SHOWN,
+) -> tuple[Blocker, ...]:
+    """The first blockers: those that need a user first, then by namespace, kind and name. `before`: the previous
+    blockers, which say since when each one blocks."""
+    since = {(one.object, one.step): one.since for one in before}
+    found = []
+    for wait in waits:
+        facts = seen.get(wait.object)
+        began = (facts.deleted_at if facts else None) or since.get((wait.object, wait.step)) or now
+        it = cause(wait, facts, workloads)
+        found.append(
+            Blocker(
+                object=wait.object,
+                step=wait.step,
+                reason=it.reason,
+                message=it.message,
+                actor=it.actor,
+                since=began.replace(microsecond=0),
+            )
+        )
+    found.sort(
+        key=lambda one: (
+            urgency(one.reason, one.actor),
+            one.object.namespace,
+            one.object.kind,
+            one.object.name,
+            one.step,
+        )
+    )
+    return tuple(found[:shown])
+
+
+def cause(wait: Wait, seen: ObjectFacts | None, workloads: Sequence[Workload] = ()) -> Cause:
+    """What blocks one object. Without observed facts, the message of the removal."""
+    if wait.failed:
+        return Cause(wait.reason, wait.message, _ACTORS.get(wait.reason, "the owner of the object; Unwind retries"))
+    if seen is None:
+        return Cause(wait.reason, wait.message, "")
+    if seen.deleted_at is None:
+        # Its deletion was not requested yet: Unwind waits for something else first.
+        return Cause(wait.reason, wait.message, "unwind")
+    causes = [*_told_by_the_server(wait.object, seen, workloads), *_held(wait.object, seen.finalizers, workloads)]
+    if causes:
+        first = min(causes, key=lambda one: (urgency(one.reason, one.actor), _URGENCY.index(Reason(one.reason))))
+        others = [one.short or one.message for one in causes if one is not first]
+        also = f" (also: {'; '.join(others)})" if others else ""
+        return Cause(first.reason, f"{first.message}{also}", first.actor)
+    if wait.object.kind == "Pod" and not wait.object.group:
+        return Cause(Reason.DELETING, f"{wait.object} is being stopped", "the kubelet of its node")
+    return Cause(Reason.DELETING, wait.message, "Kubernetes (API server)")
+
+
+def _held(ref: ObjectRef, finalizers: Iterable[str], workloads: Sequence[Workload]) -> list[Cause]:
+    return [_by_finalizer(str(ref), one, workloads) for one in dict.fromkeys(finalizers)]
+
+
+def _by_finalizer(holder: str, finalizer: str, workloads: Sequence[Workload]) -> Cause:
+    known, short = served(finalizer), f"finalizer {finalizer}"
+    if known:
+        return Cause(known.reason, f"{holder}: blocked by {short} (waiting for {known.waits_for})", known.actor, short)
+    workload = serving(finalizer, workloads)
+    if workload is None:
+        message = f"{holder}: blocked by {short} (no controller found)"
+        return Cause(Reason.FINALIZER, message, f"{_UNSERVED}{domain(finalizer)}", short)
+    if workload.running:
+        message = f"{holder}: blocked by {short} (its controller seems to be {workload.object}, which is running)"
+        return Cause(Reason.FINALIZER, message, str(workload.object), short)
+    message = f"{holder}: blocked by {short} (its controller seems to be {workload.object}, which is not running)"
+    return Cause(Reason.FINALIZER_NOT_SERVED, message, f"the owner of {workload.object}", short)
+
+
+def _told_by_the_server(ref: ObjectRef, seen: ObjectFacts, workloads: Sequence[Workload]) -> list[Cause]:
+    """What the conditions of a Namespace that is being deleted report."""
+    if NAMESPACE_FINALIZER not in seen.finalizers:
+        return []
+    said = {one.type: one.message for one in seen.conditions if one.status == "True"}
+    causes: list[Cause] = []
+    for failure in ("NamespaceDeletionDiscoveryFailure", "NamespaceDeletionGroupVersionParsingFailure"):
+        if failure in said:
+            message = f"{ref}: part of the API is unavailable, so its contents cannot be listed: {said[failure]}"
+            causes.append(Cause(Reason.API_NOT_SERVED, message, "the owner of that API server or its APIService"))
+    if "NamespaceFinalizersRemaining" in said:
+        told = said["NamespaceFinalizersRemaining"]
+        named = sorted(_IN_CONTENT.findall(told))
+        causes += [_by_finalizer(f"an object in {ref}", one, workloads) for one in named]
+        if not named:
+            causes.append(Cause(Reason.HOLDS_OTHERS, f"{ref}: {told}", "the controllers of these finalizers"))
+    elif "NamespaceContentRemaining" in said:
+        told = said["NamespaceContentRemaining"]
+        kinds = ", ".join(sorted(_COUNTED.findall(told))) or told
+        causes.append(Cause(Reason.HOLDS_OTHERS, f"{ref} still contains {kinds}", "Kubernetes (namespace controller)"))
+    if "NamespaceDeletionContentFailure" in said:
+        message = f"{ref}: an object in it cannot be deleted: {said['NamespaceDeletionContentFailure']}"
+        causes.append(Cause(Reason.HOLDS_OTHERS, message, "the owner of the webhook or policy that denies it"))
+    return causes

@@ -1,0 +1,109 @@
+"""Finds the workloads behind finalizers, Services and webhooks, and whether they are running."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from unwind.api.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    LEASES,
+    SERVICES,
+    STATEFUL_SETS,
+    Resource,
+)
+from unwind.concurrency import side_by_side
+from unwind.errors import UnwindError
+from unwind.kube.errors import ApiError, NotFoundError
+from unwind.kube.shards import REPLICA_LEASES, Timing
+from unwind.why import facts
+from unwind.why.answers import Thing
+from unwind.why.facts import Unlisted
+from unwind.why.reachable_clusters import as_thing, moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unwind.kube.client import Client
+    from unwind.why.facts import Workload
+    from unwind.why.reachable_clusters import Place
+
+_CONVERTED = "conversion webhook"
+_WORKLOADS = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS)
+
+
+async def manager_runs(place: Place, *, now: datetime) -> bool | None:
+    """Whether a manager of Unwind has recently renewed its Lease; None if that cannot be read."""
+    try:
+        leases = await place.client.list(LEASES)
+    except UnwindError as error:
+        place.unseen("Leases of Unwind's manager", error)
+        return None
+    signs = [
+        moment((one.get("spec") or {}).get("renewTime"))
+        for one in leases
+        if one["metadata"]["name"].startswith(REPLICA_LEASES)
+    ]
+    return any(sign and now - sign < timedelta(seconds=2 * Timing().lasts) for sign in signs)
+
+
+async def conversion_of(place: Place, resource: Resource, error: ApiError) -> Unlisted:
+    """A kind that could not be read: whether its objects need conversion, and by which webhook."""
+    name = f"{resource.plural}.{resource.group}"
+    bare = Unlisted(definition=None, kind=resource.kind, error=error.status.message)
+    try:
+        found = await place.client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
+    except UnwindError:
+        return bare  # without a CRD, or permission to read it, there is only the error itself to report
+    way = ((found["spec"].get("conversion") or {}).get("webhook") or {}).get("clientConfig") or {}
+    service = way.get("service")
+    converts = f"Service {service['namespace']}/{service['name']}" if service else str(way.get("url", ""))
+    definition = Thing(resource=CUSTOM_RESOURCE_DEFINITIONS, name=name, uid=found["metadata"]["uid"])
+    if _CONVERTED not in error.status.message:
+        return msgspec.structs.replace(bare, definition=definition)
+    workload = await behind_service(place, service["namespace"], service["name"]) if service else None
+    return msgspec.structs.replace(bare, definition=definition, converts=converts, workload=workload)
+
+
+async def behind_service(place: Place, namespace: str, name: str) -> Workload | None:
+    """The workload whose Pods a Service selects; None if there is none or it cannot be read."""
+    try:
+        service = await place.client.get(SERVICES, name, namespace=namespace)
+        selector: dict[str, str] = service["spec"].get("selector") or {}
+        for resource in _WORKLOADS if selector else ():
+            for one in await place.client.list(resource, namespace=namespace):
+                labels = one["spec"]["template"]["metadata"].get("labels") or {}
+                if selector.items() <= labels.items():
+                    return facts.workload(as_thing(resource, one).ref, one)
+    except NotFoundError:
+        return None
+    except UnwindError as error:
+        place.unseen(f"Service {namespace}/{name}", error)
+    return None
+
+
+async def workloads(place: Place) -> tuple[Workload, ...]:
+    """All workloads of a cluster, any of which may be the controller of a finalizer. Read once per diagnosis."""
+    if place.workloads is None:
+        place.workloads = await workloads_of(place.client, place.unseen)
+    return place.workloads
+
+
+async def workloads_of(client: Client, unseen: Callable[[str, UnwindError], object]) -> tuple[Workload, ...]:
+    """All workloads of a cluster. `unseen` is called with what could not be read."""
+    found: list[Workload] = []
+
+    async def look(resource: Resource) -> None:
+        try:
+            items = await client.list(resource)
+        except UnwindError as error:
+            unseen(resource.plural, error)
+            return
+        found.extend(facts.workload(as_thing(resource, one).ref, one) for one in items)
+
+    await side_by_side((look(resource) for resource in _WORKLOADS), limit=len(_WORKLOADS))
+    return tuple(sorted(found, key=lambda one: str(one.object)))

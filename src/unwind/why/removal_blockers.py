@@ -1,0 +1,88 @@
+"""What is in the way of a removal: looked at where it is, for `diagnosing` to say why and who must act."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.api.unwind import BLOCKERS_SHOWN
+from unwind.concurrency import side_by_side
+from unwind.deleters.attempt import Failed
+from unwind.errors import UnwindError
+from unwind.why import blockers, facts, finalizers
+from unwind.why.operators import workloads_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from datetime import datetime
+
+    from unwind.api.meta import ObjectRef
+    from unwind.api.unwind import Blocker
+    from unwind.deleters.attempt import Waiting
+    from unwind.inventory.inventories import Item
+    from unwind.kube.client import Object
+    from unwind.members.member import Member
+    from unwind.why.facts import ObjectFacts, Workload
+
+_AT_ONCE = 8
+_WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
+
+
+async def what_blocks(
+    member: Member,
+    waits: Mapping[ObjectRef, Waiting | Failed],
+    items: Collection[Item],
+    *,
+    step: str = "",
+    before: Iterable[Blocker] = (),
+    now: datetime,
+) -> tuple[Blocker, ...]:
+    """The first of what a step's removal waits for, each with why and who must act. `items`: the step's inventory.
+
+    It only reads, and raises nothing: of what cannot be looked at, it says what the removal said.
+    """
+    told = [
+        facts.Wait(object=ref, message=what.told, step=step, failed=True, reason=what.reason)
+        if isinstance(what, Failed)
+        else facts.Wait(object=ref, message=what.told, step=step)
+        for ref, what in waits.items()
+    ]
+    # Failures first: of many waits, only some are looked at.
+    told.sort(key=lambda one: (not one.failed, one.object.namespace, one.object.kind, one.object.name))
+    told = told[:BLOCKERS_SHOWN]
+    seen: dict[ObjectRef, ObjectFacts] = {}
+
+    async def look(ref: ObjectRef) -> None:
+        if found := await _find(member, ref):
+            seen[ref] = facts.object_facts(found)
+
+    await side_by_side((look(one.object) for one in told if not one.failed), limit=_AT_ONCE)
+    held = {name for one in seen.values() for name in one.finalizers if not finalizers.served(name)}
+    workloads = await _workloads(member, items) if held else []
+    if any(finalizers.serving(name, workloads) is None for name in held):
+        # Not of this step: its operator may be another's, or nobody's that we know of.
+        known = {one.object.uid for one in workloads}
+        workloads += [one for one in await workloads_of(member.client, lambda *_: None) if one.object.uid not in known]
+    return blockers.blockers(told, seen=seen, workloads=workloads, before=before, now=now)
+
+
+async def _workloads(member: Member, items: Collection[Item]) -> list[Workload]:
+    """The workloads of the step: who serves the finalizers of its custom resources is likely among them."""
+    refs = [item.entry.object for item in items]
+    groups = tuple({ref.name.partition(".")[2] for ref in refs if ref.kind == "CustomResourceDefinition"})
+    found: list[Workload] = []
+
+    async def look(ref: ObjectRef) -> None:
+        found.append(facts.workload(ref, await _find(member, ref), domains=groups))
+
+    mine = [ref for ref in refs if ref.group == "apps" and ref.kind in _WORKLOADS]
+    await side_by_side((look(ref) for ref in mine), limit=_AT_ONCE)
+    return sorted(found, key=lambda one: str(one.object))
+
+
+async def _find(member: Member, ref: ObjectRef) -> Object | None:
+    try:
+        resource = await member.discovery.resource(ref.kind, group=ref.group)
+        found = await member.client.get(resource, ref.name, namespace=ref.namespace or None)
+    except UnwindError:
+        return None  # whoever waits for it has said what is the matter
+    return found if found["metadata"]["uid"] == ref.uid else None

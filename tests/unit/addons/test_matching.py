@@ -1,0 +1,172 @@
+"""Which clusters a profile is for, and what stands against a profile."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from unwind.addons import cluster_summaries, validation
+from unwind.addons.matching import ProfileKey, Verdict, matches, selects, verdict
+from unwind.api.meta import LabelSelector, ObjectRef, Reference, SelectorRequirement
+from unwind.api.sveltos import ClusterType, HelmChart, PolicyRef, ProfileSpec, ValuesFrom
+from unwind.members.targets import Target, key_of
+
+WIDE = ProfileKey("ClusterProfile", "", "web")
+NARROW = ProfileKey("Profile", "team", "web")
+
+
+def target(type_: ClusterType = ClusterType.CAPI, *, namespace: str = "team", **more: object) -> Target:
+    ref = ObjectRef(kind="Cluster", namespace=namespace, name="prod-7", uid="u")
+    it = Target(type=type_, ref=ref, labels={"env": "prod", "zone": "a"}, secret="s", ready=True)  # noqa: S106 - the name of a Secret
+    return msgspec.structs.replace(it, **more)
+
+
+def requires(key: str, operator: str, *values: str) -> LabelSelector:
+    return LabelSelector(match_expressions=(SelectorRequirement(key=key, operator=operator, values=values),))
+
+
+def chosen(selector: LabelSelector) -> ProfileSpec:
+    return ProfileSpec(cluster_selector=selector)
+
+
+PROD = ProfileSpec(cluster_selector=LabelSelector(match_labels={"env": "prod"}))
+
+
+@pytest.mark.parametrize(
+    ("selector", "selected"),
+    [
+        (LabelSelector(), False),
+        (LabelSelector(match_labels={"env": "prod"}), True),
+        (LabelSelector(match_labels={"env": "prod", "zone": "b"}), False),
+        (requires("env", "In", "dev", "prod"), True),
+        (requires("env", "In", "dev"), False),
+        (requires("missing", "In", "dev"), False),
+        (requires("env", "NotIn", "dev"), True),
+        (requires("env", "NotIn", "prod"), False),
+        (requires("missing", "NotIn", "dev"), True),
+        (requires("env", "Exists"), True),
+        (requires("missing", "Exists"), False),
+        (requires("env", "DoesNotExist"), False),
+        (requires("missing", "DoesNotExist"), True),
+    ],
+)
+def test_a_selector_means_what_it_means_to_kubernetes(selector: LabelSelector, selected: bool) -> None:
+    assert selects(selector, {"env": "prod", "zone": "a"}) is selected
+
+
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        (requires("env", "in", "prod"), "the operator 'in' of env is not known"),
+        (requires("env", "Gt", "3"), "the operator 'Gt' of env is not known"),
+        (requires("env", "In"), "In of env needs values"),
+        (requires("missing", "DoesNotExist", "x"), "DoesNotExist of missing takes no values"),
+    ],
+)
+def test_what_is_not_understood_of_a_selector_selects_nothing_and_is_told(selector: LabelSelector, told: str) -> None:
+    both = msgspec.structs.replace(selector, match_labels={"env": "prod"})
+    assert not selects(both, {"env": "prod"})
+    assert validation.objections(WIDE, chosen(both)).mistaken == (told,)
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2", "v1alpha9"])
+def test_a_cluster_is_named_in_any_version(version: str) -> None:
+    reference = Reference(api_version=f"cluster.x-k8s.io/{version}", kind="Cluster", namespace="team", name="prod-7")
+    assert matches(WIDE, ProfileSpec(cluster_refs=(reference,)), target())
+    assert not matches(WIDE, ProfileSpec(cluster_refs=(reference,)), target(ClusterType.SVELTOS))
+    assert not matches(WIDE, ProfileSpec(cluster_refs=(reference,)), target(namespace="other"))
+
+
+def test_a_reference_that_means_nothing_is_told() -> None:
+    references = (
+        Reference(api_version="apps/v1", kind="Cluster", namespace="team", name="prod-7"),
+        Reference(api_version="lib.projectsveltos.io/v1beta1", kind="SveltosCluster", name="edge"),
+    )
+    assert validation.objections(WIDE, ProfileSpec(cluster_refs=references)).mistaken == (
+        "clusterRefs: Cluster prod-7 of apps/v1 is no cluster",
+        "clusterRefs: SveltosCluster edge has no namespace",
+    )
+
+
+def test_a_profile_is_for_its_own_namespace_only() -> None:
+    reference = Reference(api_version="cluster.x-k8s.io/v1beta2", kind="Cluster", namespace="other", name="prod-7")
+    spec = msgspec.structs.replace(PROD, cluster_refs=(reference,))
+    assert matches(NARROW, spec, target())
+    assert not matches(NARROW, spec, target(namespace="other"))
+    [told] = validation.objections(NARROW, spec).mistaken
+    assert told == "clusterRefs: Cluster prod-7 is in other, and a Profile is for its own namespace"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        (target(), Verdict.WANTED),
+        (target(paused=True), Verdict.WANTED),
+        (target(ready=False), Verdict.LATER),
+        (target(labels={}), Verdict.UNWANTED),
+        (None, Verdict.UNWANTED),
+        # Whether it matches still, or no longer: what becomes of its add-ons is the teardown's business.
+        (target(terminating=True), Verdict.LEFT),
+        (target(terminating=True, labels={}), Verdict.LEFT),
+        # There is no teardown of what is only managed no longer.
+        (target(ClusterType.SVELTOS, terminating=True), Verdict.UNWANTED),
+    ],
+)
+def test_a_cluster_that_is_deleted_gets_nothing_new_and_is_left_to_its_teardown(
+    cluster: Target | None, said: Verdict
+) -> None:
+    assert verdict(WIDE, PROD, cluster) is said
+
+
+def test_words_that_are_not_known_are_told_with_their_field() -> None:
+    spec = ProfileSpec(
+        sync_mode="continuous",
+        stop_matching_behavior="Withdraw",
+        cluster_deletion_behavior="enforce",
+        policy_refs=(PolicyRef(kind="Configmap", name="a"),),
+    )
+    said = validation.objections(WIDE, spec)
+    assert said.unknown == (
+        "syncMode: 'continuous' is not known",
+        "stopMatchingBehavior: 'Withdraw' is not known",
+        "clusterDeletionBehavior: 'enforce' is not known",
+        "policyRefs[0].kind: 'Configmap' is not known",
+    )
+    assert said.unsupported == ()
+
+
+def test_what_is_not_supported_yet_is_told_and_so_is_what_was_never_heard_of() -> None:
+    spec = ProfileSpec(reloader=True, policy_refs=(PolicyRef(kind="ConfigMap", name="{{ .Cluster.metadata.name }}"),))
+    document = {"reloader": True, "helmCharts": [{"chartName": "a", "newThing": 1}], "otherThing": {}}
+    unread = validation.unread(document, ProfileSpec)
+    assert unread == ["helmCharts[0].newThing", "otherThing"]
+    said = validation.objections(WIDE, spec, unread)
+    assert said.unsupported == (
+        "helmCharts[0].newThing",
+        "otherThing",
+        "reloader",
+        "policyRefs[0].name that is a template",
+    )
+
+
+def test_a_profile_may_not_put_things_into_the_management_cluster() -> None:
+    spec = ProfileSpec(policy_refs=(PolicyRef(kind="ConfigMap", name="a", deployment_type="Local"),))
+    assert validation.objections(WIDE, spec).unsupported == ()
+    assert validation.objections(NARROW, spec).unsupported == ("policyRefs[0].deploymentType Local in a Profile",)
+
+
+def test_a_profile_reads_nothing_outside_of_its_namespace() -> None:
+    spec = ProfileSpec(
+        policy_refs=(PolicyRef(kind="Secret", namespace="kube-system", name="a"),),
+        helm_charts=(HelmChart(values_from=(ValuesFrom(kind="Secret", namespace="kube-system", name="b"),)),),
+    )
+    body = cluster_summaries.new(NARROW, "p", spec, target())["spec"]["clusterProfileSpec"]
+    assert body["policyRefs"][0]["namespace"] == "team"
+    assert body["helmCharts"][0]["valuesFrom"][0]["namespace"] == "team"
+    assert cluster_summaries.at_home(WIDE, spec) is spec
+
+
+def test_two_summaries_may_be_called_the_same_and_are_told_apart_by_what_is_in_them() -> None:
+    assert cluster_summaries.name_of(WIDE, target()) == "web-capi-prod-7"
+    assert cluster_summaries.name_of(NARROW, target(ClusterType.SVELTOS)) == "p--web-sveltos-prod-7"
+    assert key_of(target()).shard == "team/prod-7"

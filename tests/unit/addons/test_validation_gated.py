@@ -1,0 +1,64 @@
+"""What a profile says of clusters that Cluster API would take apart without asking."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from unwind.addons import validation
+from unwind.addons.validation import unarmed
+from unwind.api.fields import Unknown
+from unwind.api.meta import Condition, ObjectRef, find
+from unwind.api.names import ConditionType, Reason
+from unwind.api.sveltos import ClusterType
+from unwind.members.targets import Target
+from unwind.teardown.gate import Fault
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LEFT_OUT = Fault(Reason.NAMESPACE_NOT_SELECTED, "it is left out")
+GONE = Fault(Reason.NOT_REGISTERED, "there is none")
+
+
+def cluster(
+    name: str, namespace: str = "a", type_: ClusterType = ClusterType.CAPI, *, has_class: bool = True
+) -> Target:
+    ref = ObjectRef(kind="Cluster", namespace=namespace, name=name, uid=name)
+    return Target(type=type_, ref=ref, secret="", has_class=has_class)
+
+
+def faults(namespace: str) -> Fault | None:
+    return {"a": LEFT_OUT, "b": GONE}.get(namespace)
+
+
+def test_the_first_cluster_is_named_for_each_reason_whatever_order_they_come_in() -> None:
+    clusters = [cluster("z"), cluster("y", "b"), cluster("x"), cluster("w", "armed")]
+    said = unarmed(clusters, faults)
+    assert said == unarmed(clusters[::-1], faults)
+    assert said == Fault(
+        Reason.NAMESPACE_NOT_SELECTED,
+        "Cluster API does not wait for the removal from a/x and 1 more: it is left out; "
+        "Cluster API does not wait for the removal from b/y: there is none",
+    )
+
+
+def test_nothing_is_said_of_clusters_about_which_nobody_is_ever_asked() -> None:
+    assert unarmed([cluster("x", has_class=False), cluster("y", type_=ClusterType.SVELTOS)], faults) is None
+    assert unarmed([cluster("x", "armed")], faults) is None
+    assert unarmed([], faults) is None
+
+
+def conditions(before: tuple[Condition, ...], said: Fault | Unknown | None) -> tuple[Condition, ...]:
+    return validation.conditions(
+        before, None, (), unarmed=said, served=True, reason=Reason.UNKNOWN_VALUE, generation=1, now=NOW
+    )
+
+
+def test_the_condition_comes_and_goes_and_stays_while_nothing_is_known() -> None:
+    armed = conditions((), None)
+    assert find(armed, ConditionType.GATE_NOT_ARMED) is None
+    said = conditions(armed, GONE)
+    found = find(said, ConditionType.GATE_NOT_ARMED)
+    assert found
+    assert (found.status, found.reason, found.message) == ("True", "NotRegistered", "there is none")
+    assert conditions(said, Unknown("?")) is said
+    assert conditions(armed, Unknown("?")) is armed
+    assert find(conditions(said, None), ConditionType.GATE_NOT_ARMED) is None

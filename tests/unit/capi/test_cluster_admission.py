@@ -1,0 +1,156 @@
+"""Who lets a cluster go, and who deletes it: what is answered, and what is written."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import pytest
+
+from unwind.api.capi import CLUSTERS
+from unwind.api.names import FORCE_RELEASE_ANNOTATION as SAID
+from unwind.api.names import FORCE_RELEASE_BY_ANNOTATION as BY
+from unwind.api.names import REMOVE_STRATEGY_ANNOTATION, REMOVE_STRATEGY_BY_ANNOTATION
+from unwind.capi.cluster_admission import answer, released, restrategised
+from unwind.kube.errors import UnreachableError
+from unwind.server.routes import Request, Response
+
+if TYPE_CHECKING:
+    from unwind.kube.client import Client
+
+POINTER = "/metadata/annotations/unwind.dev~1force-release-by"
+ADD = [{"op": "add", "path": POINTER, "value": "alice"}]
+REMOVE = [{"op": "remove", "path": POINTER}]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "patch"),
+    [
+        ({}, {SAID: "now"}, ADD),
+        ({}, {SAID: ""}, ADD),
+        ({}, {SAID: "now", BY: "bob"}, ADD),
+        ({SAID: "now", BY: "bob"}, {SAID: "really", BY: "bob"}, ADD),
+        ({SAID: "now", BY: "bob"}, {SAID: "now", BY: "carol"}, [ADD[0] | {"value": "bob"}]),
+        ({SAID: "now", BY: "bob"}, {SAID: "now"}, [ADD[0] | {"value": "bob"}]),
+        ({SAID: "now"}, {SAID: "now", BY: "carol"}, REMOVE),
+        ({}, {BY: "carol"}, REMOVE),
+        ({SAID: "now", BY: "bob"}, {BY: "bob"}, REMOVE),
+        ({SAID: "now", BY: "bob"}, {}, []),
+        ({SAID: "now", BY: "bob"}, {SAID: "now", BY: "bob"}, []),
+        ({}, {SAID: "now", BY: "alice"}, []),
+    ],
+)
+def test_only_who_says_it_is_named(old: dict[str, str], new: dict[str, str], patch: list[dict[str, Any]]) -> None:
+    assert released(old, new, by="alice") == patch
+
+
+CHANGED_BY = REMOVE_STRATEGY_BY_ANNOTATION
+CHANGED = {"op": "add", "path": "/metadata/annotations/unwind.dev~1remove-strategy-by", "value": "Needless by alice"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fields", "patch"),
+    [
+        ({"a": "b"}, {"a": "b"}, ("Required", "Needless"), [CHANGED]),
+        (
+            {},
+            {},
+            ("Required", "Needless"),
+            [CHANGED | {"path": "/metadata/annotations", "value": {CHANGED_BY: "Needless by alice"}}],
+        ),
+        ({}, {CHANGED_BY: "Needless by bob"}, ("Required", "Needless"), [CHANGED]),
+        ({CHANGED_BY: "Required by bob"}, {CHANGED_BY: "Required by bob"}, ("Required", "Needless"), [CHANGED]),
+        (
+            {CHANGED_BY: "Required by bob"},
+            {CHANGED_BY: "Required by carol"},
+            ("Required", "Required"),
+            [CHANGED | {"value": "Required by bob"}],
+        ),
+        ({}, {CHANGED_BY: "Needless by bob"}, ("Required", "Required"), [{"op": "remove", "path": CHANGED["path"]}]),
+        ({REMOVE_STRATEGY_ANNOTATION: "Required"}, {REMOVE_STRATEGY_ANNOTATION: "Needless"}, (None, None), [CHANGED]),
+        # Where the field is served, the annotation says nothing.
+        ({REMOVE_STRATEGY_ANNOTATION: "Required"}, {REMOVE_STRATEGY_ANNOTATION: "Needless"}, ("Needless",) * 2, []),
+        ({}, {}, ("Required", "Required"), []),
+    ],
+)
+def test_who_changes_the_strategy_of_a_member_is_named_with_what_it_is_now(
+    old: dict[str, str], new: dict[str, str], fields: tuple[str | None, str | None], patch: list[dict[str, Any]]
+) -> None:
+    assert restrategised(old, new, *fields, by="alice") == patch
+
+
+class Clusters:
+    """A server that takes every patch, or does not answer."""
+
+    def __init__(self, *, away: bool = False) -> None:
+        self.away = away
+        self.patches: list[dict[str, Any]] = []
+
+    async def patch(self, _: object, name: str, patch: dict[str, Any], *, namespace: str) -> None:
+        if self.away:
+            raise UnreachableError("nobody is there")
+        self.patches.append({"name": name, "namespace": namespace, **patch})
+
+
+async def asked(clusters: Clusters, **request: Any) -> dict[str, Any]:
+    whole = {"uid": "q-1", "userInfo": {"username": "alice"}, **request}
+    body = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": whole})
+    answered: Response = await answer(cast("Client", clusters), lambda: CLUSTERS, body, about())
+    assert answered.status == 200
+    response: dict[str, Any] = msgspec.json.decode(answered.body)["response"]
+    assert response["uid"] == "q-1"
+    assert response["allowed"] is True
+    return response
+
+
+def about() -> Request:
+    return Request(method="POST", path="/", query="", headers={}, peer="", ends=time.monotonic() + 3)
+
+
+def cluster(**metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "c", "namespace": "default", "uid": "u-1", **metadata}}
+
+
+async def test_an_update_is_answered_with_the_patch_that_names_the_user() -> None:
+    new = cluster(annotations={SAID: "now"})
+    response = await asked(Clusters(), operation="UPDATE", object=new, oldObject=cluster())
+    assert response["patchType"] == "JSONPatch"
+    assert msgspec.json.decode(base64.b64decode(response["patch"])) == ADD
+
+
+async def test_a_deletion_is_noted_on_exactly_that_cluster() -> None:
+    clusters = Clusters()
+    assert "patch" not in await asked(clusters, operation="DELETE", oldObject=cluster())
+    annotations = {"unwind.dev/deletion-requested-by": "alice"}
+    metadata = {"uid": "u-1", "annotations": annotations}
+    assert clusters.patches == [{"name": "c", "namespace": "default", "metadata": metadata}]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"dryRun": True},
+        {"options": {"kind": "DeleteOptions", "preconditions": {"uid": "u-1", "resourceVersion": "7"}}},
+        {"oldObject": cluster(deletionTimestamp="2026-01-01T00:00:00Z")},
+        {"oldObject": cluster(annotations={"unwind.dev/deletion-requested-by": "alice"})},
+        {"userInfo": {}},
+        {"oldObject": None},
+    ],
+)
+async def test_nothing_is_written_where_it_is_no_deletion_or_would_be_in_its_way(request_: dict[str, Any]) -> None:
+    clusters = Clusters()
+    await asked(clusters, **{"operation": "DELETE", "oldObject": cluster(), **request_})
+    assert clusters.patches == []
+
+
+async def test_a_deletion_goes_on_where_it_cannot_be_noted() -> None:
+    await asked(Clusters(away=True), operation="DELETE", oldObject=cluster())
+
+
+async def test_what_is_no_review_is_refused_with_a_sentence() -> None:
+    for body in (b"", b"[]", b'{"apiVersion": "v1"}', b'{"apiVersion":"admission.k8s.io/v1","request":{"uid":"q"}'):
+        answered = await answer(cast("Client", Clusters()), lambda: CLUSTERS, body, about())
+        assert answered.status == 400
+        assert b"AdmissionReview" in answered.body

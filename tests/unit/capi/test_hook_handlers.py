@@ -1,0 +1,324 @@
+"""What hooks are answered: no from caches at once, yes only by what was just read, and never anything but Success."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.capi.answering import DELETE, SERVED, Standin, later, summary
+from tests.unit.capi.asked import UID, body, cluster, teardown
+from unwind.api.hooks import Hook
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.names import CLUSTER_UID_ANNOTATION, OWNER_LABEL
+from unwind.api.sveltos import CLUSTER_SUMMARIES
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Blocker, Inventory, InventorySpec, MemberRef
+from unwind.capi import hook_protocol
+from unwind.capi.hook_protocol import switched_on
+from unwind.capi.hook_registry import Plugin
+from unwind.hooks import HookContext, Rule, Wait
+from unwind.kube.client import Client
+from unwind.kube.decoding import Key
+from unwind.kube.transport import Answer
+from unwind.manager.feature_gates import FEATURES, parse
+
+CLOSED = "waiting for add-on cleanup: "
+AFTER = Hook.AFTER_CONTROL_PLANE_INITIALIZED
+
+
+def rule(hook: Hook, decide: Any) -> Rule:
+    return Rule(name="rule", hook=hook, decide=decide, source="others 1.0")
+
+
+async def wait(request: Any, ctx: HookContext[Any]) -> Wait:
+    return Wait("for others", 4)
+
+
+async def break_down(request: Any, ctx: HookContext[Any]) -> None:
+    raise ValueError("no idea")
+
+
+# The gate
+
+
+async def test_a_no_comes_from_the_caches_and_costs_nothing_while_nothing_changes() -> None:
+    standin = Standin()
+    it = teardown(("db", "Enforce", "Removing"))
+    standin.knows(it)
+    first, second = [await standin.post(hook_protocol.path(DELETE), body()) for _ in range(2)]
+    assert first is second
+    assert json.loads(first.body)["message"] == f"{CLOSED}db"
+    standin.knows(later(it, blockers=(Blocker(step="db", reason="Finalizer", message="held by x"),)))
+    third = await standin.post(hook_protocol.path(DELETE), body())
+    assert json.loads(third.body)["message"] == f"{CLOSED}db; held by x"
+    assert standin.objects.requests == []
+
+
+async def test_a_yes_comes_only_from_what_was_read_for_it() -> None:
+    standin = Standin()
+    it = teardown(("db", "Enforce", "Removed"))
+    standin.knows(it)
+    standin.has(teardown(("db", "Enforce", "Removing")))
+    assert (await standin.ask())["message"] == f"{CLOSED}db", "the record says otherwise"
+    standin.objects.change(TEARDOWNS, UID, {"status": {"phase": "Complete"}}, namespace="")
+    assert (await standin.ask())["retryAfterSeconds"] == 0
+    assert standin.objects.requests == [f"GET /apis/unwind.dev/v1alpha1/teardowns/{UID}"] * 2
+
+
+@pytest.mark.parametrize("phase", ["Removing", "Complete"])
+async def test_a_paused_cluster_is_held_whatever_its_teardown_says(phase: str) -> None:
+    standin = Standin()
+    it = teardown(("db", "Enforce", "Removed"), phase=phase)
+    standin.knows(it)
+    standin.has(it)
+    by_field, by_annotation = cluster(), cluster()
+    by_field["spec"]["paused"] = True
+    by_annotation["metadata"]["annotations"]["cluster.x-k8s.io/paused"] = ""
+    for paused in (by_field, by_annotation):
+        told = await standin.ask(cluster=paused)
+        assert told["retryAfterSeconds"] > 0
+        assert "is paused" in told["message"]
+    assert (await standin.ask())["retryAfterSeconds"] == 0
+
+
+@pytest.mark.parametrize("hook", Hook)
+async def test_hooks_only_read(hook: Hook) -> None:
+    for known in (None, teardown(("db", "Enforce", "Removed"), phase="Complete"), teardown(("db", "Enforce", ""))):
+        standin = Standin()
+        if known:
+            standin.knows(known)
+            standin.has(known)
+        standin.knows(summary("web", "EnforceRemovePolicies"))
+        await standin.ask(hook)
+        assert [one for one in standin.objects.requests if not one.startswith("GET ")] == []
+
+
+async def test_a_teardown_that_is_gone_leaves_nothing_behind() -> None:
+    standin = Standin()
+    standin.knows(teardown(("db", "Enforce", "Removing")))
+    await standin.ask()
+    assert list(standin.asking._answers) == [UID]
+    informer = standin.caches.teardowns
+    informer._tell(informer.cache.drop(Key("", UID)))
+    assert standin.asking._answers == {}
+    assert (await standin.ask())["retryAfterSeconds"] == 0, "there is nothing on it any more"
+
+
+@pytest.mark.parametrize(
+    ("said", "remembered", "closed"),
+    [
+        ("EnforceRemovePolicies", None, True),
+        (None, "EnforceRemovePolicies", True),
+        (None, "Enforce", True),
+        ("RemovePolicies", "EnforceRemovePolicies", False),
+        ("LeavePolicies", None, False),
+        (None, "LeavePolicies", False),
+        (None, None, False),
+        ("removePolicies", None, True),
+    ],
+)
+async def test_a_summary_keeps_its_cluster_by_what_it_says_or_said(
+    said: str | None, remembered: str | None, closed: bool
+) -> None:
+    cached, read = Standin(), Standin()
+    cached.knows(summary("one", said, remembered=remembered))
+    read.has(summary("one", said, remembered=remembered))
+    if closed:
+        assert (await cached.ask())["retryAfterSeconds"] == 1
+        assert cached.objects.requests == []
+    assert (await read.ask())["retryAfterSeconds"] == int(closed)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        summary("other", "EnforceRemovePolicies", uid="of-another"),
+        summary("other", "EnforceRemovePolicies", uid=None, of="prod-8"),
+    ],
+)
+async def test_summaries_of_other_clusters_keep_nobody(other: Any) -> None:
+    standin = Standin()
+    standin.knows(other)
+    standin.has(other)
+    assert (await standin.ask())["retryAfterSeconds"] == 0
+
+
+async def test_a_summary_that_no_profile_owns_keeps_its_cluster_only_by_an_inventory() -> None:
+    planted = summary("one", "EnforceRemovePolicies", owned=False)
+    standin = Standin()
+    standin.knows(planted)
+    standin.has(planted)
+    assert (await standin.ask())["retryAfterSeconds"] == 0
+    owner = ObjectRef(kind="ClusterSummary", namespace="fleet", name="one", uid=planted.metadata.uid)
+    member = MemberRef(object=ObjectRef(kind="Namespace", name="kube-system", uid="here"), system_uid="here")
+    chunk = Inventory(
+        metadata=ObjectMeta(name=f"{owner.uid}-0", namespace="unwind-system", labels={OWNER_LABEL: owner.uid}),
+        spec=InventorySpec(owner=owner, member=member),
+    )
+    standin.objects.put(manifest(INVENTORIES, chunk))
+    assert (await standin.ask())["retryAfterSeconds"] == 1
+
+
+async def test_what_is_not_known_yet_of_profiles_keeps_a_cluster() -> None:
+    standin = Standin()
+    standin.has(summary("one", "EnforceRemovePolicies", owned=False))
+    standin.caches.profiles._synced.clear()
+    assert (await standin.ask())["retryAfterSeconds"] == 1
+
+
+async def test_a_summary_that_does_not_say_which_cluster_it_was_made_for_counts() -> None:
+    standin = Standin()
+    standin.has(summary("one", "EnforceRemovePolicies", uid=None))
+    assert (await standin.ask())["retryAfterSeconds"] == 1
+
+
+async def test_a_summary_that_cannot_be_read_keeps_its_own_cluster_only() -> None:
+    standin = Standin()
+    broken: dict[str, Any] = {
+        "apiVersion": CLUSTER_SUMMARIES.api_version,
+        "kind": "ClusterSummary",
+        "metadata": {"name": "broken", "namespace": "fleet", "annotations": {CLUSTER_UID_ANNOTATION: UID}},
+        "spec": {"clusterNamespace": "fleet", "clusterName": "prod-8", "clusterProfileSpec": {"tier": "high"}},
+    }
+    standin.objects.put(broken)
+    assert (await standin.ask())["retryAfterSeconds"] == 0
+    told = await standin.ask(cluster=cluster(name="prod-8"))
+    assert (told["message"], told["retryAfterSeconds"]) == (
+        f"{CLOSED}the API server could not be asked what is left",
+        1,
+    )
+
+
+async def test_a_server_that_does_not_know_teardowns_says_nothing_about_one() -> None:
+    standin = Standin(served=[one for one in SERVED if one is not TEARDOWNS])
+    told = await standin.ask()
+    assert told["retryAfterSeconds"] == 1
+    assert told["message"] == f"{CLOSED}the API server could not be asked what is left (404)"
+
+
+async def test_that_something_else_was_not_found_says_nothing_about_a_teardown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standin = Standin()
+    read = standin.objects.request
+
+    async def request(method: str, target: str, **more: Any) -> Answer:
+        if TEARDOWNS.plural not in target:
+            return await read(method, target, **more)
+        return Answer(404, b'{"kind":"Status","code":404,"reason":"NotFound","details":{"name":"gateway"}}')
+
+    monkeypatch.setattr(standin.objects, "request", request)
+    assert (await standin.ask())["retryAfterSeconds"] == 1
+
+
+async def test_a_cluster_without_a_uid_is_kept() -> None:
+    told = await Standin().ask(cluster=cluster(uid=""))
+    assert told["retryAfterSeconds"] == 1
+    assert "no uid" in told["message"]
+
+
+async def test_without_time_to_confirm_it_stays_closed() -> None:
+    assert (await Standin().ask(within=0.1))["message"] == f"{CLOSED}the API server did not answer in time"
+
+
+@pytest.mark.parametrize("which", ["teardowns", "summaries"])
+async def test_a_kind_that_is_no_longer_followed_keeps_every_cluster(which: str) -> None:
+    standin = Standin()
+    standin.knows(teardown(("db", "Enforce", "Removing")))
+    assert (await standin.ask())["message"] == f"{CLOSED}db"
+    getattr(standin.caches, which)._synced.clear()
+    told = await standin.ask()
+    assert (told["message"], told["retryAfterSeconds"]) == (
+        f"{CLOSED}unwind does not know yet what is on this cluster",
+        1,
+    )
+
+
+async def test_a_rule_may_keep_what_the_gate_lets_go() -> None:
+    standin = Standin(rules=[rule(DELETE, wait)])
+    told = await standin.ask()
+    assert (told["message"], told["retryAfterSeconds"]) == ("for others", 4)
+
+
+# Whatever happens
+
+
+async def test_a_mistake_of_ours_keeps_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    standin = Standin()
+    monkeypatch.setattr(Client, "get", broken)
+    assert (await standin.ask())["retryAfterSeconds"] == 1
+    monkeypatch.setattr(standin.asking._source, "holding", broken)
+    told = await standin.ask()
+    assert (told["message"], told["retryAfterSeconds"]) == (
+        f"{CLOSED}something unexpected happened in unwind; its log says what",
+        1,
+    )
+
+
+@pytest.mark.parametrize("hook", Hook)
+def test_an_answer_that_is_late_or_has_no_room_is_to_ask_again(hook: Hook) -> None:
+    route = Standin().routes[hook_protocol.path(hook)]
+    for answer in (route.late, route.busy):
+        assert answer
+        told = json.loads(answer.body)
+        assert (answer.status, told["status"], told.get("retryAfterSeconds")) == (
+            200,
+            "Success",
+            1 if hook.blocks else None,
+        )
+    assert route.ready(), "it never answers 503"
+
+
+# Rules
+
+
+@pytest.mark.parametrize("hook", [hook for hook in Hook if hook not in (DELETE, AFTER)])
+async def test_rules_hold_their_hook_and_no_other(hook: Hook) -> None:
+    standin = Standin(rules=[rule(hook, wait), rule(hook, break_down)])
+    told = await standin.ask(hook)
+    assert told["message"] == ("for others; the rule rule of others 1.0 holds it: it failed: ValueError: no idea")
+    assert told["retryAfterSeconds"] == 4
+    for other in Hook:
+        if other is not hook:
+            assert (await standin.ask(other)).get("retryAfterSeconds", 0) == 0
+
+
+async def test_a_hook_that_is_switched_off_lets_everything_pass() -> None:
+    standin = Standin(rules=[rule(Hook.BEFORE_CLUSTER_CREATE, wait)], hooks=[DELETE])
+    assert (await standin.ask(Hook.BEFORE_CLUSTER_CREATE))["retryAfterSeconds"] == 0
+
+
+async def test_nobody_is_kept_after_the_control_plane_is_there() -> None:
+    asked = []
+
+    async def start(request: Any, ctx: HookContext[Any]) -> None:
+        asked.append(request.cluster.metadata.name)
+        raise ValueError("no idea")
+
+    standin = Standin(rules=[rule(AFTER, start)])
+    assert "retryAfterSeconds" not in await standin.ask(AFTER)
+    standin.caches.summaries._synced.clear()
+    await standin.ask(AFTER)
+    assert asked == ["prod-7", "prod-7"]
+
+
+async def test_a_package_that_does_not_load_holds_its_hook() -> None:
+    def load() -> Any:
+        raise ImportError("no module")
+
+    standin = Standin(plugins=[Plugin("BeforeClusterUpgrade", load, source="others 1.0")])
+    told = await standin.ask(Hook.BEFORE_CLUSTER_UPGRADE)
+    assert told["retryAfterSeconds"] == 10
+    assert told["message"].endswith("does not load: ImportError: no module")
+    assert (await standin.ask(Hook.BEFORE_CLUSTER_CREATE))["retryAfterSeconds"] == 0
+
+
+def test_hooks_are_switched_on_one_by_one_and_the_gate_cannot_be_switched_off() -> None:
+    assert switched_on(parse("")) == (AFTER, DELETE)
+    assert switched_on(parse("BeforeWorkersUpgrade=true")) == (AFTER, Hook.BEFORE_WORKERS_UPGRADE, DELETE)
+    gates = {feature.name for feature in FEATURES}
+    assert {hook.value for hook in Hook} - gates == {AFTER.value, DELETE.value}

@@ -1,0 +1,42 @@
+"""What has dropped out of a profile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from unwind.api.meta import ObjectRef
+from unwind.api.unwind import Entry, EntryState, LedgerNote
+from unwind.deploy.prune import dropped
+
+
+def entry(name: str, *, kind: str = "ConfigMap", source: str = "ConfigMap fleet/s", **more: Any) -> Entry:
+    ref = ObjectRef(kind=kind, namespace="web", name=name, uid=f"u-{name}")
+    return Entry(object=ref, state=EntryState.CONFIRMED.value, source=source, **more)
+
+
+def test_what_is_no_longer_wanted_goes() -> None:
+    entries = {"a": entry("a"), "b": entry("b", source="Secret fleet/s")}
+    assert list(dropped(entries, {"a"})) == ["b"]
+
+
+def test_what_a_chart_has_put_there_is_none_of_it() -> None:
+    assert dropped({"a": entry("a", source="Helm web/release")}, set()) == {}
+
+
+def test_what_was_kept_before_is_looked_at_again() -> None:
+    kept = entry("a", ledger=LedgerNote(reason="KeptByPolicy", by="unwind"))
+    assert list(dropped({"a": kept}, set())) == ["a"]
+
+
+def test_the_claims_of_a_set_go_when_the_set_did_and_not_before() -> None:
+    claim = entry("data-db-0", kind="PersistentVolumeClaim", source="StatefulSet db")
+    db = entry("db", kind="StatefulSet")
+    assert list(dropped({"set": db, "pvc": claim}, {"set"})) == []
+    assert list(dropped({"set": db, "pvc": claim}, set())) == ["set", "pvc"]
+    assert list(dropped({"pvc": claim}, set())) == ["pvc"]
+    # One that is kept stays in the ledger.
+    kept = msgspec.structs.replace(claim, kept=True)
+    assert list(dropped({"set": db, "pvc": kept}, set())) == ["set"]
+    assert list(dropped({"pvc": kept}, set())) == []

@@ -1,0 +1,48 @@
+"""The policies that guard Unwind's own objects, and the rights to restore them."""
+
+from __future__ import annotations
+
+from unwind.api.resources import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
+from unwind.api.rights import Setting
+from unwind.install.manifests import manifests, policies
+from unwind.install.own_objects import kinds_name, records_name
+
+SETTING = Setting(namespace="home")
+
+
+def test_every_policy_that_is_installed_may_be_restored_by_the_manager_and_no_other() -> None:
+    made, bindings = policies(SETTING)
+    [role] = [one for one in manifests(SETTING) if one["metadata"]["name"] == "unwind:home" and "rules" in one]
+    for kind, objects in ((VALIDATING_ADMISSION_POLICIES, made), (VALIDATING_ADMISSION_POLICY_BINDINGS, bindings)):
+        [rule] = [one for one in role["rules"] if kind.plural in one["resources"]]
+        assert rule["resourceNames"] == [one["metadata"]["name"] for one in objects]
+        assert rule["verbs"] == ["get", "create", "patch"]
+
+
+def test_each_policy_has_a_binding_that_denies_and_is_of_one_manager() -> None:
+    made, bindings = policies(SETTING)
+    names = [one["metadata"]["name"] for one in made]
+    assert {records_name("home"), kinds_name("home")} <= set(names)
+    assert names == [one["spec"]["policyName"] for one in bindings]
+    assert all(name.endswith(".home") for name in names)
+    assert {tuple(one["spec"]["validationActions"]) for one in bindings} == {("Deny",)}
+    assert {one["spec"]["failurePolicy"] for one in made} == {"Fail"}
+
+
+def test_other_namespaces_are_left_alone_before_anything_is_evaluated() -> None:
+    made, _ = policies(SETTING)
+    [records] = [one for one in made if one["metadata"]["name"] == records_name("home")]
+    selector = records["spec"]["matchConstraints"]["namespaceSelector"]
+    assert selector == {"matchLabels": {"kubernetes.io/metadata.name": "home"}}
+
+
+def test_the_policies_follow_from_the_namespace_alone_so_that_the_manager_can_restore_them() -> None:
+    called = Setting(
+        namespace="home",
+        url="https://unwind.example:9443",
+        namespace_selector={"team": "a"},
+        hook_settings={"a": "b"},
+        inject_ca=True,
+        authorized_groups=(),
+    )
+    assert policies(called) == policies(SETTING)

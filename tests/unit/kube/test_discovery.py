@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from unwind.api.resources import DEPLOYMENTS, EVENTS, NAMESPACES, Resource
+from unwind.errors import UnwindError
+from unwind.kube.discovery import Kind, choose, split
+
+OTHER_EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
+CAPI = Resource("cluster.x-k8s.io", "v1beta2", "clusters", "Cluster")
+OLD_CAPI = Resource("cluster.x-k8s.io", "v1beta1", "clusters", "Cluster")
+KARMADA = Resource("cluster.karmada.io", "v1alpha1", "clusters", "Cluster", namespaced=False)
+CLASSES = Resource("cluster.x-k8s.io", "v1beta2", "clusterclasses", "ClusterClass")
+POOLS = Resource("example.dev", "v1", "pools", "Pool")
+KINDS = [
+    Kind(NAMESPACES, frozenset(), ("ns",), "namespace"),
+    Kind(EVENTS, frozenset(), ("ev",), "event"),
+    Kind(DEPLOYMENTS, frozenset(), ("deploy",), "deployment"),
+    Kind(OTHER_EVENTS, frozenset(), ("ev",), "event"),
+    Kind(CAPI, frozenset(), ("cl",), "cluster"),
+    Kind(OLD_CAPI, frozenset(), ("cl",), "cluster"),
+    Kind(KARMADA, frozenset(), (), "cluster"),
+    Kind(CLASSES, frozenset(), ("pool",), "clusterclass"),
+    Kind(POOLS, frozenset(), (), "pool"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("ns", NAMESPACES),
+        ("Namespace", NAMESPACES),
+        ("namespaces", NAMESPACES),
+        ("namespaces.v1", NAMESPACES),
+        ("deploy", DEPLOYMENTS),
+        ("deployments.apps", DEPLOYMENTS),
+        ("deployments.v1.apps", DEPLOYMENTS),
+        ("event", EVENTS),
+        ("events.events.k8s.io", OTHER_EVENTS),
+        ("events.events", OTHER_EVENTS),
+        ("cl", CAPI),
+        ("clusters.cluster.x-k8s.io", CAPI),
+        ("clusters.v1beta1.cluster.x-k8s.io", OLD_CAPI),
+        ("cluster.cluster.karmada.io", KARMADA),
+        ("pool", POOLS),
+        ("unicorns", None),
+        ("deployments.batch", None),
+    ],
+)
+def test_a_kind_is_found_by_any_of_its_names(text: str, meant: Resource | None) -> None:
+    assert choose(KINDS, text) == meant
+
+
+@pytest.mark.parametrize("text", ["cluster", "clusters", "clusters.cluster"])
+def test_a_kind_of_several_groups_is_not_guessed(text: str) -> None:
+    with pytest.raises(UnwindError) as told:
+        choose(KINDS, text)
+    assert "clusters.cluster.karmada.io or clusters.cluster.x-k8s.io" in str(told.value)
+
+
+@pytest.mark.parametrize("text", ["deploy", "deploy/", "/web", "a/b/c", ""])
+def test_what_is_no_kind_and_name_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UnwindError, match="use KIND/NAME"):
+        split(text)
+
+
+def test_a_name_may_have_dots() -> None:
+    assert split("crd/pools.example.dev") == ("crd", "pools.example.dev")

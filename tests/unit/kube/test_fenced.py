@@ -1,0 +1,15 @@
+"""Every controller that works for shards is fenced: what it began ends with the shard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import unwind
+
+ROOM = Path(unwind.__file__).parent
+
+
+def test_every_controller_that_asks_for_its_shards_is_fenced() -> None:
+    asking = {path for path in ROOM.rglob("*.py") if "_owner.owns(" in path.read_text()}
+    assert len(asking) > 10
+    assert {path.name for path in asking if "Fences(owner).around(" not in path.read_text()} == set()

@@ -1,0 +1,53 @@
+"""What the parts of a process are given."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, cast
+
+from unwind.api.annotation_values import DeletePolicy
+from unwind.capi.cluster_controller import Teardowns
+from unwind.components import Role, Surroundings
+from unwind.karmada.unjoin_controller import Unjoining
+from unwind.kube.metrics import Metrics
+from unwind.kube.server_time import ServerClock
+from unwind.manager.capi import contribute
+from unwind.manager.health import new_registry
+from unwind.teardown.request_controller import Requested
+from unwind.testing.objects import Objects
+
+
+class Shards:
+    """An owner of everything."""
+
+    def owns(self, key: str) -> bool:
+        return True
+
+    def subscribe(self, changed: object) -> None:
+        pass
+
+
+def test_whoever_carries_teardowns_out_goes_by_the_api_servers_clock_and_by_the_same_keys() -> None:
+    registry = new_registry()
+    client = Objects(resources=()).client
+    share = contribute(
+        Surroundings(
+            client=client,
+            namespace="home",
+            roles=(Role.CONTROLLERS,),
+            features={},
+            registry=registry,
+            metrics=Metrics(registry),
+            shards=cast("Any", Shards()),
+            recorder=cast("Any", None),
+            policy=DeletePolicy.MANAGE,
+            best_effort=60.0,
+            keep_teardowns=timedelta(days=7),
+        )
+    )
+    carriers = [one for one in share.controllers if isinstance(one, Teardowns | Requested | Unjoining)]
+    assert len(carriers) == 3
+    for one in carriers:
+        assert isinstance(one._clock, ServerClock)
+        assert one._clock._time is client.time
+    assert len({id(one._keys) for one in carriers}) == 1

@@ -1,0 +1,63 @@
+"""What a process runs and answers for protection, with the feature on and off."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from tests.unit.protection.asking import Server
+from unwind.api.annotation_values import DeletePolicy
+from unwind.components import Role, Surroundings
+from unwind.kube.client import Client
+from unwind.kube.events import Recorder
+from unwind.kube.kubeconfig import Connection
+from unwind.kube.metrics import Metrics
+from unwind.kube.shards import Shards
+from unwind.manager.feature_gates import parse
+from unwind.manager.health import new_registry
+from unwind.manager.protection import Caches, contribute
+from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
+
+if TYPE_CHECKING:
+    from unwind.components import Share
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(Connection(server="https://example.invalid"), transport=Server())
+
+
+def share(client: Client, features: str) -> Share:
+    registry = new_registry()
+    return contribute(
+        Surroundings(
+            client=client,
+            namespace="unwind-system",
+            roles=tuple(Role),
+            features=parse(features),
+            registry=registry,
+            metrics=Metrics(registry),
+            shards=Shards(client, namespace="unwind-system", identity="me"),
+            recorder=Recorder(client, instance="me"),
+            policy=DeletePolicy.MANAGE,
+            best_effort=60.0,
+            keep_teardowns=timedelta(days=7),
+        )
+    )
+
+
+def test_while_the_feature_is_off_nothing_is_followed_and_nothing_answered(client: Client) -> None:
+    off = share(client, "")
+    assert (off.servants, off.routes, off.trusting) == ((), (), ())
+    assert [part.name for part in off.controllers] == ["protection"], "somebody takes away what was there"
+
+
+def test_while_it_is_on_questions_are_answered_from_the_first_moment(client: Client) -> None:
+    on = share(client, "ResourcesDeletionProtection=true")
+    assert {route.path for route in on.routes} == {PROTECTION_PATH, LABELS_PATH}
+    [caches] = on.servants
+    assert not cast("Caches", caches).synced
+    assert all(route.ready() for route in on.routes)
+    assert [one.name for one in on.trusting] == ["unwind-protection-webhooks.unwind-system"]

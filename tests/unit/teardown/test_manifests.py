@@ -1,0 +1,52 @@
+"""What keeps requests honest, as values; what the API server makes of it is tried on one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from unwind.api.admission import BY_MANAGER
+from unwind.api.names import RESOURCE_ANNOTATION
+from unwind.api.rights import Setting
+from unwind.teardown.manifests import REQUESTS, RESOURCE_NAME, requests_name
+
+
+def test_each_manager_has_a_policy_and_a_binding_of_its_own_that_denies() -> None:
+    policy, binding = REQUESTS.manifests(Setting(namespace="elsewhere"))
+    assert policy["metadata"]["name"] == binding["metadata"]["name"] == requests_name("elsewhere")
+    assert binding["spec"] == {"policyName": requests_name("elsewhere"), "validationActions": ["Deny"]}
+    assert policy["spec"]["failurePolicy"] == "Fail"
+
+
+def test_every_write_of_a_teardown_is_checked_but_its_status() -> None:
+    policy, _ = REQUESTS.manifests(Setting())
+    [rule] = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert (rule["resources"], rule["operations"]) == (["teardowns"], ["CREATE", "UPDATE", "DELETE"])
+    assert "matchConditions" not in policy["spec"]
+    expressions = " ".join(one["expression"] for one in policy["spec"]["validations"])
+    assert "check('delete').allowed()" in expressions
+    variables = {one["name"]: one["expression"] for one in policy["spec"]["variables"]}
+    assert RESOURCE_ANNOTATION in variables["resource"]
+    assert variables["manager"] == BY_MANAGER
+
+
+@pytest.mark.parametrize(
+    ("resource", "valid"),
+    [
+        ("namespaces", True),
+        ("x-gadgets2", True),
+        ("", False),
+        ("*", False),
+        ("pods/exec", False),
+        ("pods/*", False),
+        ("Pods", False),
+        ("pods\nsecrets", False),
+    ],
+)
+def test_a_wildcard_or_a_subresource_is_no_resource(resource: str, valid: bool) -> None:
+    assert (re.search(RESOURCE_NAME.replace("$", r"\Z"), resource) is not None) is valid
+
+
+def test_it_gives_the_manager_no_right() -> None:
+    assert (REQUESTS.everywhere, REQUESTS.at_home) == ((), ())

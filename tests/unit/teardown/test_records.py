@@ -1,0 +1,128 @@
+"""Records of targets: the manager's own are used, and others are set aside."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from unwind.addons.caches import Caches
+from unwind.api import capi
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.names import SET_ASIDE_LABEL
+from unwind.api.resources import SECRETS
+from unwind.api.unwind import INVENTORIES, TEARDOWNS, Cause, Plan, Teardown, TeardownSpec, TeardownStatus
+from unwind.inventory.inventories import Inventories
+from unwind.members.targets import Anchor
+from unwind.teardown.drafts import Drafted
+from unwind.teardown.records import TeardownRecords, target_of
+from unwind.teardown.signatures import RecordKeys
+from unwind.testing.clock import START, StillClock
+from unwind.testing.objects import Objects
+
+REF = ObjectRef(group=capi.CLUSTERS.group, kind="Cluster", namespace="fleet", name="prod", uid="u-1")
+TARGET = Anchor(ref=REF, secret="", deleted_at=datetime(2026, 1, 1, tzinfo=UTC))
+PLAN = Plan(waves=1, objects=7)
+
+
+class Scene:
+    """The records of Clusters, with an API that has what a test puts there."""
+
+    def __init__(self) -> None:
+        self.objects = Objects(resources=(SECRETS, TEARDOWNS, INVENTORIES))
+        client = self.objects.client
+        self.caches = Caches(client)
+        self.keys = RecordKeys(client, namespace="home")
+        self.clock = StillClock()
+        self.drafts = 0
+        self.records = TeardownRecords(
+            client,
+            self.caches.teardowns,
+            Inventories(client, namespace="home"),
+            keys=self.keys,
+            group=capi.CLUSTERS.group,
+            cause=Cause.CLUSTER_DELETED,
+            keep=timedelta(days=7),
+            clock=self.clock,
+        )
+
+    def plant(self, name: str = "u-1", **spec: object) -> Teardown:
+        made = TeardownSpec(title="x", target=REF, cause=Cause.CLUSTER_DELETED.value, **spec)  # type: ignore[arg-type]
+        meta = ObjectMeta(name=name, uid=f"planted-{name}", creation_timestamp=START)
+        planted = Teardown(metadata=meta, spec=made, status=TeardownStatus(phase="Complete", finished_at=START))
+        self.objects.put(manifest(TEARDOWNS, planted))
+        return planted
+
+    async def seen(self) -> None:
+        """Have the caches know what the API has."""
+        for one in msgspec.convert(await self.objects.client.list(TEARDOWNS), list[Teardown]):
+            self.caches.teardowns._tell(self.caches.teardowns.cache.put(one))
+
+    async def written(self) -> Teardown:
+        return await self.records.written(TARGET, self._draft)
+
+    async def _draft(self) -> Drafted:
+        self.drafts += 1
+        return Drafted(plan=PLAN)
+
+
+async def scene() -> Scene:
+    made = Scene()
+    await made.keys.load()
+    return made
+
+
+async def test_the_record_is_named_by_the_target_and_written_once() -> None:
+    it = await scene()
+    first = await it.written()
+    assert (first.metadata.name, first.spec.plan) == ("u-1", PLAN)
+    assert await it.written() == first
+    # Another replica, whose cache does not know of it, takes it as it is.
+    it.caches.teardowns.cache.drop(it.caches.teardowns.view.stamp(first).key)
+    assert (await it.written()).metadata.uid == first.metadata.uid
+
+
+async def test_a_planted_record_is_set_aside_and_the_plan_says_so() -> None:
+    it = await scene()
+    it.plant(plan=Plan())
+    await it.seen()
+    assert it.records.get("u-1") is None
+    assert it.records.of(target_of(Teardown(spec=TeardownSpec(target=REF)))) == []
+    own = await it.written()
+    assert own.metadata.name == list(it.keys.names("u-1"))[1]
+    assert own.spec.plan
+    assert own.spec.plan.warnings[0].startswith("Teardown u-1 was not written by this manager")
+    await it.seen()
+    assert it.records.get("u-1") == own
+    planted = await it.objects.client.get(TEARDOWNS, "u-1", type=Teardown)
+    assert planted.metadata.labels == {SET_ASIDE_LABEL: "true"}
+    assert planted.phase == "Complete", "what it says is left as evidence"
+
+
+async def test_a_record_that_was_set_aside_goes_after_its_time_and_no_inventory_with_it() -> None:
+    it = await scene()
+    it.plant(plan=Plan())
+    await it.seen()
+    key = target_of(Teardown(spec=TeardownSpec(target=REF)))
+    await it.records.retain(key)
+    await it.seen()
+    assert await it.records.retain(key) == timedelta(days=7).total_seconds()
+    it.clock.advance(timedelta(days=8).total_seconds())
+    it.objects.requests.clear()
+    await it.records.retain(key)
+    assert [one for one in it.objects.requests if one.startswith("DELETE")] == [
+        "DELETE /apis/unwind.dev/v1alpha1/teardowns/u-1"
+    ]
+
+
+async def test_a_record_of_another_manager_is_left_alone() -> None:
+    it = await scene()
+    other = RecordKeys(it.objects.client, namespace="elsewhere")
+    other._keys = {"key-1": b"x" * 32}
+    planted = other.signed(it.plant(plan=Plan()))
+    it.objects.put(manifest(TEARDOWNS, planted))
+    await it.seen()
+    own = await it.written()
+    assert own.metadata.name != "u-1"
+    found = await it.objects.client.get(TEARDOWNS, "u-1", type=Teardown)
+    assert found.metadata.labels == {}

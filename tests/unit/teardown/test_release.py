@@ -1,0 +1,89 @@
+"""When the time of a teardown is over, and what that means."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from unwind.api.capi import CLUSTERS
+from unwind.api.meta import Condition, ObjectRef
+from unwind.api.sveltos import ClusterType
+from unwind.api.unwind import Teardown, TeardownSpec, TeardownStatus
+from unwind.members.targets import Target
+from unwind.teardown.release import LetGo, expired, forced, overdue, remaining
+
+if TYPE_CHECKING:
+    from unwind.kube.client import Client
+
+BEGAN = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+SPEC = TeardownSpec(requested_at=BEGAN, deadline="30m", on_deadline="Release")
+
+
+@pytest.mark.parametrize(("minutes", "left"), [(0, 1800.0), (29, 60.0), (30, 0.0), (31, 0.0)])
+def test_a_deadline_counts_from_the_deletion(minutes: int, left: float) -> None:
+    now = BEGAN + dt.timedelta(minutes=minutes)
+    assert remaining(Teardown(spec=SPEC), now=now) == left
+    assert overdue(Teardown(spec=SPEC), now=now) is (left == 0)
+
+
+def paused(status: str, minutes: int) -> Teardown:
+    """A Teardown whose Cluster was paused or unpaused so many minutes after its deletion."""
+    at = BEGAN + dt.timedelta(minutes=minutes)
+    condition = Condition(type="Paused", status=status, reason="Paused", last_transition_time=at)
+    return Teardown(spec=SPEC, status=TeardownStatus(conditions=(condition,)))
+
+
+def test_a_deadline_does_not_run_while_the_cluster_is_paused_and_starts_again_after_it() -> None:
+    now = BEGAN + dt.timedelta(days=3)
+    assert remaining(paused("True", 1), now=now) == 1800.0
+    assert remaining(paused("False", 60), now=BEGAN + dt.timedelta(minutes=80)) == 600.0
+    assert overdue(paused("False", 60), now=BEGAN + dt.timedelta(minutes=90))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        TeardownSpec(requested_at=BEGAN),
+        TeardownSpec(requested_at=BEGAN, deadline="soon"),
+        TeardownSpec(deadline="30m"),
+    ],
+    ids=["no deadline", "no span of time", "no deletion"],
+)
+def test_what_has_no_deadline_has_all_the_time_there_is(spec: TeardownSpec) -> None:
+    assert remaining(Teardown(spec=spec), now=BEGAN + dt.timedelta(days=400)) is None
+    assert not overdue(Teardown(spec=spec), now=BEGAN + dt.timedelta(days=400))
+
+
+@pytest.mark.parametrize("word", ["Hold", "release", ""])
+def test_nothing_but_the_very_word_releases(word: str) -> None:
+    assert expired(TeardownSpec(requested_at=BEGAN, deadline="30m", on_deadline=word)) is None
+    assert expired(SPEC) == ("Deadline", "it took longer than 30m", "unwind.dev/on-deadline: Release")
+
+
+NOT_SEEN = "unknown, see the audit log (field manager kubectl-edit)"
+
+
+class Clusters:
+    """A server that has one cluster, with these annotations."""
+
+    def __init__(self, **annotations: str) -> None:
+        self.annotations = {f"unwind.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+
+    async def get(self, *_: object, **__: object) -> dict[str, Any]:
+        fields: dict[str, Any] = {"f:metadata": {"f:annotations": {"f:unwind.dev/force-release": {}}}}
+        written = [{"manager": "kubectl-edit", "time": "2026-01-01T00:00:00Z", "fieldsV1": fields}]
+        return {"metadata": {"uid": "u-1", "annotations": self.annotations, "managedFields": written}}
+
+
+async def let_go(clusters: Clusters) -> LetGo | None:
+    ref = ObjectRef(kind="Cluster", namespace="default", name="c", uid="u-1")
+    target = Target(type=ClusterType.CAPI, ref=ref, secret="", annotations={"unwind.dev/force-release": "seen"})
+    return await forced(cast("Client", clusters), CLUSTERS, target)
+
+
+async def test_who_was_noted_let_it_go_and_otherwise_it_is_not_known() -> None:
+    assert await let_go(Clusters(force_release="now", force_release_by="alice")) == ("Forced", "now", "alice")
+    assert await let_go(Clusters(force_release="")) == ("Forced", "no reason was given", NOT_SEEN)
+    assert await let_go(Clusters(force_release_by="alice")) is None, "it was taken back meanwhile"
