@@ -30,7 +30,7 @@ from bench.ratios import RUNS, Ratio
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, SVELTOS_CLUSTERS
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.install.install import install
 from unwind.local.home import Shape
 from unwind.local.plane import running
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 CHAIN, WIDE, OBJECTS = 10, 50, 20
@@ -61,7 +61,7 @@ async def main() -> None:
 
 
 @asynccontextmanager
-async def managing(management: Cluster) -> AsyncIterator[int]:
+async def managing(management: LocalCluster) -> AsyncIterator[int]:
     """`unwind run` as the manager's ServiceAccount, and its process id."""
     told = {"UNWIND_LISTEN": "127.0.0.1:0", "UNWIND_METRICS_LISTEN": "127.0.0.1:0"}
     path = await manager_kubeconfig(management, HOME)
@@ -187,7 +187,7 @@ async def register(plane: Plane, namespace: str) -> None:
     await client.patch(SVELTOS_CLUSTERS, "edge", {"status": {"ready": True}}, namespace=namespace, subresource="status")
 
 
-def kubeconfig(member: Cluster, namespace: str, name: str, key: str) -> Object:
+def kubeconfig(member: LocalCluster, namespace: str, name: str, key: str) -> Object:
     data = {key: base64.b64encode(member.kubeconfig.read_bytes()).decode()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}, "data": data}
 
@@ -259,7 +259,7 @@ class Profiles:
         await bare.warm()
         began = time.perf_counter()
         for wave in self.waves:
-            await side_by_side((one(it) for name in wave for it in self.objects(name)), limit=AT_ONCE)
+            await gather_limited((one(it) for name in wave for it in self.objects(name)), limit=AT_ONCE)
             for name in wave:
                 note = {"metadata": {"annotations": {"deployed": str(len(made))}}}
                 await self.client.patch(CONFIG_MAPS, name, note, namespace=self.namespace)
@@ -284,7 +284,7 @@ class Profiles:
         async with following(self.member.client, CONFIG_MAPS, over, namespace=self.namespace) as ended:
             began = time.perf_counter()
             for wave, end in zip(waves, ends, strict=True):
-                await side_by_side((bare.delete(f"{self.namespace}/{one}", made[one]) for one in wave), limit=AT_ONCE)
+                await gather_limited((bare.delete(f"{self.namespace}/{one}", made[one]) for one in wave), limit=AT_ONCE)
                 await end.wait()
             await ended()
             return time.perf_counter() - began

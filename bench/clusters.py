@@ -33,7 +33,7 @@ from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRE
 from unwind.api.rights import Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS, Phase
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.install.install import install
 from unwind.local.home import Shape
 from unwind.local.plane import running
@@ -104,7 +104,7 @@ class Many:
         }
 
     async def make(self) -> None:
-        await side_by_side((self._place(namespace) for namespace in self.namespaces), limit=16)
+        await gather_limited((self._place(namespace) for namespace in self.namespaces), limit=16)
         for name in self.profiles:
             # Without a namespace it is looked for in each cluster's own.
             refs = [{"kind": "ConfigMap", "name": name}]
@@ -123,7 +123,7 @@ class Many:
         left = {f"{namespace}/{name}-capi-edge" for namespace in self.namespaces for name in self.profiles}
         async with following(self.client, CLUSTER_SUMMARIES, provisioned(left)) as over:
             began = time.perf_counter()
-            await side_by_side((self._cluster(namespace) for namespace in self.namespaces), limit=16)
+            await gather_limited((self._cluster(namespace) for namespace in self.namespaces), limit=16)
             await over()
             return time.perf_counter() - began
 
@@ -155,11 +155,11 @@ class Many:
         ):
             clusters = await self.client.list(CLUSTERS)
             began = time.perf_counter()
-            await side_by_side((self._delete(one) for one in clusters), limit=AT_ONCE)
+            await gather_limited((self._delete(one) for one in clusters), limit=AT_ONCE)
             await over()
             took = time.perf_counter() - began
             await ended()
-            await side_by_side((self._let_go(namespace) for namespace in self.namespaces), limit=16)
+            await gather_limited((self._let_go(namespace) for namespace in self.namespaces), limit=16)
             await tidy()
         return took
 
@@ -179,11 +179,11 @@ class Many:
         async def one(where: str) -> None:
             made[where] = await bare.create(config_map(*where.split("/")))
 
-        await side_by_side((one(where) for where in self.everything()), limit=AT_ONCE)
+        await gather_limited((one(where) for where in self.everything()), limit=AT_ONCE)
         await bare.warm()
         async with following(self.member.client, CONFIG_MAPS, gone(set(made))) as over:
             began = time.perf_counter()
-            await side_by_side((bare.delete(where, uid) for where, uid in made.items()), limit=AT_ONCE)
+            await gather_limited((bare.delete(where, uid) for where, uid in made.items()), limit=AT_ONCE)
             await over()
             return time.perf_counter() - began
 

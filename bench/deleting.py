@@ -14,7 +14,7 @@ from bench.machinery import AT_ONCE, fill
 from bench.ratios import Ratio, alternate
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.deleters.attempt import attempt, enter
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.context import DeleteContext
@@ -23,10 +23,10 @@ from unwind.deleters.memo import nowhere
 from unwind.deleters.outcomes import Gone
 from unwind.deleters.references import Resolver
 from unwind.deleters.registration import Kinds, Registration
-from unwind.deleters.registry import Registry
+from unwind.deleters.registry import DeleterRegistry
 from unwind.kube.absence import Presence, Sighting
 from unwind.kube.client import Client
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.watches import Watches
 from unwind.local.plane import running
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from unwind.deleters.context import DeleteFunc
     from unwind.deleters.outcomes import Outcome
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 OBJECTS = 10_000
 LINKS = 5
@@ -66,10 +66,10 @@ async def main() -> None:
 
 async def linking() -> None:
     """What five links cost that do nothing, with all that is around them."""
-    client = Client(Connection(server="http://127.0.0.1:1"))
+    client = Client(ClusterConnection(server="http://127.0.0.1:1"))
     watches, resolver, end = Watches(client), Resolver(client), Nothing()
     links = [Registration(name=f"link-{n}", kinds=(Kinds("*", "*"),), delete=pass_on) for n in range(LINKS)]
-    registry = Registry(links)
+    registry = DeleterRegistry(links)
     objects: list[Object] = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"c-{n}", "namespace": "d", "uid": f"{n}"}}
         for n in range(OBJECTS)
@@ -101,7 +101,7 @@ async def linking() -> None:
     print(Ratio(work, f"{MICROSECONDS} µs an object", chained - bare, allowed, goal=1.0))
 
 
-async def deleting(cluster: Cluster) -> None:
+async def deleting(cluster: LocalCluster) -> None:
     rounds = 0
 
     async def ours() -> float:
@@ -113,13 +113,13 @@ async def deleting(cluster: Cluster) -> None:
         system = await cluster.client.cluster_uid()
         began = time.perf_counter()
         async with Watches(cluster.client, cluster=system) as watches:
-            deletions = Deletions(Registry(BUILTIN), watches, Resolver(cluster.client))
+            deletions = Deletions(DeleterRegistry(BUILTIN), watches, Resolver(cluster.client))
 
             async def one(name: str, uid: str) -> None:
                 ref = ObjectRef(kind="ConfigMap", version="v1", namespace=namespace, name=name, uid=uid)
                 assert isinstance(await deletions.delete(CONFIG_MAPS, ref, nowhere()), Gone)
 
-            await side_by_side((one(name, uid) for name, uid in made), limit=AT_ONCE)
+            await gather_limited((one(name, uid) for name, uid in made), limit=AT_ONCE)
             return time.perf_counter() - began
 
     async def bare() -> float:

@@ -29,7 +29,7 @@ from bench.clusters import define_clusters
 from bench.ratios import RUNS, Ratio, alternate
 from bench.serving import Load, on_core, server
 from unwind.addons import cluster_summaries
-from unwind.addons.caches import Caches
+from unwind.addons.caches import AddonCaches
 from unwind.addons.gate_source import SummaryGateSource
 from unwind.addons.matching import ProfileKey
 from unwind.api import capi
@@ -41,11 +41,11 @@ from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, ClusterProfile
 from unwind.api.unwind import TEARDOWNS, Cause, Effort, Plan, Step, Teardown, TeardownSpec
 from unwind.capi import hook_protocol
-from unwind.capi.hook_handlers import Asking
+from unwind.capi.hook_handlers import HookHandlers
 from unwind.capi.hook_protocol import ALWAYS
-from unwind.capi.hook_registry import Registry
+from unwind.capi.hook_registry import HookRegistry
 from unwind.certificates import Authority, KeyPair
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.install.install import install
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 CLUSTERS_MADE, PROFILES_EACH = 1_000, 10
 CALLERS, SECONDS = 16, 3
@@ -85,7 +85,7 @@ async def main() -> None:
         await asking(management, found)
 
 
-async def fill(management: Cluster) -> list[Object]:
+async def fill(management: LocalCluster) -> list[Object]:
     """Have the clusters and their summaries; the clusters come back."""
     client = management.client
     await management.create_namespace(FLEET)
@@ -124,7 +124,7 @@ async def fill(management: Cluster) -> list[Object]:
                 CLUSTER_SUMMARIES, cluster_summaries.new(key, profile.metadata.uid, profile.spec, target)
             )
 
-    await side_by_side((cluster(number) for number in range(CLUSTERS_MADE)), limit=AT_ONCE)
+    await gather_limited((cluster(number) for number in range(CLUSTERS_MADE)), limit=AT_ONCE)
     return made
 
 
@@ -186,7 +186,7 @@ async def process(path: Path) -> AsyncIterator[Callable[[], Awaitable[dict[str, 
             await running.wait()
 
 
-async def starting(management: Cluster) -> None:
+async def starting(management: LocalCluster) -> None:
     """A process, from its start until it says that it is ready, against listing the same objects."""
     parts: list[tuple[float, float]] = []
     path = await manager_kubeconfig(management, HOME)
@@ -215,7 +215,7 @@ async def starting(management: Cluster) -> None:
 # What a question costs
 
 
-async def asking(management: Cluster, found: list[Object]) -> None:
+async def asking(management: LocalCluster, found: list[Object]) -> None:
     async def torn_down(one: Object) -> None:
         uid, name = one["metadata"]["uid"], one["metadata"]["name"]
         steps = tuple(
@@ -241,7 +241,7 @@ async def asking(management: Cluster, found: list[Object]) -> None:
 
     keys = RecordKeys(management.client, namespace=HOME)
     await keys.load()
-    await side_by_side((torn_down(one) for one in found), limit=AT_ONCE)
+    await gather_limited((torn_down(one) for one in found), limit=AT_ONCE)
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         authority = Authority("bench")
@@ -298,9 +298,9 @@ def constant(body: bytes, request: Request) -> Response:
 async def serve(pair: KeyPair, path: Path) -> None:
     """The gate with caches that follow the API server, and a constant beside it."""
     async with Client(kubeconfig.load(path)) as client:
-        caches = Caches(client)
+        caches = AddonCaches(client)
         source = SummaryGateSource(client, caches, namespace=HOME)
-        gate = Asking(client, caches, source, namespace=HOME, registry=Registry(), hooks=ALWAYS)
+        gate = HookHandlers(client, caches, source, namespace=HOME, registry=HookRegistry(), hooks=ALWAYS)
         listener = Listener(
             "https", [Route(path="/constant", name="constant", handler=constant), *gate.routes()], tls=Tls(pair)
         )

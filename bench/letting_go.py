@@ -40,7 +40,7 @@ from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS, Phase
 from unwind.capi.gate_policies import extension_name
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.install.install import install
 from unwind.local.capi import create_cluster
 from unwind.local.home import Shape
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 CLUSTERS_EACH = 10
@@ -103,7 +103,7 @@ class Manager:
 
 
 @asynccontextmanager
-async def managing(management: Cluster, listen: str) -> AsyncIterator[Manager]:
+async def managing(management: LocalCluster, listen: str) -> AsyncIterator[Manager]:
     path = await manager_kubeconfig(management, HOME)
     argv = [str(Path(sys.executable).with_name("unwind")), "run", "--kubeconfig", str(path)]
     told = {"UNWIND_LISTEN": listen, "UNWIND_METRICS_LISTEN": "127.0.0.1:0", "UNWIND_LOG_FORMAT": "json"}
@@ -153,7 +153,7 @@ async def round_of(plane: Plane, manager: Manager, prefix: str) -> list[Way]:
     places = {f"{prefix}-{shape}-{number}": shape for number in range(CLUSTERS_EACH) for shape in ("wide", "chain")}
     left = {f"{place}/{name}-capi-{NAME}" for place, shape in places.items() for name in profiles(shape)}
     async with following(plane.management.client, CLUSTER_SUMMARIES, provisioned(left)) as deployed:
-        await side_by_side((_place(plane, place, shape) for place, shape in places.items()), limit=4)
+        await gather_limited((_place(plane, place, shape) for place, shape in places.items()), limit=4)
         await deployed()
     return [await _remove(plane, manager, place, shape) for place, shape in places.items()]
 

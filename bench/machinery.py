@@ -18,18 +18,18 @@ import uvloop
 
 from bench.ratios import Ratio, alternate
 from unwind.api.resources import CONFIG_MAPS
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.kube import decoding
 from unwind.kube.client import Client
 from unwind.kube.informers import Informer
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.local.plane import running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from unwind.kube.cache import Cache
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 LISTED = 10_000
 DELETED = 2_000
@@ -48,7 +48,7 @@ async def main() -> None:
     await helping()
 
 
-async def fill(cluster: Cluster, namespace: str, count: int) -> list[tuple[str, str]]:
+async def fill(cluster: LocalCluster, namespace: str, count: int) -> list[tuple[str, str]]:
     """Make ConfigMaps of 1 KB; their names and uids come back."""
     await cluster.create_namespace(namespace)
     made: list[tuple[str, str]] = []
@@ -59,11 +59,11 @@ async def fill(cluster: Cluster, namespace: str, count: int) -> list[tuple[str, 
         created = await cluster.client.create(CONFIG_MAPS, body)
         made.append((metadata["name"], created["metadata"]["uid"]))  # type: ignore[arg-type]
 
-    await side_by_side((one(number) for number in range(count)), limit=AT_ONCE)
+    await gather_limited((one(number) for number in range(count)), limit=AT_ONCE)
     return made
 
 
-async def listing(cluster: Cluster) -> None:
+async def listing(cluster: LocalCluster) -> None:
     async def into_the_cache() -> float:
         informer = Informer(cluster.client, decoding.raw(CONFIG_MAPS), namespace="listed")
         began = time.perf_counter()
@@ -95,7 +95,7 @@ async def listing(cluster: Cluster) -> None:
     )
 
 
-async def memory(cluster: Cluster) -> None:
+async def memory(cluster: LocalCluster) -> None:
     wire = 0
     async with aclosing(cluster.client.pages(CONFIG_MAPS, namespace="listed")) as pages:
         async for page in pages:
@@ -112,7 +112,7 @@ async def memory(cluster: Cluster) -> None:
     )
 
 
-async def _held(cluster: Cluster, view: decoding.View[Any]) -> int:
+async def _held(cluster: LocalCluster, view: decoding.View[Any]) -> int:
     """What a filled cache takes, all its indexes and keys included."""
     informer = Informer(cluster.client, view, namespace="listed", indexes={"namespace": lambda it: [it.namespace]})
     gc.collect()
@@ -132,7 +132,7 @@ async def _held(cluster: Cluster, view: decoding.View[Any]) -> int:
     return full - emptied
 
 
-async def deleting(cluster: Cluster) -> None:
+async def deleting(cluster: LocalCluster) -> None:
     rounds = 0
 
     async def ours() -> float:
@@ -141,7 +141,7 @@ async def deleting(cluster: Cluster) -> None:
         namespace = f"ours-{rounds}"
         made = await fill(cluster, namespace, DELETED)
         began = time.perf_counter()
-        await side_by_side(
+        await gather_limited(
             (cluster.client.delete(CONFIG_MAPS, name, uid=uid, namespace=namespace) for name, uid in made),
             limit=AT_ONCE,
         )
@@ -180,7 +180,7 @@ async def deleting(cluster: Cluster) -> None:
     )
 
 
-async def events(cluster: Cluster) -> None:
+async def events(cluster: LocalCluster) -> None:
     recorded = await record(cluster)
     lines = recorded.count(b"\n")
     async with replaying(recorded) as connection:
@@ -224,7 +224,7 @@ async def events(cluster: Cluster) -> None:
     print(Ratio(f"{lines:,} watch events into a handler", "reading and decoding the same", mine, bare, goal=4.0))
 
 
-async def record(cluster: Cluster) -> bytes:
+async def record(cluster: LocalCluster) -> bytes:
     """The bytes of a real watch, each object of 1 KB changed so often that there are enough events."""
     async with aclosing(cluster.client.watch_lines(CONFIG_MAPS, namespace="listed")) as batches:
         pieces: list[bytes] = []
@@ -242,7 +242,7 @@ async def record(cluster: Cluster) -> bytes:
 
 
 @asynccontextmanager
-async def replaying(recorded: bytes) -> AsyncIterator[Connection]:
+async def replaying(recorded: bytes) -> AsyncIterator[ClusterConnection]:
     """A server that lists nothing and then plays the recorded watch, in another process: both sides read a socket."""
     program = Path(__file__).with_name("replay.py")
     server = await asyncio.create_subprocess_exec(
@@ -254,7 +254,7 @@ async def replaying(recorded: bytes) -> AsyncIterator[Connection]:
     server.stdin.write_eof()
     port = int(await server.stdout.readline())
     try:
-        yield Connection(server=f"http://127.0.0.1:{port}")
+        yield ClusterConnection(server=f"http://127.0.0.1:{port}")
     finally:
         server.kill()
         await server.wait()

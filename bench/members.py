@@ -19,7 +19,7 @@ from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_EXECUTION_NAMESPACE
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES
 from unwind.api.rights import Setting
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.install.install import install
 from unwind.karmada import join
 from unwind.karmada.membership import Wish
@@ -70,7 +70,7 @@ class Membership:
         left = {f"work-{work:04}" for work in range(WORKS_THERE)}
         async with following(self.client, WORKS, applied(left), namespace=self.execution) as over:
             began = time.perf_counter()
-            await side_by_side((self._work(work) for work in range(WORKS_THERE)), limit=16)
+            await gather_limited((self._work(work) for work in range(WORKS_THERE)), limit=16)
             await over()
             return time.perf_counter() - began
 
@@ -109,11 +109,11 @@ class Membership:
 
         await bare.warm()
         began = time.perf_counter()
-        await side_by_side((one(where) for where in self.everything()), limit=AT_ONCE)
+        await gather_limited((one(where) for where in self.everything()), limit=AT_ONCE)
         created = time.perf_counter() - began
         async with following(self.member.client, CONFIG_MAPS, gone(set(made)), namespace=PLACE) as over:
             began = time.perf_counter()
-            await side_by_side((bare.delete(where, uid) for where, uid in made.items()), limit=AT_ONCE)
+            await gather_limited((bare.delete(where, uid) for where, uid in made.items()), limit=AT_ONCE)
             await over()
             return created, time.perf_counter() - began
 

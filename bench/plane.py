@@ -10,7 +10,7 @@ import uuid
 from bench.ratios import RUNS, Ratio, alternate
 from unwind.kube.client import Client
 from unwind.local import components, tools
-from unwind.local.cluster import Cluster, Programs
+from unwind.local.cluster import LocalCluster, Programs
 from unwind.local.home import Home, Shape
 from unwind.local.plane import Plane, running
 from unwind.local.processes import Daemon
@@ -53,7 +53,7 @@ async def api_server_up(toolbox: Toolbox) -> float:
     )
     await etcd.start()
     await asyncio.sleep(1)  # whatever etcd has still to do when it listens is none of the API server's time
-    cluster = Cluster(
+    cluster = LocalCluster(
         "alone",
         directory=directory / "alone",
         programs=Programs(

@@ -11,7 +11,7 @@ from unwind.api.meta import ObjectRef
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import Effort
 from unwind.planning.plans import Draft, plan
-from unwind.planning.progress import Progress
+from unwind.planning.progress import PlanProgress
 
 CLUSTERS = 2_000
 PROFILES = 50
@@ -78,7 +78,7 @@ async def following(drafts: list[list[Draft]]) -> float:
     plans = [plan(cluster) for cluster in drafts]
     began = time.perf_counter()
     for one in plans:
-        progress = Progress(one)
+        progress = PlanProgress(one)
         going = list(progress.ready)
         for name in going:  # it grows while it is read
             going += progress.done(name)

@@ -19,7 +19,7 @@ from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICY_BINDINGS,
 )
 from unwind.api.rights import HOME
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.kube.errors import ApiError
 from unwind.local.plane import running
 from unwind.protection import manifests, policies
@@ -136,7 +136,7 @@ async def deployments(client: Client, name: str, labels: dict[str, str]) -> list
         }
         made.append(await client.create(DEPLOYMENTS, body))
 
-    await side_by_side((make(number) for number in range(OBJECTS)), limit=CALLERS)
+    await gather_limited((make(number) for number in range(OBJECTS)), limit=CALLERS)
     return made
 
 
@@ -152,7 +152,7 @@ def deleting(client: Client, objects: list[Object], *, expected: int) -> Callabl
                 said = await ask(client, objects[number % len(objects)])
                 assert said == expected, said
 
-        await side_by_side((caller() for _ in range(CALLERS)), limit=CALLERS)
+        await gather_limited((caller() for _ in range(CALLERS)), limit=CALLERS)
         return time.perf_counter() - began
 
     return run

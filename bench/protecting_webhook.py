@@ -28,17 +28,17 @@ from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import DEPLOYMENTS, NAMESPACES, PODS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from unwind.api.rights import HOME
 from unwind.certificates import Authority, KeyPair
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.events import Recorder
 from unwind.local.plane import running
 from unwind.manager.health import new_registry
-from unwind.manager.protection import Caches
-from unwind.protection.lookup import Looking
+from unwind.manager.protection import ProtectionCaches
+from unwind.protection.lookup import ProtectionLookup
 from unwind.protection.manifests import configuration
-from unwind.protection.webhook import Answering, Telling
+from unwind.protection.webhook import DenialReporter, ProtectionWebhook
 from unwind.server import addresses
 from unwind.server.listener import Listener
 from unwind.server.routes import Request, Response, Route
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 CALLERS, CALLS = 16, 2_000
 AT_ONCE = 16
@@ -92,7 +92,7 @@ async def main(divisor: int) -> None:
         await memory(cluster, resident, before, counted)
 
 
-async def register(cluster: Cluster, address: str, authority: Authority) -> None:
+async def register(cluster: LocalCluster, address: str, authority: Authority) -> None:
     """Have the API server ask the one about what is labelled, and the other about all of one namespace."""
     bundle = base64.b64encode(authority.certificate).decode()
 
@@ -113,7 +113,7 @@ async def register(cluster: Cluster, address: str, authority: Authority) -> None
 # What a denial costs
 
 
-async def deployments(cluster: Cluster, calls: int) -> None:
+async def deployments(cluster: LocalCluster, calls: int) -> None:
     """A protected Deployment, by our webhook and by a constant: both answer the same."""
     client, found = cluster.client, {}
     for namespace, labels in ((ROOM, {DELETE_PROTECTION_LABEL: "Always"}), (CONSTANT, {})):
@@ -133,7 +133,7 @@ async def deployments(cluster: Cluster, calls: int) -> None:
     print(f"{calls / ours:.0f} a second, {CALLERS} at once: {constant / ours:.2f} x the rate of a constant")
 
 
-async def namespaces(cluster: Cluster, rooms: dict[int, str], calls: int) -> None:
+async def namespaces(cluster: LocalCluster, rooms: dict[int, str], calls: int) -> None:
     """Namespaces that Pods keep, however many."""
     client, took = cluster.client, {number: list[float]() for number in rooms}
     found = {number: await client.get(NAMESPACES, name) for number, name in rooms.items()}
@@ -161,7 +161,7 @@ async def denials(client: Client, resource: Resource, obj: Object, calls: int) -
                 raise AssertionError("it is not protected")
 
     began = time.perf_counter()
-    await side_by_side((caller() for _ in range(CALLERS)), limit=CALLERS)
+    await gather_limited((caller() for _ in range(CALLERS)), limit=CALLERS)
     return time.perf_counter() - began
 
 
@@ -192,7 +192,7 @@ def pod(name: str, namespace: str, labels: dict[str, str]) -> Object:
     }
 
 
-async def fill(cluster: Cluster, namespace: str, number: int) -> None:
+async def fill(cluster: LocalCluster, namespace: str, number: int) -> None:
     """A labelled namespace with Pods in it."""
     await cluster.create_namespace(namespace)
     label = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Cascading"}}}
@@ -204,14 +204,14 @@ async def fill(cluster: Cluster, namespace: str, number: int) -> None:
             body = pod(f"web-6f9d8c7b5d-{one:05}", namespace, {"app": "web", "pod-template-hash": "6f9d8c7b5d"})
             await cluster.client.create(PODS, {"apiVersion": "v1", "kind": "Pod"} | body)
 
-    await side_by_side((maker() for _ in range(AT_ONCE)), limit=AT_ONCE)
+    await gather_limited((maker() for _ in range(AT_ONCE)), limit=AT_ONCE)
 
 
 # What counting them takes
 
 
 @asynccontextmanager
-async def counting(cluster: Cluster) -> AsyncIterator[Callable[[int], Awaitable[int]]]:
+async def counting(cluster: LocalCluster) -> AsyncIterator[Callable[[int], Awaitable[int]]]:
     """A process that counts Pods, and how much of memory it has when it has counted so many."""
     config = await manager_kubeconfig(cluster, HOME)
     command = (sys.executable, "-m", "bench.protecting_webhook", "count", str(config))
@@ -233,7 +233,7 @@ async def counting(cluster: Cluster) -> AsyncIterator[Callable[[int], Awaitable[
         await process.wait()
 
 
-async def memory(cluster: Cluster, watching: Callable[[int], Awaitable[int]], before: int, number: int) -> None:
+async def memory(cluster: LocalCluster, watching: Callable[[int], Awaitable[int]], before: int, number: int) -> None:
     async with counting(cluster) as fresh:
         listed = await fresh(number)
     for what, after in (("listed", listed), ("seen to come", await watching(number))):
@@ -247,7 +247,7 @@ async def memory(cluster: Cluster, watching: Callable[[int], Awaitable[int]], be
 
 async def count(path: Path) -> None:
     async with Client(kubeconfig.load(path)) as client, asyncio.TaskGroup() as group:
-        caches = Caches(client)
+        caches = ProtectionCaches(client)
         following = group.create_task(caches.run())
         while line := await asyncio.to_thread(sys.stdin.readline):
             while not counted(caches, int(line)):  # noqa: ASYNC110 - nobody is told of what is only counted
@@ -256,7 +256,7 @@ async def count(path: Path) -> None:
         following.cancel()
 
 
-def counted(caches: Caches, number: int) -> bool:
+def counted(caches: ProtectionCaches, number: int) -> bool:
     pods = caches.counts.informers[0]
     return caches.synced and len(pods.store) >= number
 
@@ -272,12 +272,12 @@ def resident_bytes() -> int:
 async def serve(pair: KeyPair, path: Path) -> None:
     """The webhook with caches that follow the API server, and a constant beside it."""
     async with Client(kubeconfig.load(path)) as client:
-        caches = Caches(client)
-        webhook = Answering(
+        caches = ProtectionCaches(client)
+        webhook = ProtectionWebhook(
             counts=caches.counts,
             guards=caches.guards,
-            looking=Looking(client),
-            telling=Telling(registry=new_registry(), recorder=Recorder(client, instance="bench")),
+            looking=ProtectionLookup(client),
+            telling=DenialReporter(registry=new_registry(), recorder=Recorder(client, instance="bench")),
         )
         routes = [Route(path="/constant", name="constant", handler=constant), *webhook.routes()]
         listener = Listener("https", routes, tls=Tls(pair))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from unwind.server.path_segments import Segments
-from unwind.server.routes import Route, Trusting
+from unwind.server.routes import CABundleTarget, Route
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -51,7 +51,7 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
     """The API groups whose objects may be read, besides those of the kinds that can be protected; None for all."""
 
 
-class Part(Protocol):
+class Component(Protocol):
     """A component that runs as long as the process: a controller, certificate renewal.
 
     It starts when `run` is called and stops when that is cancelled. It retries transient errors itself. If
@@ -78,7 +78,7 @@ class Role(StrEnum):
     SERVING = "serving"
 
 
-class Surroundings:
+class ManagerContext:
     """What a component of this process can use."""
 
     def __init__(
@@ -121,15 +121,15 @@ class Surroundings:
         """The secret segments of webhook and hook paths."""
 
 
-class Share(msgspec.Struct, frozen=True, kw_only=True):
+class Components(msgspec.Struct, frozen=True, kw_only=True):
     """What a package contributes to the process: components and routes, each for a role."""
 
-    controllers: tuple[Part, ...] = ()
+    controllers: tuple[Component, ...] = ()
     """Components for the role `controllers`."""
-    servants: tuple[Part, ...] = ()
+    servants: tuple[Component, ...] = ()
     """Components for the role `serving`: what the routes need, such as caches."""
     routes: tuple[Route, ...] = ()
-    trusting: tuple[Trusting, ...] = ()
+    trusting: tuple[CABundleTarget, ...] = ()
 
 
-Contributor = Callable[[Surroundings], Share]
+Contributor = Callable[[ManagerContext], Components]

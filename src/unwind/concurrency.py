@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def side_by_side(work: Iterable[Coroutine[object, object, object]], *, limit: int) -> None:
+async def gather_limited(work: Iterable[Coroutine[object, object, object]], *, limit: int) -> None:
     """Run all coroutines, at most `limit` at a time; the first failure cancels the rest and is raised unwrapped."""
     bound = asyncio.Semaphore(limit)
     work = list(work)
@@ -52,7 +52,7 @@ async def unless(told: asyncio.Event, work: Awaitable[None]) -> bool:
     return done
 
 
-class Together(Generic[T]):
+class SingleFlight(Generic[T]):
     """Single flight: concurrent callers with the same key share one call.
 
     Each caller gets the result of a call that began after it arrived, so no result is staler than with separate calls.

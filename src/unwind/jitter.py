@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import random
 
-CHANCE = random.Random()  # noqa: S311 - no secret in it
+JITTER = random.Random()  # noqa: S311 - no secret in it

@@ -20,7 +20,7 @@ from unwind.api.names import FORCE_RELEASE_ANNOTATION, OK_TO_DELETE_ANNOTATION
 from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import Phase
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.kube.errors import ApiError
 from unwind.local import waiting
 from unwind.local.capi import USER as CLUSTER_API
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.e2e.gated import Ground, TheCluster
     from tests.plane.test_run import Manager
     from unwind.kube.client import Object
-    from unwind.local.auditing import Entry
+    from unwind.local.auditing import AuditEvent
 
 FIFTY = 50
 
@@ -300,7 +300,7 @@ async def test_cluster_api_does_not_mark_a_cluster_that_it_does_not_ask_about_wh
         assert await scene.on_member() == {}
 
 
-def refused_marks(ground: Ground, scene: Scene) -> list[Entry]:
+def refused_marks(ground: Ground, scene: Scene) -> list[AuditEvent]:
     """Cluster API's writes to Clusters of the scene that were refused."""
     found = ground.management.audit.entries(resource="clusters", namespace=scene.namespace, user=CLUSTER_API)
     return [one for one in found if one.code == 403]
@@ -345,10 +345,10 @@ async def test_fifty_clusters_that_are_deleted_at_once_all_wait_and_all_go(groun
     def tell(what: str) -> None:
         print(f"{what} after {time.monotonic() - began:.1f} s")
 
-    await side_by_side((make(number) for number in range(FIFTY)), limit=10)
+    await gather_limited((make(number) for number in range(FIFTY)), limit=10)
     tell("deployed")
-    await side_by_side((cluster.delete() for _, cluster in clusters), limit=FIFTY)
-    await side_by_side((cluster.until_held("web-0") for _, cluster in clusters), limit=FIFTY)
+    await gather_limited((cluster.delete() for _, cluster in clusters), limit=FIFTY)
+    await gather_limited((cluster.until_held("web-0") for _, cluster in clusters), limit=FIFTY)
     tell("all held")
-    await side_by_side((go(*one) for one in clusters), limit=FIFTY)
+    await gather_limited((go(*one) for one in clusters), limit=FIFTY)
     tell("all gone")

@@ -17,7 +17,7 @@ from unwind.errors import UnwindError
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.local.capi import create_cluster, delete_cluster, until_available
-from unwind.local.cluster import Cluster
+from unwind.local.cluster import LocalCluster
 from unwind.local.provider import Provider
 from unwind.local.stubs import CLASS, STUB_CLUSTERS, STUB_CONTROL_PLANES
 from unwind.local.waiting import account, until, until_absent, until_true
@@ -34,8 +34,8 @@ NAMESPACE = "default"
 class Setup(msgspec.Struct):
     """A plane with Cluster API and the stand-in for its providers."""
 
-    management: Cluster
-    members: dict[str, Cluster]
+    management: LocalCluster
+    members: dict[str, LocalCluster]
     provider: Provider
 
     @property

@@ -14,7 +14,7 @@ from unwind.api.names import FORCE_RELEASE_ANNOTATION, Reason
 from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import Phase
 from unwind.local import waiting
-from unwind.why.answers import Effect, State
+from unwind.why.answers import AnswerState, Effect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,7 +54,7 @@ async def test_a_cluster_held_by_the_gate_is_freed_on_its_member(scene: Scene, a
     # What holds it is told first as being deleted: who serves its finalizer takes a moment to find out.
     reasons = [Reason.GATE, Reason.FINALIZER, Reason.FINALIZER]
     answer = await asker.until(PROD, lambda it: [one.reason for one in it.chain] == reasons)
-    assert answer.state is State.HELD
+    assert answer.state is AnswerState.HELD
     assert chain(answer) == ["Cluster/prod", f"Teardown/{cluster.uid}", "ConfigMap/web-0"]
     assert answer.chain[-1].cluster == f"Cluster {scene.namespace}/prod"
     assert {one.effect for one in answer.remedies} == {Effect.LEAVES}
@@ -85,7 +85,7 @@ async def test_a_teardown_that_waits_for_an_unreachable_member_is_released_by_th
             lambda it: it.phase is Phase.HELD and any(one.reason == Reason.UNREACHABLE for one in it.status.blockers)
         )
         answer = await asker.ask(f"teardown/{cluster.uid}")
-        assert answer.state is State.HELD
+        assert answer.state is AnswerState.HELD
         assert answer.verdict.startswith(
             f"the teardown of Cluster {scene.namespace}/prod is not finished (Held, wave 1/1"
         )

@@ -27,17 +27,17 @@ from unwind.clock import SYSTEM
 from unwind.kube import discovery
 from unwind.kube.errors import ApiError
 from unwind.local import tools, waiting
-from unwind.members.members import Fleet
+from unwind.members.members import Members
 from unwind.protection.policies import policies
 from unwind.why.answers import Effect
 from unwind.why.explain import why
-from unwind.why.reachable_clusters import Place
+from unwind.why.reachable_clusters import ReachableCluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from unwind.kube.client import Client, Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.why.answers import Answer, Remedy
 
 _LONG = 90.0
@@ -46,7 +46,7 @@ _LONG = 90.0
 class Asker:
     """Somebody who asks about one cluster, and types what they are told."""
 
-    def __init__(self, cluster: Cluster, namespace: str = "default", *, kubeconfig: Path | None = None) -> None:
+    def __init__(self, cluster: LocalCluster, namespace: str = "default", *, kubeconfig: Path | None = None) -> None:
         self.cluster = cluster
         self.client = cluster.client
         self.namespace = namespace
@@ -58,8 +58,8 @@ class Asker:
     async def ask(self, text: str, *, namespace: str | None = None, client: Client | None = None) -> Answer:
         """The answer, as it is found out."""
         client = client or self.client
-        async with Fleet(client) as fleet:
-            place = Place(client, fleet=fleet)
+        async with Members(client) as fleet:
+            place = ReachableCluster(client, fleet=fleet)
             named = await discovery.resolve(place.discovery, text, namespace=namespace or self.namespace)
             return await why(place, named, clock=SYSTEM)
 

@@ -25,7 +25,7 @@ from unwind.deleters.attempt import Waiting
 from unwind.deleters.builtin import BUILTIN
 from unwind.deploy.helm_install import HOOK, Account, Deployed, Preview, deploy, preview
 from unwind.deploy.helm_uninstall import HelmReleases
-from unwind.deploy.owner_marks import Owner
+from unwind.deploy.owner_marks import DeploymentOwner
 from unwind.helm import charts, releases
 from unwind.helm.charts import Chart
 from unwind.helm.program import Helm, HelmError
@@ -148,7 +148,7 @@ class Step:
         self.client = member.client
         self.namespace = namespace
         self.owner = inventory.spec.owner.uid
-        self._deployer = Owner(object=inventory.spec.owner, tier=tier)
+        self._deployer = DeploymentOwner(object=inventory.spec.owner, tier=tier)
         self.helm = helm
         self.releaser = HelmReleases(helm)
         self._repository = repository

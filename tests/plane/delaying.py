@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from unwind.api.meta import ObjectRef
-    from unwind.kube.transport import Answer
-    from unwind.local.cluster import Cluster
+    from unwind.kube.transport import ServerAnswer
+    from unwind.local.cluster import LocalCluster
 
 
 class Delay:
@@ -46,7 +46,7 @@ class Delayed:
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
-    ) -> Answer:
+    ) -> ServerAnswer:
         if self._delay.matches(method, target, body or b""):
             self._delay.held += 1
             self._delay.reached.set()
@@ -55,7 +55,7 @@ class Delayed:
 
     def stream(
         self, target: str, *, headers: Mapping[str, str], silence: float
-    ) -> AbstractAsyncContextManager[Answer | AsyncIterator[list[bytes]]]:
+    ) -> AbstractAsyncContextManager[ServerAnswer | AsyncIterator[list[bytes]]]:
         return self._inner.stream(target, headers=headers, silence=silence)
 
     async def close(self) -> None:
@@ -63,7 +63,7 @@ class Delayed:
 
 
 @asynccontextmanager
-async def delayed(cluster: Cluster, delay: Delay, *, namespace: str = HOME) -> AsyncIterator[Client]:
+async def delayed(cluster: LocalCluster, delay: Delay, *, namespace: str = HOME) -> AsyncIterator[Client]:
     """A client for the manager of a namespace whose matching requests are held back."""
     connection = await manager_connection(cluster.client, namespace)
     inner = HttpTransport(connection, user_agent=MANAGER_USER_AGENT)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from unwind.kube.transport import Answer
-    from unwind.local.cluster import Cluster
+    from unwind.kube.transport import ServerAnswer
+    from unwind.local.cluster import LocalCluster
 
 
 class Life:
@@ -37,7 +37,7 @@ class Mortal:
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
-    ) -> Answer:
+    ) -> ServerAnswer:
         # To ask for one's rights is to read.
         if method == "GET" or "/selfsubject" in target:
             return await self._inner.request(method, target, body=body, headers=headers, within=within)
@@ -54,7 +54,7 @@ class Mortal:
 
     def stream(
         self, target: str, *, headers: Mapping[str, str], silence: float
-    ) -> AbstractAsyncContextManager[Answer | AsyncIterator[list[bytes]]]:
+    ) -> AbstractAsyncContextManager[ServerAnswer | AsyncIterator[list[bytes]]]:
         return self._inner.stream(target, headers=headers, silence=silence)
 
     def pin(self, cluster: str) -> None:
@@ -65,7 +65,7 @@ class Mortal:
 
 
 @asynccontextmanager
-async def mortal(cluster: Cluster, life: Life, *, namespace: str = "") -> AsyncIterator[Client]:
+async def mortal(cluster: LocalCluster, life: Life, *, namespace: str = "") -> AsyncIterator[Client]:
     """A client of such a process: an administrator's, or that of the manager of a namespace."""
     connection, agent = kubeconfig.load(cluster.kubeconfig), "mortal"
     if namespace:

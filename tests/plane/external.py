@@ -15,8 +15,8 @@ from unwind.api.rights import Right
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.outcomes import Again, Gone
 from unwind.deleters.registration import External, Kinds
-from unwind.deleters.registry import Registry
-from unwind.external.controller import ExternalResources
+from unwind.deleters.registry import DeleterRegistry
+from unwind.external.controller import ExternalController
 from unwind.external.metrics import Measures
 from unwind.kube.absence import Presence, Sighting
 from unwind.kube.discovery import Discovery
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from unwind.deleters.registration import Registration
     from unwind.deleters.registry import Plugin
     from unwind.kube.client import Client, Object
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
 
 # As Azure Service Operator's conditions are.
 CONDITIONS: Object = {
@@ -195,7 +195,7 @@ class Everything:
 class Running:
     """A controller that runs, and what belongs to it."""
 
-    def __init__(self, controller: ExternalResources, registry: CollectorRegistry, clock: Clock) -> None:
+    def __init__(self, controller: ExternalController, registry: CollectorRegistry, clock: Clock) -> None:
         self.controller = controller
         self.clock = clock
         self._registry = registry
@@ -212,16 +212,16 @@ async def running(
     plugins: tuple[Plugin, ...] = (),
     clock: Clock | None = None,
     policy: DeletePolicy | None = None,
-    owner: Owner | None = None,
+    owner: ShardOwner | None = None,
 ) -> AsyncIterator[Running]:
     """Run a controller as the manager of the namespace, by a clock that stands still unless there is another."""
     collected = CollectorRegistry()
     clock = clock or StillClock()
     async with manager_client(client, namespace) as own, asyncio.TaskGroup() as group:
         recorder = Recorder(own, instance="test")
-        controller = ExternalResources(
+        controller = ExternalController(
             own,
-            Registry((*BUILTIN, *known), plugins=plugins),
+            DeleterRegistry((*BUILTIN, *known), plugins=plugins),
             namespace=namespace,
             owner=owner or Everything(),
             recorder=recorder,

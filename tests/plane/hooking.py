@@ -11,16 +11,16 @@ import msgspec
 
 from tests.plane.external import Everything
 from unwind.addons import hook_rules
-from unwind.addons.caches import Caches
-from unwind.addons.chart_availability import Charts
+from unwind.addons.caches import AddonCaches
+from unwind.addons.chart_availability import ChartAvailability
 from unwind.addons.gate_source import SummaryGateSource
-from unwind.addons.profile_controller import Profiles
-from unwind.addons.summary_controller import Summaries
+from unwind.addons.profile_controller import ProfileController
+from unwind.addons.summary_controller import SummaryController
 from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.capi import hook_protocol
-from unwind.capi.hook_handlers import Asking
-from unwind.capi.hook_registry import Registry
+from unwind.capi.hook_handlers import HookHandlers
+from unwind.capi.hook_registry import HookRegistry
 from unwind.deleters.builtin import BUILTIN
 from unwind.kube.metrics import Metrics
 from unwind.manager.health import new_registry
@@ -42,7 +42,7 @@ Answer = tuple[int, str]
 class Asked:
     """The handlers, called as Cluster API calls them."""
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: HookHandlers) -> None:
         self._routes = {route.path: route for route in asking.routes()}
         self.settings: dict[str, str] = {}
 
@@ -105,12 +105,12 @@ async def answering(
         manager_client(followed or client, home) as following,
         asyncio.TaskGroup() as group,
     ):
-        caches = Caches(following, clock=clock)
-        charts = Charts(helm)
+        caches = AddonCaches(following, clock=clock)
+        charts = ChartAvailability(helm)
         builtin = hook_rules.builtin(caches, charts=charts, namespace="default")
-        registry = Registry([*builtin, *more])
+        registry = HookRegistry([*builtin, *more])
         source = SummaryGateSource(own, caches, namespace=home)
-        asking = Asking(own, caches, source, namespace=home, registry=registry, hooks=Hook)
+        asking = HookHandlers(own, caches, source, namespace=home, registry=registry, hooks=Hook)
         parts: list[Any] = [caches, registry, charts]
         if controllers:
             parts += _controllers(own, caches, clock, controllers)
@@ -125,11 +125,11 @@ async def answering(
                 task.cancel()
 
 
-def _controllers(client: Client, caches: Caches, clock: StillClock, namespace: str) -> list[Any]:
+def _controllers(client: Client, caches: AddonCaches, clock: StillClock, namespace: str) -> list[Any]:
     owner, metrics = Everything(), Metrics(new_registry())
     return [
-        Profiles(client, caches, owner=owner, metrics=metrics, clock=clock),
-        Summaries(
+        ProfileController(client, caches, owner=owner, metrics=metrics, clock=clock),
+        SummaryController(
             client, caches, namespace=namespace, owner=owner, metrics=metrics, deleters=BUILTIN, helm=None, clock=clock
         ),
     ]

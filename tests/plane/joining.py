@@ -11,20 +11,20 @@ from prometheus_client import CollectorRegistry
 
 from tests.plane import profiles
 from tests.plane.external import Everything
-from unwind.addons.caches import Caches
+from unwind.addons.caches import AddonCaches
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_EXECUTION_NAMESPACE
 from unwind.api.resources import NAMESPACES, SECRETS
 from unwind.api.rights import HOME
 from unwind.clock import SYSTEM
 from unwind.karmada import join
-from unwind.karmada.caches import MemberCaches
-from unwind.karmada.cluster_controller import Clusters
+from unwind.karmada.caches import KarmadaCaches
+from unwind.karmada.cluster_controller import ClusterController
 from unwind.karmada.membership import Wish
 from unwind.kube.errors import ConflictError, NotFoundError, UnreachableError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
-from unwind.kube.transport import Answer, HttpTransport
+from unwind.kube.transport import HttpTransport, ServerAnswer
 from unwind.local import waiting
 from unwind.testing.managers import manager_client
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from unwind.clock import Clock
-    from unwind.components import Part
+    from unwind.components import Component
     from unwind.kube.client import Client, Object
-    from unwind.kube.kubeconfig import Connection
-    from unwind.local.cluster import Cluster as LocalCluster
+    from unwind.kube.kubeconfig import ClusterConnection
+    from unwind.local.cluster import LocalCluster
 
 GROUPS = ("cluster.karmada.io", "work.karmada.io")
 
@@ -49,16 +49,16 @@ async def install(client: Client) -> None:
 @asynccontextmanager
 async def running(
     client: Client,
-    *more: Callable[[Client, MemberCaches, Caches], Part],
+    *more: Callable[[Client, KarmadaCaches, AddonCaches], Component],
     clock: Clock = SYSTEM,
     namespace: str = HOME,
-) -> AsyncIterator[MemberCaches]:
+) -> AsyncIterator[KarmadaCaches]:
     """The cluster controller runs as the manager of a namespace, and with it what else is made for the caches."""
     everything, metrics = Everything(), Metrics(CollectorRegistry())
     async with manager_client(client, namespace) as own:
-        addons, caches = Caches(own, clock=clock), MemberCaches(own, clock=clock)
+        addons, caches = AddonCaches(own, clock=clock), KarmadaCaches(own, clock=clock)
         recorder = Recorder(own, instance="test")
-        clusters = Clusters(
+        clusters = ClusterController(
             own, caches, addons.sources[SECRETS.kind], owner=everything, metrics=metrics, recorder=recorder, clock=clock
         )
         async with profiles.under_way(
@@ -162,20 +162,20 @@ class Killed(BaseException):
 class Failing:
     """A way to an API server on which one write fails."""
 
-    def __init__(self, connection: Connection, count: list[int], how: str) -> None:
+    def __init__(self, connection: ClusterConnection, count: list[int], how: str) -> None:
         self._real = HttpTransport(connection, user_agent="test")
         self._count = count
         self._how = how
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
-    ) -> Answer:
+    ) -> ServerAnswer:
         fails = False
         if method != "GET":
             self._count[0] -= 1
             fails = self._count[0] == 0
         if fails and self._how == "refused":
-            return Answer(403, msgspec.json.encode({"kind": "Status", "code": 403, "message": "for once"}))
+            return ServerAnswer(403, msgspec.json.encode({"kind": "Status", "code": 403, "message": "for once"}))
         if fails and self._how == "killed before":
             raise Killed
         answer = await self._real.request(method, target, body=body, headers=headers, within=within)

@@ -50,7 +50,7 @@ class Managers:
         self._start.set_forkserver_preload(["unwind.cli.run", "unwind.manager.addons"])
         self.process: ForkServerProcess | None = None
 
-    def go_by(self, way: kubeconfig.Connection) -> None:
+    def go_by(self, way: kubeconfig.ClusterConnection) -> None:
         """Tell those to come how to reach the management cluster."""
         Path(self._told[0]).write_text(kubeconfig.document(way, cluster="management", user="manager"))
 

@@ -12,10 +12,10 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from tests.plane.external import Everything
-from unwind.addons.caches import Caches
-from unwind.addons.configuration_controller import Configurations
-from unwind.addons.profile_controller import Profiles
-from unwind.addons.summary_controller import Summaries
+from unwind.addons.caches import AddonCaches
+from unwind.addons.configuration_controller import ConfigurationController
+from unwind.addons.profile_controller import ProfileController
+from unwind.addons.summary_controller import SummaryController
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
 from unwind.api.sveltos import (
     CLUSTER_CONFIGURATIONS,
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.components import Part
+    from unwind.components import Component
     from unwind.helm.program import Helm
     from unwind.kube.client import Client, Object
-    from unwind.kube.fencing import Owner
-    from unwind.local.cluster import Cluster
+    from unwind.kube.fencing import ShardOwner
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 KINDS = (
@@ -99,7 +99,7 @@ async def running(
     namespace: str,
     *,
     clock: Clock | None = None,
-    owner: Owner | None = None,
+    owner: ShardOwner | None = None,
     helm: Helm | None = None,
 ) -> AsyncIterator[Clock]:
     """Run the controllers as the manager of the namespace, by a clock that stands still unless there is another."""
@@ -107,21 +107,21 @@ async def running(
     owner = owner or Everything()
     metrics = Metrics(CollectorRegistry())
     async with manager_client(client, namespace) as own:
-        caches = Caches(own, clock=clock)
+        caches = AddonCaches(own, clock=clock)
         parts = (
             caches,
-            Profiles(own, caches, owner=owner, metrics=metrics, clock=clock),
-            Summaries(
+            ProfileController(own, caches, owner=owner, metrics=metrics, clock=clock),
+            SummaryController(
                 own, caches, namespace=namespace, owner=owner, metrics=metrics, deleters=BUILTIN, helm=helm, clock=clock
             ),
-            Configurations(own, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
+            ConfigurationController(own, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
         )
         async with under_way(parts):
             yield clock
 
 
 @asynccontextmanager
-async def under_way(parts: Iterable[Part]) -> AsyncIterator[None]:
+async def under_way(parts: Iterable[Component]) -> AsyncIterator[None]:
     """Parts of a process run as long as the context lasts; what one of them raises is raised here."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(part.run()) for part in parts]
@@ -144,7 +144,7 @@ def config_map(namespace: str, name: str, **data: str) -> Object:
 class Scene:
     """One test's namespace on the management cluster, and one of the same name on the member."""
 
-    def __init__(self, client: Client, member: Cluster, namespace: str) -> None:
+    def __init__(self, client: Client, member: LocalCluster, namespace: str) -> None:
         self.client = client
         self.member = member
         self.namespace = namespace

@@ -20,7 +20,7 @@ from unwind.api.resources import (
     PODS,
     Resource,
 )
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.kube.errors import AlreadyExistsError, ApiError
 from unwind.local import tools, waiting
 from unwind.protection.kinds import DEFINITION, KINDS, NAMESPACE
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from tests.plane.protection_table import Row
     from unwind.kube.client import Client, Object
-    from unwind.local.cluster import Cluster
-    from unwind.protection.kinds import Kind
+    from unwind.local.cluster import LocalCluster
+    from unwind.protection.kinds import ProtectedKind
 
 HOME = "unwind-system"
 MANAGER = f"system:serviceaccount:{HOME}:unwind"
@@ -69,7 +69,7 @@ def definition(
     }
 
 
-async def serve(client: Client, kinds: Iterable[Kind] = KINDS) -> None:
+async def serve(client: Client, kinds: Iterable[ProtectedKind] = KINDS) -> None:
     """Have all kinds served that are not Kubernetes' own, and wait until they are."""
     for kind in (*kinds, *OTHERS):
         if kind.built_in:
@@ -94,7 +94,7 @@ async def put_all(client: Client, rows: Iterable[Row] = ROWS) -> None:
     with suppress(AlreadyExistsError):
         await client.create(NAMESPACES, named(NAMESPACES, ROOM))
     await waiting.until(client, _SERVICE_ACCOUNTS, "default", lambda it: it is not None, "there", namespace=ROOM)
-    await side_by_side((put(client, row) for row in rows), limit=_AT_ONCE)
+    await gather_limited((put(client, row) for row in rows), limit=_AT_ONCE)
 
 
 async def put(client: Client, row: Row) -> None:
@@ -431,7 +431,7 @@ async def differences(client: Client, rows: Iterable[Row]) -> list[str]:
         if not (said.startswith(row.denied) if row.denied else said == ""):
             found.append(f"{row}: {row.denied or 'nothing'!r} expected, and not {said!r}")
 
-    await side_by_side((check(row) for row in rows), limit=_AT_ONCE)
+    await gather_limited((check(row) for row in rows), limit=_AT_ONCE)
     return sorted(found)
 
 
@@ -454,7 +454,7 @@ async def delete(client: Client, resource: Resource, obj: Object) -> None:
     await client.delete(resource, metadata["name"], uid=metadata["uid"], namespace=metadata.get("namespace"))
 
 
-async def kubectl(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+async def kubectl(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     """What a person sees."""
     found = tools.find(tools.KUBECTL)
     assert found, "make setup has it built where it is not on the PATH"

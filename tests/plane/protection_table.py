@@ -12,7 +12,7 @@ import msgspec
 
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import Resource
-from unwind.protection.kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, REPLICAS, Kind, of_any
+from unwind.protection.kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, REPLICAS, ProtectedKind, of_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """An object, and what its DELETE is answered with."""
 
     number: int
-    kind: Kind
+    kind: ProtectedKind
     version: str
     label: str | None
     state: str = "idle"
@@ -66,11 +66,11 @@ BUSY = {
 """What a denial says of each kind in the state `busy`."""
 
 
-def _versions(kind: Kind) -> tuple[str, ...]:
+def _versions(kind: ProtectedKind) -> tuple[str, ...]:
     return ("v1",) if kind == DEFINITION else kind.versions  # v1beta1 of CRDs is served no longer
 
 
-def _of_every_kind(kind: Kind, version: str) -> Iterable[Row]:
+def _of_every_kind(kind: ProtectedKind, version: str) -> Iterable[Row]:
     def row(number: int, label: str | None, state: str = "idle", denied: str = "") -> Row:
         return Row(number=number, kind=kind, version=version, label=label, state=state, denied=denied)
 
@@ -89,7 +89,7 @@ def _of_every_kind(kind: Kind, version: str) -> Iterable[Row]:
         yield row(12, None, "busy")
 
 
-def _of_workloads(kind: Kind, version: str) -> Iterable[Row]:
+def _of_workloads(kind: ProtectedKind, version: str) -> Iterable[Row]:
     if kind.count == REPLICAS:
         denied = f"{CASCADING} and replicas 1>0"
         yield Row(number=15, kind=kind, version=version, label="Cascading", state="unsaid", denied=denied)
@@ -98,19 +98,19 @@ def _of_workloads(kind: Kind, version: str) -> Iterable[Row]:
             yield Row(number=15, kind=kind, version=version, label="Cascading", state="unreadable", denied=denied)
 
 
-OTHERS: tuple[Kind, ...] = (
+OTHERS: tuple[ProtectedKind, ...] = (
     of_any("other.example.dev", "Gizmo", plural="gizmos", version="v1"),
     of_any("", "ServiceAccount", plural="serviceaccounts", version="v1"),
     of_any("rbac.authorization.k8s.io", "Role", plural="roles", version="v1"),
     of_any("scheduling.k8s.io", "PriorityClass", plural="priorityclasses", version="v1", namespaced=False),
 )
 """Kinds that have no policy of their own."""
-COPIES: tuple[Kind, ...] = tuple(kind for kind in EXEMPT if kind.kind != "Event")
+COPIES: tuple[ProtectedKind, ...] = tuple(kind for kind in EXEMPT if kind.kind != "Event")
 """Kinds that controllers write, with labels copied from other objects."""
 
 
 def _of_others() -> Iterable[Row]:
-    def row(kind: Kind, label: str | None, state: str = "idle", denied: str = "", number: int = 27) -> Row:
+    def row(kind: ProtectedKind, label: str | None, state: str = "idle", denied: str = "", number: int = 27) -> Row:
         return Row(number=number, kind=kind, version="v1", label=label, state=state, denied=denied)
 
     for kind in OTHERS:
@@ -127,7 +127,7 @@ def _of_others() -> Iterable[Row]:
 
 
 def _of_containers() -> Iterable[Row]:
-    def row(number: int, state: str, denied: str = "", *, label: str | None = "Cascading", kind: Kind) -> Row:
+    def row(number: int, state: str, denied: str = "", *, label: str | None = "Cascading", kind: ProtectedKind) -> Row:
         return Row(number=number, kind=kind, version="v1", label=label, state=state, denied=denied)
 
     for number, state, denied in (

@@ -22,7 +22,7 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, Inventory, InventorySpec, MemberRef
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.deleters.attempt import Waiting
 from unwind.deleters.builtin import BUILTIN
 from unwind.kube.discovery import Discovery
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.inventory.inventories import Inventories
     from unwind.kube.client import Client, Object
-    from unwind.local.auditing import Entry as Audited
-    from unwind.local.cluster import Cluster
+    from unwind.local.auditing import AuditEvent as Audited
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 CLUSTER = ObjectRef(group="cluster.x-k8s.io", version="v1beta2", kind="Cluster", namespace="fleet", name="m", uid="m-1")
@@ -97,7 +97,7 @@ class Told:
 class Scene:
     """One step: what it put on a member, and the account of it."""
 
-    def __init__(self, plane: Plane, inventories: Inventories, cluster: Cluster, system_uid: str) -> None:
+    def __init__(self, plane: Plane, inventories: Inventories, cluster: LocalCluster, system_uid: str) -> None:
         self.management = plane.management
         self.inventories = inventories
         self.cluster = cluster
@@ -302,7 +302,7 @@ async def until_claimed(client: Client, room: str, name: str) -> Object:
 
 
 async def everything_by(work: Collection[Any]) -> None:
-    await side_by_side(work, limit=16)
+    await gather_limited(work, limit=16)
 
 
 async def serve_finalizers(client: Client, resource: Resource, finalizer: str) -> None:

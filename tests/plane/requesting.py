@@ -13,7 +13,7 @@ import msgspec
 from tests.plane import profiles
 from tests.plane.removals import until_served
 from tests.plane.tearing import Everything
-from unwind.addons.caches import Caches
+from unwind.addons.caches import AddonCaches
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
@@ -45,7 +45,7 @@ from unwind.local import waiting
 from unwind.manager.health import new_registry
 from unwind.protection.expected_refusals import refusals
 from unwind.teardown.manifests import REQUESTS
-from unwind.teardown.request_controller import Requested
+from unwind.teardown.request_controller import RequestController
 from unwind.teardown.requests import ACCESS_REVIEWS, request, written
 from unwind.testing.managers import manager_client
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 HOLD = "example.dev/hold"
 ANYTHING = Right("*", ("*",), ("get", "list", "watch", "delete"))
@@ -65,11 +65,11 @@ ANYTHING = Right("*", ("*",), ("get", "list", "watch", "delete"))
 
 
 @asynccontextmanager
-async def manager(client: Client, home: str, *, clock: Clock = SYSTEM) -> AsyncIterator[Requested]:
+async def manager(client: Client, home: str, *, clock: Clock = SYSTEM) -> AsyncIterator[RequestController]:
     """Who carries requests out, as long as the context lasts; then it is gone as if it had been killed."""
     async with manager_client(client, home) as own:
-        caches = Caches(own, clock=clock)
-        controller = Requested(
+        caches = AddonCaches(own, clock=clock)
+        controller = RequestController(
             own,
             caches,
             namespace=home,
@@ -90,7 +90,7 @@ async def manager(client: Client, home: str, *, clock: Clock = SYSTEM) -> AsyncI
 class Room:
     """A namespace on the management cluster, and what is put into it."""
 
-    def __init__(self, cluster: Cluster, home: str) -> None:
+    def __init__(self, cluster: LocalCluster, home: str) -> None:
         self.cluster = cluster
         self.client = cluster.client
         self.home = home

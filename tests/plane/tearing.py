@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.plane import profiles
-from unwind.addons.caches import Caches
-from unwind.addons.configuration_controller import Configurations
-from unwind.addons.profile_controller import Profiles
+from unwind.addons.caches import AddonCaches
+from unwind.addons.configuration_controller import ConfigurationController
+from unwind.addons.profile_controller import ProfileController
 from unwind.addons.step_source import SummarySteps
-from unwind.addons.summary_controller import Summaries
+from unwind.addons.summary_controller import SummaryController
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, Finalizer
@@ -23,7 +23,7 @@ from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, EntryState, Inventory, InventorySpec, MemberRef, Teardown
-from unwind.capi.cluster_controller import Teardowns
+from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.deleters.builtin import BUILTIN
 from unwind.install.install import install
 from unwind.inventory.inventories import Inventories
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
     from unwind.kube.events import Recorder
-    from unwind.kube.fencing import Owner
-    from unwind.kube.kubeconfig import Connection
-    from unwind.local.cluster import Cluster
+    from unwind.kube.fencing import ShardOwner
+    from unwind.kube.kubeconfig import ClusterConnection
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
     from unwind.teardown.step_sources import FollowedSource
 
@@ -131,7 +131,7 @@ class CapiCluster:
     async def secret(self) -> Object:
         return await self.client.get(SECRETS, f"{self.name}-kubeconfig", namespace=self.namespace)
 
-    async def lead_to(self, connection: Connection) -> None:
+    async def lead_to(self, connection: ClusterConnection) -> None:
         """Have its Secret lead somewhere else."""
         text = kubeconfig.document(connection, cluster=self.name, user="unwind")
         data = {"value": base64.b64encode(text.encode()).decode()}
@@ -141,7 +141,7 @@ class CapiCluster:
 class Scene(CapiCluster):
     """A cluster with add-ons on it, as if they had been deployed."""
 
-    def __init__(self, management: Cluster, member: Cluster, namespace: str) -> None:
+    def __init__(self, management: LocalCluster, member: LocalCluster, namespace: str) -> None:
         super().__init__(management.client, namespace)
         self.management = management
         self.member = member
@@ -345,18 +345,18 @@ async def manager(
     *,
     clock: Clock | None = None,
     best_effort: float = 60.0,
-    owner: Owner | None = None,
+    owner: ShardOwner | None = None,
     recorder: Recorder | None = None,
     sources: Iterable[Callable[[Client], FollowedSource]] = (),
-) -> AsyncIterator[Teardowns]:
+) -> AsyncIterator[ClusterTeardownController]:
     """The controller, as long as the context lasts; then it is gone as if it had been killed.
 
     `sources`: further step sources, each made with the manager's client.
     """
     clock = clock or StillClock()
     async with manager_client(client, HOME) as own:
-        caches = Caches(own, clock=clock)
-        controller = Teardowns(
+        caches = AddonCaches(own, clock=clock)
+        controller = ClusterTeardownController(
             own,
             caches,
             sources=(SummarySteps(own, caches), *(make(own) for make in sources)),
@@ -397,13 +397,15 @@ async def all_controllers(
     clock = clock or StillClock()
     owner, metrics = Everything(), Metrics(new_registry())
     async with manager_client(client, namespace) as own:
-        caches = Caches(own, clock=clock)
+        caches = AddonCaches(own, clock=clock)
         parts = (
             caches,
-            Profiles(own, caches, owner=owner, metrics=metrics, clock=clock),
-            Summaries(own, caches, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock),
-            Configurations(own, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
-            Teardowns(
+            ProfileController(own, caches, owner=owner, metrics=metrics, clock=clock),
+            SummaryController(
+                own, caches, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock
+            ),
+            ConfigurationController(own, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
+            ClusterTeardownController(
                 own,
                 caches,
                 sources=(SummarySteps(own, caches),),

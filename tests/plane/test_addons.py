@@ -32,9 +32,9 @@ from unwind.api.unwind import TEARDOWNS, EntryState
 from unwind.deleters.builtin import BUILTIN
 from unwind.deploy.deployment import deploy
 from unwind.deploy.dry_run import rehearse
-from unwind.deploy.owner_marks import Owner
+from unwind.deploy.owner_marks import DeploymentOwner
 from unwind.deploy.prune import prune
-from unwind.deploy.reports import Outcome
+from unwind.deploy.reports import ObjectOutcome
 from unwind.install.install import install
 from unwind.inventory.inventories import Inventories
 from unwind.inventory.writer import SealedError
@@ -43,7 +43,7 @@ from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 from unwind.kube.transport import HttpTransport
 from unwind.local.waiting import until
 from unwind.members.member import Member
-from unwind.members.members import Fleet
+from unwind.members.members import Members
 from unwind.removal.removal import Removal
 from unwind.testing.managers import granting, manager_client
 from unwind.testing.proxy import Proxy
@@ -51,15 +51,15 @@ from unwind.testing.proxy import Proxy
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from unwind.deploy.manifests import Source
-    from unwind.deploy.reports import Report
+    from unwind.deploy.manifests import ManifestSource
+    from unwind.deploy.reports import DeploymentReport
     from unwind.kube.client import Object
-    from unwind.kube.transport import Answer
-    from unwind.local.cluster import Cluster
+    from unwind.kube.transport import ServerAnswer
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
-CREATED, UPDATED, UNCHANGED = Outcome.CREATED, Outcome.UPDATED, Outcome.UNCHANGED
-CONFLICT, FAILED = Outcome.CONFLICT, Outcome.FAILED
+CREATED, UPDATED, UNCHANGED = ObjectOutcome.CREATED, ObjectOutcome.UPDATED, ObjectOutcome.UNCHANGED
+CONFLICT, FAILED = ObjectOutcome.CONFLICT, ObjectOutcome.FAILED
 # What a person has to grant for ConfigMaps to be deployed to the management cluster itself.
 LOCAL = (Right("", ("configmaps",), ("create", "patch", "delete")),)
 POLICIES = Resource(
@@ -88,7 +88,7 @@ class Site:
         self.own = own
         self.inventories = Inventories(own, namespace=HOME)
 
-    def owner(self, name: str = "base", **more: Any) -> Owner:
+    def owner(self, name: str = "base", **more: Any) -> DeploymentOwner:
         summary = ObjectRef(
             group="config.projectsveltos.io",
             version="v1beta1",
@@ -98,7 +98,7 @@ class Site:
             uid=str(uuid.uuid4()),
         )
         profile = ObjectRef(group="config.projectsveltos.io", version="v1beta1", kind="ClusterProfile", name=name)
-        return Owner(object=summary, profile=profile, **more)
+        return DeploymentOwner(object=summary, profile=profile, **more)
 
     async def source(self, name: str, *manifests: Object, secret: bool = False) -> PolicyRef:
         text = "\n---\n".join(yaml.safe_dump(one) for one in manifests)
@@ -116,21 +116,21 @@ class Site:
         await self.here.apply(resource, body, field_manager="test")
         return PolicyRef(kind=resource.kind, name=name)
 
-    async def read(self, *refs: PolicyRef) -> list[Source]:
+    async def read(self, *refs: PolicyRef) -> list[ManifestSource]:
         return await policy_refs.read(self.own, refs, namespace=self.namespace)
 
-    async def deploy(self, owner: Owner, *refs: PolicyRef, **more: Any) -> Report:
+    async def deploy(self, owner: DeploymentOwner, *refs: PolicyRef, **more: Any) -> DeploymentReport:
         return await deploy(self.member, self.inventories, owner, await self.read(*refs), **more)
 
-    async def prune(self, owner: Owner, report: Report) -> list[str]:
+    async def prune(self, owner: DeploymentOwner, report: DeploymentReport) -> list[str]:
         done = await prune(self.member, self.inventories, owner, report, deleters=BUILTIN)
         return [f"{one.object.name} {one.outcome}" for one in done]
 
-    async def entries(self, owner: Owner) -> dict[str, Any]:
+    async def entries(self, owner: DeploymentOwner) -> dict[str, Any]:
         chunks = await self.inventories.of(owner.uid)
         return {entry.object.name: entry for chunk in chunks for entry in chunk.spec.entries.values()}
 
-    async def remove(self, owner: Owner) -> None:
+    async def remove(self, owner: DeploymentOwner) -> None:
         chunks = await self.inventories.sealed(owner.uid, "t")
         removal = Removal(self.member, self.inventories, chunks, deleters=BUILTIN, teardown="t")
         await removal.run()
@@ -146,11 +146,11 @@ class Site:
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data or {"a": "1"})}
 
 
-def outcomes(report: Report) -> dict[str, Outcome]:
+def outcomes(report: DeploymentReport) -> dict[str, ObjectOutcome]:
     return {one.object.name: one.outcome for one in report.results}
 
 
-def message(report: Report, name: str) -> str:
+def message(report: DeploymentReport, name: str) -> str:
     return next(one.message for one in report.results if one.object.name == name)
 
 
@@ -167,12 +167,12 @@ async def equipped(plane: Plane) -> Plane:
 
 
 @pytest.fixture
-def cluster(plane: Plane) -> Cluster:
+def cluster(plane: Plane) -> LocalCluster:
     return plane.members["member-1"]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def site(equipped: Plane, cluster: Cluster, namespace: str) -> AsyncIterator[Site]:
+async def site(equipped: Plane, cluster: LocalCluster, namespace: str) -> AsyncIterator[Site]:
     await cluster.create_namespace(namespace)
     uid = await cluster.client.cluster_uid()
     async with (
@@ -208,7 +208,7 @@ async def test_what_is_deployed_is_marked_and_written_down(site: Site) -> None:
     assert (entry.source, entry.order, entry.resource) == (f"ConfigMap {site.namespace}/add-ons", 0, "configmaps")
 
 
-async def test_what_has_not_changed_is_not_written(site: Site, cluster: Cluster) -> None:
+async def test_what_has_not_changed_is_not_written(site: Site, cluster: LocalCluster) -> None:
     owner = site.owner()
     ref = await site.source("add-ons", *(site.config_map(f"it-{number}") for number in range(6)))
     await site.deploy(owner, ref)
@@ -218,13 +218,13 @@ async def test_what_has_not_changed_is_not_written(site: Site, cluster: Cluster)
     assert (writes(cluster, site.namespace), inventory_writes(site, owner)) == before
 
 
-def writes(cluster: Cluster, namespace: str) -> int:
+def writes(cluster: LocalCluster, namespace: str) -> int:
     verbs = ("create", "update", "patch", "delete")
     ours = "unwind"
     return sum(one.user_agent == ours for one in cluster.audit.entries(verbs=verbs, namespace=namespace))
 
 
-def inventory_writes(site: Site, owner: Owner) -> int:
+def inventory_writes(site: Site, owner: DeploymentOwner) -> int:
     entries = site.plane.management.audit.entries(verbs=("create", "patch", "update"), resource="inventories")
     return sum(owner.uid in one.object_ref.name for one in entries)
 
@@ -576,7 +576,7 @@ async def test_a_namespace_with_something_foreign_in_it_stays_until_that_is_gone
     theirs = await site.there.create(CONFIG_MAPS, body)
     report = await site.deploy(owner, await site.text("s", {}))
     [left] = await prune(site.member, site.inventories, owner, report, deleters=BUILTIN)
-    assert left.outcome is Outcome.LEFT
+    assert left.outcome is ObjectOutcome.LEFT
     assert f"ConfigMap {name}/theirs" in left.message
     assert (await site.entries(owner))[name].ledger is None
     await site.there.delete(CONFIG_MAPS, "theirs", uid=theirs["metadata"]["uid"], namespace=name)
@@ -648,7 +648,7 @@ async def test_an_object_that_is_being_deleted_is_made_anew_when_it_is_gone(site
     assert outcomes(await site.deploy(owner, ref)) == {"old": UNCHANGED, "known": CREATED}
 
 
-async def test_a_rehearsal_touches_nothing(site: Site, cluster: Cluster) -> None:
+async def test_a_rehearsal_touches_nothing(site: Site, cluster: LocalCluster) -> None:
     owner = site.owner()
     await site.put("foreign")
     old = await site.source("s", site.config_map("same"), site.config_map("other"), site.config_map("dropped"))
@@ -673,7 +673,7 @@ async def test_a_rehearsal_touches_nothing(site: Site, cluster: Cluster) -> None
         "Bad Name": FAILED,
         "far": CREATED,
         f"{site.namespace}-far": CREATED,
-        "dropped": Outcome.REMOVED,
+        "dropped": ObjectOutcome.REMOVED,
     }
     assert message(report, "far") == "not checked: its namespace is not there yet"
     assert (await state(site), inventory_writes(site, owner), len(undry(cluster, site.namespace))) == before
@@ -685,7 +685,7 @@ async def state(site: Site) -> dict[str, str]:
     return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in found}
 
 
-def undry(cluster: Cluster, namespace: str) -> list[str]:
+def undry(cluster: LocalCluster, namespace: str) -> list[str]:
     """What was asked to be written, and not only as a dry run."""
     with cluster.audit.path.open("rb") as log:
         entries = [msgspec.json.decode(line) for line in log if line.endswith(b"\n") and namespace.encode() in line]
@@ -696,7 +696,7 @@ def undry(cluster: Cluster, namespace: str) -> list[str]:
     ]
 
 
-async def test_an_inventory_that_is_sealed_stops_the_deployment_at_once(site: Site, cluster: Cluster) -> None:
+async def test_an_inventory_that_is_sealed_stops_the_deployment_at_once(site: Site, cluster: LocalCluster) -> None:
     owner = site.owner()
     await site.deploy(owner, await site.source("s", site.config_map("it")))
     await site.inventories.sealed(owner.uid, "teardown-1")
@@ -765,7 +765,7 @@ class Mortal:
         mortal = self
 
         class Transport(HttpTransport):
-            async def request(self, method: str, target: str, **more: Any) -> Answer:
+            async def request(self, method: str, target: str, **more: Any) -> ServerAnswer:
                 if mortal.dead:
                     raise Killed
                 mortal.requests += 1
@@ -854,7 +854,7 @@ async def test_what_is_local_goes_to_the_management_cluster(site: Site) -> None:
     read = await site.read(remote, local)
     assert [one.local for one in read] == [False, True]
     granted = granting(site.here, f"local-{site.namespace}", *LOCAL)
-    async with granted, manager_client(site.here, HOME) as own, Fleet(own) as fleet, fleet.management() as home:
+    async with granted, manager_client(site.here, HOME) as own, Members(own) as fleet, fleet.management() as home:
         for member in (site.member, home):
             some = [one for one in read if one.local is (member is home)]
             assert (await deploy(member, site.inventories, owner, some)).counts == {CREATED: 1}
@@ -875,7 +875,7 @@ async def test_a_profile_of_a_namespace_puts_nothing_elsewhere_on_the_management
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "all"}}
     read = await site.read(await site.source("s", role, site.config_map("mine")))
     granted = granting(site.here, f"local-{site.namespace}", *LOCAL)
-    async with granted, manager_client(site.here, HOME) as own, Fleet(own) as fleet, fleet.management() as home:
+    async with granted, manager_client(site.here, HOME) as own, Members(own) as fleet, fleet.management() as home:
         report = await deploy(home, site.inventories, owner, read, within=site.namespace)
     assert outcomes(report) == {"mine": CREATED, "all": FAILED}
 
@@ -890,7 +890,7 @@ async def test_a_profile_puts_nothing_that_the_manager_acts_by_on_the_management
     }
     ours = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ours", "namespace": HOME}}
     read = await site.read(await site.source("s", forged, ours, site.config_map("mine")))
-    async with Fleet(site.here) as fleet, fleet.management() as home:
+    async with Members(site.here) as fleet, fleet.management() as home:
         report = await deploy(home, site.inventories, owner, read)
     assert outcomes(report) == {"mine": CREATED, "ours": FAILED, forged["metadata"]["name"]: FAILED}  # type: ignore[index]
     assert "may not put objects of Unwind on the management cluster" in report.trouble

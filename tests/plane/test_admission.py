@@ -20,7 +20,7 @@ from unwind.kube.errors import AlreadyExistsError, ApiError
 if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 MANAGER = f"system:serviceaccount:{HOME}:unwind"
 
@@ -60,7 +60,7 @@ async def edit(client: Client, resource: Resource, name: str, spec: Object, name
     await client.patch(resource, name, {"spec": spec}, namespace=namespace)
 
 
-async def test_a_cycle_is_refused_by_name_and_without_a_manager_nothing_is(fresh_member: Cluster) -> None:
+async def test_a_cycle_is_refused_by_name_and_without_a_manager_nothing_is(fresh_member: LocalCluster) -> None:
     client = fresh_member.client
     assert (await command(fresh_member, "install")).code == 0
     kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
@@ -121,7 +121,7 @@ async def test_a_cycle_is_refused_by_name_and_without_a_manager_nothing_is(fresh
     assert found["webhooks"][0]["clientConfig"]["caBundle"]
 
 
-async def test_a_behaviour_that_is_not_known_is_refused_without_anybody_being_asked(fresh_member: Cluster) -> None:
+async def test_a_behaviour_that_is_not_known_is_refused_without_anybody_being_asked(fresh_member: LocalCluster) -> None:
     assert (await command(fresh_member, "install")).code == 0
     said = await refused(fresh_member.client, "a", clusterDeletionBehavior="EnforceRemovePolices")
     assert said.startswith("422 ")

@@ -20,7 +20,7 @@ from unwind.deleters.context import DeleteContext
 from unwind.deleters.memo import Memo, on_object
 from unwind.deleters.outcomes import Gone
 from unwind.deleters.references import Resolver
-from unwind.deleters.registry import Registry, installed
+from unwind.deleters.registry import DeleterRegistry, installed
 from unwind.external.azure.arm import connected
 from unwind.external.azure.end import ArmEnd
 from unwind.kube.watches import Watches
@@ -151,7 +151,7 @@ class Aliases:
                 clock=clock,
                 cluster=cluster,
             )
-            return await enter(Registry(BUILTIN, plugins=installed()), end, ctx, obj)
+            return await enter(DeleterRegistry(BUILTIN, plugins=installed()), end, ctx, obj)
 
     async def die(self, ref: ObjectRef, end: ArmEnd, memo: Callable[[Memo], Memo] = lambda it: it) -> None:
         """Enter the chain once, and die in it."""

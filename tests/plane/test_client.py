@@ -28,18 +28,18 @@ from unwind.kube.absence import Presence
 from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, ConflictError, UnreachableError
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.workqueue import Queue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 
-async def token_for(cluster: Cluster, namespace: str) -> str:
+async def token_for(cluster: LocalCluster, namespace: str) -> str:
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
     answer = await cluster.client.post(SERVICE_ACCOUNTS, "default", "token", request, namespace=namespace)
     token: str = answer["status"]["token"]
@@ -85,7 +85,7 @@ async def test_a_rotated_token_file_is_picked_up_when_the_old_token_is_refused(
     cluster = plane.management
     file = tmp_path / "token"
     file.write_text("no-longer-valid")
-    connection = Connection(
+    connection = ClusterConnection(
         server=cluster.server,
         authority=cluster.files.certificate("ca").read_bytes(),
         credential=kubeconfig.TokenFile(str(file)),
@@ -266,7 +266,7 @@ async def answering(*answers: bytes) -> AsyncIterator[tuple[Client, list[str]]]:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
-        async with Client(Connection(server=address), deadline=5.0) as client:
+        async with Client(ClusterConnection(server=address), deadline=5.0) as client:
             yield client, asked
     finally:
         server.close()

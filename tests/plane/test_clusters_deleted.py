@@ -27,7 +27,7 @@ from unwind.testing.proxy import Proxy
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 # Among the longest: they run with the soak tests.
@@ -267,7 +267,7 @@ async def test_another_way_to_a_member_is_taken_in_the_middle_of_its_teardown(sc
 
 
 async def test_nothing_is_deleted_on_another_cluster_behind_the_same_address(
-    scene: Deployed, fresh_member: Cluster
+    scene: Deployed, fresh_member: LocalCluster
 ) -> None:
     await scene.begin()
     await scene.add_on("web")

@@ -13,7 +13,7 @@ import pytest_asyncio
 import yaml
 
 from unwind.api import karmada, sveltos, unwind
-from unwind.api.crds import DEFINITIONS, Definition
+from unwind.api.crds import DEFINITIONS, KindDefinition
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from unwind.api.rights import Setting
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from unwind.kube.client import Client, Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def member(plane: Plane) -> AsyncIterator[Cluster]:
+async def member(plane: Plane) -> AsyncIterator[LocalCluster]:
     """A cluster with our kinds in it, and nobody who works on them."""
     member = await plane.add_member(f"crds-{uuid.uuid4().hex[:8]}")
     await install(member.client, Setting())
@@ -40,7 +40,7 @@ async def member(plane: Plane) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
-def client(member: Cluster) -> Client:
+def client(member: LocalCluster) -> Client:
     return member.client
 
 
@@ -75,7 +75,9 @@ INVENTORY_SPEC: Object = {
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda it: it.name)
-async def test_the_api_server_serves_every_kind_and_warns_of_nothing(client: Client, definition: Definition) -> None:
+async def test_the_api_server_serves_every_kind_and_warns_of_nothing(
+    client: Client, definition: KindDefinition
+) -> None:
     crd = await client.get(CUSTOM_RESOURCE_DEFINITIONS, definition.name)
     assert established(crd)
     assert "NonStructuralSchema" not in {condition["type"] for condition in crd["status"]["conditions"]}

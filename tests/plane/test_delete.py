@@ -17,7 +17,7 @@ from tests.plane.dying import Life, mortal
 from tests.plane.removals import serve_finalizers
 from tests.plane.requesting import ANYTHING, HOLD, Command, Room, manager, policies, tidy, user
 from tests.plane.tearing import Everything
-from unwind.addons.caches import Caches
+from unwind.addons.caches import AddonCaches
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.names import AGGREGATE_LABEL, DELETE_POLICY_ANNOTATION, DELETE_PROTECTION_LABEL, RESOURCE_ANNOTATION
 from unwind.api.resources import (
@@ -43,7 +43,7 @@ from unwind.kube.shards import Shards
 from unwind.local import waiting
 from unwind.manager.health import new_registry
 from unwind.protection.expected_refusals import refusals
-from unwind.teardown.request_controller import Requested
+from unwind.teardown.request_controller import RequestController
 from unwind.teardown.requests import written
 from unwind.testing.managers import granting, manager_client
 
@@ -249,8 +249,8 @@ async def test_a_process_that_dies_at_each_of_its_writes_loses_nothing_and_does_
 
 
 async def _managed(client: Client, home: str) -> None:
-    caches = Caches(client)
-    controller = Requested(
+    caches = AddonCaches(client)
+    controller = RequestController(
         client,
         caches,
         namespace=home,

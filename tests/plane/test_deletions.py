@@ -18,7 +18,7 @@ from unwind.deleters.memo import Memo, nowhere
 from unwind.deleters.outcomes import Gone, Kept
 from unwind.deleters.references import Resolver
 from unwind.deleters.registration import Kinds, Registration
-from unwind.deleters.registry import Registry
+from unwind.deleters.registry import DeleterRegistry
 from unwind.kube.errors import NotFoundError
 from unwind.kube.watches import Watches
 from unwind.local.waiting import until
@@ -51,7 +51,7 @@ async def deletions(
 ) -> AsyncIterator[Deletions]:
     clock = StillClock()
     async with Watches(client, cluster=cluster or await client.cluster_uid(), clock=clock) as watches:
-        registry = Registry([*BUILTIN, *links])
+        registry = DeleterRegistry([*BUILTIN, *links])
         yield Deletions(registry, watches, Resolver(client), clock=clock, say=said or (lambda *_: None))
 
 

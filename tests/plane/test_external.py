@@ -21,7 +21,7 @@ from unwind.deleters.registry import Plugin
 from unwind.install.manifests import crds
 from unwind.inventory import ledger
 from unwind.kube.client import Client
-from unwind.kube.errors import AlreadyExistsError, ApiError, Status
+from unwind.kube.errors import AlreadyExistsError, ApiError, APIStatus
 from unwind.kube.events import EVENTS
 from unwind.kube.shards import Shards
 from unwind.local import waiting
@@ -438,7 +438,7 @@ async def test_an_object_that_the_api_server_does_not_let_go_says_so(plane: Plan
         async def revise(self, resource: Any, read: Object, patch: Object, *, subresource: str | None = None) -> Object:
             if patch.get("metadata", {}).get("finalizers") == [] and not self.died.is_set():
                 self.died.set()
-                raise ApiError(Status(code=500, message="a webhook does not answer"), request="PATCH bucket")
+                raise ApiError(APIStatus(code=500, message="a webhook does not answer"), request="PATCH bucket")
             return await Client.revise(self, resource, read, patch, subresource=subresource)
 
     connection = await manager_connection(plane.management.client, buckets.namespace)

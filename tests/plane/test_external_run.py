@@ -21,7 +21,7 @@ from unwind.api.unwind import INVENTORIES
 from unwind.kube.events import EVENTS
 
 if TYPE_CHECKING:
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 MANAGER = f"system:serviceaccount:{HOME}:unwind"
 
@@ -90,7 +90,7 @@ async def until_ready(manager: Manager) -> None:
 
 
 async def test_the_manager_works_with_exactly_the_rights_that_are_documented(
-    fresh_member: Cluster, tmp_path: Path
+    fresh_member: LocalCluster, tmp_path: Path
 ) -> None:
     client = fresh_member.client
     assert (await command(fresh_member, "install")).code == 0

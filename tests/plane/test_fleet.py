@@ -20,8 +20,8 @@ from unwind.kube.absence import Presence
 from unwind.kube.errors import NotFoundError, UnreachableError
 from unwind.members import credentials
 from unwind.members.member import RECENT
-from unwind.members.members import LINGER, Fleet
-from unwind.members.targets import Target
+from unwind.members.members import LINGER, Members
+from unwind.members.targets import AddonTarget
 from unwind.testing.clock import StillClock
 from unwind.testing.intercepting import Interceptor
 from unwind.testing.proxy import Proxy
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from unwind.kube.client import Client, Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 
@@ -43,19 +43,19 @@ users: [{{name: a, user: {{{}}}}}]
 """
 
 
-def target(namespace: str, name: str = "prod", **more: Any) -> Target:
+def target(namespace: str, name: str = "prod", **more: Any) -> AddonTarget:
     ref = ObjectRef(
         group="lib.projectsveltos.io", version="v1beta1", kind="SveltosCluster", namespace=namespace, name=name
     )
     own = ObjectRef(**{**{field: getattr(ref, field) for field in ref.__struct_fields__}, "uid": uuid.uuid4().hex})
-    return Target(type=ClusterType.SVELTOS, ref=own, secret=f"{name}-sveltos-kubeconfig", **more)
+    return AddonTarget(type=ClusterType.SVELTOS, ref=own, secret=f"{name}-sveltos-kubeconfig", **more)
 
 
-def member_of(plane: Plane) -> Cluster:
+def member_of(plane: Plane) -> LocalCluster:
     return plane.members["member-1"]
 
 
-def way(cluster: Cluster, server: str = "") -> str:
+def way(cluster: LocalCluster, server: str = "") -> str:
     connection = kubeconfig.load(cluster.kubeconfig)
     text = kubeconfig.document(connection, cluster="it", user="admin")
     return text.replace(connection.server, server) if server else text
@@ -75,13 +75,13 @@ async def put(client: Client, namespace: str, text: str, *, key: str = "kubeconf
 async def test_a_member_is_known_by_its_kube_system(plane: Plane, namespace: str) -> None:
     client, cluster = plane.management.client, member_of(plane)
     await put(client, namespace, way(cluster))
-    async with Fleet(client) as fleet, fleet.member(target(namespace)) as member:
+    async with Members(client) as fleet, fleet.member(target(namespace)) as member:
         assert member.system_uid == await cluster.client.cluster_uid()
         await member.verify()
 
 
 async def test_a_secret_that_is_not_there_is_named(plane: Plane, namespace: str) -> None:
-    async with Fleet(plane.management.client) as fleet:
+    async with Members(plane.management.client) as fleet:
         with pytest.raises(
             UnreachableError, match=f"Secret {namespace}/prod-sveltos-kubeconfig with its credentials not found"
         ):
@@ -92,7 +92,7 @@ async def test_a_secret_that_is_not_there_is_named(plane: Plane, namespace: str)
 
 async def test_a_key_that_is_not_there_is_named(plane: Plane, namespace: str) -> None:
     await put(plane.management.client, namespace, "x")
-    async with Fleet(plane.management.client) as fleet:
+    async with Members(plane.management.client) as fleet:
         with pytest.raises(UnreachableError, match="has no key 'value'"):
             async with fleet.member(target(namespace, secret_key="value")):  # noqa: S106 - a key in a Secret
                 pass
@@ -109,7 +109,7 @@ async def test_a_key_that_is_not_there_is_named(plane: Plane, namespace: str) ->
 )
 async def test_a_kubeconfig_that_does_not_serve_says_why(plane: Plane, namespace: str, text: str, said: str) -> None:
     await put(plane.management.client, namespace, text)
-    async with Fleet(plane.management.client) as fleet:
+    async with Members(plane.management.client) as fleet:
         with pytest.raises(UnreachableError, match=said):
             async with fleet.member(target(namespace)):
                 pass
@@ -124,7 +124,7 @@ async def test_a_member_whose_credentials_are_refused_says_so(plane: Plane, name
         " users: [{name: a, user: {token: over}}]}"
     )
     await put(plane.management.client, namespace, text)
-    async with Fleet(plane.management.client) as fleet:
+    async with Members(plane.management.client) as fleet:
         with pytest.raises(UnreachableError, match=r"refused access.*401"):
             async with fleet.member(target(namespace)):
                 pass
@@ -134,14 +134,14 @@ async def test_another_cluster_at_the_address_is_noticed(plane: Plane, namespace
     client, cluster = plane.management.client, member_of(plane)
     await put(client, namespace, way(cluster))
     found = await cluster.client.cluster_uid()
-    async with Fleet(client) as fleet:
+    async with Members(client) as fleet:
         with pytest.raises(UnreachableError, match=f"another cluster answers.*{found}, not the-one-before"):
             async with fleet.member(target(namespace), system_uid="the-one-before"):
                 pass
 
 
 @asynccontextmanager
-async def balanced(one: Cluster, other: Cluster) -> AsyncIterator[tuple[Proxy, str, str]]:
+async def balanced(one: LocalCluster, other: LocalCluster) -> AsyncIterator[tuple[Proxy, str, str]]:
     """An address with two clusters behind it, the first of which answers; and the two."""
 
     async def ignore(method: str, path: str, body: bytes) -> None:
@@ -163,7 +163,7 @@ async def test_a_new_connection_to_another_cluster_is_not_believed(plane: Plane,
     body: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
     made = await cluster.client.create(CONFIG_MAPS, body)
     uid = made["metadata"]["uid"]
-    async with balanced(cluster, plane.management) as (proxy, first, second), Fleet(client) as fleet:
+    async with balanced(cluster, plane.management) as (proxy, first, second), Members(client) as fleet:
         insecure = {"server": proxy.url, "insecure-skip-tls-verify": True}
         text = {
             "current-context": "a",
@@ -204,7 +204,7 @@ async def test_which_cluster_it_is_costs_one_request_for_each_connection(plane: 
     async with Proxy(cluster.server) as proxy:
         await put(client, namespace, way(cluster, proxy.url))
         async with (
-            Fleet(client, observe=lambda verb, plural, *_: counted.append(f"{verb} {plural}")) as fleet,
+            Members(client, observe=lambda verb, plural, *_: counted.append(f"{verb} {plural}")) as fleet,
             fleet.member(it) as member,
         ):
             assert (counted, proxy.accepted) == (["get namespaces"], 1)
@@ -231,7 +231,7 @@ async def test_which_cluster_it_is_costs_one_request_for_each_connection(plane: 
 )
 async def test_a_kubeconfig_that_is_not_safe_is_refused(plane: Plane, namespace: str, text: str, said: str) -> None:
     await put(plane.management.client, namespace, text)
-    async with Fleet(plane.management.client) as fleet:
+    async with Members(plane.management.client) as fleet:
         with pytest.raises(UnreachableError, match=said) as raised:
             async with fleet.member(target(namespace)):
                 pass
@@ -242,7 +242,7 @@ async def test_users_of_a_target_share_its_member_until_a_while_after_the_last(p
     client = plane.management.client
     await put(client, namespace, way(member_of(plane)))
     clock, it = StillClock(), target(namespace)
-    async with Fleet(client, clock=clock) as fleet:
+    async with Members(client, clock=clock) as fleet:
         async with fleet.member(it) as one:
             async with fleet.member(it) as two:
                 assert one is two
@@ -264,7 +264,7 @@ async def test_a_rotated_secret_opens_another_way_and_the_old_one_stays_for_its_
     client, cluster = plane.management.client, member_of(plane)
     await put(client, namespace, way(cluster))
     it, clock = target(namespace), StillClock()
-    async with Proxy(cluster.server) as proxy, Fleet(client, clock=clock) as fleet:
+    async with Proxy(cluster.server) as proxy, Members(client, clock=clock) as fleet:
         async with fleet.member(it) as old:
             await put(client, namespace, way(cluster, proxy.url))
             clock.advance(RECENT)
@@ -282,7 +282,7 @@ async def test_a_rotated_secret_opens_another_way_and_the_old_one_stays_for_its_
 async def test_a_member_that_answers_no_longer_is_opened_anew_when_it_does(plane: Plane, namespace: str) -> None:
     client, cluster = plane.management.client, member_of(plane)
     it, clock = target(namespace), StillClock()
-    async with Proxy(cluster.server) as proxy, Fleet(client, clock=clock) as fleet:
+    async with Proxy(cluster.server) as proxy, Members(client, clock=clock) as fleet:
         await put(client, namespace, way(cluster, proxy.url))
         async with fleet.member(it) as first:
             pass
@@ -304,12 +304,12 @@ async def test_who_is_cancelled_while_a_member_is_opened_does_not_take_it_from_o
     it = target(namespace)
     began = asyncio.Event()
 
-    async def use(fleet: Fleet) -> str:
+    async def use(fleet: Members) -> str:
         began.set()
         async with fleet.member(it) as member:
             return member.system_uid
 
-    async with Proxy(cluster.server) as proxy, Fleet(client) as fleet, asyncio.TaskGroup() as group:
+    async with Proxy(cluster.server) as proxy, Members(client) as fleet, asyncio.TaskGroup() as group:
         await put(client, namespace, way(cluster, proxy.url))
         proxy.hold()
         one, two = group.create_task(use(fleet)), group.create_task(use(fleet))
@@ -322,7 +322,7 @@ async def test_who_is_cancelled_while_a_member_is_opened_does_not_take_it_from_o
 
 async def test_the_management_cluster_is_a_member_too(plane: Plane) -> None:
     client = plane.management.client
-    async with Fleet(client) as fleet, fleet.management() as member:
+    async with Members(client) as fleet, fleet.management() as member:
         assert member.client is client
         assert member.ref.uid == member.system_uid == await client.cluster_uid()
     assert await client.cluster_uid()  # it stays open for its owner

@@ -32,7 +32,7 @@ from unwind.local.waiting import until
 
 if TYPE_CHECKING:
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 HOLD = "example.dev/hold"
@@ -48,7 +48,7 @@ async def _mark(client: Client, name: str) -> None:
 
 
 async def test_ok_to_delete_is_refused_to_everyone_while_the_teardown_of_the_cluster_holds(
-    plane: Plane, fresh_member: Cluster
+    plane: Plane, fresh_member: LocalCluster
 ) -> None:
     client = fresh_member.client
     await serve(plane, client)
@@ -106,7 +106,7 @@ FOREGROUND = {"propagationPolicy": "Foreground"}
 
 
 async def test_a_gated_cluster_is_deleted_in_the_background_only_and_its_namespace_not_at_all(
-    plane: Plane, fresh_member: Cluster
+    plane: Plane, fresh_member: LocalCluster
 ) -> None:
     client = fresh_member.client
     await serve(plane, client)
@@ -164,7 +164,7 @@ async def test_a_gated_cluster_is_deleted_in_the_background_only_and_its_namespa
 
 
 async def test_a_cluster_that_was_created_with_ok_to_delete_is_reported_and_cleaned(
-    plane: Plane, fresh_member: Cluster
+    plane: Plane, fresh_member: LocalCluster
 ) -> None:
     client = fresh_member.client
     await serve(plane, client)
@@ -209,7 +209,7 @@ async def test_a_cluster_that_was_created_with_ok_to_delete_is_reported_and_clea
 
 
 async def test_nobody_writes_down_that_another_user_deletes_or_releases_a_cluster(
-    plane: Plane, fresh_member: Cluster
+    plane: Plane, fresh_member: LocalCluster
 ) -> None:
     client = fresh_member.client
     await serve(plane, client)

@@ -30,7 +30,7 @@ from unwind.deploy.helm_install import HelmConflictError, key_of
 from unwind.helm import values
 from unwind.helm.charts import Chart
 from unwind.helm.program import HelmError
-from unwind.helm.releases import Status
+from unwind.helm.releases import HelmStatus
 from unwind.local.waiting import until
 from unwind.testing.charts import ChartRepository, unpack
 
@@ -56,7 +56,7 @@ async def step(plane: Plane, namespace: str, repository: ChartRepository) -> Asy
 async def test_what_helm_created_is_in_the_inventory_with_its_uid(step: Step) -> None:
     deployed = await step.deploy(step.chart("web"))
     assert deployed.changed
-    assert deployed.release.status is Status.DEPLOYED
+    assert deployed.release.status is HelmStatus.DEPLOYED
     assert (deployed.release.chart.metadata.version, deployed.release.chart.metadata.app_version) == (
         "1.0.0",
         "app-1.0.0",
@@ -210,11 +210,11 @@ async def test_a_release_that_helm_died_over_is_deployed_after_all(step: Step) -
         kill_helm()
         await deploying
     [revision] = await step.releases("greeting")
-    assert revision.release.status is Status.PENDING_INSTALL
+    assert revision.release.status is HelmStatus.PENDING_INSTALL
     await step.client.delete(QUOTAS, "none", uid=quota["metadata"]["uid"], namespace=step.namespace)
     step.start_anew()
     deployed = await step.deploy(step.chart("greeting"))
-    assert (deployed.release.status, deployed.release.version) == (Status.DEPLOYED, 2)
+    assert (deployed.release.status, deployed.release.version) == (HelmStatus.DEPLOYED, 2)
     await step.remove()
     assert await step.releases("greeting") == []
     assert await step.get(JOBS, "greeting-farewell") is None

@@ -25,7 +25,7 @@ from unwind.api.names import DELETE_POLICY_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, SECRETS
 from unwind.deploy.helm_install import HelmConflictError
 from unwind.deploy.helm_uninstall import HelmReleases, leave
-from unwind.helm.releases import Status
+from unwind.helm.releases import HelmStatus
 from unwind.local.waiting import until, until_absent
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ async def test_the_last_hooks_run_when_everything_is_gone(
             namespace=step.namespace,
         )
         [revision] = await step.releases("last")
-        assert revision.release.status is Status.UNINSTALLING
+        assert revision.release.status is HelmStatus.UNINSTALLING
         patch = {"metadata": {"finalizers": None}}
         await step.client.patch(CONFIG_MAPS, "last-settings", patch, namespace=step.namespace)
         await removing
@@ -248,7 +248,7 @@ async def test_a_release_that_helm_died_over_is_removed_with_what_it_had_before(
     # An upgrade that broke off before it deleted what the new version has no more.
     payload = msgspec.structs.replace(revision.release, version=2, manifest="", hooks=())
     body = msgspec.to_builtins(payload)
-    body["info"]["status"] = Status.PENDING_UPGRADE.value
+    body["info"]["status"] = HelmStatus.PENDING_UPGRADE.value
     await step.client.create(SECRETS, secret_of(revision, body))
     await step.remove()
     assert await step.releases("web") == []
@@ -289,5 +289,5 @@ async def test_a_release_that_is_left_carries_no_mark_of_ours(step: Step) -> Non
     await leave(step.member, namespace=step.namespace, release="settings", owner=step.owner)
     [revision] = await step.releases("settings")
     assert not [name for name in revision.secret["metadata"]["labels"] if name.startswith("unwind.dev/ow")]
-    assert revision.release.status is Status.DEPLOYED
+    assert revision.release.status is HelmStatus.DEPLOYED
     assert await step.get(CONFIG_MAPS, "settings-settings")

@@ -15,7 +15,7 @@ from unwind.api.sveltos import DEFAULT_TIER
 from unwind.deleters.outcomes import TransientError
 from unwind.deploy.helm_install import HelmConflictError, ReleaseTakenError
 from unwind.helm import releases
-from unwind.helm.releases import Status
+from unwind.helm.releases import HelmStatus
 from unwind.kube.client import Client
 from unwind.members.member import Member
 
@@ -83,7 +83,7 @@ async def test_who_lost_a_release_and_has_not_looked_since_leaves_all_of_it(firs
     assert await first.entries() == before
     removal = await first.remove()
     assert await second.get(DEPLOYMENTS, "farewell-web")
-    assert [one.release.status for one in await second.releases("farewell")][-1] is Status.DEPLOYED
+    assert [one.release.status for one in await second.releases("farewell")][-1] is HelmStatus.DEPLOYED
     left = {str(one.object): one.ledger.message for one in (await first.entries()).values() if one.ledger}
     said = f"Release {first.namespace}/farewell was taken over by ClusterSummary"
     assert left[f"Deployment {first.namespace}/farewell-web"].startswith(said)

@@ -17,7 +17,7 @@ import pytest_asyncio
 from tests.plane import profiles
 from tests.plane.test_run import running
 from tests.unit.capi.asked import V1BETA1, V1BETA2, body, cluster, teardown
-from unwind.addons.caches import Caches
+from unwind.addons.caches import AddonCaches
 from unwind.addons.gate_source import SummaryGateSource
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
@@ -26,9 +26,9 @@ from unwind.api.resources import SECRETS
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, Inventory, InventorySpec, MemberRef
 from unwind.capi import hook_protocol
-from unwind.capi.hook_handlers import Asking
+from unwind.capi.hook_handlers import HookHandlers
 from unwind.capi.hook_protocol import switched_on
-from unwind.capi.hook_registry import Registry
+from unwind.capi.hook_registry import HookRegistry
 from unwind.kube.client import Client
 from unwind.local.waiting import until_absent
 from unwind.server import addresses, path_segments
@@ -127,7 +127,7 @@ class Asked:
 class Caller:
     """Calls as Cluster API does."""
 
-    def __init__(self, address: str, session: aiohttp.ClientSession, caches: Caches | None = None) -> None:
+    def __init__(self, address: str, session: aiohttp.ClientSession, caches: AddonCaches | None = None) -> None:
         self._address = address
         self._session = session
         self.caches = caches
@@ -168,9 +168,11 @@ async def gate(
         own, follows = [
             await stack.enter_async_context(manager_client(client, home)) for client in (reading, following)
         ]
-        caches = Caches(follows)
+        caches = AddonCaches(follows)
         source = SummaryGateSource(own, caches, namespace=home)
-        asking = Asking(own, caches, source, namespace=home, registry=Registry(), hooks=switched_on(features or {}))
+        asking = HookHandlers(
+            own, caches, source, namespace=home, registry=HookRegistry(), hooks=switched_on(features or {})
+        )
         listener = Listener("hooks", asking.routes())
         stack.callback(listening.close)
         await listener.open(listening)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unwind.kube.cache import Change
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 
@@ -65,18 +65,18 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def through_proxy(cluster: Cluster) -> AsyncIterator[tuple[Client, Proxy]]:
+async def through_proxy(cluster: LocalCluster) -> AsyncIterator[tuple[Client, Proxy]]:
     async with Proxy(cluster.server) as proxy:
         direct = cluster.connection("admin", groups=("system:masters",))
         async with Client(msgspec.structs.replace(direct, server=proxy.url)) as client:
             yield client, proxy
 
 
-async def create(cluster: Cluster, name: str, namespace: str, **data: str) -> None:
+async def create(cluster: LocalCluster, name: str, namespace: str, **data: str) -> None:
     await cluster.client.create(CONFIG_MAPS, manifest(CONFIG_MAPS, name, namespace, data=data))
 
 
-async def change(cluster: Cluster, name: str, namespace: str, value: str) -> None:
+async def change(cluster: LocalCluster, name: str, namespace: str, value: str) -> None:
     await cluster.client.patch(CONFIG_MAPS, name, {"data": {"key": value}}, namespace=namespace)
 
 
@@ -180,7 +180,7 @@ async def test_a_watch_that_goes_silent_is_noticed(plane: Plane, namespace: str)
             await until(lambda: Key(namespace, "unheard") in informer.cache)
 
 
-async def test_an_api_server_killed_and_restarted_loses_and_doubles_nothing(fresh_member: Cluster) -> None:
+async def test_an_api_server_killed_and_restarted_loses_and_doubles_nothing(fresh_member: LocalCluster) -> None:
     cluster = fresh_member
     await cluster.create_namespace("here")
     informer = Informer(cluster.client, decoding.raw(CONFIG_MAPS), namespace="here")
@@ -195,7 +195,9 @@ async def test_an_api_server_killed_and_restarted_loses_and_doubles_nothing(fres
     assert told == [("added", "before"), ("added", "after")]
 
 
-async def test_what_happened_before_a_compaction_is_learned_from_the_list(plane: Plane, fresh_member: Cluster) -> None:
+async def test_what_happened_before_a_compaction_is_learned_from_the_list(
+    plane: Plane, fresh_member: LocalCluster
+) -> None:
     cluster = fresh_member
     await cluster.create_namespace("here")
     for name in ("same", "changed", "gone", "replaced"):

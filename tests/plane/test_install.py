@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 UNWIND = Path(sys.executable).with_name("unwind")
 HOME = "unwind-system"
@@ -81,7 +81,7 @@ async def run(*arguments: str, kubeconfig: Path) -> Told:
     return Told(done)
 
 
-async def command(cluster: Cluster, *arguments: str) -> Told:
+async def command(cluster: LocalCluster, *arguments: str) -> Told:
     return await run(*arguments, kubeconfig=cluster.kubeconfig)
 
 
@@ -96,7 +96,7 @@ def deployment(namespace: str, name: str, image: str = "registry.example/app") -
     return body(DEPLOYMENTS, name, namespace, spec=spec)
 
 
-async def versions(cluster: Cluster) -> dict[str, str]:
+async def versions(cluster: LocalCluster) -> dict[str, str]:
     """The version of everything that install has put there; of policies, whose status comes later, the generation."""
     policies = VALIDATING_ADMISSION_POLICIES
     return {
@@ -110,13 +110,15 @@ async def versions(cluster: Cluster) -> dict[str, str]:
     }
 
 
-async def until(cluster: Cluster, resource: Resource, name: str, holds: Callable[[Object], bool], **where: str) -> None:
+async def until(
+    cluster: LocalCluster, resource: Resource, name: str, holds: Callable[[Object], bool], **where: str
+) -> None:
     async with asyncio.timeout(30):
         while not holds(await cluster.client.get(resource, name, **where)):
             await asyncio.sleep(0.05)
 
 
-async def absent(cluster: Cluster, resource: Resource, name: str, **where: str) -> bool:
+async def absent(cluster: LocalCluster, resource: Resource, name: str, **where: str) -> bool:
     try:
         await cluster.client.get(resource, name, **where)
     except NotFoundError:
@@ -124,7 +126,7 @@ async def absent(cluster: Cluster, resource: Resource, name: str, **where: str) 
     return False
 
 
-async def test_install_waits_for_rivals_to_stop_and_changes_nothing_the_second_time(fresh_member: Cluster) -> None:
+async def test_install_waits_for_rivals_to_stop_and_changes_nothing_the_second_time(fresh_member: LocalCluster) -> None:
     client = fresh_member.client
     for namespace in ("projectsveltos", "karmada-system", "kruise-system"):
         await fresh_member.create_namespace(namespace)
@@ -189,7 +191,7 @@ async def test_install_waits_for_rivals_to_stop_and_changes_nothing_the_second_t
     assert await versions(fresh_member) == before
 
 
-async def _check_rights(cluster: Cluster) -> None:
+async def _check_rights(cluster: LocalCluster) -> None:
     manager = cluster.connection(f"system:serviceaccount:{HOME}:unwind")
     async with Client(manager) as client:
         await client.list(unwind.TEARDOWNS)
@@ -205,7 +207,7 @@ async def _check_rights(cluster: Cluster) -> None:
             assert refusal.value.code == 403
 
 
-async def _check_that_somebody_elses_service_account_is_not_taken_over(cluster: Cluster) -> None:
+async def _check_that_somebody_elses_service_account_is_not_taken_over(cluster: LocalCluster) -> None:
     await cluster.create_namespace("shared")
     await cluster.client.create(SERVICE_ACCOUNTS, body(SERVICE_ACCOUNTS, "unwind", "shared"))
     refusal = (await command(cluster, "install", "--namespace", "shared")).refusal
@@ -256,7 +258,7 @@ spec:
 """)
 
 
-async def test_a_crd_of_somebody_elses_is_left_alone_and_adopting_only_adds_to_it(fresh_member: Cluster) -> None:
+async def test_a_crd_of_somebody_elses_is_left_alone_and_adopting_only_adds_to_it(fresh_member: LocalCluster) -> None:
     client, name = fresh_member.client, FOREIGN["metadata"]["name"]
     profiles = sveltos.CLUSTER_PROFILES
     await client.create(CUSTOM_RESOURCE_DEFINITIONS, FOREIGN)
@@ -339,7 +341,9 @@ def teardown(phase: str) -> Object:
     return body(unwind.TEARDOWNS, "u-1", spec=spec, status={"phase": phase})
 
 
-async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_nothing(fresh_member: Cluster) -> None:
+async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_nothing(
+    fresh_member: LocalCluster,
+) -> None:
     client = fresh_member.client
     assert (await command(fresh_member, "install", "--url", "https://127.0.0.1:9443")).code == 0
     assert (await command(fresh_member, "install")).counts["created"] == 1, "now with the Service"

@@ -35,7 +35,7 @@ from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
 from unwind.local import waiting
 from unwind.members import credentials, targets
-from unwind.members.members import Fleet
+from unwind.members.members import Members
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tests.plane.test_install import Told
     from unwind.api.resources import Resource
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster as LocalCluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 WHERE = {"namespace": KARMADA_CLUSTER_NAMESPACE}
@@ -124,7 +124,7 @@ async def test_a_cluster_is_joined_with_all_that_it_takes(
         made = await by_token.get(CONFIG_MAPS, name, namespace="default")
         await by_token.delete(CONFIG_MAPS, name, uid=made["metadata"]["uid"], namespace="default")
         assert b"gitVersion" in await by_token.raw("/version")
-    async with Fleet(client) as fleet, fleet.member(targets.of_karmada(it), system_uid=identity):
+    async with Members(client) as fleet, fleet.member(targets.of_karmada(it), system_uid=identity):
         pass
     token = tokens.read(way.credential.token)  # type: ignore[union-attr]
     assert token
@@ -310,7 +310,7 @@ async def test_a_token_that_serves_no_longer_is_another_one_after_joining_again(
     await client.patch(SECRETS, name, {"data": {"token": "bm9uZQ=="}}, **WHERE)
     assert (await join(plane, name)).code == 0
     it = await client.get(CLUSTERS, name, type=Cluster)
-    async with Fleet(client) as fleet, fleet.member(targets.of_karmada(it), system_uid=it.spec.id):
+    async with Members(client) as fleet, fleet.member(targets.of_karmada(it), system_uid=it.spec.id):
         pass
 
 

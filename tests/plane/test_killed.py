@@ -43,7 +43,9 @@ class Stage:
         self.user = user
         self.uids: dict[str, str] = {}
 
-    async def deploy(self, graph: dict[str, tuple[str, ...]], way: kubeconfig.Connection, objects: int = 1) -> None:
+    async def deploy(
+        self, graph: dict[str, tuple[str, ...]], way: kubeconfig.ClusterConnection, objects: int = 1
+    ) -> None:
         await self.scene.begin()
         for name, needs in graph.items():
             await self.scene.add_on(name, depends_on=needs, objects=objects)
@@ -104,7 +106,9 @@ async def staged(plane: Plane, namespace: str, tmp_path: Path) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def intercepted(plane: Plane, stage: Stage, before: Any, after: Any) -> AsyncIterator[kubeconfig.Connection]:
+async def intercepted(
+    plane: Plane, stage: Stage, before: Any, after: Any
+) -> AsyncIterator[kubeconfig.ClusterConnection]:
     """Have the manager go by way of us, and know the way to the member."""
     async with AsyncExitStack() as stack:
         there = stage.scene.member.connection(stage.user, groups=ALL_RIGHTS)

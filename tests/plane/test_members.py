@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster as LocalCluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 HOME = KARMADA_CLUSTER_NAMESPACE

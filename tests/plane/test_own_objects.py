@@ -44,8 +44,8 @@ from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.metrics import Metrics
 from unwind.local import tools, waiting
-from unwind.protection.controller import Keeper, mended
-from unwind.protection.webhook import Restored
+from unwind.protection.controller import ProtectionController, mended
+from unwind.protection.webhook import RestoreReporter
 from unwind.server.identity import CERTIFICATE, REGISTRATION
 from unwind.testing.managers import manager_client
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 LEASE = "unwind-shard-99"
@@ -90,7 +90,7 @@ def body(resource: Resource, name: str, namespace: str = "", **content: Any) -> 
 class Scene:
     """An installed Unwind with a record and a Lease, and people with different rights."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
         self.client = cluster.client
         self.kubeconfigs: dict[str, Path] = {}
@@ -313,8 +313,8 @@ async def keeping(scene: Scene) -> AsyncIterator[CollectorRegistry]:
     registry = CollectorRegistry()
     async with manager_client(scene.client, HOME) as own:
         recorder = Recorder(own, instance="test")
-        restored = Restored(registry=registry, recorder=recorder)
-        keeper = Keeper(
+        restored = RestoreReporter(registry=registry, recorder=recorder)
+        keeper = ProtectionController(
             own,
             namespace=HOME,
             on=False,

@@ -36,7 +36,7 @@ from unwind.server.path_keys import NAME
 
 if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 MANAGER = f"system:serviceaccount:{HOME}:unwind"
@@ -91,7 +91,7 @@ async def _until_registered(client: Client, address: str, key: bytes) -> None:
 
 
 async def test_only_a_caller_who_knows_the_path_is_answered_and_the_path_can_be_rotated(
-    plane: Plane, fresh_member: Cluster
+    plane: Plane, fresh_member: LocalCluster
 ) -> None:
     client = fresh_member.client
     await serve(plane, client)

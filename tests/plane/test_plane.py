@@ -11,14 +11,14 @@ import pytest
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
 from unwind.kube.client import Client, Object
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.local import waiting
 from unwind.local.cloud import CLEANUP_FINALIZER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
@@ -46,7 +46,7 @@ def deployment(name: str, namespace: str) -> Object:
 
 
 async def until(
-    cluster: Cluster, resource: Resource, name: str, namespace: str | None, holds: Callable[[Object], bool]
+    cluster: LocalCluster, resource: Resource, name: str, namespace: str | None, holds: Callable[[Object], bool]
 ) -> Object:
     found = await waiting.until(
         cluster.client, resource, name, lambda it: it is not None and holds(it), "as expected", namespace=namespace
@@ -55,11 +55,11 @@ async def until(
     return found
 
 
-async def until_gone(cluster: Cluster, resource: Resource, name: str, namespace: str | None = None) -> None:
+async def until_gone(cluster: LocalCluster, resource: Resource, name: str, namespace: str | None = None) -> None:
     await waiting.until_absent(cluster.client, resource, name, namespace=namespace)
 
 
-async def delete(cluster: Cluster, resource: Resource, name: str, namespace: str | None = None) -> str:
+async def delete(cluster: LocalCluster, resource: Resource, name: str, namespace: str | None = None) -> str:
     uid: str = (await cluster.client.get(resource, name, namespace=namespace))["metadata"]["uid"]
     await cluster.client.delete(resource, name, namespace=namespace, uid=uid)
     return uid
@@ -179,7 +179,7 @@ async def test_admission_is_that_of_a_real_cluster(plane: Plane, namespace: str)
 
 async def test_clients_verify_the_server_they_talk_to(plane: Plane) -> None:
     management, member = plane.management.connection("admin"), plane.members["member-1"].connection("admin")
-    elsewhere = Connection(
+    elsewhere = ClusterConnection(
         server=member.server,
         authority=management.authority,
         certificate=management.certificate,
@@ -191,7 +191,7 @@ async def test_clients_verify_the_server_they_talk_to(plane: Plane) -> None:
     assert isinstance(failure.value.__cause__, ssl.SSLCertVerificationError)
 
 
-async def test_a_member_is_a_cluster_of_its_own(plane: Plane, fresh_member: Cluster) -> None:
+async def test_a_member_is_a_cluster_of_its_own(plane: Plane, fresh_member: LocalCluster) -> None:
     uids = {(await cluster.client.get(NAMESPACES, "kube-system"))["metadata"]["uid"] for cluster in plane.clusters()}
     assert len(uids) == 3
     await fresh_member.create_namespace("only-here")
@@ -199,7 +199,7 @@ async def test_a_member_is_a_cluster_of_its_own(plane: Plane, fresh_member: Clus
         await plane.management.client.get(NAMESPACES, "only-here")
 
 
-async def test_an_api_server_that_is_killed_comes_back_at_the_same_address(fresh_member: Cluster) -> None:
+async def test_an_api_server_that_is_killed_comes_back_at_the_same_address(fresh_member: LocalCluster) -> None:
     await fresh_member.create_namespace("before")
     server, daemon = fresh_member.server, fresh_member.api_server
     await daemon.stop()

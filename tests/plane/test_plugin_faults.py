@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -143,7 +143,7 @@ def install_plugin(folder: Path) -> None:
 
 
 @pytest.fixture
-async def scene(fresh_member: Cluster, tmp_path: Path) -> AsyncIterator[tuple[Manager, Buckets, Path]]:
+async def scene(fresh_member: LocalCluster, tmp_path: Path) -> AsyncIterator[tuple[Manager, Buckets, Path]]:
     """A manager with the plugin, as a process of its own."""
     client = fresh_member.client
     assert (await command(fresh_member, "install")).code == 0

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from unwind.kube.client import Client, Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 pytestmark = pytest.mark.timeout(400)
@@ -47,7 +47,7 @@ CRON_JOBS = Resource("batch", "v1", "cronjobs", "CronJob")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def cluster(plane: Plane) -> AsyncIterator[Cluster]:
+async def cluster(plane: Plane) -> AsyncIterator[LocalCluster]:
     """A cluster with the policies and no manager."""
     member = await plane.add_member(f"any-kind-{uuid.uuid4().hex[:8]}")
     client = member.client
@@ -96,7 +96,7 @@ async def until(what: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_a_labelled_custom_resource_cannot_be_deleted_and_the_denial_says_how_to(cluster: Cluster) -> None:
+async def test_a_labelled_custom_resource_cannot_be_deleted_and_the_denial_says_how_to(cluster: LocalCluster) -> None:
     made = await cluster.client.create(GIZMOS, labelled(GIZMOS, "kept"))
     said = await refused(delete(cluster.client, GIZMOS, made))
     way = f"kubectl label gizmos.other.example.dev/kept -n {ROOM} {LABEL}-"
@@ -106,7 +106,7 @@ async def test_a_labelled_custom_resource_cannot_be_deleted_and_the_denial_says_
     await waiting.until_absent(cluster.client, GIZMOS, "kept", namespace=ROOM)
 
 
-async def test_of_a_collection_of_custom_resources_the_labelled_one_stays(cluster: Cluster) -> None:
+async def test_of_a_collection_of_custom_resources_the_labelled_one_stays(cluster: LocalCluster) -> None:
     client = cluster.client
     for name, label in (("a", None), ("b", "Always"), ("c", None)):
         body = named(GIZMOS, name, ROOM)
@@ -119,13 +119,13 @@ async def test_of_a_collection_of_custom_resources_the_labelled_one_stays(cluste
     assert "b" in left
 
 
-async def test_an_unknown_value_on_any_kind_is_refused_when_it_is_written(cluster: Cluster) -> None:
+async def test_an_unknown_value_on_any_kind_is_refused_when_it_is_written(cluster: LocalCluster) -> None:
     said = await refused(cluster.client.create(GIZMOS, labelled(GIZMOS, "typo", "always")))
     assert "always, a value that is not known" in said
 
 
 async def test_a_namespace_that_is_deleted_without_a_manager_keeps_a_labelled_object_of_any_kind(
-    cluster: Cluster,
+    cluster: LocalCluster,
 ) -> None:
     client = cluster.client
     room = await client.create(NAMESPACES, named(NAMESPACES, "leaving"))
@@ -143,7 +143,7 @@ async def test_a_namespace_that_is_deleted_without_a_manager_keeps_a_labelled_ob
     assert await client.get(GIZMOS, "kept", namespace="leaving")
 
 
-async def test_a_resource_that_is_not_served_outlasts_its_namespace(cluster: Cluster) -> None:
+async def test_a_resource_that_is_not_served_outlasts_its_namespace(cluster: LocalCluster) -> None:
     """A limit that docs/limits.md names: such resources cannot be listed, and do not go with their namespace."""
     client = cluster.client
     hidden = Resource("hidden.example.dev", "v1", "secrets", "Hidden")
@@ -159,7 +159,7 @@ async def test_a_resource_that_is_not_served_outlasts_its_namespace(cluster: Clu
     assert await client.get(hidden, "kept", namespace="hiding")
 
 
-async def test_a_protected_service_with_150_endpoints_is_scaled_to_5(cluster: Cluster) -> None:
+async def test_a_protected_service_with_150_endpoints_is_scaled_to_5(cluster: LocalCluster) -> None:
     client, match = cluster.client, {"app": "wide"}
     ports = [{"port": 80}]
     service = labelled(SERVICES, "wide", spec={"selector": match, "ports": ports, "clusterIP": "None"})
@@ -184,7 +184,7 @@ async def _is(found: Callable[[], Awaitable[Any]], wanted: Any) -> bool:
 
 
 async def test_a_deployment_whose_template_carries_the_label_rolls_out_and_old_replica_sets_go(
-    cluster: Cluster,
+    cluster: LocalCluster,
 ) -> None:
     client, match = cluster.client, {"app": "rolling"}
     template = pod(match | {LABEL: "Always"}, nodeSelector={})
@@ -223,7 +223,7 @@ def _alike(pods: list[Object]) -> bool:
     return len({one["spec"]["containers"][0]["image"] for one in pods}) <= 1
 
 
-async def test_an_object_with_a_controller_is_free_and_a_claim_with_one_is_not(cluster: Cluster) -> None:
+async def test_an_object_with_a_controller_is_free_and_a_claim_with_one_is_not(cluster: LocalCluster) -> None:
     client = cluster.client
     owner = await client.create(CONFIG_MAPS, named(CONFIG_MAPS, "owner", ROOM))
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
@@ -242,7 +242,7 @@ async def test_an_object_with_a_controller_is_free_and_a_claim_with_one_is_not(c
     assert await refused(delete(client, PERSISTENT_VOLUME_CLAIMS, made))
 
 
-async def test_protect_takes_any_kind_and_refuses_what_the_label_would_not_protect(cluster: Cluster) -> None:
+async def test_protect_takes_any_kind_and_refuses_what_the_label_would_not_protect(cluster: LocalCluster) -> None:
     client = cluster.client
     await client.create(GIZMOS, named(GIZMOS, "mine", ROOM))
     told = await told_by(cluster, "protect", "gizmo/mine", "-n", ROOM)
@@ -272,7 +272,7 @@ async def test_protect_takes_any_kind_and_refuses_what_the_label_would_not_prote
     assert "labels" not in (await client.get(GIZMOS, "part", namespace=ROOM))["metadata"]
 
 
-async def test_protect_warns_that_a_volume_loses_its_disk_with_its_claim(cluster: Cluster) -> None:
+async def test_protect_warns_that_a_volume_loses_its_disk_with_its_claim(cluster: LocalCluster) -> None:
     client = cluster.client
     storage: Object = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
     volume = storage | {
@@ -297,7 +297,7 @@ async def test_protect_warns_that_a_volume_loses_its_disk_with_its_claim(cluster
     assert "warnings" not in await told_by(cluster, "protect", "pv/disk")
 
 
-async def test_an_eviction_is_no_deletion_that_a_policy_sees(cluster: Cluster) -> None:
+async def test_an_eviction_is_no_deletion_that_a_policy_sees(cluster: LocalCluster) -> None:
     """A limit that docs/limits.md names: if this fails, the page is wrong."""
     client = cluster.client
     body = labelled(PODS, "evicted", spec=pod({}, terminationGracePeriodSeconds=0)["spec"])

@@ -23,10 +23,10 @@ from unwind.components import Mode
 from unwind.errors import UnwindError
 from unwind.kube.client import Client
 from unwind.kube.metrics import Metrics
-from unwind.kube.transport import Answer, HttpTransport
+from unwind.kube.transport import HttpTransport, ServerAnswer
 from unwind.local import waiting
 from unwind.protection import manifests
-from unwind.protection.controller import Keeper, mended
+from unwind.protection.controller import ProtectionController, mended
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 # With a machine that is busy; and the objects of a whole table are made first.
 pytestmark = pytest.mark.timeout(400)
@@ -47,20 +47,22 @@ POLICIES, BINDINGS = ({one["metadata"]["name"]: one for one in objects} for obje
 class Old(HttpTransport):
     """An API server that has no policies: it answers in plain text, as for every kind that it does not serve."""
 
-    async def request(self, method: str, target: str, **more: Any) -> Answer:
+    async def request(self, method: str, target: str, **more: Any) -> ServerAnswer:
         if "/validatingadmissionpolic" in target:
-            return Answer(404, b"404 page not found\n")
+            return ServerAnswer(404, b"404 page not found\n")
         return await super().request(method, target, **more)
 
 
-def keeper_of(client: Client, *, on: bool = True, mode: Mode = Mode.AUTO) -> Keeper:
+def keeper_of(client: Client, *, on: bool = True, mode: Mode = Mode.AUTO) -> ProtectionController:
     """By a clock that stands still: whatever it does, it was told of by an event."""
     metrics = Metrics(CollectorRegistry())
-    return Keeper(client, namespace=HOME, on=on, mode=mode, owner=Everything(), metrics=metrics, clock=StillClock())
+    return ProtectionController(
+        client, namespace=HOME, on=on, mode=mode, owner=Everything(), metrics=metrics, clock=StillClock()
+    )
 
 
 @asynccontextmanager
-async def manager(cluster: Cluster, *, old: bool = False) -> AsyncIterator[Client]:
+async def manager(cluster: LocalCluster, *, old: bool = False) -> AsyncIterator[Client]:
     """The manager's own client, with its rights."""
     connection = cluster.connection(MANAGER, groups=("system:serviceaccounts",))
     transport = Old(connection, user_agent="unwind") if old else None
@@ -70,7 +72,7 @@ async def manager(cluster: Cluster, *, old: bool = False) -> AsyncIterator[Clien
 
 @asynccontextmanager
 async def keeping(
-    cluster: Cluster, *, on: bool = True, mode: Mode = Mode.AUTO, old: bool = False
+    cluster: LocalCluster, *, on: bool = True, mode: Mode = Mode.AUTO, old: bool = False
 ) -> AsyncIterator[None]:
     """The keeper alone, as long as the context lasts."""
     async with manager(cluster, old=old) as client, under_way([keeper_of(client, on=on, mode=mode)]):
@@ -108,7 +110,9 @@ async def until_asking(client: Client, *, everything: bool) -> None:
     )
 
 
-async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_it_is_off(fresh_member: Cluster) -> None:
+async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_it_is_off(
+    fresh_member: LocalCluster,
+) -> None:
     client = fresh_member.client
     assert (await command(fresh_member, "install", "--url", "https://127.0.0.1:1", "--authorized-groups", "")).code == 0
     rows = [row for row in BY_ITSELF if row.kind.kind in ("Deployment", "ConfigMap", "Namespace")]
@@ -192,7 +196,7 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
         assert await absent(fresh_member, resource, name)
 
 
-async def replaces_policies_of_earlier_builds(cluster: Cluster) -> None:
+async def replaces_policies_of_earlier_builds(cluster: LocalCluster) -> None:
     """Their bindings are deleted once everything that protects now is there; what is left of them does nothing."""
     client, [name] = cluster.client, sorted(manifests.retired(HOME))
     mark = {"labels": {MANAGED_BY_LABEL: MANAGED_BY_UNWIND}}

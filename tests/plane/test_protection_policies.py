@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from unwind.kube.client import Client, Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 # With a machine that is busy; and the objects of a whole table are made first.
@@ -57,7 +57,7 @@ REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def protected(plane: Plane) -> AsyncIterator[Cluster]:
+async def protected(plane: Plane) -> AsyncIterator[LocalCluster]:
     """A cluster with the objects of all rows, and with the policies."""
     member = await plane.add_member(f"protected-{uuid.uuid4().hex[:8]}")
     await put_all(member.client, BY_ITSELF)
@@ -78,12 +78,12 @@ async def refused(act: Any) -> str:
     return ours(refusal.value)
 
 
-async def test_every_row_of_the_table_is_answered_as_it_says(protected: Cluster) -> None:
+async def test_every_row_of_the_table_is_answered_as_it_says(protected: LocalCluster) -> None:
     assert await differences(protected.client, BY_ITSELF) == []
 
 
 async def test_the_api_server_keeps_every_policy_as_it_was_written_and_finds_no_fault_with_it(
-    protected: Cluster,
+    protected: LocalCluster,
 ) -> None:
     policies, bindings = manifests.policy_objects(HOME)
     for wanted in policies:
@@ -118,7 +118,7 @@ MUTATIONS = {
 
 
 @pytest.mark.parametrize(("old", "new"), MUTATIONS.values(), ids=list(MUTATIONS))
-async def test_a_rule_that_was_changed_is_caught_by_the_table(protected: Cluster, old: str, new: str) -> None:
+async def test_a_rule_that_was_changed_is_caught_by_the_table(protected: LocalCluster, old: str, new: str) -> None:
     async with changed(protected.client, old, new):
         async with asyncio.timeout(60):
             while not await differences(protected.client, REPLICATED):
@@ -142,7 +142,7 @@ async def changed(client: Client, old: str, new: str) -> AsyncIterator[None]:
         await client.apply(VALIDATING_ADMISSION_POLICIES, policy)
 
 
-async def test_a_denial_says_how_to_delete_it_all_the_same_and_that_works(protected: Cluster) -> None:
+async def test_a_denial_says_how_to_delete_it_all_the_same_and_that_works(protected: LocalCluster) -> None:
     made = await protected.client.create(DEPLOYMENTS, deployment("web", 0, "Always"))
     said = await refused(delete(protected.client, DEPLOYMENTS, made))
     way = f"kubectl label deployments.apps/web -n {ROOM} {LABEL}-"
@@ -152,7 +152,7 @@ async def test_a_denial_says_how_to_delete_it_all_the_same_and_that_works(protec
     await waiting.until_absent(protected.client, DEPLOYMENTS, "web", namespace=ROOM)
 
 
-async def test_of_a_collection_what_is_protected_stays_and_each_is_named(protected: Cluster) -> None:
+async def test_of_a_collection_what_is_protected_stays_and_each_is_named(protected: LocalCluster) -> None:
     client = protected.client
     for name, label in (("a", None), ("b", "Always"), ("c", None)):
         body = named(CONFIG_MAPS, name, ROOM)
@@ -165,7 +165,7 @@ async def test_of_a_collection_what_is_protected_stays_and_each_is_named(protect
     assert "b" in left
 
 
-async def test_writes_and_subresources_are_nobodys_business(protected: Cluster) -> None:
+async def test_writes_and_subresources_are_nobodys_business(protected: LocalCluster) -> None:
     client = protected.client
     await client.create(DEPLOYMENTS, deployment("scaled", 1, "Always"))
     scale = {"spec": {"replicas": 0}}
@@ -174,7 +174,7 @@ async def test_writes_and_subresources_are_nobodys_business(protected: Cluster) 
 
 
 async def test_an_unknown_value_is_refused_when_it_is_new_or_changed_and_holds_nothing_else_up(
-    protected: Cluster,
+    protected: LocalCluster,
 ) -> None:
     client = protected.client
     new = named(CONFIG_MAPS, "new", ROOM)
@@ -196,7 +196,7 @@ async def test_an_unknown_value_is_refused_when_it_is_new_or_changed_and_holds_n
     await client.patch(DEPLOYMENTS, bad, {"metadata": {"labels": {LABEL: "Always"}}}, namespace=ROOM)
 
 
-async def test_what_controllers_make_from_a_template_with_an_unknown_value_is_made(protected: Cluster) -> None:
+async def test_what_controllers_make_from_a_template_with_an_unknown_value_is_made(protected: LocalCluster) -> None:
     client = protected.client
     body = deployment("templated", 1)
     body["spec"]["template"]["metadata"]["labels"][LABEL] = "alway"
@@ -215,7 +215,7 @@ async def test_what_controllers_make_from_a_template_with_an_unknown_value_is_ma
             await asyncio.sleep(0.05)
 
 
-async def test_a_denial_stands_in_the_api_servers_audit_log_with_its_reason(protected: Cluster) -> None:
+async def test_a_denial_stands_in_the_api_servers_audit_log_with_its_reason(protected: LocalCluster) -> None:
     made = await protected.client.create(DEPLOYMENTS, deployment("audited", 3, "Cascading"))
     assert "replicas 3>0" in await refused(delete(protected.client, DEPLOYMENTS, made))
     lines = await asyncio.to_thread(protected.audit.path.read_text)
@@ -229,7 +229,7 @@ async def test_a_denial_stands_in_the_api_servers_audit_log_with_its_reason(prot
 
 
 async def test_whoever_deletes_what_only_a_manager_decides_about_is_told_what_to_do_without_one(
-    protected: Cluster,
+    protected: LocalCluster,
 ) -> None:
     client = protected.client
     body = named(NAMESPACES, "full")
@@ -245,7 +245,7 @@ async def test_whoever_deletes_what_only_a_manager_decides_about_is_told_what_to
 
 
 async def test_protect_says_who_keeps_it_and_what_it_is_not_protected_against_and_unprotect_lets_it_go(
-    protected: Cluster,
+    protected: LocalCluster,
 ) -> None:
     client = protected.client
     await client.create(DEPLOYMENTS, deployment("kept", 2))
@@ -291,7 +291,7 @@ async def test_protect_says_that_nobody_keeps_it_where_nobody_does(plane: Plane,
     assert f"ConfigMap {namespace}/alone is no longer protected (it was Always)" in told.out
 
 
-async def told_by(cluster: Cluster, *arguments: str) -> dict[str, Any]:
+async def told_by(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
     told = await command(cluster, *arguments, "-o", "json")
     assert told.code == 0, told.err
     found: dict[str, Any] = msgspec.json.decode(told.out)

@@ -17,7 +17,7 @@ from unwind.local import waiting
 from unwind.protection import manifests
 
 if TYPE_CHECKING:
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 # With a machine that is busy; and the objects of a whole table are made first.
 pytestmark = pytest.mark.timeout(400)
@@ -27,7 +27,7 @@ ALL = tuple(row for row in ROWS if not (row.kind.kind == "ClusterProfile" and ro
 
 
 async def test_what_a_manager_protects_stays_protected_when_it_is_killed_and_all_else_is_free(
-    fresh_member: Cluster,
+    fresh_member: LocalCluster,
 ) -> None:
     client = fresh_member.client
     assert (await command(fresh_member, "install")).code == 0
@@ -57,7 +57,7 @@ async def test_what_a_manager_protects_stays_protected_when_it_is_killed_and_all
     await nobody_is_there(fresh_member)
 
 
-async def nobody_is_there(cluster: Cluster) -> None:
+async def nobody_is_there(cluster: LocalCluster) -> None:
     client = cluster.client
     assert await differences(client, [row for row in ALL if not row.by_the_rest]) == []
 

@@ -37,18 +37,18 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import Setting
 from unwind.certificates import Authority
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.install.manifests import manifests, resource_of
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.metrics import OTHER
-from unwind.local.cluster import Cluster
+from unwind.local.cluster import LocalCluster
 from unwind.manager.health import new_registry
-from unwind.manager.protection import Caches
-from unwind.protection.lookup import Looking
+from unwind.manager.protection import ProtectionCaches
+from unwind.protection.lookup import ProtectionLookup
 from unwind.protection.manifests import configuration, protection_rules
-from unwind.protection.webhook import Answering, Telling
+from unwind.protection.webhook import DenialReporter, ProtectionWebhook
 from unwind.server import addresses
 from unwind.server.listener import Listener
 from unwind.server.tls import Tls
@@ -67,8 +67,8 @@ WIDGETS = Resource("example.dev", "v1", "widgets", "Widget")
 class Guarded(msgspec.Struct):
     """A cluster whose API server asks us."""
 
-    cluster: Cluster
-    caches: Caches
+    cluster: LocalCluster
+    caches: ProtectionCaches
     registry: CollectorRegistry
     address: str
     bundle: str
@@ -85,7 +85,7 @@ class Guarded(msgspec.Struct):
 
 
 @asynccontextmanager
-async def answering(cluster: Cluster, *, counting: bool = True) -> AsyncIterator[Guarded]:
+async def answering(cluster: LocalCluster, *, counting: bool = True) -> AsyncIterator[Guarded]:
     """Our listener, which nobody asks yet. `counting`: whether it gets to know what there is in namespaces."""
     registry, authority = new_registry(), Authority("protection")
     pair = authority.server("unwind", hosts=("127.0.0.1",))
@@ -93,12 +93,12 @@ async def answering(cluster: Cluster, *, counting: bool = True) -> AsyncIterator
         Client(cluster.connection(MANAGER, groups=("system:serviceaccounts",))) as client,
         asyncio.TaskGroup() as group,
     ):
-        caches, recorder = Caches(client), Recorder(client, instance="test")
-        webhook = Answering(
+        caches, recorder = ProtectionCaches(client), Recorder(client, instance="test")
+        webhook = ProtectionWebhook(
             counts=caches.counts,
             guards=caches.guards,
-            looking=Looking(client),
-            telling=Telling(registry=registry, recorder=recorder),
+            looking=ProtectionLookup(client),
+            telling=DenialReporter(registry=registry, recorder=recorder),
         )
         listener = Listener("https", webhook.routes(), tls=Tls(pair))
         listening = addresses.listen(addresses.Address("127.0.0.1", 0), option="")
@@ -229,7 +229,7 @@ async def test_pods_are_counted_as_they_come_and_go(guarded: Guarded) -> None:
     await until_allowed(lambda: delete(client, NAMESPACES, name))
 
     async def until_there_are(number: int) -> None:
-        await side_by_side((client.create(PODS, pod(f"p-{one}", name)) for one in range(number)), limit=16)
+        await gather_limited((client.create(PODS, pod(f"p-{one}", name)) for one in range(number)), limit=16)
         await until_said(guarded, f"{CASCADING} and active pods {number}>0", name)
         assert guarded.caches.counts.pods(name) == number
 

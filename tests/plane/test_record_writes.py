@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tests.plane.tearing import HOLD, Everything, scene
-from unwind.addons.caches import Caches
+from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.rights import HOME
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
-from unwind.capi.cluster_controller import Teardowns
+from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import SystemClock
 from unwind.deleters.builtin import BUILTIN
 from unwind.kube.client import Client
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from unwind.clock import Clock
-    from unwind.kube.fencing import Owner
-    from unwind.kube.transport import Answer
+    from unwind.kube.fencing import ShardOwner
+    from unwind.kube.transport import ServerAnswer
     from unwind.local.plane import Plane
 
 
@@ -76,13 +76,13 @@ class Slow:
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
-    ) -> Answer:
+    ) -> ServerAnswer:
         if not (self.holding and method == "PATCH" and "/teardowns/" in target and "/status" in target):
             return await self._inner.request(method, target, body=body, headers=headers, within=within)
         # On its way: it arrives even if the program that sent it does not wait for it any more.
         return await asyncio.shield(asyncio.ensure_future(self._late(method, target, body, headers)))
 
-    async def _late(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+    async def _late(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> ServerAnswer:
         self.held.set()
         await self.free.wait()
         answer = await self._inner.request(method, target, body=body, headers=headers, within=30)
@@ -91,7 +91,7 @@ class Slow:
 
     def stream(
         self, target: str, *, headers: Mapping[str, str], silence: float
-    ) -> AbstractAsyncContextManager[Answer | AsyncIterator[list[bytes]]]:
+    ) -> AbstractAsyncContextManager[ServerAnswer | AsyncIterator[list[bytes]]]:
         return self._inner.stream(target, headers=headers, silence=silence)
 
     async def close(self) -> None:
@@ -99,9 +99,9 @@ class Slow:
 
 
 @asynccontextmanager
-async def running(client: Client, *, owner: Owner, clock: Clock) -> AsyncIterator[None]:
-    caches = Caches(client, clock=clock)
-    controller = Teardowns(
+async def running(client: Client, *, owner: ShardOwner, clock: Clock) -> AsyncIterator[None]:
+    caches = AddonCaches(client, clock=clock)
+    controller = ClusterTeardownController(
         client,
         caches,
         sources=(SummarySteps(client, caches),),

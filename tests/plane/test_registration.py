@@ -60,7 +60,7 @@ from unwind.server.path_keys import NAME as PATHS
 
 if TYPE_CHECKING:
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 # Long: `make soak` runs it.
@@ -70,7 +70,7 @@ MANAGER = f"system:serviceaccount:{HOME}:unwind"
 
 
 async def test_install_registers_us_for_all_namespaces_and_uninstall_takes_it_back(
-    plane: Plane, fresh_member: Cluster
+    plane: Plane, fresh_member: LocalCluster
 ) -> None:
     client = fresh_member.client
     await serve(plane, client, EXTENSION_CONFIGS)
@@ -128,7 +128,9 @@ async def _select(client: Client, selector: Object | None) -> None:
     await client.patch(EXTENSION_CONFIGS, OURS, {"spec": {"namespaceSelector": selector}})
 
 
-async def test_the_registration_stays_while_a_teardown_holds_a_cluster(plane: Plane, fresh_member: Cluster) -> None:
+async def test_the_registration_stays_while_a_teardown_holds_a_cluster(
+    plane: Plane, fresh_member: LocalCluster
+) -> None:
     client = fresh_member.client
     await serve(plane, client)
     assert (await command(fresh_member, "install")).code == 0
@@ -184,7 +186,7 @@ async def test_the_registration_stays_while_a_teardown_holds_a_cluster(plane: Pl
 
 
 async def test_a_manager_registers_itself_when_cluster_api_comes_and_again_when_it_vanished(
-    plane: Plane, fresh_member: Cluster
+    plane: Plane, fresh_member: LocalCluster
 ) -> None:
     client = fresh_member.client
     told = await command(fresh_member, "install")
@@ -224,7 +226,9 @@ def _touched(config: Object) -> str:
     return str((config["metadata"].get("annotations") or {}).get(HANDLERS_ANNOTATION, ""))
 
 
-async def test_profiles_and_teardowns_say_why_their_clusters_are_not_held(plane: Plane, fresh_member: Cluster) -> None:
+async def test_profiles_and_teardowns_say_why_their_clusters_are_not_held(
+    plane: Plane, fresh_member: LocalCluster
+) -> None:
     client = fresh_member.client
     await serve(plane, client)
     assert (await command(fresh_member, "install")).code == 0
@@ -319,7 +323,9 @@ async def _until_reported(client: Client, kind: str, name: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_who_lets_a_cluster_go_and_who_deletes_it_is_noted_on_it(plane: Plane, fresh_member: Cluster) -> None:
+async def test_who_lets_a_cluster_go_and_who_deletes_it_is_noted_on_it(
+    plane: Plane, fresh_member: LocalCluster
+) -> None:
     client = fresh_member.client
     await serve(plane, client)
     assert (await command(fresh_member, "install")).code == 0

@@ -34,7 +34,7 @@ from unwind.testing.managers import expecting_refusals, manager_kubeconfig
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 UNWIND = Path(sys.executable).parent / "unwind"
@@ -76,7 +76,7 @@ class Manager:
 
 @asynccontextmanager
 async def running(
-    cluster: Cluster, namespace: str, *options: str, kubeconfig: Path | None = None, **variables: str
+    cluster: LocalCluster, namespace: str, *options: str, kubeconfig: Path | None = None, **variables: str
 ) -> AsyncIterator[Manager]:
     told = {"UNWIND_LISTEN": "127.0.0.1:0", "UNWIND_METRICS_LISTEN": "127.0.0.1:0", "UNWIND_NAMESPACE": namespace}
     process = await asyncio.create_subprocess_exec(
@@ -210,7 +210,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-async def test_a_manager_outlives_its_api_server_and_goes_on_when_it_is_back(fresh_member: Cluster) -> None:
+async def test_a_manager_outlives_its_api_server_and_goes_on_when_it_is_back(fresh_member: LocalCluster) -> None:
     namespace = f"unwind-{uuid.uuid4().hex[:6]}"
     await fresh_member.create_namespace(namespace)
     async with running(fresh_member, namespace) as manager, AsyncExitStack() as stack:
@@ -235,7 +235,7 @@ async def test_a_manager_outlives_its_api_server_and_goes_on_when_it_is_back(fre
     assert "scale deployment addon-controller --replicas=0" in said
 
 
-async def _rival(cluster: Cluster) -> None:
+async def _rival(cluster: LocalCluster) -> None:
     await cluster.create_namespace("projectsveltos")
     labels = {"control-plane": "addon-controller"}
     template = {

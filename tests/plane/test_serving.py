@@ -15,11 +15,11 @@ import pytest
 from unwind.api.resources import CONFIG_MAPS, SECRETS, Resource
 from unwind.certificates import Authority, KeyPair
 from unwind.kube.errors import ApiError
-from unwind.server.ca_bundles import Bundles
-from unwind.server.certificate_secret import NAME, Kept, SharedCertificate, Terms, renewed
+from unwind.server.ca_bundles import CABundleController
+from unwind.server.certificate_secret import NAME, SharedCertificate, StoredCertificates, Terms, renewed
 from unwind.server.connection import BUSY
 from unwind.server.listener import Listener
-from unwind.server.routes import Request, Response, Route, Trusting
+from unwind.server.routes import CABundleTarget, Request, Response, Route
 from unwind.server.tls import Tls
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ async def secret(client: Client, namespace: str) -> dict[str, bytes]:
     return {key: base64.b64decode(value) for key, value in found["data"].items()}
 
 
-async def seed(client: Client, namespace: str, kept: Kept) -> None:
+async def seed(client: Client, namespace: str, kept: StoredCertificates) -> None:
     """Have the Secret there already, as an earlier process would have left it."""
     before = SharedCertificate(client, namespace=namespace, hosts=HOSTS)
     await before._write(None, kept)
@@ -173,7 +173,7 @@ class Webhook:
         self.asked = 0
         self.answers: list[Response] = []
         """To be given before all others."""
-        self.bundles = Bundles(self.client, [Trusting(WEBHOOKS, namespace)])
+        self.bundles = CABundleController(self.client, [CABundleTarget(WEBHOOKS, namespace)])
         self.shown: list[KeyPair] = []
 
     async def review(self, body: bytes, request: Request) -> Response:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Step
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
-    from unwind.members.targets import Anchor
+    from unwind.members.targets import ClusterTarget
 
 LISTED = "example.dev/cluster"
 
@@ -42,16 +42,16 @@ class ListedSteps(FollowedSource):
     def owns(self, owner: ObjectRef) -> bool:
         return (owner.group, owner.kind) == ("", "ConfigMap")
 
-    async def steps(self, target: Anchor, *, gone: bool = False) -> SourceSteps:
+    async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
         ref = target.ref
         labels = f"{LISTED}={ref.name}"
         found = await self._client.list(CONFIG_MAPS, namespace=ref.namespace, labels=labels)
         return SourceSteps(steps=tuple(map(_step, found)))
 
-    def terms(self, step: Step, target: Anchor) -> StepTerms:
+    def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
         return StepTerms(left="its list says so", decided_by=step.name)
 
-    def step_changed(self, step: Step, state: StepState, target: Anchor) -> None:
+    def step_changed(self, step: Step, state: StepState, target: ClusterTarget) -> None:
         self.told.append((step.object.name, state))
 
 

@@ -16,7 +16,7 @@ from unwind.inventory.inventories import Inventories
 from unwind.inventory.writer import Records, SealedError
 from unwind.members import targets
 from unwind.members.member import Member
-from unwind.teardown.gate import Closed, Open, of_teardown
+from unwind.teardown.gate import GateClosed, GateOpen, of_teardown
 from unwind.teardown.status import UNSEALED
 from unwind.testing.clock import StillClock
 
@@ -68,7 +68,7 @@ async def test_removed_is_reported_only_for_what_is_sealed_and_no_seal_waits_for
             await deploy(it, web, "web-late")
         # The try step is under way still, and the gate is open.
         assert state(it, "tried")(teardown) == StepState.REMOVING
-        assert of_teardown(it.uid, teardown) == Open()
+        assert of_teardown(it.uid, teardown) == GateOpen()
         clock.advance(61)
         assert (await it.ended()).phase is Phase.COMPLETE
     assert await it.objects() == {"tried-0", "tried-1", "tried-2"}
@@ -88,13 +88,13 @@ async def test_what_is_deployed_before_the_seal_is_removed_before_the_step_is_re
         await delay.until_reached()
         teardown = await it.teardown(waits_for_its_seal(it, "web"), "waiting for its seal")
         assert await it.objects() == {"tried-0", "tried-1", "tried-2"}
-        assert isinstance(of_teardown(it.uid, teardown), Closed)
+        assert isinstance(of_teardown(it.uid, teardown), GateClosed)
         await deploy(it, web, "web-late")
         delay.go.set()
         teardown = await it.teardown(is_removed(it, "web"), "web removed")
         assert await it.objects() == {"tried-0", "tried-1", "tried-2"}
         assert state(it, "tried")(teardown) == StepState.REMOVING
-        assert of_teardown(it.uid, teardown) == Open()
+        assert of_teardown(it.uid, teardown) == GateOpen()
         await it.unblock()
         assert (await it.ended()).phase is Phase.COMPLETE
     await it.let_go()
@@ -110,7 +110,7 @@ async def test_steps_are_sealed_while_another_enforced_step_is_held(plane: Plane
         inventory = await it.inventory(web)
         assert inventory
         assert inventory.spec.sealed_for == it.uid
-        assert isinstance(of_teardown(it.uid, teardown), Closed)
+        assert isinstance(of_teardown(it.uid, teardown), GateClosed)
         await it.unblock()
         assert (await it.ended()).phase is Phase.COMPLETE
     await it.let_go()
@@ -137,14 +137,14 @@ async def test_death_between_removal_and_seal_reports_nothing_as_removed(plane: 
         await it.delete()
         await delay.until_reached()
         teardown = await it.teardown(waits_for_its_seal(it, "web"), "waiting for its seal")
-        assert isinstance(of_teardown(it.uid, teardown), Closed)
+        assert isinstance(of_teardown(it.uid, teardown), GateClosed)
     await deploy(it, web, "web-late")
     delay = Delay(seals(web))
     async with delayed(it.management, delay) as client, manager(client):
         await delay.until_reached()
         assert await it.objects() == set()
         teardown = await it.teardown(lambda _: True, "there")
-        assert isinstance(of_teardown(it.uid, teardown), Closed)
+        assert isinstance(of_teardown(it.uid, teardown), GateClosed)
         delay.go.set()
         assert (await it.ended()).phase is Phase.COMPLETE
     # What was gone was seen to be gone, and not deleted again.

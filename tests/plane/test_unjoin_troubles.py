@@ -31,7 +31,7 @@ from unwind.local.waiting import until, until_absent
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 # Among the longest: they run with the soak tests.
@@ -92,7 +92,7 @@ async def test_needless_waits_for_no_member_that_does_not_answer(plane: Plane, n
 
 
 async def test_nothing_is_touched_on_another_cluster_behind_the_same_address(
-    plane: Plane, namespace: str, fresh_member: Cluster
+    plane: Plane, namespace: str, fresh_member: LocalCluster
 ) -> None:
     async with scene(plane, namespace, remove_strategy=REQUIRED) as it:
         async with controllers(it.client, namespace):
@@ -215,7 +215,7 @@ async def test_a_cluster_that_went_while_nobody_looked_leaves_a_ledger_and_holds
         assert {note.reason for note in (await it.ledger()).values()} == {"TargetGone"}
 
 
-async def test_the_rights_of_the_manager_are_enough(plane: Plane, fresh_member: Cluster) -> None:
+async def test_the_rights_of_the_manager_are_enough(plane: Plane, fresh_member: LocalCluster) -> None:
     await install(fresh_member.client, Setting())
     await joining.install(fresh_member.client)  # which returns when all kinds are served
     way = fresh_member.connection(f"system:serviceaccount:{HOME}:unwind", groups=("system:serviceaccounts",))
@@ -233,7 +233,7 @@ async def test_the_rights_of_the_manager_are_enough(plane: Plane, fresh_member: 
         assert await it.accounts() == []
 
 
-async def test_who_lets_a_member_go_or_deletes_it_is_noted_when_it_is_said(fresh_member: Cluster) -> None:
+async def test_who_lets_a_member_go_or_deletes_it_is_noted_when_it_is_said(fresh_member: LocalCluster) -> None:
     assert (await command(fresh_member, "install")).code == 0
     manager = fresh_member.write_kubeconfig(f"system:serviceaccount:{HOME}:unwind", groups=("system:serviceaccounts",))
     body = {

@@ -17,13 +17,13 @@ from unwind.local.waiting import until
 
 if TYPE_CHECKING:
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 RELEASES = sorted((Path(__file__).parents[1] / "data" / "releases").iterdir())
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
-async def test_a_release_is_upgraded_by_install(release: Path, fresh_member: Cluster) -> None:
+async def test_a_release_is_upgraded_by_install(release: Path, fresh_member: LocalCluster) -> None:
     client = fresh_member.client
     rendered: list[Object] = list(yaml.load_all((release / "install.yaml").read_text(), yaml.CSafeLoader))
     # Without Cluster API, as `unwind install` does it: the ExtensionConfig is left out.

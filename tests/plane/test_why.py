@@ -36,13 +36,13 @@ from unwind.kube.errors import ApiError
 from unwind.local import waiting
 from unwind.local.home import Shape
 from unwind.local.plane import running
-from unwind.why.answers import Answer, Effect, State
+from unwind.why.answers import Answer, AnswerState, Effect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 # Nobody listens there.
@@ -82,7 +82,7 @@ async def test_a_finalizer_whose_controller_is_gone_is_taken_off_by_the_command(
     made = await asker.make(CONFIG_MAPS, "orphan", finalizers=["other.example.dev/x", HOLD])
     await asker.delete(CONFIG_MAPS, made)
     answer = await asker.ask("cm/orphan")
-    assert answer.state is State.HELD
+    assert answer.state is AnswerState.HELD
     assert answer.since
     assert "no controller found" in answer.verdict
     assert [one.reason for one in answer.chain] == [Reason.FINALIZER, Reason.FINALIZER]
@@ -150,7 +150,7 @@ async def test_a_foreground_deletion_is_followed_to_the_child_that_it_waits_for(
     await asker.make(CONFIG_MAPS, "child", finalizers=[HOLD], metadata={"ownerReferences": [owner(parent)]})
     await asker.delete(CONFIG_MAPS, parent, propagation="Foreground")
     answer = await asker.until("cm/parent", lambda it: bool(it.remedies))
-    assert answer.state is State.HELD
+    assert answer.state is AnswerState.HELD
     assert chain(answer) == ["ConfigMap/parent", "ConfigMap/child"]
     assert [one.reason for one in answer.chain] == [Reason.OWNS_OTHERS, Reason.FINALIZER]
     await asker.do(forced(answer))
@@ -235,7 +235,7 @@ async def test_a_dead_conversion_webhook_is_what_a_namespace_and_its_object_wait
     try:
         # It can still be read as it is stored.
         alone = await asker.ask("gadgets.conversion.example.dev/one", namespace="why-conversion")
-        assert alone.state is State.DELETABLE
+        assert alone.state is AnswerState.DELETABLE
         assert "gadgets.v1alpha1.conversion.example.dev/one" in alone.remedies[0].commands[0]
         await asker.delete(NAMESPACES, room)
         answer = await asker.until(
@@ -311,7 +311,7 @@ async def test_a_webhook_that_does_not_answer_is_told_to_be_ignored_and_back(ask
     await webhook(asker, "silent", "asked", {"url": NOWHERE})
     await asker.until_refused(CONFIG_MAPS, made, "failed calling webhook")
     answer = await asker.ask("cm/asked")
-    assert answer.state is State.REFUSED
+    assert answer.state is AnswerState.REFUSED
     assert f"the webhook silent.example.dev of ValidatingWebhookConfiguration silent must be called, but {NOWHERE}" in (
         answer.verdict
     )
@@ -332,7 +332,7 @@ async def test_a_webhook_that_denies_is_for_somebody_else_to_move(asker: Asker) 
         await webhook(asker, "denying", "billed", way)
         await asker.until_refused(CONFIG_MAPS, made, "the invoice is open")
         answer = await asker.ask("cm/billed")
-    assert answer.state is State.REFUSED
+    assert answer.state is AnswerState.REFUSED
     assert "the invoice is open" in answer.verdict
     assert answer.only == f"the owner of {way['url']}, unless you can do what the denial asks for"
     assert {one.effect for one in answer.remedies} == {Effect.LOOKS}
@@ -343,7 +343,7 @@ async def test_a_policy_that_denies_is_for_whoever_wrote_it(asker: Asker) -> Non
     await asker.keeping("audited", "kept for the audit until January")
     await asker.until_refused(CONFIG_MAPS, made, "kept for the audit")
     answer = await asker.ask("cm/audited")
-    assert answer.state is State.REFUSED
+    assert answer.state is AnswerState.REFUSED
     assert (
         "denied by the ValidatingAdmissionPolicy audited (binding audited): kept for the audit until January"
         in answer.verdict
@@ -357,7 +357,7 @@ async def test_a_policy_that_denies_is_for_whoever_wrote_it(asker: Asker) -> Non
 async def test_always_is_taken_off_by_the_command(asker: Asker) -> None:
     await asker.make(CONFIG_MAPS, "always", metadata={"labels": {DELETE_PROTECTION_LABEL: "Always"}})
     answer = await asker.ask("cm/always")
-    assert answer.state is State.REFUSED
+    assert answer.state is AnswerState.REFUSED
     assert answer.chain[0].reason == Reason.PROTECTED
     assert f"protected by the label {DELETE_PROTECTION_LABEL}=Always" in answer.verdict
     await asker.do(forced(answer))
@@ -368,7 +368,7 @@ async def test_cascading_is_satisfied_by_scaling_to_zero(asker: Asker) -> None:
     labels = {DELETE_PROTECTION_LABEL: "Cascading"}
     await deployment(asker, "cascading", replicas=2, labels=labels)
     answer = await asker.ask("deploy/cascading")
-    assert answer.state is State.REFUSED
+    assert answer.state is AnswerState.REFUSED
     assert "as long as something depends on it: replicas 2" in answer.verdict
     assert {one.effect for one in answer.remedies} == {Effect.SAFE, Effect.LEAVES}
     await asker.do(safe(answer))
@@ -385,7 +385,7 @@ async def test_who_has_no_right_is_told_who_can_give_it_and_how(asker: Asker) ->
     assert done.returncode == 0, done.stderr
     async with Client(reader) as bob:
         answer = await until_readable(asker, "cm/theirs", bob)
-        assert answer.state is State.REFUSED
+        assert answer.state is AnswerState.REFUSED
         assert answer.chain[0].reason == Reason.NO_RIGHT
         assert "user bob is not allowed to delete it" in answer.verdict
         [remedy] = answer.remedies
@@ -395,7 +395,7 @@ async def test_who_has_no_right_is_told_who_can_give_it_and_how(asker: Asker) ->
         async with asyncio.timeout(30):
             while True:
                 answer = await asker.ask("cm/theirs", client=bob)
-                if answer.state is State.DELETABLE:
+                if answer.state is AnswerState.DELETABLE:
                     break
                 await asyncio.sleep(0.1)
         await bob.delete(CONFIG_MAPS, "theirs", uid=meta["uid"], namespace="why")
@@ -456,14 +456,14 @@ async def test_an_object_on_a_member_is_asked_about_and_freed_through_what_stand
         await there.until_gone(CONFIG_MAPS, "afar")
 
 
-async def by_kubeconfig(asker: Asker, member: Cluster, name: str) -> None:
+async def by_kubeconfig(asker: Asker, member: LocalCluster, name: str) -> None:
     """Have a SveltosCluster stand for a member."""
     content = member.kubeconfig.read_text()
     await asker.make(SECRETS, f"{name}-sveltos-kubeconfig", stringData={"kubeconfig": content})
     await asker.make(SVELTOS_CLUSTERS, name, spec={})
 
 
-async def by_token(asker: Asker, member: Cluster, name: str) -> None:
+async def by_token(asker: Asker, member: LocalCluster, name: str) -> None:
     """Have a Cluster of Karmada stand for a member, which is reached by a token."""
     subject = {"kind": "ServiceAccount", "name": "default", "namespace": "default"}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}

@@ -21,7 +21,7 @@ from unwind.api.names import ADOPT_ANNOTATION, DEPENDS_ON_ANNOTATION, KARMADA_CL
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, SECRETS
 from unwind.api.unwind import INVENTORIES, Inventory
 from unwind.deleters.builtin import BUILTIN
-from unwind.karmada.work_controller import Works
+from unwind.karmada.work_controller import WorkController
 from unwind.kube.decoding import Key
 from unwind.kube.metrics import Metrics
 from unwind.local import waiting
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from tests.plane.joining import Member
-    from unwind.addons.caches import Caches
+    from unwind.addons.caches import AddonCaches
     from unwind.api.meta import Condition
     from unwind.api.resources import Resource
-    from unwind.components import Part
-    from unwind.karmada.caches import MemberCaches
+    from unwind.components import Component
+    from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
 
@@ -52,13 +52,13 @@ class Site:
         self.there = there
 
     @asynccontextmanager
-    async def working(self) -> AsyncIterator[Works]:
+    async def working(self) -> AsyncIterator[WorkController]:
         """The controllers run."""
-        made: list[Works] = []
+        made: list[WorkController] = []
 
-        def works(client: Client, caches: MemberCaches, addons: Caches) -> Part:
+        def works(client: Client, caches: KarmadaCaches, addons: AddonCaches) -> Component:
             made.append(
-                Works(
+                WorkController(
                     client,
                     caches,
                     addons.sources[SECRETS.kind],
@@ -73,7 +73,9 @@ class Site:
         async with running(self.client, works, namespace=self.home):
             yield made[0]
 
-    async def until_idle(self, works: Works, name: str, holds: Callable[[Work], bool] = lambda _: True) -> None:
+    async def until_idle(
+        self, works: WorkController, name: str, holds: Callable[[Work], bool] = lambda _: True
+    ) -> None:
         """Return when the controller knows a Work like this, and has nothing left to do."""
         async with asyncio.timeout(60):
             while True:

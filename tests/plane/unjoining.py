@@ -10,21 +10,21 @@ import msgspec
 
 from tests.plane import joining, profiles
 from tests.plane.tearing import HOLD, Everything
-from unwind.addons.caches import Caches
+from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
 from unwind.api.meta import find
 from unwind.api.names import DEPENDS_ON_ANNOTATION, KARMADA_CLUSTER_NAMESPACE
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Teardown
-from unwind.capi.cluster_controller import Teardowns
+from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.deleters.builtin import BUILTIN
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories
-from unwind.karmada.caches import MemberCaches
-from unwind.karmada.cluster_controller import Clusters
-from unwind.karmada.unjoin_controller import Unjoining
-from unwind.karmada.work_controller import Works
+from unwind.karmada.caches import KarmadaCaches
+from unwind.karmada.cluster_controller import ClusterController
+from unwind.karmada.unjoin_controller import UnjoinController
+from unwind.karmada.work_controller import WorkController
 from unwind.kube.errors import NotFoundError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import LedgerNote
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
     from unwind.local.plane import Plane
 
 MEMBER = "member-1"
@@ -53,25 +53,25 @@ async def controllers(
     *,
     clock: Clock | None = None,
     best_effort: float = 60.0,
-    owner: Owner | None = None,
+    owner: ShardOwner | None = None,
 ) -> AsyncIterator[Clock]:
     """All that has to do with members, as long as the context lasts. `namespace`: where the inventories are."""
     clock = clock or StillClock()
     owner, metrics = owner or Everything(), Metrics(new_registry())
     async with manager_client(client, namespace) as own:
-        caches, members = Caches(own, clock=clock), MemberCaches(own, clock=clock)
+        caches, members = AddonCaches(own, clock=clock), KarmadaCaches(own, clock=clock)
         secrets = caches.sources[SECRETS.kind]
         recorder = Recorder(own, instance="test")
         parts = (
             caches,
             members,
             recorder,
-            Clusters(own, members, secrets, owner=owner, metrics=metrics, recorder=recorder, clock=clock),
-            Works(
+            ClusterController(own, members, secrets, owner=owner, metrics=metrics, recorder=recorder, clock=clock),
+            WorkController(
                 own, members, secrets, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock
             ),
             # It must not meddle with members: their Teardowns are others'.
-            Teardowns(
+            ClusterTeardownController(
                 own,
                 caches,
                 sources=(SummarySteps(own, caches),),
@@ -81,7 +81,7 @@ async def controllers(
                 metrics=metrics,
                 clock=clock,
             ),
-            Unjoining(
+            UnjoinController(
                 own,
                 members,
                 caches.teardowns,

@@ -14,7 +14,7 @@ from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Blocker, Effort, Phase, StepState, StepStatus, Teardown
-from unwind.teardown.gate import Closed, Open, Standing, Verdict, of_summaries, of_teardown
+from unwind.teardown.gate import GateClosed, GateHolder, GateOpen, Verdict, of_summaries, of_teardown
 
 KNOWN = {word.value for words in (Effort, Phase, StepState) for word in words}
 unknown = st.text(max_size=12).filter(lambda text: text not in KNOWN)
@@ -50,7 +50,7 @@ def states_of(it: Teardown) -> defaultdict[str, list[str]]:
 
 
 def within_bounds(verdict: Verdict) -> None:
-    if isinstance(verdict, Closed):
+    if isinstance(verdict, GateClosed):
         assert 1 <= verdict.seconds <= 10
         assert verdict.message.startswith("waiting for add-on cleanup: ")
         assert len(verdict.message) < 5000
@@ -67,13 +67,13 @@ def test_it_never_opens_while_an_enforced_step_is_not_done(it: Teardown) -> None
         if step.effort == "Enforce"
     )
     verdict = of_teardown(UID, it)
-    assert isinstance(verdict, Open) == done
+    assert isinstance(verdict, GateOpen) == done
     within_bounds(verdict)
 
 
 @given(teardowns(effort=st.sampled_from(["Leave", "Try"])))
 def test_what_is_left_or_only_tried_never_keeps_it(it: Teardown) -> None:
-    assert of_teardown(UID, it) == Open()
+    assert of_teardown(UID, it) == GateOpen()
 
 
 @given(teardowns(effort=unknown | st.just("Leave")), unknown)
@@ -81,19 +81,19 @@ def test_a_word_that_is_not_known_never_opens_it(it: Teardown, word: str) -> Non
     assert it.spec.plan
     doubtful = [step.name for step in it.spec.plan.steps if step.effort != "Leave"]
     said = states_of(it)
-    assert isinstance(of_teardown(UID, it), Open) == all(said[name] == ["Removed"] for name in doubtful)
+    assert isinstance(of_teardown(UID, it), GateOpen) == all(said[name] == ["Removed"] for name in doubtful)
     ended = msgspec.structs.replace(it, status=msgspec.structs.replace(it.status, phase=word))
-    assert of_teardown(UID, without_plan(ended)) != Open()
+    assert of_teardown(UID, without_plan(ended)) != GateOpen()
 
 
 @pytest.mark.parametrize("effort", ["Enforce", "", "enforce"])
 @pytest.mark.parametrize("other", ["Left", "Removed", "GivenUp", "Removing", ""])
 def test_a_step_that_status_names_twice_is_not_done(effort: str, other: str) -> None:
     it = teardown(("p-0", effort, "Removed"))
-    assert of_teardown(UID, it) == Open()
+    assert of_teardown(UID, it) == GateOpen()
     for steps in ((*it.status.steps, StepStatus(name="p-0", state=other)), (*it.status.steps, *it.status.steps)):
         twice = msgspec.structs.replace(it, status=msgspec.structs.replace(it.status, steps=steps))
-        assert isinstance(of_teardown(UID, twice), Closed)
+        assert isinstance(of_teardown(UID, twice), GateClosed)
 
 
 @given(
@@ -105,10 +105,10 @@ def test_a_step_that_status_names_twice_is_not_done(effort: str, other: str) -> 
 def test_without_a_teardown_only_what_is_enforced_not_known_or_lost_keeps_it(
     found: list[tuple[str, ClusterDeletionBehavior | Unknown]], lost: list[str]
 ) -> None:
-    standing = [Standing(name, behaviour) for name, behaviour in found]
+    standing = [GateHolder(name, behaviour) for name, behaviour in found]
     harmless = all(one.behaviour in ("LeavePolicies", "RemovePolicies") for one in standing)
     verdict = of_summaries(UID, standing, lost)
-    assert isinstance(verdict, Open) == (harmless and not lost)
+    assert isinstance(verdict, GateOpen) == (harmless and not lost)
     within_bounds(verdict)
 
 
@@ -119,6 +119,6 @@ def test_the_same_state_in_another_order_is_told_in_the_same_words(it: Teardown)
     status = msgspec.structs.replace(it.status, steps=tuple(reversed(it.status.steps)))
     turned = msgspec.structs.replace(it, spec=msgspec.structs.replace(it.spec, plan=plan), status=status)
     before, after = of_teardown(UID, it), of_teardown(UID, turned)
-    assert isinstance(before, Open) == isinstance(after, Open)
-    if isinstance(before, Closed) and isinstance(after, Closed):
+    assert isinstance(before, GateOpen) == isinstance(after, GateOpen)
+    if isinstance(before, GateClosed) and isinstance(after, GateClosed):
         assert before.message == after.message

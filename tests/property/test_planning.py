@@ -13,7 +13,7 @@ from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Plan
 from unwind.planning.ordering import Declared, closes_cycle
 from unwind.planning.plans import Draft, circles, plan
-from unwind.planning.progress import Progress, critical_path, ready
+from unwind.planning.progress import PlanProgress, critical_path, ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -207,7 +207,7 @@ def test_the_order_in_which_steps_come_changes_nothing(several: list[Draft], dat
 @given(drafts(), st.data())
 def test_each_step_becomes_free_once_and_as_soon_as_it_may(several: list[Draft], data: st.DataObject) -> None:
     truth = Oracle(several)
-    progress = Progress(read_back(plan(several)))
+    progress = PlanProgress(read_back(plan(several)))
     freed = list(progress.ready)
     done: list[str] = []
     while going := progress.ready:
@@ -225,7 +225,7 @@ def test_each_step_becomes_free_once_and_as_soon_as_it_may(several: list[Draft],
 def test_what_may_go_depends_only_on_what_is_done_in_whatever_order(several: list[Draft], data: st.DataObject) -> None:
     truth = Oracle(several)
     made = plan(several)
-    progress = Progress(made)
+    progress = PlanProgress(made)
     order = data.draw(st.permutations([draft.name for draft in several]))
     for count, name in enumerate(order, 1):
         before = set(progress.ready)
@@ -244,7 +244,7 @@ def test_who_waits_is_told_for_whom(several: list[Draft], data: st.DataObject) -
     truth = Oracle(several)
     names = [draft.name for draft in several]
     done = data.draw(st.lists(st.sampled_from(names), unique=True)) if names else []
-    progress = Progress(plan(several), done)
+    progress = PlanProgress(plan(several), done)
     for name in names:
         told = progress.waits_for(name)
         assert bool(told) == (name not in done and name not in truth.ready(done))

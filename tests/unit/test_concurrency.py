@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from unwind.concurrency import Together, side_by_side, unless
+from unwind.concurrency import SingleFlight, gather_limited, unless
 from unwind.errors import UnwindError
 
 
@@ -20,7 +20,7 @@ async def test_no_more_than_the_limit_are_under_way_at_once() -> None:
         await asyncio.sleep(0)
         under_way -= 1
 
-    await side_by_side((one() for _ in range(50)), limit=7)
+    await gather_limited((one() for _ in range(50)), limit=7)
     assert most == 7
 
 
@@ -35,7 +35,7 @@ async def test_the_first_failure_ends_the_rest_and_is_raised_as_it_is() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(UnwindError, match="no room; make some"):
-        await side_by_side([hang(1), fail(), hang(2), hang(3)], limit=2)
+        await gather_limited([hang(1), fail(), hang(2), hang(3)], limit=2)
     assert 3 not in begun
 
 
@@ -44,7 +44,7 @@ async def test_what_is_a_bug_stays_a_group_of_bugs() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ExceptionGroup):
-        await side_by_side([bug()], limit=1)
+        await gather_limited([bug()], limit=1)
 
 
 class Oracle:
@@ -68,13 +68,13 @@ async def a_moment() -> None:
 
 
 async def test_who_comes_in_the_same_moment_shares_the_question() -> None:
-    together, oracle = Together[int](), Oracle()
+    together, oracle = SingleFlight[int](), Oracle()
     oracle.let.set()
     assert await asyncio.gather(*(together.ask("a", oracle) for _ in range(5))) == [1] * 5
 
 
 async def test_when_the_one_who_is_about_to_ask_gives_up_another_one_does() -> None:
-    together, oracle = Together[int](), Oracle()
+    together, oracle = SingleFlight[int](), Oracle()
     oracle.let.set()
     first, second = (asyncio.create_task(together.ask("a", oracle)) for _ in range(2))
     await asyncio.sleep(0)
@@ -84,7 +84,7 @@ async def test_when_the_one_who_is_about_to_ask_gives_up_another_one_does() -> N
 
 
 async def test_who_comes_while_a_question_is_asked_shares_the_next_one() -> None:
-    together, oracle = Together[int](), Oracle()
+    together, oracle = SingleFlight[int](), Oracle()
     async with asyncio.TaskGroup() as group:
         first = group.create_task(together.ask("a", oracle))
         await a_moment()
@@ -99,13 +99,13 @@ async def test_who_comes_while_a_question_is_asked_shares_the_next_one() -> None
 
 
 async def test_a_later_question_is_asked_anew() -> None:
-    together, oracle = Together[int](), Oracle()
+    together, oracle = SingleFlight[int](), Oracle()
     oracle.let.set()
     assert [await together.ask("a", oracle) for _ in range(3)] == [1, 2, 3]
 
 
 async def test_when_the_one_who_asks_gives_up_another_one_does() -> None:
-    together, oracle = Together[int](), Oracle()
+    together, oracle = SingleFlight[int](), Oracle()
     first = asyncio.create_task(together.ask("a", oracle))
     await a_moment()
     second = asyncio.create_task(together.ask("a", oracle))
@@ -122,7 +122,7 @@ async def test_when_the_one_who_asks_gives_up_another_one_does() -> None:
 
 
 async def test_a_failure_is_everybodys() -> None:
-    together, let = Together[int](), asyncio.Event()
+    together, let = SingleFlight[int](), asyncio.Event()
 
     async def fail() -> int:
         await let.wait()

@@ -21,12 +21,12 @@ from unwind.api.sveltos import ClusterType
 from unwind.errors import UnwindError
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
-from unwind.kube.kubeconfig import Basic, Connection, Token
+from unwind.kube.kubeconfig import Basic, ClusterConnection, Token
 from unwind.kube.transport import HttpTransport
 from unwind.kube.watches import Watches
 from unwind.kube.workqueue import Backoff
 from unwind.members import credentials
-from unwind.members.targets import Target
+from unwind.members.targets import AddonTarget
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -148,7 +148,7 @@ async def serving(answer: Callable[[str], bytes | None], closes: Callable[[str],
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         port = listening.sockets[0].getsockname()[1]
-        async with Client(Connection(server=f"http://127.0.0.1:{port}"), deadline=0.3) as client:
+        async with Client(ClusterConnection(server=f"http://127.0.0.1:{port}"), deadline=0.3) as client:
             yield client
     finally:
         listening.close()
@@ -362,7 +362,7 @@ async def test_no_kubeconfig_breaks_or_borrows_anything(number: int) -> None:
     bodies = Bodies(seed, config, words=["v1", "v2", "Config"], versioned=lambda it: [it], swell=_swell)
     chance, seen = random.Random(seed), Counter[str]()
     ref = ObjectRef(version="v1", kind="SveltosCluster", namespace="n", name="edge", uid="1")
-    target = Target(type=ClusterType.SVELTOS, ref=ref, secret="edge")  # noqa: S106 - its name
+    target = AddonTarget(type=ClusterType.SVELTOS, ref=ref, secret="edge")  # noqa: S106 - its name
     before = resident()
     for _ in range(number):
         sent = aliased(chance) if chance.random() < 0.05 else bodies.next()[1]

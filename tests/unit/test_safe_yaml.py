@@ -8,7 +8,7 @@ import yaml
 from unwind import safe_yaml
 from unwind.deploy import manifests
 from unwind.errors import UnwindError
-from unwind.helm.releases import Release
+from unwind.helm.releases import HelmRelease
 from unwind.helm.releases import manifests as released
 from unwind.kube import kubeconfig
 
@@ -36,7 +36,7 @@ def test_it_is_refused_before_it_is_loaded(text: str) -> None:
     with pytest.raises(UnwindError):
         kubeconfig.parse(text.encode(), source="it")
     with pytest.raises(UnwindError):
-        released(Release(name="it", manifest=text))
+        released(HelmRelease(name="it", manifest=text))
     found = manifests.read_manifests(text, "it")
     assert found.faults
     assert not found.manifests

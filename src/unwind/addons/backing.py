@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from unwind.addons.caches import SeenProfile
     from unwind.addons.matching import ProfileKey
     from unwind.api.sveltos import ClusterSummary
-    from unwind.members.targets import Target
+    from unwind.members.targets import AddonTarget
 
 
-def unbacked(summary: ClusterSummary, profile: SeenProfile | None, target: Target | None) -> str:
+def unbacked(summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget | None) -> str:
     """Why no profile backs a summary; empty if one does.
 
     `profile`: the profile that the summary's ownerReference names. `target`: the cluster that its spec names.

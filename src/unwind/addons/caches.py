@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from unwind.addons import backing, cluster_summaries, validation
-from unwind.addons.cluster_summaries import Place
+from unwind.addons.cluster_summaries import ProfileOnCluster
 from unwind.addons.matching import ProfileKey
 from unwind.api.meta import ObjectMeta
 from unwind.api.names import CREDENTIALS_ANNOTATION
@@ -22,7 +22,7 @@ from unwind.api.sveltos import (
     ProfileStatus,
 )
 from unwind.clock import SYSTEM
-from unwind.concurrency import Together
+from unwind.concurrency import SingleFlight
 from unwind.kube import decoding
 from unwind.kube.decoding import Key, View
 from unwind.kube.informers import Informer
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics
-    from unwind.members.targets import ClusterKey, Target
+    from unwind.members.targets import AddonTarget, ClusterKey
 
 T = TypeVar("T")
 
@@ -68,14 +68,14 @@ def _profile_view(resource: Resource) -> View[SeenProfile]:
     return View(resource, decode, typed.stamp)  # type: ignore[arg-type] # it reads nothing but the metadata
 
 
-class Caches(ClusterCaches):
+class AddonCaches(ClusterCaches):
     """All of it, as one part of the process."""
 
     name = "add-ons' caches"
 
     def __init__(self, client: Client, *, metrics: Metrics | None = None, clock: Clock = SYSTEM) -> None:
         super().__init__(client, clock=clock)
-        self._reading_profiles: Together[dict[str, SeenProfile]] = Together()
+        self._reading_profiles: SingleFlight[dict[str, SeenProfile]] = SingleFlight()
         self.cluster_profiles = self._informer(client, _profile_view(CLUSTER_PROFILES), clock)
         self.profiles = self._informer(client, _profile_view(PROFILES), clock)
         self.summaries: Informer[ClusterSummary] = Informer(
@@ -132,20 +132,20 @@ class Caches(ClusterCaches):
                     found[one.metadata.name] = one
         return found
 
-    def unbacked(self, summary: ClusterSummary, target: Target | None = None) -> str:
+    def unbacked(self, summary: ClusterSummary, target: AddonTarget | None = None) -> str:
         """Why no profile backs a summary; empty if one does. `target`: its cluster, if it is at hand."""
         key = cluster_summaries.profile_of(summary)
         return backing.unbacked(
             summary, self.profile(key) if key else None, target or self.target(cluster_summaries.cluster_of(summary))
         )
 
-    async def read_backed(self, summary: ClusterSummary, target: Target) -> bool:
+    async def read_backed(self, summary: ClusterSummary, target: AddonTarget) -> bool:
         """Whether a profile backs a summary on this cluster, as the server says now."""
         key = cluster_summaries.profile_of(summary)
         return key is not None and not backing.unbacked(summary, await self.read_profile(key), target)
 
     def summary(self, profile: ProfileKey, cluster: ClusterKey) -> ClusterSummary | None:
-        return next(iter(self.summaries.cache.by("place", Place(cluster, profile))), None)
+        return next(iter(self.summaries.cache.by("place", ProfileOnCluster(cluster, profile))), None)
 
     def needing(self, summary: ClusterSummary) -> list[ClusterSummary]:
         """The summaries on the same cluster that depend on this one."""

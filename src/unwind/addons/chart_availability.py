@@ -47,14 +47,14 @@ class Where(NamedTuple):
         return _PASSWORD.sub("://", f"chart {self.chart}{' ' if self.version else ''}{self.version}{of}")
 
 
-class Answer(NamedTuple):
+class ChartLookup(NamedTuple):
     """What was found out, and when."""
 
     why_not: str
     at: float
 
 
-class Charts:
+class ChartAvailability:
     """Looks for charts, as a part of the process."""
 
     name = "charts"
@@ -64,7 +64,7 @@ class Charts:
         """`helm`: None where there is no such program; then nobody can tell, and no chart is said to be there."""
         self._helm = helm
         self._clock = clock
-        self._answers: dict[Where, Answer] = {}
+        self._answers: dict[Where, ChartLookup] = {}
         self._asked: dict[Where, asyncio.Event] = {}
         self._queue: Queue[Where] = Queue(self._look, per_group=_SIDE_BY_SIDE, clock=clock, failed=_failed)
 
@@ -93,7 +93,7 @@ class Charts:
             answer = self._answers.get(where)
         return answer.why_not if answer else LOOKING
 
-    def _known(self, where: Where) -> Answer | None:
+    def _known(self, where: Where) -> ChartLookup | None:
         """An answer that still holds."""
         now = self._clock.monotonic()
         for one in [one for one, it in self._answers.items() if now - it.at > _KEEP]:
@@ -104,7 +104,7 @@ class Charts:
 
     async def _look(self, where: Where) -> float | None:
         if self._known(where) is None:
-            self._answers[where] = Answer(await self._ask(where), self._clock.monotonic())
+            self._answers[where] = ChartLookup(await self._ask(where), self._clock.monotonic())
         if asked := self._asked.pop(where, None):
             asked.set()
         return None

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import TypeVar
 
-    from unwind.addons.caches import Caches
+    from unwind.addons.caches import AddonCaches
     from unwind.kube.client import Client
     from unwind.kube.decoding import View
-    from unwind.members.targets import Target
+    from unwind.members.targets import AddonTarget
 
     T = TypeVar("T")
 
 Seen = tuple[ProfileKey, SeenProfile]
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class ProfileState(msgspec.Struct, frozen=True, kw_only=True):
     """A profile that is for a cluster, with all that is known of it."""
 
     key: ProfileKey
@@ -65,7 +65,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def cached(caches: Caches, target: Target) -> list[Standing]:
+def cached(caches: AddonCaches, target: AddonTarget) -> list[ProfileState]:
     """What the caches say. They may be behind."""
     summaries = caches.summaries.cache
     return standing(
@@ -73,7 +73,7 @@ def cached(caches: Caches, target: Target) -> list[Standing]:
     )
 
 
-async def fresh(caches: Caches, client: Client, target: Target) -> list[Standing]:
+async def fresh(caches: AddonCaches, client: Client, target: AddonTarget) -> list[ProfileState]:
     """What the API server says now. A profile that cannot be decoded raises: nobody knows what it is for."""
     seen: list[Seen] = []
     for informer in (caches.cluster_profiles, caches.profiles):
@@ -97,11 +97,11 @@ async def _all(client: Client, view: View[T], namespace: str | None) -> list[T]:
 
 
 def standing(
-    target: Target, profiles: Sequence[Seen], *, named: Callable[[str], ClusterSummary | None]
-) -> list[Standing]:
+    target: AddonTarget, profiles: Sequence[Seen], *, named: Callable[[str], ClusterSummary | None]
+) -> list[ProfileState]:
     """The profiles that are for a cluster (pure). `named`: the summary of a name in the cluster's namespace."""
     cluster = key_of(target)
-    found: list[Standing] = []
+    found: list[ProfileState] = []
     for key, profile in profiles:
         if profile.metadata.terminating or not matching.matches(key, profile.spec, target):
             continue
@@ -111,11 +111,11 @@ def standing(
         refused = _refused(key, profile, profiles)
         if taken and not own:
             refused = f"the name of its ClusterSummary belongs to {cluster_summaries.profile_of(taken)}"
-        found.append(Standing(key=key, profile=profile, summary=summary, refused=refused))
+        found.append(ProfileState(key=key, profile=profile, summary=summary, refused=refused))
     return sorted(found, key=lambda one: one.key)
 
 
-def _is_of(summary: ClusterSummary, target: Target) -> bool:
+def _is_of(summary: ClusterSummary, target: AddonTarget) -> bool:
     """Whether a summary was made for this cluster and not for one before it that had its name."""
     # One without is Sveltos' own, from before it was us who looked after it.
     return summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION) in (None, target.ref.uid)

@@ -25,7 +25,7 @@ from unwind.api.sveltos import (
     SyncMode,
     summary_name,
 )
-from unwind.members.targets import ClusterKey, Target
+from unwind.members.targets import AddonTarget, ClusterKey
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -38,13 +38,13 @@ _LONGEST_LABEL = 63
 _RESOURCES = {PROFILES.kind: PROFILES, CLUSTER_PROFILES.kind: CLUSTER_PROFILES}
 
 
-def name_of(profile: ProfileKey, target: Target) -> str:
+def name_of(profile: ProfileKey, target: AddonTarget) -> str:
     return summary_name(
         profile_kind=profile.kind, profile=profile.name, cluster_type=target.type, cluster=target.ref.name
     )
 
 
-def new(profile: ProfileKey, uid: str, spec: ProfileSpec, target: Target) -> dict[str, Any]:
+def new(profile: ProfileKey, uid: str, spec: ProfileSpec, target: AddonTarget) -> dict[str, Any]:
     """The summary of a profile on a cluster, as it is sent to the API server."""
     resource = _RESOURCES[profile.kind]
     owner = OwnerReference(api_version=resource.api_version, kind=profile.kind, name=profile.name, uid=uid)
@@ -66,7 +66,7 @@ def new(profile: ProfileKey, uid: str, spec: ProfileSpec, target: Target) -> dic
     return manifest(CLUSTER_SUMMARIES, ClusterSummary(metadata=metadata, spec=wanted))
 
 
-def labels(profile: ProfileKey, target: Target) -> dict[str, str]:
+def labels(profile: ProfileKey, target: AddonTarget) -> dict[str, str]:
     """By which Sveltos' users find it. A name that is too long for a label is in the spec all the same."""
     whose = names.SVELTOS_PROFILE_LABEL if profile.kind == PROFILES.kind else names.SVELTOS_CLUSTER_PROFILE_LABEL
     wanted = {
@@ -77,7 +77,7 @@ def labels(profile: ProfileKey, target: Target) -> dict[str, str]:
     return {label: value for label, value in wanted.items() if len(value) <= _LONGEST_LABEL}
 
 
-def remembered(spec: ProfileSpec, target: Target) -> dict[str, str]:
+def remembered(spec: ProfileSpec, target: AddonTarget) -> dict[str, str]:
     """What is remembered on it. A behaviour that the API server does not serve is not taken for none."""
     said = (
         {names.DELETION_BEHAVIOR_ANNOTATION: spec.cluster_deletion_behavior} if spec.cluster_deletion_behavior else {}
@@ -117,19 +117,19 @@ def cluster_of(summary: ClusterSummary) -> ClusterKey:
     return ClusterKey(summary.spec.cluster_type, summary.spec.cluster_namespace, summary.spec.cluster_name)
 
 
-class Place(NamedTuple):
+class ProfileOnCluster(NamedTuple):
     """A profile on a cluster."""
 
     cluster: ClusterKey
     profile: ProfileKey | None
 
 
-def cluster_gone(summary: ClusterSummary) -> Target:
+def cluster_gone(summary: ClusterSummary) -> AddonTarget:
     """The cluster of a summary that is there no more, as far as it takes to let its credentials go."""
     key = cluster_of(summary)
     secret = summary.metadata.annotations.get(names.CREDENTIALS_ANNOTATION, f"{key.name}-sveltos-kubeconfig")
     ref = ObjectRef(kind=SVELTOS_CLUSTERS.kind, namespace=key.namespace, name=key.name)
-    return Target(type=ClusterType.SVELTOS, ref=ref, secret=secret)
+    return AddonTarget(type=ClusterType.SVELTOS, ref=ref, secret=secret)
 
 
 def misplaced(summary: ClusterSummary) -> bool:
@@ -192,15 +192,15 @@ def needs(summary: ClusterSummary) -> list[ProfileKey]:
     ]
 
 
-def place_of(summary: ClusterSummary) -> Place:
+def place_of(summary: ClusterSummary) -> ProfileOnCluster:
     """Which profile it is of, on which cluster: at most one summary is."""
-    return Place(cluster_of(summary), profile_of(summary))
+    return ProfileOnCluster(cluster_of(summary), profile_of(summary))
 
 
-def needed_places(summary: ClusterSummary) -> list[Place]:
+def needed_places(summary: ClusterSummary) -> list[ProfileOnCluster]:
     """Where what has to be there first would be."""
     cluster = cluster_of(summary)
-    return [Place(cluster, profile) for profile in needs(summary)]
+    return [ProfileOnCluster(cluster, profile) for profile in needs(summary)]
 
 
 def waited_for(summary: ClusterSummary, needed: Iterable[ClusterSummary], landed: Collection[str] = ()) -> list[str]:

@@ -37,13 +37,13 @@ from unwind.kube.workqueue import Queue
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unwind.addons.caches import Caches
+    from unwind.addons.caches import AddonCaches
     from unwind.api.sveltos import ClusterSummary
     from unwind.api.unwind import Inventory
     from unwind.clock import Clock
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.members.targets import ClusterKey
 
@@ -110,13 +110,20 @@ def _of_chart(source: str) -> bool:
     return source.startswith("Helm ")
 
 
-class Configurations:
+class ConfigurationController:
     """Writes them."""
 
     name = "configurations"
 
     def __init__(
-        self, client: Client, caches: Caches, *, namespace: str, owner: Owner, metrics: Metrics, clock: Clock = SYSTEM
+        self,
+        client: Client,
+        caches: AddonCaches,
+        *,
+        namespace: str,
+        owner: ShardOwner,
+        metrics: Metrics,
+        clock: Clock = SYSTEM,
     ) -> None:
         """`namespace`: Unwind's own, where the inventories are."""
         self._client = client

@@ -15,20 +15,20 @@ from unwind.inventory.inventories import Inventories
 from unwind.members.targets import key_of
 from unwind.teardown import gate
 from unwind.teardown.drafts import lost
-from unwind.teardown.gate import Closed, Standing
+from unwind.teardown.gate import GateClosed, GateHolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unwind.addons.caches import Caches
+    from unwind.addons.caches import AddonCaches
     from unwind.kube.client import Client
-    from unwind.members.targets import Target
+    from unwind.members.targets import AddonTarget
 
 
 class SummaryGateSource:
     """What ClusterSummaries say of a cluster that Cluster API wants to take apart."""
 
-    def __init__(self, client: Client, caches: Caches, *, namespace: str) -> None:
+    def __init__(self, client: Client, caches: AddonCaches, *, namespace: str) -> None:
         """`namespace`: Unwind's own, where the inventories are."""
         self._client = client
         self._caches = caches
@@ -44,22 +44,22 @@ class SummaryGateSource:
         """Whether the profiles and clusters behind them are known as well."""
         return self._caches.settled
 
-    def known(self, target: Target) -> list[Standing]:
+    def known(self, target: AddonTarget) -> list[GateHolder]:
         """All that the caches know of for this cluster."""
         return _standing(self._known(target))
 
-    def holding(self, target: Target) -> list[Standing]:
+    def holding(self, target: AddonTarget) -> list[GateHolder]:
         """Those that a profile backs, as the caches say. One without a profile may have an Inventory, or may be
         planted: `read` decides."""
         return _standing(one for one in self._known(target) if self._is_backed(one, target))
 
-    async def read(self, target: Target) -> tuple[list[Standing], list[str]]:
+    async def read(self, target: AddonTarget) -> tuple[list[GateHolder], list[str]]:
         """Those that count, as the API server says now; and the names of summaries that are gone and left objects."""
         here = await self._read_summaries(target)
         chunks = await self._inventories.on(target.ref.uid)
         accounted = {chunk.spec.owner.uid for chunk in chunks}
         others = [one for one in here if one.metadata.uid not in accounted and not self._is_backed(one, target)]
-        if isinstance(gate.of_summaries(target.ref.uid, _standing(others)), Closed):
+        if isinstance(gate.of_summaries(target.ref.uid, _standing(others)), GateClosed):
             # What was put on the management cluster is accounted for by Inventories that are not about this one.
             owned = await self._inventories.owned([one.metadata.uid for one in others])
             accounted |= {one.spec.owner.uid for one in owned}
@@ -67,10 +67,10 @@ class SummaryGateSource:
             here = that_hold(here, accounted, lambda one: self._is_backed(one, target))
         return _standing(here), [one.step for one in lost([one.metadata.uid for one in here], chunks)]
 
-    def _known(self, target: Target) -> list[ClusterSummary]:
+    def _known(self, target: AddonTarget) -> list[ClusterSummary]:
         return [one for one in self._caches.summaries.cache.by("cluster", key_of(target)) if is_of(one, target)]
 
-    async def _read_summaries(self, target: Target) -> list[ClusterSummary]:
+    async def _read_summaries(self, target: AddonTarget) -> list[ClusterSummary]:
         found: list[ClusterSummary] = []
         pages = self._client.pages(CLUSTER_SUMMARIES, namespace=target.ref.namespace)
         async with aclosing(pages):
@@ -80,15 +80,15 @@ class SummaryGateSource:
                 found += map(_summary, here)
         return [one for one in found if is_of(one, target)]
 
-    def _is_backed(self, summary: ClusterSummary, target: Target) -> bool:
+    def _is_backed(self, summary: ClusterSummary, target: AddonTarget) -> bool:
         """Whether a profile backs a summary, as the caches say. What is not known yet holds."""
         caches = self._caches
         return not (caches.settled and caches.unbacked(summary) and caches.unbacked(summary, target))
 
 
-def _standing(summaries: Iterable[ClusterSummary]) -> list[Standing]:
+def _standing(summaries: Iterable[ClusterSummary]) -> list[GateHolder]:
     # Called as their steps will be, so that what people read does not change when the plan is made.
-    return [Standing(step_name(one), behaviour(one)) for one in summaries]
+    return [GateHolder(step_name(one), behaviour(one)) for one in summaries]
 
 
 class _Of(Model, frozen=True, kw_only=True):

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 from unwind import logs
 from unwind.addons import cluster_profiles, cluster_summaries, upgrade_rules
 from unwind.addons.chart_availability import Where
-from unwind.addons.summary_deployment import Deploying
+from unwind.addons.summary_deployment import SummaryDeployment
 from unwind.addons.upgrade_rules import (
     ADDONS_ALLOW,
     ADDONS_SETTLED,
     DEPLOY_AT_ONCE,
     SOURCES_EXIST,
     Lack,
-    Source,
+    ProfileSource,
     steady,
 )
 from unwind.api.capi import Cluster
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.sveltos import HelmChartAction
 from unwind.clock import SYSTEM
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.helm import charts
 from unwind.hooks import Wait
@@ -33,19 +33,19 @@ from unwind.inventory.inventories import Inventories
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.members import targets
-from unwind.members.members import Fleet
+from unwind.members.members import Members
 from unwind.members.targets import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unwind.addons.caches import Caches
-    from unwind.addons.chart_availability import Charts
-    from unwind.addons.cluster_profiles import Standing
+    from unwind.addons.caches import AddonCaches
+    from unwind.addons.chart_availability import ChartAvailability
+    from unwind.addons.cluster_profiles import ProfileState
     from unwind.api.hooks import HookRequest, Upgrading
     from unwind.hooks import HookContext, Rule
     from unwind.kube.client import Client
-    from unwind.members.targets import Target
+    from unwind.members.targets import AddonTarget
 
 log = logs.get(__name__)
 
@@ -57,7 +57,7 @@ _AT_ONCE = 8
 _RESERVE = 2.0
 
 
-def builtin(caches: Caches, *, charts: Charts, namespace: str) -> tuple[Rule, ...]:
+def builtin(caches: AddonCaches, *, charts: ChartAvailability, namespace: str) -> tuple[Rule, ...]:
     """The rules, to be asked. `charts` has to run as a part of the process. `namespace`: Unwind's own."""
     rules = Rulings(caches, looked_for=charts, namespace=namespace)
     return (
@@ -71,7 +71,7 @@ def builtin(caches: Caches, *, charts: Charts, namespace: str) -> tuple[Rule, ..
 class Rulings:
     """What the rules go by."""
 
-    def __init__(self, caches: Caches, *, looked_for: Charts, namespace: str) -> None:
+    def __init__(self, caches: AddonCaches, *, looked_for: ChartAvailability, namespace: str) -> None:
         self._caches = caches
         self._charts = looked_for
         self._namespace = namespace
@@ -93,35 +93,35 @@ class Rulings:
         lacks += await self._charts_lacking(now, within=0.0)
         return upgrade_rules.before_create(lacks)
 
-    def _missing(self, it: Standing, target: Target) -> Iterable[Lack]:
+    def _missing(self, it: ProfileState, target: AddonTarget) -> Iterable[Lack]:
         for source in _sources(it, target):
             informer = self._caches.sources.get(source.kind)
             if informer and informer.synced and Key(source.namespace, source.name) not in informer.cache:
                 yield Lack(str(it.key), str(source), "it does not exist")
 
-    async def _not_there(self, client: Client, known: Iterable[Standing], target: Target) -> list[Lack]:
+    async def _not_there(self, client: Client, known: Iterable[ProfileState], target: AddonTarget) -> list[Lack]:
         lacks: list[Lack] = []
         accept = self._caches.sources[SECRETS.kind].view.accept_watch  # its metadata only: nobody needs to see a secret
 
-        async def look(it: Standing, source: Source) -> None:
+        async def look(it: ProfileState, source: ProfileSource) -> None:
             resource = _KINDS[source.kind]
             try:
                 await client.raw(resource.path(source.name, namespace=source.namespace), accept=accept)
             except NotFoundError:
                 lacks.append(Lack(str(it.key), str(source), "it does not exist"))
 
-        await side_by_side((look(it, one) for it in known for one in _sources(it, target)), limit=_AT_ONCE)
+        await gather_limited((look(it, one) for it in known for one in _sources(it, target)), limit=_AT_ONCE)
         return lacks
 
-    async def _charts_lacking(self, known: Iterable[Standing], *, within: float) -> list[Lack]:
+    async def _charts_lacking(self, known: Iterable[ProfileState], *, within: float) -> list[Lack]:
         lacks: list[Lack] = []
 
-        async def look(it: Standing, where: Where) -> None:
+        async def look(it: ProfileState, where: Where) -> None:
             if why := await self._charts.why_not(where, within=within):
                 lacks.append(Lack(str(it.key), str(where), why))
 
         wanted = [(it, where) for it in known for where in _charts(it)]
-        await side_by_side((look(it, where) for it, where in wanted), limit=max(1, len(wanted)))
+        await gather_limited((look(it, where) for it, where in wanted), limit=max(1, len(wanted)))
         return lacks
 
     # When its control plane answers for the first time
@@ -173,12 +173,12 @@ class Rulings:
         now = await cluster_profiles.fresh(self._caches, ctx.client, target)
         return upgrade_rules.after(one.add_on for one in now) or await self._to_do(ctx.client, now, target)
 
-    async def _to_do(self, client: Client, known: Iterable[Standing], target: Target) -> Wait | None:
+    async def _to_do(self, client: Client, known: Iterable[ProfileState], target: AddonTarget) -> Wait | None:
         """What a summary calls Provisioned may be what its sources held before: compare what is there now."""
         missing: list[str] = []
         deploying = _preparing(client, self._namespace)
 
-        async def look(it: Standing) -> None:
+        async def look(it: ProfileState) -> None:
             assert it.summary  # noqa: S101 - the others are left out below
             try:
                 if await deploying.prepare(it.summary, it.profile, target) is not None:
@@ -188,17 +188,17 @@ class Rulings:
                 missing.append(f"{it.key} cannot be deployed ({why}), and whoever looks after it has to mend it")
 
         there = [one for one in known if one.summary and one.carried_out]
-        await side_by_side((look(one) for one in there), limit=_AT_ONCE)
+        await gather_limited((look(one) for one in there), limit=_AT_ONCE)
         return upgrade_rules.waiting(missing) if missing else None
 
 
-def _sources(it: Standing, target: Target) -> list[Source]:
+def _sources(it: ProfileState, target: AddonTarget) -> list[ProfileSource]:
     if not it.carried_out:
         return []
     return upgrade_rules.sources(cluster_summaries.at_home(it.key, it.profile.spec), namespace=target.ref.namespace)
 
 
-def _charts(it: Standing) -> Iterable[Where]:
+def _charts(it: ProfileState) -> Iterable[Where]:
     if it.carried_out:
         for asked in it.profile.spec.helm_charts:
             if asked.helm_chart_action == HelmChartAction.INSTALL:
@@ -212,6 +212,8 @@ def _versions(request: Upgrading) -> list[str]:
     return [*on_the_way, request.to_kubernetes_version]
 
 
-def _preparing(client: Client, namespace: str) -> Deploying:
+def _preparing(client: Client, namespace: str) -> SummaryDeployment:
     """Only to compare: no member is opened, and nothing is changed."""
-    return Deploying(client, Fleet(client), Inventories(client, namespace=namespace), deleters=(), clock=SYSTEM)
+    return SummaryDeployment(
+        client, Members(client), Inventories(client, namespace=namespace), deleters=(), clock=SYSTEM
+    )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import LabelSelector, Reference
     from unwind.api.sveltos import ProfileSpec
-    from unwind.members.targets import Target
+    from unwind.members.targets import AddonTarget
 
 
 class ProfileKey(NamedTuple):
@@ -38,7 +38,7 @@ class Verdict(Enum):
     UNWANTED = "unwanted"
 
 
-def verdict(key: ProfileKey, spec: ProfileSpec, target: Target | None) -> Verdict:
+def verdict(key: ProfileKey, spec: ProfileSpec, target: AddonTarget | None) -> Verdict:
     """What a profile has to do with a cluster; None for one that is not there.
 
     Whether a cluster is paused is not asked here: its summaries are kept in step, and not acted on, as with Sveltos.
@@ -53,7 +53,7 @@ def verdict(key: ProfileKey, spec: ProfileSpec, target: Target | None) -> Verdic
     return Verdict.WANTED if target.ready else Verdict.LATER
 
 
-def matches(key: ProfileKey, spec: ProfileSpec, target: Target) -> bool:
+def matches(key: ProfileKey, spec: ProfileSpec, target: AddonTarget) -> bool:
     """Whether a profile chooses a cluster, by its labels or by its name."""
     if key.namespace and target.ref.namespace != key.namespace:
         return False  # a Profile is for the clusters of its own namespace
@@ -92,7 +92,7 @@ def type_of(reference: Reference) -> ClusterType | None:
     return _KINDS.get((reference.api_version.partition("/")[0], reference.kind))
 
 
-def names(reference: Reference, target: Target, *, home: str = "") -> bool:
+def names(reference: Reference, target: AddonTarget, *, home: str = "") -> bool:
     """Whether a reference is to this cluster. `home`: the namespace that is meant where it says none."""
     return (
         type_of(reference) is target.type

@@ -10,8 +10,8 @@ import msgspec
 from unwind.addons import validation
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.sveltos import DeploymentType
-from unwind.concurrency import side_by_side
-from unwind.deploy.manifests import Source, parse
+from unwind.concurrency import gather_limited
+from unwind.deploy.manifests import ManifestSource, parse
 from unwind.errors import UnwindError
 from unwind.kube.errors import NotFoundError
 
@@ -31,24 +31,24 @@ class UnsupportedError(UnwindError):
     """A source asks for something that Unwind does not do yet: nothing of the profile is applied."""
 
 
-async def read(client: Client, refs: Iterable[PolicyRef], *, namespace: str, tenant: str = "") -> list[Source]:
+async def read(client: Client, refs: Iterable[PolicyRef], *, namespace: str, tenant: str = "") -> list[ManifestSource]:
     """The sources of a profile, in its order. What is wrong with one is told in it.
 
     `namespace`: where a reference without one is looked for, that of the cluster. `tenant`: the namespace of a Profile,
     which may name nothing outside of it: whoever can write a Profile there need not have the right to read elsewhere.
     Raises UnsupportedError if one of them asks for what Unwind does not do yet.
     """
-    found: dict[int, Source] = {}
+    found: dict[int, ManifestSource] = {}
 
     async def one(order: int, ref: PolicyRef) -> None:
         found[order] = await _source(client, ref, order, namespace=tenant or namespace, tenant=tenant)
 
-    await side_by_side((one(order, ref) for order, ref in enumerate(refs)), limit=_AT_ONCE)
+    await gather_limited((one(order, ref) for order, ref in enumerate(refs)), limit=_AT_ONCE)
     return [found[order] for order in sorted(found)]
 
 
-async def _source(client: Client, ref: PolicyRef, order: int, *, namespace: str, tenant: str) -> Source:
-    source = Source(
+async def _source(client: Client, ref: PolicyRef, order: int, *, namespace: str, tenant: str) -> ManifestSource:
+    source = ManifestSource(
         kind=ref.kind,
         namespace=ref.namespace or namespace,
         name=ref.name,
@@ -71,13 +71,13 @@ async def _source(client: Client, ref: PolicyRef, order: int, *, namespace: str,
     return await work(source, held)
 
 
-async def _parse(source: Source, held: Object) -> Source:
+async def _parse(source: ManifestSource, held: Object) -> ManifestSource:
     return parse(source, held)
 
 
-async def _parse_elsewhere(source: Source, held: Object) -> Source:
+async def _parse_elsewhere(source: ManifestSource, held: Object) -> ManifestSource:
     return await asyncio.to_thread(parse, source, held)
 
 
-def _faulty(source: Source, fault: str) -> Source:
+def _faulty(source: ManifestSource, fault: str) -> ManifestSource:
     return msgspec.structs.replace(source, faults=(f"{source}: {fault}",))

@@ -32,16 +32,16 @@ from unwind.planning.ordering import dependents, shortest_cycle
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from unwind.addons.caches import Caches, SeenProfile
+    from unwind.addons.caches import AddonCaches, SeenProfile
     from unwind.api.meta import Condition
     from unwind.clock import Clock
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.events import Recorder
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
-    from unwind.members.targets import Target
-    from unwind.teardown.gate import Gate
+    from unwind.members.targets import AddonTarget
+    from unwind.teardown.gate import GateStatus
 
 log = logs.get(__name__)
 
@@ -60,7 +60,7 @@ class Pair(NamedTuple):
         return f"{self.profile} on {self.cluster}"
 
 
-class Profiles:
+class ProfileController:
     """Looks after all profiles."""
 
     name = "profiles"
@@ -68,11 +68,11 @@ class Profiles:
     def __init__(
         self,
         client: Client,
-        caches: Caches,
+        caches: AddonCaches,
         *,
-        owner: Owner,
+        owner: ShardOwner,
         metrics: Metrics,
-        gate: Gate | None = None,
+        gate: GateStatus | None = None,
         recorder: Recorder | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -146,7 +146,7 @@ class Profiles:
                     self._profiles.add(other)
                     self._look_at(other, one)
 
-    def _target_changed(self, cluster: ClusterKey, old: Target | None, new: Target | None) -> None:
+    def _target_changed(self, cluster: ClusterKey, old: AddonTarget | None, new: AddonTarget | None) -> None:
         if old and new and _matters(old) == _matters(new):
             return
         for key, profile in self._caches.all_profiles():
@@ -193,7 +193,7 @@ class Profiles:
         found = {cluster_summaries.cluster_of(one) for one in self._caches.summaries.cache.by("profile", key)}
         return found | {key_of(one) for one in self._matching(key, profile)} if profile else found
 
-    def _matching(self, key: ProfileKey, profile: SeenProfile) -> Iterator[Target]:
+    def _matching(self, key: ProfileKey, profile: SeenProfile) -> Iterator[AddonTarget]:
         """The clusters that it matches; those that are being deleted match no more."""
         spec = profile.spec
         by_name = [one for one in spec.cluster_refs if matching.type_of(one)]
@@ -245,7 +245,7 @@ class Profiles:
                 await self._begin(pair, profile, target)
         return None
 
-    async def _begin(self, pair: Pair, profile: SeenProfile, target: Target) -> None:
+    async def _begin(self, pair: Pair, profile: SeenProfile, target: AddonTarget) -> None:
         body = cluster_summaries.new(pair.profile, profile.metadata.uid, profile.spec, target)
         try:
             written = await self._client.create(CLUSTER_SUMMARIES, body)
@@ -264,7 +264,7 @@ class Profiles:
         self._taken.pop(pair, None)
         self._caches.summaries.take(msgspec.convert(written, ClusterSummary))
 
-    async def _keep(self, pair: Pair, profile: SeenProfile, target: Target, summary: ClusterSummary) -> None:
+    async def _keep(self, pair: Pair, profile: SeenProfile, target: AddonTarget, summary: ClusterSummary) -> None:
         """Have the summary say what the profile says."""
         if summary.metadata.terminating or self.held(pair.profile, profile):
             return
@@ -443,11 +443,11 @@ def _holds(summary: ClusterSummary) -> bool:
     return Finalizer.SUMMARY in summary.metadata.finalizers and not cluster_summaries.misplaced(summary)
 
 
-def _matters(target: Target) -> object:
+def _matters(target: AddonTarget) -> object:
     """What of a cluster decides which profiles are on it."""
     return target.ref.uid, target.labels, target.terminating, target.ready
 
 
-def _reference(target: Target) -> Reference:
+def _reference(target: AddonTarget) -> Reference:
     ref = target.ref
     return Reference(api_version=f"{ref.group}/{ref.version}", kind=ref.kind, namespace=ref.namespace, name=ref.name)

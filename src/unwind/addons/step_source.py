@@ -23,21 +23,21 @@ from unwind.api.names import (
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterDeletionBehavior, ClusterSummary, ClusterType, DeploymentType
 from unwind.api.unwind import Effort
 from unwind.kube.decoding import Key
-from unwind.members.targets import ClusterKey, Target, key_of
+from unwind.members.targets import AddonTarget, ClusterKey, key_of
 from unwind.planning.plans import Draft
-from unwind.teardown.drafts import Said
+from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.step_removers import InventoryRemover
 from unwind.teardown.step_sources import Elsewhere, FollowedSource, SourceStep, SourceSteps, StepTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from unwind.addons.caches import Caches
+    from unwind.addons.caches import AddonCaches
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Step, StepState
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
-    from unwind.members.targets import Anchor
+    from unwind.members.targets import ClusterTarget
     from unwind.removal.releases import Releases
 
 _EFFORTS = {
@@ -50,7 +50,7 @@ _EFFORTS = {
 class SummarySteps(FollowedSource):
     """The steps of clusters that profiles put add-ons on."""
 
-    def __init__(self, client: Client, caches: Caches, *, releases: Releases | None = None) -> None:
+    def __init__(self, client: Client, caches: AddonCaches, *, releases: Releases | None = None) -> None:
         """`releases`: uninstalls Helm releases."""
         self._client = client
         self._caches = caches
@@ -64,13 +64,13 @@ class SummarySteps(FollowedSource):
     def owns(self, owner: ObjectRef) -> bool:
         return (owner.group, owner.kind) == (CLUSTER_SUMMARIES.group, CLUSTER_SUMMARIES.kind)
 
-    async def steps(self, target: Anchor, *, gone: bool = False) -> SourceSteps:
+    async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
         del gone  # its summaries name it by uid
-        if not isinstance(target, Target):
+        if not isinstance(target, AddonTarget):
             return SourceSteps()  # no add-ons are put on it
         return await read_steps(self._client, target, backed=lambda one: not self._caches.unbacked(one, target))
 
-    def terms(self, step: Step, target: Anchor) -> StepTerms:
+    def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
         del target
         summary = self._caches.summaries.cache.get(Key(step.object.namespace, step.object.name))
         key = profile_of(summary) if summary else None
@@ -85,7 +85,7 @@ class SummarySteps(FollowedSource):
             said=said_of(summary) if summary and summary.metadata.uid == step.object.uid else (),
         )
 
-    def step_changed(self, step: Step, state: StepState, target: Anchor) -> None:
+    def step_changed(self, step: Step, state: StepState, target: ClusterTarget) -> None:
         del target
         self._projections.tell(step.object, state)
 
@@ -115,7 +115,7 @@ class SummarySteps(FollowedSource):
 
 
 async def read_steps(
-    client: Client, target: Target, *, backed: Callable[[ClusterSummary], bool] = lambda _: False
+    client: Client, target: AddonTarget, *, backed: Callable[[ClusterSummary], bool] = lambda _: False
 ) -> SourceSteps:
     """The steps of a cluster, read from the API server. `backed`: whether a profile backs a summary.
 
@@ -151,18 +151,18 @@ def step_name(summary: ClusterSummary) -> str:
     return "/".join(part for part in _profile(summary) if part)
 
 
-def said_of(summary: ClusterSummary) -> tuple[Said, ...]:
+def said_of(summary: ClusterSummary) -> tuple[TeardownNotice, ...]:
     """What a Teardown says of a summary's clusterDeletionBehavior (pure)."""
     profile, behaves = _profile(summary), behaviour(summary)
     if isinstance(behaves, Unknown):
         message = f"clusterDeletionBehavior of {profile}: {behaves}, so nothing of this cluster is removed"
-        return (Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
+        return (TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
     if (
         summary.spec.cluster_profile_spec.cluster_deletion_behavior is None
         and DELETION_BEHAVIOR_ANNOTATION in summary.metadata.annotations
     ):
         message = f"the API server does not serve clusterDeletionBehavior; {profile} is held to {behaves.value}"
-        return (Said(ConditionType.FIELD_NOT_SERVED, Reason.FIELD_NOT_SERVED, message),)
+        return (TeardownNotice(ConditionType.FIELD_NOT_SERVED, Reason.FIELD_NOT_SERVED, message),)
     return ()
 
 
@@ -181,7 +181,7 @@ def is_local(summary: ClusterSummary) -> bool:
     return any(one.deployment_type == DeploymentType.LOCAL for one in summary.spec.cluster_profile_spec.policy_refs)
 
 
-def is_of(summary: ClusterSummary, target: Target) -> bool:
+def is_of(summary: ClusterSummary, target: AddonTarget) -> bool:
     """Whether a summary is of this very cluster (pure)."""
     # Another cluster that had the name has summaries of its own.
     made_for = summary.metadata.annotations.get(CLUSTER_UID_ANNOTATION, target.ref.uid)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from unwind import logs
 from unwind.addons import backing, cluster_summaries, summary_status
 from unwind.addons.matching import ProfileKey
-from unwind.addons.summary_deployment import Deploying, Preparations, matters
-from unwind.addons.summary_status import Words, key_of
+from unwind.addons.summary_deployment import Preparations, SummaryDeployment, matters
+from unwind.addons.summary_status import SummaryWriter, key_of
 from unwind.api import names
 from unwind.api.annotation_values import volume_policy
 from unwind.api.fields import Unknown
@@ -29,7 +29,7 @@ from unwind.kube.decoding import Key
 from unwind.kube.fencing import Fences
 from unwind.kube.workqueue import Queue
 from unwind.members import credentials
-from unwind.members.members import Fleet
+from unwind.members.members import Members
 from unwind.members.targets import ClusterKey
 from unwind.planning.ordering import dependents
 from unwind.teardown.signatures import RecordKeys
@@ -38,8 +38,8 @@ from unwind.teardown.withdrawal import Manner, Withdrawal, Withdrawals
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
-    from unwind.addons.caches import Caches, SeenProfile
-    from unwind.addons.summary_deployment import Done
+    from unwind.addons.caches import AddonCaches, SeenProfile
+    from unwind.addons.summary_deployment import DeploymentResult
     from unwind.api.annotation_values import VolumePolicy
     from unwind.api.unwind import Teardown
     from unwind.clock import Clock
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.decoding import Metadata
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
-    from unwind.members.targets import Target
+    from unwind.members.targets import AddonTarget
 
 log = logs.get(__name__)
 
@@ -63,7 +63,7 @@ class NotDeployedError(UnwindError):
     """Something of a summary is not on its cluster; the summary says what. It is tried again."""
 
 
-class Summaries:
+class SummaryController:
     """Looks after all summaries."""
 
     name = "summaries"
@@ -71,10 +71,10 @@ class Summaries:
     def __init__(
         self,
         client: Client,
-        caches: Caches,
+        caches: AddonCaches,
         *,
         namespace: str,
-        owner: Owner,
+        owner: ShardOwner,
         metrics: Metrics,
         deleters: Iterable[Registration | External],
         plugins: Iterable[Plugin] = (),
@@ -91,7 +91,7 @@ class Summaries:
         self._clock = clock
         self._inventories = Inventories(client, namespace=namespace)
         self._record_keys = RecordKeys(client, namespace=namespace)
-        self._words = Words(client, caches, clock=clock)
+        self._words = SummaryWriter(client, caches, clock=clock)
         self._keys: dict[str, Key] = {}
         """Summaries that are being withdrawn, by their uid."""
         self._stops: dict[Key, asyncio.Event] = {}
@@ -128,8 +128,8 @@ class Summaries:
 
     async def run(self) -> None:
         """Look after them, until cancelled."""
-        async with Fleet(self._client, clock=self._clock, troubled=_troubled) as fleet, asyncio.TaskGroup() as tasks:
-            self._deploying = Deploying(
+        async with Members(self._client, clock=self._clock, troubled=_troubled) as fleet, asyncio.TaskGroup() as tasks:
+            self._deploying = SummaryDeployment(
                 self._client,
                 fleet,
                 self._inventories,
@@ -200,7 +200,7 @@ class Summaries:
                 if key_of(summary) in self._idle:
                     self._queue.add(key_of(summary))
 
-    def _target_changed(self, cluster: ClusterKey, old: Target | None, new: Target | None) -> None:
+    def _target_changed(self, cluster: ClusterKey, old: AddonTarget | None, new: AddonTarget | None) -> None:
         if self._idle and old and new and old.labels != new.labels:
             for summary in self._caches.summaries.cache.by("cluster", cluster):
                 if key_of(summary) in self._idle:
@@ -335,7 +335,7 @@ class Summaries:
         there = cluster_summaries.provisioned(needed) or key_of(needed) in self._stops
         return there and not needed.metadata.terminating
 
-    async def _put(self, summary: ClusterSummary, target: Target) -> None:
+    async def _put(self, summary: ClusterSummary, target: AddonTarget) -> None:
         """Have it on its cluster, and say what came of it."""
         try:
             work = await self._prepared.take(self._deploying, summary, self._profile_of(summary), target)
@@ -358,7 +358,7 @@ class Summaries:
         if done.trouble:
             raise NotDeployedError(done.trouble)
 
-    async def _tell_others(self, summary: ClusterSummary, done: Done) -> None:
+    async def _tell_others(self, summary: ClusterSummary, done: DeploymentResult) -> None:
         """Have those look again that something was taken from, or that want what is free now."""
         cluster = cluster_summaries.cluster_of(summary)
         self._note_lacking(summary, lacking=done.lacking)
@@ -380,7 +380,7 @@ class Summaries:
         self._landed.add(summary.metadata.uid)
         self._look_above(summary)
 
-    def _is_held(self, target: Target) -> bool:
+    def _is_held(self, target: AddonTarget) -> bool:
         secret = self._caches.sources[SECRETS.kind].cache.get(Key(target.ref.namespace, target.secret))
         return secret is not None and not secret.deletion_timestamp and Finalizer.CREDENTIALS in secret.finalizers
 
@@ -430,7 +430,7 @@ class Summaries:
             and not ((it := self._withdrawals.get(one.metadata.uid)) and it.absent)
         ]
 
-    def _begin(self, summary: ClusterSummary, target: Target | None, manner: Manner, *, free: bool) -> Withdrawal:
+    def _begin(self, summary: ClusterSummary, target: AddonTarget | None, manner: Manner, *, free: bool) -> Withdrawal:
         uid, cluster, profile = summary.metadata.uid, cluster_summaries.cluster_of(summary), self._profile_of(summary)
         self._keys[uid] = key_of(summary)
         along = bool(profile and profile.metadata.annotations.get(names.TAKE_ALONG_ANNOTATION) == "true")
@@ -441,7 +441,7 @@ class Summaries:
 
         return self._withdrawals.begin(uid, cluster, target, manner, free=free, take_along=along, volumes=volumes)
 
-    async def _take_back(self, summary: ClusterSummary, target: Target | None, manner: Manner) -> None:
+    async def _take_back(self, summary: ClusterSummary, target: AddonTarget | None, manner: Manner) -> None:
         uid = summary.metadata.uid
         it = self._begin(summary, target, manner, free=True)
         if not it.removals:
@@ -458,7 +458,7 @@ class Summaries:
         else:
             self._words.mention(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, it.waits))
 
-    async def _leave_to_teardown(self, summary: ClusterSummary, target: Target | None) -> None:
+    async def _leave_to_teardown(self, summary: ClusterSummary, target: AddonTarget | None) -> None:
         """Let the summary go only when all that it put on the cluster is accounted for."""
         self._forget(key_of(summary))  # two that remove the same would do no harm, but only one of them tells the truth
         uid = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION, "")
@@ -471,7 +471,7 @@ class Summaries:
                 return
         await self._words.set_finalizer(summary, wanted=False)
 
-    async def _end(self, summary: ClusterSummary, target: Target | None) -> None:
+    async def _end(self, summary: ClusterSummary, target: AddonTarget | None) -> None:
         """Let the summary go, and the way to its cluster with the last of them."""
         if not self._needs_credentials(summary):
             anchor = target or cluster_summaries.cluster_gone(summary)
@@ -501,11 +501,11 @@ class Summaries:
         key = cluster_summaries.profile_of(summary)
         return self._caches.profile(key) if key else None
 
-    def _target_of(self, summary: ClusterSummary) -> Target | None:
+    def _target_of(self, summary: ClusterSummary) -> AddonTarget | None:
         return self._same(summary, self._caches.target(cluster_summaries.cluster_of(summary)))
 
     @staticmethod
-    def _same(summary: ClusterSummary, target: Target | None) -> Target | None:
+    def _same(summary: ClusterSummary, target: AddonTarget | None) -> AddonTarget | None:
         """The cluster, if it is the one that the summary was made for and not another that has its name."""
         made_for = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION)
         return target if target and made_for in (None, target.ref.uid) else None
@@ -527,7 +527,7 @@ def _told(summary: ClusterSummary) -> object:
     return summary.metadata.uid, cluster_summaries.provisioned(summary), summary.metadata.terminating
 
 
-def _reached_by(target: Target) -> object:
+def _reached_by(target: AddonTarget) -> object:
     """What of a cluster decides whether something is done on it."""
     return target.ref.uid, target.terminating, target.paused, target.ready, target.secret, target.secret_key
 

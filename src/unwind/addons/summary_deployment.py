@@ -12,7 +12,7 @@ import msgspec
 from unwind.addons import cluster_summaries, summary_status
 from unwind.addons import policy_refs as reading
 from unwind.addons.release_inventory import ReleaseBook, is_of
-from unwind.addons.summary_status import Result
+from unwind.addons.summary_status import FeatureResult
 from unwind.api import names
 from unwind.api.annotation_values import volume_policy
 from unwind.api.meta import ObjectRef, ref_of
@@ -31,8 +31,8 @@ from unwind.deleters.attempt import Waiting
 from unwind.deploy import deployment as manifests
 from unwind.deploy import dry_run, helm_install, prune
 from unwind.deploy.helm_uninstall import HelmReleases
-from unwind.deploy.owner_marks import Owner
-from unwind.deploy.reports import Outcome
+from unwind.deploy.owner_marks import DeploymentOwner
+from unwind.deploy.reports import ObjectOutcome
 from unwind.errors import UnwindError
 from unwind.helm import charts, values
 from unwind.inventory.writer import Records
@@ -49,24 +49,24 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.deleters.registration import External, Registration
     from unwind.deleters.registry import Plugin
-    from unwind.deploy.manifests import Source
-    from unwind.deploy.reports import Report
+    from unwind.deploy.manifests import ManifestSource
+    from unwind.deploy.reports import DeploymentReport
     from unwind.helm.charts import Chart
     from unwind.helm.program import Helm
     from unwind.inventory.inventories import Inventories
     from unwind.kube.client import Client
     from unwind.members.member import Member
-    from unwind.members.members import Fleet
-    from unwind.members.targets import Target
+    from unwind.members.members import Members
+    from unwind.members.targets import AddonTarget
 
 
 _SHOWN = 20
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
+class DeploymentResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a deployment."""
 
-    results: tuple[Result, ...] = ()
+    results: tuple[FeatureResult, ...] = ()
     kinds: tuple[DeployedKinds, ...] = ()
     releases: tuple[HelmReleaseSummary, ...] = ()
     report: str | None = None
@@ -90,13 +90,13 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
         return summary_status.previewed(after, self.report, now=now)
 
 
-class Deploying:
+class SummaryDeployment:
     """What all deployments of this process share."""
 
     def __init__(
         self,
         client: Client,
-        fleet: Fleet,
+        fleet: Members,
         inventories: Inventories,
         *,
         deleters: Iterable[Registration | External],
@@ -113,7 +113,9 @@ class Deploying:
         self.helm = helm
         self.clock = clock
 
-    async def prepare(self, summary: ClusterSummary, profile: SeenProfile | None, target: Target) -> Work | None:
+    async def prepare(
+        self, summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget
+    ) -> DeploymentTask | None:
         """What there is to do; None if all of it is there already. Nothing is changed, and no member is asked."""
         spec = summary.spec.cluster_profile_spec
         once = spec.sync_mode == SyncMode.ONE_TIME
@@ -156,7 +158,7 @@ class Deploying:
         ]
         if not features:
             return None
-        owner = Owner(
+        owner = DeploymentOwner(
             object=_ref(summary),
             profile=ObjectRef(
                 group=CONFIG_GROUP,
@@ -169,20 +171,20 @@ class Deploying:
             tier=spec.tier,
             adopt=adopt,
         )
-        return Work(
+        return DeploymentTask(
             self, target, owner, found, asked, {feature: hashes[feature] for feature in features}, summary, annotations
         )
 
 
-class Work:
+class DeploymentTask:
     """One deployment, to be run."""
 
     def __init__(
         self,
-        shared: Deploying,
-        target: Target,
-        owner: Owner,
-        found: list[Source],
+        shared: SummaryDeployment,
+        target: AddonTarget,
+        owner: DeploymentOwner,
+        found: list[ManifestSource],
         asked: list[Chart],
         hashes: Mapping[FeatureID, str],
         summary: ClusterSummary,
@@ -205,22 +207,25 @@ class Work:
         self._news: Callable[[], None] = lambda: None
 
     @property
-    def begun(self) -> list[Result]:
+    def begun(self) -> list[FeatureResult]:
         """What is said of it while it runs."""
         if self.dry_run:
             return []
         waits = [what for removal in self._removals for what in removal.progress.waits.values()]
         message = "; ".join(what.reason if isinstance(what, Waiting) else what.message for what in waits[:_SHOWN])
-        return [Result(feature=feature, status=FeatureStatus.PROVISIONING, message=message) for feature in self._hashes]
+        return [
+            FeatureResult(feature=feature, status=FeatureStatus.PROVISIONING, message=message)
+            for feature in self._hashes
+        ]
 
-    async def run(self, *, landed: Callable[[], None], news: Callable[[], None]) -> Done:
+    async def run(self, *, landed: Callable[[], None], news: Callable[[], None]) -> DeploymentResult:
         """Carry it out. Raises where the member cannot be reached, or the summary is being withdrawn.
 
         `landed` is told when all of it is on the member for the first time, before that is written down anywhere;
         `news` when something else is waited for.
         """
         self._news = news
-        done = Done(report="" if self.dry_run else None)
+        done = DeploymentResult(report="" if self.dry_run else None)
         if self._first and not self._charts and not any(one.local for one in self._sources):
             self._landed = landed
         async with self._shared.fleet.member(self._target) as member:
@@ -230,7 +235,7 @@ class Work:
                 done = await self._helm(member, done)
         return msgspec.structs.replace(done, pruned=bool(self._removals))
 
-    async def _resources(self, member: Member, done: Done) -> Done:
+    async def _resources(self, member: Member, done: DeploymentResult) -> DeploymentResult:
         """To the member, and what is Local to the management cluster. Each has an inventory of its own."""
         reports = [await self._put(member, [one for one in self._sources if not one.local], first=self._first)]
         local = [one for one in self._sources if one.local]
@@ -238,13 +243,17 @@ class Work:
             async with self._shared.fleet.management() as home:
                 reports.append(await self._put(home, local, within=self._owner.profile.namespace))
         if self.dry_run:
-            changes = [str(one) for report in reports for one in report.results if one.outcome is not Outcome.UNCHANGED]
+            changes = [
+                str(one) for report in reports for one in report.results if one.outcome is not ObjectOutcome.UNCHANGED
+            ]
             faults = [fault for report in reports for fault in report.faults]
             told = _first([*faults, *changes]) or "nothing would change"
             return msgspec.structs.replace(done, report=f"Resources: {told}")
         trouble = "; ".join(report.trouble for report in reports if not report.complete)
         there = [
-            one.object for report in reports for one in report.of(Outcome.CREATED, Outcome.UPDATED, Outcome.UNCHANGED)
+            one.object
+            for report in reports
+            for one in report.of(ObjectOutcome.CREATED, ObjectOutcome.UPDATED, ObjectOutcome.UNCHANGED)
         ]
         kinds = sorted({f"{ref.kind}.{ref.version}.{ref.group}" for ref in there})
         deployed = DeployedKinds(feature_id=FeatureID.RESOURCES.value, deployed_group_version_kind=tuple(kinds))
@@ -254,10 +263,12 @@ class Work:
             results=(*done.results, result),
             kinds=(*done.kinds, deployed),
             taken_from=frozenset(one.taken_from for report in reports for one in report.results if one.taken_from),
-            lacking=any(report.of(Outcome.CONFLICT) for report in reports),
+            lacking=any(report.of(ObjectOutcome.CONFLICT) for report in reports),
         )
 
-    async def _put(self, member: Member, found: list[Source], *, within: str = "", first: bool = False) -> Report:
+    async def _put(
+        self, member: Member, found: list[ManifestSource], *, within: str = "", first: bool = False
+    ) -> DeploymentReport:
         shared, owner = self._shared, self._owner
         if self.dry_run:
             return await dry_run.rehearse(member, shared.inventories, owner, found, within=within)
@@ -285,7 +296,7 @@ class Work:
         chunks = await self._shared.inventories.of(self._owner.uid)
         return any(chunk.spec.member.object.uid != self._target.ref.uid for chunk in chunks)
 
-    async def _helm(self, member: Member, done: Done) -> Done:
+    async def _helm(self, member: Member, done: DeploymentResult) -> DeploymentResult:
         """Charts one after the other, as the profile lists them; one that fails does not stop the others."""
         if self._shared.helm is None:
             trouble = "there is no helm program here" if self._charts else ""
@@ -379,11 +390,11 @@ class Work:
         gone = {key: None for key in doomed if _removed(records.entries.get(key))}
         await records.change(gone)
 
-    def _result(self, feature: FeatureID, trouble: str) -> Result:
+    def _result(self, feature: FeatureID, trouble: str) -> FeatureResult:
         if feature not in self._wanted and not trouble:
-            return Result(feature=feature, status=FeatureStatus.REMOVED)
+            return FeatureResult(feature=feature, status=FeatureStatus.REMOVED)
         status = FeatureStatus.FAILED if trouble else FeatureStatus.PROVISIONED
-        return Result(feature=feature, status=status, hash=self._hashes[feature], message=trouble)
+        return FeatureResult(feature=feature, status=status, hash=self._hashes[feature], message=trouble)
 
 
 def _removed(entry: Entry | None) -> bool:
@@ -411,7 +422,7 @@ def _first(told: Iterable[str]) -> str:
 class _Ready(NamedTuple):
     matters: object
     profile: SeenProfile | None
-    work: Work
+    work: DeploymentTask
 
 
 class Preparations:
@@ -422,7 +433,7 @@ class Preparations:
         self._ready: dict[str, _Ready] = {}
 
     async def make(
-        self, deploying: Deploying, summary: ClusterSummary, profile: SeenProfile | None, target: Target
+        self, deploying: SummaryDeployment, summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget
     ) -> None:
         """Read what there is to do for a summary."""
         self.forget(summary)
@@ -432,8 +443,8 @@ class Preparations:
                 self._ready[summary.metadata.uid] = _Ready(matters(summary), profile, work)
 
     async def take(
-        self, deploying: Deploying, summary: ClusterSummary, profile: SeenProfile | None, target: Target
-    ) -> Work | None:
+        self, deploying: SummaryDeployment, summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget
+    ) -> DeploymentTask | None:
         """What there is to do for a summary whose turn has come; None if it is there already."""
         ready = self._ready.pop(summary.metadata.uid, None)
         if ready and ready.matters == matters(summary) and ready.profile == profile:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from unwind.addons.caches import Caches
+    from unwind.addons.caches import AddonCaches
     from unwind.api.sveltos import ClusterSummaryStatus, DeployedKinds, HelmReleaseSummary
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _LONGEST = 4096
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class FeatureResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one feature."""
 
     feature: FeatureID
@@ -43,7 +43,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-def with_results(status: ClusterSummaryStatus, results: Iterable[Result], *, now: datetime) -> ClusterSummaryStatus:
+def with_results(
+    status: ClusterSummaryStatus, results: Iterable[FeatureResult], *, now: datetime
+) -> ClusterSummaryStatus:
     """The status with what became of features; one that fails again counts on."""
     before = {one.feature_id: one for one in status.feature_summaries}
     after = dict(before)
@@ -64,14 +66,14 @@ def with_results(status: ClusterSummaryStatus, results: Iterable[Result], *, now
     return msgspec.structs.replace(status, feature_summaries=tuple(after.values()))
 
 
-def all_of(summary: ClusterSummary, status: FeatureStatus, message: str = "") -> list[Result]:
+def all_of(summary: ClusterSummary, status: FeatureStatus, message: str = "") -> list[FeatureResult]:
     """The same of every feature that it has or had."""
     had = [FeatureID.read(one.feature_id) for one in summary.status.feature_summaries]
     known = [
         *cluster_summaries.features(summary.spec.cluster_profile_spec),
         *(one for one in had if isinstance(one, FeatureID)),
     ]
-    return [Result(feature=feature, status=status, message=message) for feature in dict.fromkeys(known)]
+    return [FeatureResult(feature=feature, status=status, message=message) for feature in dict.fromkeys(known)]
 
 
 def waiting(
@@ -137,14 +139,14 @@ async def put(client: Client, summaries: Informer[ClusterSummary], summary: Clus
     summaries.take(msgspec.convert(written, ClusterSummary))
 
 
-class Words:
+class SummaryWriter:
     """Says things on summaries. What was written is in the cache at once: nobody need wait for a watch to tell it.
 
     What is only of interest as long as it lasts, such as a wait, is mentioned: it is written beside what has to be
     done, and not at all if it is over before anybody could have read it.
     """
 
-    def __init__(self, client: Client, caches: Caches, *, clock: Clock) -> None:
+    def __init__(self, client: Client, caches: AddonCaches, *, clock: Clock) -> None:
         self._client = client
         self._caches = caches
         self._clock = clock
@@ -163,12 +165,12 @@ class Words:
         """Mention what is waited for before anything is done; None for nothing."""
         self._mention(summary, lambda status: waiting(status, reason, message, now=self._clock.now()), WORTH_TELLING)
 
-    def mention(self, summary: ClusterSummary, results: list[Result]) -> None:
+    def mention(self, summary: ClusterSummary, results: list[FeatureResult]) -> None:
         """Mention how far features are."""
         waits = any(one.message for one in results)
         self._mention(summary, partial(self._with, results), WORTH_TELLING if waits else IN_TIME)
 
-    async def say(self, summary: ClusterSummary, results: list[Result]) -> None:
+    async def say(self, summary: ClusterSummary, results: list[FeatureResult]) -> None:
         """Say how far features are."""
         await self.write(summary, partial(self._with, results))
 
@@ -177,7 +179,7 @@ class Words:
         self._mentioned.pop(key_of(summary), None)
         await self._write(summary, change)
 
-    def _with(self, results: list[Result], status: ClusterSummaryStatus) -> ClusterSummaryStatus:
+    def _with(self, results: list[FeatureResult], status: ClusterSummaryStatus) -> ClusterSummaryStatus:
         now = self._clock.now()
         return waiting(with_results(status, results, now=now), None, now=now)
 

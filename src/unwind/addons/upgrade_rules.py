@@ -88,7 +88,7 @@ def several(what: Iterable[str]) -> str:
 _RETRY = 5
 
 
-class Source(NamedTuple):
+class ProfileSource(NamedTuple):
     """A ConfigMap or Secret that a profile refers to."""
 
     kind: str
@@ -107,13 +107,17 @@ class Lack(msgspec.Struct, frozen=True):
     why: str
 
 
-def sources(spec: ProfileSpec, *, namespace: str) -> list[Source]:
+def sources(spec: ProfileSpec, *, namespace: str) -> list[ProfileSource]:
     """What has to exist for a profile on a cluster of this namespace."""
-    found = [Source(one.kind, one.namespace or namespace, one.name) for one in spec.policy_refs if not one.optional]
+    found = [
+        ProfileSource(one.kind, one.namespace or namespace, one.name) for one in spec.policy_refs if not one.optional
+    ]
     for chart in spec.helm_charts:
         if chart.helm_chart_action == HelmChartAction.INSTALL:
             found += [
-                Source(one.kind, one.namespace or namespace, one.name) for one in chart.values_from if not one.optional
+                ProfileSource(one.kind, one.namespace or namespace, one.name)
+                for one in chart.values_from
+                if not one.optional
             ]
     return list(dict.fromkeys(found))
 

@@ -38,7 +38,7 @@ from unwind.api.sveltos import (
 from unwind.helm import charts
 from unwind.kube.events import Regarding
 from unwind.planning.ordering import spelled
-from unwind.teardown.gate import Fault
+from unwind.teardown.gate import GateFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from unwind.api.meta import Condition
     from unwind.api.resources import Resource
     from unwind.kube.events import Recorder
-    from unwind.members.targets import Target
-    from unwind.teardown.gate import Gate
+    from unwind.members.targets import AddonTarget
+    from unwind.teardown.gate import GateStatus
 
 
 _FIELDS = (
@@ -232,7 +232,7 @@ def conditions(
     held: Held | None,
     mistaken: Iterable[str],
     *,
-    unarmed: Fault | Unknown | None = None,
+    unarmed: GateFault | Unknown | None = None,
     served: bool,
     reason: Reason,
     generation: int,
@@ -313,14 +313,14 @@ def _types(model: type[msgspec.Struct]) -> Mapping[str, Any]:
 class Gated:
     """Knows it of every profile; without a gate there is nothing to know."""
 
-    def __init__(self, gate: Gate | None, recorder: Recorder | None, changed: Callable[[], None]) -> None:
+    def __init__(self, gate: GateStatus | None, recorder: Recorder | None, changed: Callable[[], None]) -> None:
         """`changed` is told when it may be something else."""
         self._gate = gate
         self._recorder = recorder
         if gate:
             gate.subscribe(changed)
 
-    def why_not(self, profile: SeenProfile, clusters: Iterable[Target]) -> Fault | Unknown | None:
+    def why_not(self, profile: SeenProfile, clusters: Iterable[AddonTarget]) -> GateFault | Unknown | None:
         """Why some of the clusters that a profile matches are not held; Unknown if that is not known yet."""
         if self._gate is None or not holds(profile):
             return None
@@ -340,9 +340,9 @@ def holds(profile: SeenProfile) -> bool:
     return profile.spec.deletion is ClusterDeletionBehavior.ENFORCE
 
 
-def unarmed(clusters: Iterable[Target], why_not: Callable[[str], Fault | None]) -> Fault | None:
+def unarmed(clusters: Iterable[AddonTarget], why_not: Callable[[str], GateFault | None]) -> GateFault | None:
     """Why Cluster API would take some of these clusters apart without asking; None if it would none (pure)."""
-    faults: dict[Fault, list[str]] = {}
+    faults: dict[GateFault, list[str]] = {}
     for cluster in clusters:
         # About others nobody is ever asked, and no gate makes them wait.
         if cluster.type is ClusterType.CAPI and cluster.has_class and (fault := why_not(cluster.ref.namespace)):
@@ -352,7 +352,7 @@ def unarmed(clusters: Iterable[Target], why_not: Callable[[str], Fault | None]) 
     # In an order that does not change by itself: what is said is written only where it is something else.
     told = sorted(faults.items(), key=lambda item: min(item[1]))
     message = "; ".join(f"Cluster API does not wait for the removal from {_some(names)}: {why}" for why, names in told)
-    return Fault(told[0][0].reason, message)
+    return GateFault(told[0][0].reason, message)
 
 
 def _some(names: list[str]) -> str:

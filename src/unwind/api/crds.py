@@ -101,7 +101,7 @@ CATEGORY = "unwind"
 """The category: `kubectl get unwind` lists objects of all of these kinds."""
 
 
-class Column(msgspec.Struct, frozen=True):
+class PrinterColumn(msgspec.Struct, frozen=True):
     """A column of `kubectl get`."""
 
     name: str
@@ -110,10 +110,10 @@ class Column(msgspec.Struct, frozen=True):
     wide: bool = False
 
 
-AGE = Column("Age", ".metadata.creationTimestamp", "date")
+AGE = PrinterColumn("Age", ".metadata.creationTimestamp", "date")
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True):
+class KindDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A kind, and the parts of its CRD that are not in the schema."""
 
     resource: Resource
@@ -121,7 +121,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     singular: str
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = (CATEGORY,)
-    columns: tuple[Column, ...] = (AGE,)
+    columns: tuple[PrinterColumn, ...] = (AGE,)
     rules: tuple[dict[str, Any], ...] = ()
     status: bool = True
     foreign: bool = True
@@ -165,7 +165,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def _printed(column: Column) -> dict[str, Any]:
+def _printed(column: PrinterColumn) -> dict[str, Any]:
     printed = {"name": column.name, "type": column.type, "jsonPath": column.path}
     return {**printed, "priority": 1} if column.wide else printed
 
@@ -181,11 +181,11 @@ _NOT_ITSELF = rule(
     optionalOldSelf=True,
 )
 _PROFILE_COLUMNS = (
-    Column("On-Cluster-Deletion", ".spec.clusterDeletionBehavior"),
-    Column("On-Stop-Matching", ".spec.stopMatchingBehavior", wide=True),
-    Column("Sync", ".spec.syncMode"),
-    Column("Needs", ".spec.dependsOn"),
-    Column("Tier", ".spec.tier", "integer", wide=True),
+    PrinterColumn("On-Cluster-Deletion", ".spec.clusterDeletionBehavior"),
+    PrinterColumn("On-Stop-Matching", ".spec.stopMatchingBehavior", wide=True),
+    PrinterColumn("Sync", ".spec.syncMode"),
+    PrinterColumn("Needs", ".spec.dependsOn"),
+    PrinterColumn("Tier", ".spec.tier", "integer", wide=True),
     AGE,
 )
 
@@ -194,95 +194,95 @@ def _feature(feature: str) -> str:
     return f'.status.featureSummaries[?(@.featureID=="{feature}")].status'
 
 
-DEFINITIONS: tuple[Definition, ...] = (
-    Definition(
+DEFINITIONS: tuple[KindDefinition, ...] = (
+    KindDefinition(
         resource=sveltos.CLUSTER_PROFILES,
         model=sveltos.ClusterProfile,
         singular="clusterprofile",
         columns=_PROFILE_COLUMNS,
         rules=(_NOT_ITSELF,),
     ),
-    Definition(
+    KindDefinition(
         resource=sveltos.PROFILES,
         model=sveltos.Profile,
         singular="profile",
         columns=_PROFILE_COLUMNS,
         rules=(_NOT_ITSELF,),
     ),
-    Definition(
+    KindDefinition(
         resource=sveltos.CLUSTER_SUMMARIES,
         model=sveltos.ClusterSummary,
         singular="clustersummary",
         columns=(
-            Column("Cluster", ".spec.clusterName"),
-            Column("Resources", _feature("Resources")),
-            Column("Helm", _feature("Helm")),
-            Column("Kustomize", _feature("Kustomize"), wide=True),
-            Column("On-Cluster-Deletion", ".spec.clusterProfileSpec.clusterDeletionBehavior", wide=True),
-            Column("Waits-For", ".status.dependencies", wide=True),
+            PrinterColumn("Cluster", ".spec.clusterName"),
+            PrinterColumn("Resources", _feature("Resources")),
+            PrinterColumn("Helm", _feature("Helm")),
+            PrinterColumn("Kustomize", _feature("Kustomize"), wide=True),
+            PrinterColumn("On-Cluster-Deletion", ".spec.clusterProfileSpec.clusterDeletionBehavior", wide=True),
+            PrinterColumn("Waits-For", ".status.dependencies", wide=True),
             AGE,
         ),
     ),
-    Definition(
+    KindDefinition(
         resource=sveltos.CLUSTER_CONFIGURATIONS,
         model=sveltos.ClusterConfiguration,
         singular="clusterconfiguration",
     ),
-    Definition(
+    KindDefinition(
         resource=sveltos.SVELTOS_CLUSTERS,
         model=sveltos.SveltosCluster,
         singular="sveltoscluster",
         columns=(
-            Column("Ready", ".status.ready", "boolean"),
-            Column("Version", ".status.version"),
-            Column("Connection", ".status.connectionStatus", wide=True),
+            PrinterColumn("Ready", ".status.ready", "boolean"),
+            PrinterColumn("Version", ".status.version"),
+            PrinterColumn("Connection", ".status.connectionStatus", wide=True),
             AGE,
         ),
     ),
-    Definition(
+    KindDefinition(
         resource=karmada.CLUSTERS,
         model=karmada.Cluster,
         singular="cluster",
         columns=(
-            Column("Version", ".status.kubernetesVersion"),
-            Column("Mode", ".spec.syncMode"),
-            Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
-            Column("On-Unjoin", ".spec.removeStrategy"),
-            Column("Unjoining", '.status.conditions[?(@.type=="Unjoining")].status', wide=True),
+            PrinterColumn("Version", ".status.kubernetesVersion"),
+            PrinterColumn("Mode", ".spec.syncMode"),
+            PrinterColumn("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+            PrinterColumn("On-Unjoin", ".spec.removeStrategy"),
+            PrinterColumn("Unjoining", '.status.conditions[?(@.type=="Unjoining")].status', wide=True),
             AGE,
         ),
     ),
-    Definition(
+    KindDefinition(
         resource=karmada.WORKS,
         model=karmada.Work,
         singular="work",
         short_names=("wk",),
         categories=("karmada-io", CATEGORY),
         columns=(
-            Column("Workload-Kind", ".spec.workload.manifests[*].kind"),
-            Column("Applied", '.status.conditions[?(@.type=="Applied")].status'),
+            PrinterColumn("Workload-Kind", ".spec.workload.manifests[*].kind"),
+            PrinterColumn("Applied", '.status.conditions[?(@.type=="Applied")].status'),
             AGE,
         ),
     ),
-    Definition(
+    KindDefinition(
         resource=unwind.TEARDOWNS,
         model=unwind.Teardown,
         singular="teardown",
         short_names=("td",),
         foreign=False,
         columns=(
-            Column("Target", ".spec.title"),
-            Column("Phase", ".status.phase"),
-            Column("Wave", ".status.wave"),
-            Column("Removed", ".status.removed"),
-            Column("Blocked-By", ".status.blockedBy"),
-            Column("Left", ".status.left", "integer", wide=True),
-            Column("Deadline", ".spec.deadline", wide=True),
-            Column("Cause", ".spec.cause", wide=True),
+            PrinterColumn("Target", ".spec.title"),
+            PrinterColumn("Phase", ".status.phase"),
+            PrinterColumn("Wave", ".status.wave"),
+            PrinterColumn("Removed", ".status.removed"),
+            PrinterColumn("Blocked-By", ".status.blockedBy"),
+            PrinterColumn("Left", ".status.left", "integer", wide=True),
+            PrinterColumn("Deadline", ".spec.deadline", wide=True),
+            PrinterColumn("Cause", ".spec.cause", wide=True),
             AGE,
         ),
     ),
-    Definition(
+    KindDefinition(
         resource=unwind.INVENTORIES,
         model=unwind.Inventory,
         singular="inventory",
@@ -290,11 +290,11 @@ DEFINITIONS: tuple[Definition, ...] = (
         foreign=False,
         status=False,
         columns=(
-            Column("Owner-Kind", ".spec.owner.kind"),
-            Column("Owner", ".spec.owner.name"),
-            Column("Member", ".spec.member.object.name"),
-            Column("Chunk", ".spec.chunk", "integer"),
-            Column("Sealed-For", ".spec.sealedFor"),
+            PrinterColumn("Owner-Kind", ".spec.owner.kind"),
+            PrinterColumn("Owner", ".spec.owner.name"),
+            PrinterColumn("Member", ".spec.member.object.name"),
+            PrinterColumn("Chunk", ".spec.chunk", "integer"),
+            PrinterColumn("Sealed-For", ".spec.sealedFor"),
             AGE,
         ),
     ),

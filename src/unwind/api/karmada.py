@@ -26,7 +26,7 @@ class RemoveStrategy(Word):
     """Unjoining waits until all of them are verified absent."""
 
 
-class SyncMode(Word):
+class ClusterSyncMode(Word):
     """How Works are applied on a member."""
 
     PUSH = "Push"
@@ -54,7 +54,9 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
     """How to connect to a member, and what happens when it is unjoined."""
 
     id: Annotated[str, doc("Unique id of the cluster: the uid of its kube-system namespace.")] = ""
-    sync_mode: Annotated[str, doc("Push, or Pull by an agent in the member.", required=True, choice=SyncMode)] = ""
+    sync_mode: Annotated[
+        str, doc("Push, or Pull by an agent in the member.", required=True, choice=ClusterSyncMode)
+    ] = ""
     api_endpoint: Annotated[str, doc("URL of the member's API server.")] = ""
     secret_ref: Annotated[SecretReference | None, doc("Secret with token and caBundle.")] = None
     impersonator_secret_ref: Annotated[SecretReference | None, doc("Secret with the impersonator's token.")] = None

@@ -17,14 +17,14 @@ from unwind.kube.errors import NotFoundError
 from unwind.kube.fencing import Fences
 from unwind.kube.workqueue import Queue
 from unwind.members import credentials, targets
-from unwind.members.members import Fleet
+from unwind.members.members import Members
 from unwind.teardown import plan, release
 from unwind.teardown.drafts import misunderstood
 from unwind.teardown.records import KEEP, TeardownCaches, TeardownRecords, target_of
-from unwind.teardown.runner import Execution, ended_without_target
-from unwind.teardown.running import UnderWay
+from unwind.teardown.runner import TeardownRunner, ended_without_target
+from unwind.teardown.running import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
-from unwind.teardown.step_removers import BEST_EFFORT, Means
+from unwind.teardown.step_removers import BEST_EFFORT, RemovalDeps
 from unwind.teardown.step_sources import Sources
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
     from unwind.kube.events import Recorder
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
     from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import CapiClusters
-    from unwind.members.targets import Anchor, Target
+    from unwind.members.targets import AddonTarget, ClusterTarget
     from unwind.teardown.drafts import Drafted
     from unwind.teardown.release import LetGo
     from unwind.teardown.step_sources import FollowedSource
@@ -54,7 +54,11 @@ if TYPE_CHECKING:
 
 
 async def clean(
-    client: Client, inventories: Inventories, teardown: Teardown, target: Anchor, successor: Cluster | None = None
+    client: Client,
+    inventories: Inventories,
+    teardown: Teardown,
+    target: ClusterTarget,
+    successor: Cluster | None = None,
 ) -> None:
     """Take away what is needed no more. Done again after a crash, it finds nothing to do.
 
@@ -68,7 +72,7 @@ async def clean(
     await credentials.let_go(client, target)
 
 
-async def _belongs_to(client: Client, target: Anchor, successor: Cluster) -> bool:
+async def _belongs_to(client: Client, target: ClusterTarget, successor: Cluster) -> bool:
     """Whether the Secret is the successor's: it has the same name, and what is on the successor needs it."""
     try:
         found = await client.get(SECRETS, target.secret, namespace=target.home)
@@ -109,7 +113,7 @@ class ClusterCaches(TeardownCaches, Protocol):
         """Whether everything is known that the sources of steps go by."""
 
 
-class Teardowns:
+class ClusterTeardownController:
     """Takes clusters apart when they are deleted."""
 
     name = "teardowns"
@@ -121,7 +125,7 @@ class Teardowns:
         *,
         sources: Iterable[FollowedSource],
         namespace: str,
-        owner: Owner,
+        owner: ShardOwner,
         metrics: Metrics,
         deleters: Iterable[Registration | External],
         plugins: Iterable[Plugin] = (),
@@ -135,8 +139,8 @@ class Teardowns:
         records are. `best_effort`: how many seconds a removal may take that the cluster does not wait for. `keep`: how
         long the record stays."""
         self._client = client
-        self._fleet = Fleet(client, clock=clock, troubled=_tell_troubled)
-        self._means = Means(
+        self._fleet = Members(client, clock=clock, troubled=_tell_troubled)
+        self._means = RemovalDeps(
             fleet=self._fleet,
             inventories=Inventories(client, namespace=namespace),
             deleters=tuple(deleters),
@@ -167,7 +171,9 @@ class Teardowns:
             clock=clock,
             failed=_tell_failed,
         )
-        self._under_way: UnderWay[Execution] = UnderWay(caches.teardowns, again=self._queue.add_after)
+        self._under_way: RunningTeardowns[TeardownRunner] = RunningTeardowns(
+            caches.teardowns, again=self._queue.add_after
+        )
         self._followed = tuple(sources)
         self._sources = Sources(self._followed)
         metrics.queue(self.name, self._queue)
@@ -262,14 +268,14 @@ class Teardowns:
         self._begin(key, teardown, target, let_go)
         return None
 
-    async def _teardown(self, target: Target, *, decided: bool = False) -> Teardown:
+    async def _teardown(self, target: AddonTarget, *, decided: bool = False) -> Teardown:
         return await self._records.written(target, lambda: self._drafted(target, decided=decided))
 
-    async def _drafted(self, target: Target, *, decided: bool) -> Drafted:
+    async def _drafted(self, target: AddonTarget, *, decided: bool) -> Drafted:
         return await plan.draft(self._sources, self._means, target, decided=decided)
 
-    def _begin(self, key: Key, teardown: Teardown, target: Target, let_go: LetGo | None) -> None:
-        execution = Execution(
+    def _begin(self, key: Key, teardown: Teardown, target: AddonTarget, let_go: LetGo | None) -> None:
+        execution = TeardownRunner(
             teardown,
             target,
             self._means,
@@ -309,7 +315,7 @@ class Teardowns:
         await clean(self._client, self._means.inventories, teardown, target, self._caches.clusters.get(key))
         self._records.cleaned.add(uid)
 
-    async def _let_go(self, target: Target) -> LetGo | None:
+    async def _let_go(self, target: AddonTarget) -> LetGo | None:
         return await release.forced(self._client, self._caches.clusters.resource, target)
 
 

@@ -21,7 +21,7 @@ from unwind.kube.errors import ApiError
 from unwind.members import targets
 from unwind.server.routes import Response, Route, refusal
 from unwind.teardown import gate
-from unwind.teardown.gate import Closed, Open, Verdict
+from unwind.teardown.gate import GateClosed, GateOpen, Verdict
 from unwind.teardown.signatures import RecordKeys
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from unwind.api.hooks import HookRequest
     from unwind.api.unwind import Teardown
-    from unwind.capi.hook_registry import Registry
+    from unwind.capi.hook_registry import HookRegistry
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.members.cluster_caches import ClusterCaches
-    from unwind.members.targets import Target
+    from unwind.members.targets import AddonTarget
     from unwind.server.routes import Handler, Request
     from unwind.teardown.gate import GateSource
 
@@ -50,7 +50,7 @@ _PAUSED = "the Cluster is paused, and nothing is removed until it is unpaused"
 _UNEXPECTED = "something unexpected happened in unwind; its log says what"
 
 
-class Asking:
+class HookHandlers:
     """Answers Discovery and all hooks."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Asking:
         source: GateSource,
         *,
         namespace: str,
-        registry: Registry,
+        registry: HookRegistry,
         hooks: Iterable[Hook],
         keys: RecordKeys | None = None,
     ) -> None:
@@ -154,14 +154,14 @@ class Asking:
             # No address and no time: the message lands in the Cluster's conditions, where it must not change.
             code = f" ({error.code})" if isinstance(error, ApiError) else ""
             verdict = gate.closed(f"the API server could not be asked what is left{code}")
-        if isinstance(verdict, Open) and (wait := await self._rules_wait(_DELETE, asked, request)):
-            verdict = Closed(wait.why, wait.seconds)
+        if isinstance(verdict, GateOpen) and (wait := await self._rules_wait(_DELETE, asked, request)):
+            verdict = GateClosed(wait.why, wait.seconds)
         answer = _answer(verdict)
         if answer is None:
             log.info("cluster may go", cluster=str(target), uid=target.ref.uid)
         return answer or self._go_on[_DELETE]
 
-    async def _read(self, target: Target) -> Verdict:
+    async def _read(self, target: AddonTarget) -> Verdict:
         """The verdict by what the API server says now."""
         uid = target.ref.uid
         if teardown := await self._keys.read(uid):
@@ -232,7 +232,7 @@ def _held(hook: Hook, why: str) -> Response:
 
 
 def _answer(verdict: Verdict) -> Response | None:
-    return hook_protocol.wait(_DELETE, verdict.message, verdict.seconds) if isinstance(verdict, Closed) else None
+    return hook_protocol.wait(_DELETE, verdict.message, verdict.seconds) if isinstance(verdict, GateClosed) else None
 
 
 def _ref(asked: HookRequest) -> object:

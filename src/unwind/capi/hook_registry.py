@@ -98,7 +98,7 @@ GROUP = "unwind.hooks"
 """The entry points of other packages. Each is named by the hook that it has rules for: `BeforeClusterUpgrade`."""
 
 
-class Plugin:
+class HookPlugin:
     """Rules of another package at one hook."""
 
     def __init__(self, name: str, load: Callable[[], object], *, source: str, beside: Collection[str] = ()) -> None:
@@ -131,11 +131,11 @@ class Plugin:
             self.error = str(error) if isinstance(error, UnwindError) else f"{type(error).__name__}: {error}"
 
 
-def installed() -> list[Plugin]:
+def installed() -> list[HookPlugin]:
     """The plugins of the packages that are installed."""
     points = [(_source(point), point) for point in entry_points(group=GROUP)]
     return [
-        Plugin(
+        HookPlugin(
             point.name,
             point.load,
             source=source,
@@ -145,12 +145,12 @@ def installed() -> list[Plugin]:
     ]
 
 
-class Registry:
+class HookRegistry:
     """All rules, as a part of the process that loads those of others."""
 
     name = "hook rules"
 
-    def __init__(self, known: Iterable[Rule] = (), *, plugins: Iterable[Plugin] = ()) -> None:
+    def __init__(self, known: Iterable[Rule] = (), *, plugins: Iterable[HookPlugin] = ()) -> None:
         self._known = tuple(known)
         self._plugins = tuple(plugins)
         self._loaded = not self._plugins

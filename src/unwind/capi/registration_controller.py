@@ -22,7 +22,7 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.fencing import Fences
 from unwind.kube.informers import Informer
-from unwind.kube.served_versions import Versions
+from unwind.kube.served_versions import ServedVersions
 from unwind.kube.workqueue import Backoff, Queue
 from unwind.server.identity import CERTIFICATE, REGISTRATION, remembered
 from unwind.server.path_segments import HOOKS, Segments, corrected, prefix, redacted
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import ClusterCaches
-    from unwind.teardown.gate import Fault
+    from unwind.teardown.gate import GateFault
 
 
 log = logs.get(__name__)
@@ -55,7 +55,7 @@ class Extensions:
         self._key = Key("", name)
         self._clock = clock
         self._changed = changed
-        self._versions = Versions(client, VERSIONS, clock=clock, troubled=self._troubled, found=self._found)
+        self._versions = ServedVersions(client, VERSIONS, clock=clock, troubled=self._troubled, found=self._found)
         self._tasks: asyncio.TaskGroup | None = None
         self._following: asyncio.Task[None] | None = None
         self._informer: Informer[ExtensionConfig] | None = None
@@ -126,7 +126,7 @@ _ASK_AGAIN = 30.0
 _RETRY = Backoff(first=0.5, limit=30.0)
 
 
-class Registration:
+class RegistrationController:
     """Looks after our ExtensionConfig, and knows whether Cluster API asks about the clusters of a namespace."""
 
     name = "registration"
@@ -138,7 +138,7 @@ class Registration:
         *,
         namespace: str,
         hooks: Iterable[Hook],
-        owner: Owner,
+        owner: ShardOwner,
         metrics: Metrics,
         segments: Segments | None = None,
         clock: Clock = SYSTEM,
@@ -185,7 +185,7 @@ class Registration:
     def known(self) -> bool:
         return self._extensions.known
 
-    def why_not(self, namespace: str) -> Fault | None:
+    def why_not(self, namespace: str) -> GateFault | None:
         """Why Cluster API would not ask about the clusters of a namespace; None if it does."""
         found = self._namespaces.cache.get(Key("", namespace))
         labels = (found.labels or {}) if found else None

@@ -26,7 +26,7 @@ from unwind.kube.fencing import Fences
 from unwind.kube.workqueue import Queue
 from unwind.members import targets
 from unwind.teardown import gate
-from unwind.teardown.gate import Fault
+from unwind.teardown.gate import GateFault
 from unwind.teardown.status import guarded
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.events import Recorder
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import ClusterCaches
-    from unwind.teardown.gate import Gate, GateSource
+    from unwind.teardown.gate import GateSource, GateStatus
 
 
 log = logs.get(__name__)
@@ -52,7 +52,7 @@ _NOTE = (
 )
 
 
-class Marks:
+class OkToDeleteController:
     """Keeps the gate of each Cluster closed that is not being deleted."""
 
     name = "marks"
@@ -62,7 +62,7 @@ class Marks:
         client: Client,
         caches: ClusterCaches,
         *,
-        owner: Owner,
+        owner: ShardOwner,
         recorder: Recorder,
         metrics: Metrics,
         clock: Clock = SYSTEM,
@@ -129,7 +129,7 @@ def _log_mark_failed(key: Key, error: Exception) -> None:
 _SOON = 0.5
 
 
-class Unarmed:
+class UngatedClusterController:
     """Tells, on Teardowns, that nobody is asked before their cluster goes."""
 
     name = "unarmed"
@@ -138,10 +138,10 @@ class Unarmed:
         self,
         client: Client,
         caches: ClusterCaches,
-        armed: Gate,
+        armed: GateStatus,
         source: GateSource,
         *,
-        owner: Owner,
+        owner: ShardOwner,
         recorder: Recorder,
         metrics: Metrics,
         registry: CollectorRegistry,
@@ -226,13 +226,15 @@ class Unarmed:
         held = _held(teardown) and cluster is not None and _is_of(cluster, teardown)
         return await self._tell(teardown, self._why_not(teardown, cluster) if held and cluster else None)
 
-    def _why_not(self, teardown: Teardown, cluster: Cluster) -> Fault | None:
+    def _why_not(self, teardown: Teardown, cluster: Cluster) -> GateFault | None:
         marked = OK_TO_DELETE_ANNOTATION in cluster.metadata.annotations
-        if marked and isinstance(gate.of_teardown(cluster.metadata.uid, teardown), gate.Closed):
-            return Fault(Reason.MARKED_OK_TO_DELETE, f"the Cluster carries the annotation {OK_TO_DELETE_ANNOTATION}")
+        if marked and isinstance(gate.of_teardown(cluster.metadata.uid, teardown), gate.GateClosed):
+            return GateFault(
+                Reason.MARKED_OK_TO_DELETE, f"the Cluster carries the annotation {OK_TO_DELETE_ANNOTATION}"
+            )
         return self._gate.why_not(teardown.spec.target.namespace)
 
-    async def _tell(self, teardown: Teardown, fault: Fault | None) -> float | None:
+    async def _tell(self, teardown: Teardown, fault: GateFault | None) -> float | None:
         """Say it; in how many seconds to try again, if the record has changed meanwhile."""
         before = find(teardown.status.conditions, ConditionType.GATE_NOT_ARMED)
         kept: tuple[Condition, ...] = (before,) if before else ()

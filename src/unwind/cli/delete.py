@@ -15,9 +15,9 @@ from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import Phase
 from unwind.cli import console, foreseen
-from unwind.cli.following import Following
+from unwind.cli.following import TeardownFollower
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
-from unwind.cli.ledger import Left, of_inventory
+from unwind.cli.ledger import LedgerRow, of_inventory
 from unwind.cli.status import span
 from unwind.cli.targets import Home, Place, Target, Volumes, check_volumes, meant
 from unwind.concurrency import to_tell
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class DeleteResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The result of a deletion, for JSON output."""
 
     target: ObjectRef
@@ -54,7 +54,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     gone: bool = False
     """Whether the target was verified absent."""
     refused: str = ""
-    left: tuple[Left, ...] = ()
+    left: tuple[LedgerRow, ...] = ()
     """Objects left behind, each with its reason."""
 
 
@@ -150,7 +150,7 @@ async def _carried_out(
     volumes: VolumePolicy,
     home: str,
     quiet: bool,
-) -> Outcome:
+) -> DeleteResult:
     if seen.requested:
         asked = await requests.request(
             client,
@@ -163,7 +163,7 @@ async def _carried_out(
         name = asked.metadata.name
         if not wait:
             return _outcome(seen, asked)
-        ended = await Following(client, name=name, title=seen.title, quiet=quiet).until_finished()
+        ended = await TeardownFollower(client, name=name, title=seen.title, quiet=quiet).until_finished()
         return _outcome(seen, ended, left=await _left(client, home, ended))
     uid = seen.target.uid
 
@@ -180,7 +180,7 @@ async def _carried_out(
     if not wait:
         await ask()
         return _outcome(seen, None)
-    following = Following(client, target=uid, title=seen.title, quiet=quiet)
+    following = TeardownFollower(client, target=uid, title=seen.title, quiet=quiet)
     try:
         async with asyncio.TaskGroup() as group:
             withdrawing = group.create_task(_tell_withdrawn(client, seen, quiet=quiet))
@@ -207,7 +207,7 @@ async def _tell_withdrawn(client: Client, seen: Foreseen, *, quiet: bool) -> Non
     await informer.run()
 
 
-async def _left(client: Client, home: str, teardown: Teardown) -> tuple[Left, ...]:
+async def _left(client: Client, home: str, teardown: Teardown) -> tuple[LedgerRow, ...]:
     """The objects left behind, from the ledger."""
     steps = teardown.spec.plan.steps if teardown.spec.plan else ()
     if not teardown.status.left or not steps:
@@ -222,10 +222,12 @@ async def _left(client: Client, home: str, teardown: Teardown) -> tuple[Left, ..
     return tuple(left for chunk in chunks for left in of_inventory(chunk))
 
 
-def _outcome(seen: Foreseen, teardown: Teardown | None, *, gone: bool = False, left: tuple[Left, ...] = ()) -> Outcome:
+def _outcome(
+    seen: Foreseen, teardown: Teardown | None, *, gone: bool = False, left: tuple[LedgerRow, ...] = ()
+) -> DeleteResult:
     kept = any(one.object.uid == seen.target.uid for one in left)
     complete = teardown is not None and teardown.phase in (Phase.COMPLETE, Phase.TARGET_GONE)
-    return Outcome(
+    return DeleteResult(
         target=seen.target,
         objects=foreseen.total(seen),
         teardown=teardown.metadata.name if teardown else "",
@@ -237,7 +239,7 @@ def _outcome(seen: Foreseen, teardown: Teardown | None, *, gone: bool = False, l
     )
 
 
-def _conclude(outcome: Outcome, seen: Foreseen, *, wait: bool, quiet: bool) -> None:
+def _conclude(outcome: DeleteResult, seen: Foreseen, *, wait: bool, quiet: bool) -> None:
     """Print the outcome; raises UnwindError if the target still exists."""
     if not wait:
         if not quiet:

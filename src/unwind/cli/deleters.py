@@ -16,11 +16,11 @@ from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.kubernetes import KubernetesEnd
 from unwind.deleters.outcomes import PermanentError
 from unwind.deleters.registration import External, Kinds, Registration
-from unwind.deleters.registry import Registry, installed, skipped
+from unwind.deleters.registry import DeleterRegistry, installed, skipped
 from unwind.errors import UsageError
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class DeleterRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One deleter, or the final DELETE of the chain."""
 
     order: int | None
@@ -47,7 +47,7 @@ async def deleters(
     load, deletion of its kinds is blocked. A package that was installed without the extra that its entry point names is
     skipped.
     """
-    registry = Registry(BUILTIN, plugins=installed())
+    registry = DeleterRegistry(BUILTIN, plugins=installed())
     await registry.load()
     held = {plugin.name: f"{plugin.source}: {plugin.error}" for plugin in registry.plugins if plugin.error}
     rows = await _chain(registry, kind, held) if kind and "/" in kind else _all(registry, kind)
@@ -62,7 +62,7 @@ async def deleters(
         console.err.print(f"[bold]skipped:[/] {kinds} ({escape(why)})")
 
 
-async def _chain(registry: Registry, kind: str, held: dict[str, str]) -> list[Row]:
+async def _chain(registry: DeleterRegistry, kind: str, held: dict[str, str]) -> list[DeleterRow]:
     """The deleters for one kind, and the final DELETE."""
     exact = Kinds.parse(kind)
     if "*" in kind:
@@ -81,7 +81,7 @@ async def _chain(registry: Registry, kind: str, held: dict[str, str]) -> list[Ro
     return [*(_row(link) for link in links), end]
 
 
-def _all(registry: Registry, kind: str | None) -> list[Row]:
+def _all(registry: DeleterRegistry, kind: str | None) -> list[DeleterRow]:
     found = [one for one in registry.all() if kind is None or _may_be_for(one, kind)]
     links = sorted((one for one in found if isinstance(one, Registration)), key=lambda one: (one.order, one.name))
     ends = [_row(one) for one in found if isinstance(one, External)]
@@ -92,9 +92,9 @@ def _may_be_for(one: Registration | External, kind: str) -> bool:
     return any(fnmatchcase(kind.lower(), kinds.kind.lower()) for kinds in one.kinds)
 
 
-def _row(one: Registration | External) -> Row:
+def _row(one: Registration | External) -> DeleterRow:
     link = one if isinstance(one, Registration) else None
-    return Row(
+    return DeleterRow(
         order=link.order if link else None,
         name=one.name,
         kinds=tuple(str(kinds) for kinds in one.kinds),
@@ -104,12 +104,12 @@ def _row(one: Registration | External) -> Row:
     )
 
 
-def _kubernetes() -> Row:
+def _kubernetes() -> DeleterRow:
     about = "DELETE with the uid as precondition, then wait until the object is verified absent."
-    return Row(order=None, name=KubernetesEnd.name, kinds=("*",), source="unwind", about=about)
+    return DeleterRow(order=None, name=KubernetesEnd.name, kinds=("*",), source="unwind", about=about)
 
 
-def _show(rows: list[Row]) -> None:
+def _show(rows: list[DeleterRow]) -> None:
     if not rows:
         return
     table = Table(box=None, header_style="bold", pad_edge=False)

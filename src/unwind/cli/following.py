@@ -19,7 +19,7 @@ from unwind.errors import UnwindError
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
 from unwind.kube.informers import Informer
-from unwind.members.members import Fleet
+from unwind.members.members import Members
 from unwind.render import teardowns as shown
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
 
 
-class Following:
+class TeardownFollower:
     """Watches one Teardown and prints its progress."""
 
     def __init__(self, client: Client, *, name: str = "", target: str = "", title: str, quiet: bool = False) -> None:
@@ -80,7 +80,7 @@ class Following:
 
         `within`: seconds to wait, counted from the request; raises TimeoutError after that.
         """
-        async with Fleet(self._client) as fleet, fleet.management() as here:
+        async with Members(self._client) as fleet, fleet.management() as here:
             # Start watching before the request, so that the DELETED event is not missed.
             absence = await here.watches.absence(resource, name=ref.name, uid=ref.uid, namespace=ref.namespace)
             await ask()

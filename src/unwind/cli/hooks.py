@@ -11,12 +11,12 @@ from rich.table import Table
 from unwind.addons.upgrade_rules import KNOWN
 from unwind.api.hooks import Hook
 from unwind.capi.hook_protocol import switched_on
-from unwind.capi.hook_registry import Registry, installed
+from unwind.capi.hook_registry import HookRegistry, installed
 from unwind.cli import console
 from unwind.manager import feature_gates as features
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class HookRow(msgspec.Struct, frozen=True, kw_only=True):
     """One rule on a hook."""
 
     name: str
@@ -32,7 +32,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Whether the hook is registered with Cluster API."""
     blocks: bool
     """Whether the hook can block a Cluster."""
-    rules: tuple[Row, ...]
+    rules: tuple[HookRow, ...]
     held: tuple[str, ...] = ()
     """Plugin load errors that make the hook block, whatever its rules say."""
 
@@ -54,7 +54,7 @@ def hooks(
     plugins = installed()
     for plugin in plugins:
         plugin.load()
-    registry = Registry(plugins=plugins)
+    registry = HookRegistry(plugins=plugins)
     listed = [_listed(hook, registry, on=hook in on) for hook in Hook]
     if output == "json":
         told = {"hooks": msgspec.to_builtins(listed)}
@@ -66,9 +66,9 @@ def hooks(
             console.err.print(f"[bold]blocked:[/] {one.hook}: {why}")
 
 
-def _listed(hook: Hook, registry: Registry, *, on: bool) -> Listed:
-    own = [Row(name=one.name, source="unwind", about=one.about) for one in KNOWN if hook in one.hooks]
-    others = [Row(name=one.name, source=one.source, about=one.about) for one in registry.rules(hook)]
+def _listed(hook: Hook, registry: HookRegistry, *, on: bool) -> Listed:
+    own = [HookRow(name=one.name, source="unwind", about=one.about) for one in KNOWN if hook in one.hooks]
+    others = [HookRow(name=one.name, source=one.source, about=one.about) for one in registry.rules(hook)]
     return Listed(hook=hook.value, on=on, blocks=hook.blocks, rules=(*own, *others), held=tuple(registry.broken(hook)))
 
 

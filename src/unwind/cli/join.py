@@ -19,7 +19,7 @@ from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 
 if TYPE_CHECKING:
-    from unwind.kube.kubeconfig import Connection
+    from unwind.kube.kubeconfig import ClusterConnection
 
 
 async def join(
@@ -72,7 +72,7 @@ async def join(
     console.out.print(f"{joined.name} joined (cluster ID {joined.id})")
 
 
-def way_to(file: Path, context: str | None) -> Connection:
+def way_to(file: Path, context: str | None) -> ClusterConnection:
     try:
         return kubeconfigs.load(file, context=context)
     except UnwindError as error:

@@ -33,7 +33,7 @@ Form = Literal["table", "json", "yaml"]
 _AT_ONCE = 50
 
 
-class Left(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One object that was left behind by decision."""
 
     cluster: str
@@ -70,7 +70,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Everything recorded as released, left behind or set aside."""
 
     released: tuple[Released, ...] = ()
-    left: tuple[Left, ...] = ()
+    left: tuple[LedgerRow, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
 
 
@@ -115,7 +115,7 @@ async def read(client: Client, cluster: str | None, namespace: str | None) -> Le
     teardowns = records.chosen(every_one, cluster, namespace)
     # A deleted cluster may also be given by the name of its Teardown, which is its uid.
     uids = {one.spec.target.uid for one in teardowns}
-    left: list[Left] = []
+    left: list[LedgerRow] = []
     async with aclosing(inventories(client)) as every:
         async for inventory in every:
             member = inventory.spec.member.object
@@ -151,12 +151,12 @@ async def inventories(client: Client, *, labels: str = "") -> AsyncGenerator[Inv
                 yield inventory
 
 
-def of_inventory(inventory: Inventory) -> Iterable[Left]:
+def of_inventory(inventory: Inventory) -> Iterable[LedgerRow]:
     """The ledger entries of one inventory."""
     for entry in inventory.spec.entries.values():
         note = entry.ledger
         if note is not None:
-            yield Left(
+            yield LedgerRow(
                 cluster=str(inventory.spec.member.object),
                 object=entry.object,
                 owner=str(inventory.spec.owner),
@@ -195,7 +195,7 @@ def table(whole: Ledger) -> RenderableType:
     return Group(*parts)
 
 
-def _objects(left: Sequence[Left]) -> Table:
+def _objects(left: Sequence[LedgerRow]) -> Table:
     shown = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("CLUSTER", "OBJECT", "REASON", "BY"):
         shown.add_column(heading, overflow="fold")
@@ -230,7 +230,7 @@ def _when_released(one: Released) -> tuple[float, str]:
     return _seconds(one.release.at), one.title
 
 
-def _when_left(one: Left) -> tuple[float, str, str]:
+def _when_left(one: LedgerRow) -> tuple[float, str, str]:
     return _seconds(one.at), one.cluster, str(one.object)
 
 

@@ -19,7 +19,7 @@ from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.local import building, supervising, tools
 from unwind.local.capi import create_cluster
-from unwind.local.home import Home, Record, RecordedCluster, Shape
+from unwind.local.home import Home, PlaneRecord, RecordedCluster, Shape
 from unwind.local.paths import cache_dir, size
 from unwind.local.plane import MANAGEMENT
 from unwind.local.toolbox import equip
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from unwind.local.tools import Condition, Found
+    from unwind.local.tools import Binary, CacheCondition
 
 
 # Build progress of local binaries: progress bars on a terminal, periodic lines elsewhere.
@@ -64,12 +64,12 @@ class BuildProgress:
     ) -> None:
         self._shown.stop()
 
-    def found(self, found: Found) -> None:
+    def found(self, found: Binary) -> None:
         if self._list_found:
             where = "cached" if found.origin is Origin.CACHE else f"{found.path} (from {found.origin})"
             console.err.print(f"{found.name:<24} {where}")
 
-    def mending(self, name: str, condition: Condition) -> None:
+    def mending(self, name: str, condition: CacheCondition) -> None:
         console.err.print(f"rebuilding {name}: cached binary {condition}")
 
     def waiting(self, module: str, pid: int | None) -> None:
@@ -83,7 +83,7 @@ class BuildProgress:
         doing = f"{done} of {total} packages compiled" if done < total else "linking"
         self._show(name, doing, done=done, total=total)
 
-    def built(self, found: Found, seconds: float) -> None:
+    def built(self, found: Binary, seconds: float) -> None:
         if found.name in self._bars:
             self._shown.remove_task(self._bars.pop(found.name))
         console.err.print(f"{found.name:<24} built in {seconds:.0f}s")
@@ -276,14 +276,14 @@ def shape_of(*, members: int, with_: str, cloud_delay: float) -> Shape:
     return Shape(members=members, cloud_delay=cloud_delay, **dict.fromkeys(parts, True))
 
 
-def _told(record: Record, output: str) -> None:
+def _told(record: PlaneRecord, output: str) -> None:
     if output == "json":
         console.show_json(record)
     else:
         show_up(record)
 
 
-def show_up(record: Record) -> None:
+def show_up(record: PlaneRecord) -> None:
     """Print that a control plane is running, with the next commands."""
     name = "" if record.name == "default" else f" --name {record.name}"
     console.out.print(f"[bold]Control plane {record.name!r} is running.[/bold]")
@@ -293,7 +293,7 @@ def show_up(record: Record) -> None:
     console.out.print(f"  unwind local status\n  unwind local down{name}")
 
 
-def _clusters(record: Record) -> dict[str, RecordedCluster]:
+def _clusters(record: PlaneRecord) -> dict[str, RecordedCluster]:
     return {cluster.name: cluster for cluster in record.clusters}
 
 
@@ -301,13 +301,13 @@ def _announce(line: str) -> None:
     console.err.print(f"[green]✓[/green] {line}" if console.err.is_terminal else line)
 
 
-def _state(home: Home, record: Record) -> str:
+def _state(home: Home, record: PlaneRecord) -> str:
     if not home.in_use:
         return "Dead"
     return "Degraded" if any(one.process is None or not one.process.alive for one in record.processes) else record.phase
 
 
-def _add_rows(table: Table, state: str, record: Record) -> None:
+def _add_rows(table: Table, state: str, record: PlaneRecord) -> None:
     colour = {"Ready": "green", "Starting": "yellow", "Stopping": "yellow"}.get(state, "red")
     for number, cluster in enumerate(record.clusters):
         programs = [one for one in record.processes if one.cluster == cluster.name or (number == 0 and not one.cluster)]
@@ -323,7 +323,7 @@ def _add_rows(table: Table, state: str, record: Record) -> None:
         )
 
 
-def _remarks(state: str, record: Record) -> Iterator[str]:
+def _remarks(state: str, record: PlaneRecord) -> Iterator[str]:
     if state == "Dead":
         yield f"Control plane {record.name!r} was killed: clean up with `unwind local down --name {record.name}`."
     for one in record.processes:

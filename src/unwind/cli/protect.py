@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from unwind.kube.client import Object
     from unwind.kube.discovery import Named
-    from unwind.protection.kinds import Kind
+    from unwind.protection.kinds import ProtectedKind
 
 Target = Annotated[
     str, Parameter(name="KIND/NAME", help="The object: deploy/web, ns/shop, crd/pools.example.dev, pvc/data.")
@@ -149,7 +149,7 @@ def _client(kubeconfig: Path | None, context: str | None) -> Client:
     return Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-protect")
 
 
-async def _meant(client: Client, target: str, namespace: str | None) -> tuple[Named, Kind]:
+async def _meant(client: Client, target: str, namespace: str | None) -> tuple[Named, ProtectedKind]:
     where = namespace or client.connection.namespace
     named = await discovery.resolve(Discovery(client), target, namespace=where)
     it = named.resource
@@ -157,19 +157,19 @@ async def _meant(client: Client, target: str, namespace: str | None) -> tuple[Na
     return named, kind
 
 
-def _refuse_unprotectable(named: Named, kind: Kind, read: ObjectMeta) -> None:
+def _refuse_unprotectable(named: Named, kind: ProtectedKind, read: ObjectMeta) -> None:
     controllers = [f"{it.kind} {it.name}" for it in read.owner_references if it.controller]
     if refusal := unprotectable(kind, controller=next(iter(controllers), "")):
         why, remedy = refusal
         raise UnwindError(f"cannot protect {named}: {why}", remedy=remedy)
 
 
-def _warnings(kind: Kind, found: Object) -> Iterator[str]:
+def _warnings(kind: ProtectedKind, found: Object) -> Iterator[str]:
     if kind.resource == PERSISTENT_VOLUMES.plural and (warning := disk_warning(found)):
         yield warning
 
 
-def _refuse_empty(kind: Kind, word: DeleteProtection) -> None:
+def _refuse_empty(kind: ProtectedKind, word: DeleteProtection) -> None:
     """Refuse --cascading for a kind without dependents: the label would have no effect, and suggest protection."""
     if word is not DeleteProtection.CASCADING or (kind.cascading and (kind.count or kind.rest)):
         return

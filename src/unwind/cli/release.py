@@ -37,7 +37,7 @@ _HELD = (capi.CLUSTERS, capi.CLUSTERS_V1BETA1, karmada.CLUSTERS)
 _NAMED = 20
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class ReleaseTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster object of any supported kind."""
 
     resource: Resource
@@ -113,9 +113,9 @@ async def release(
         console.show(ledgers.table(whole))
 
 
-async def clusters(client: Client) -> list[Found]:
+async def clusters(client: Client) -> list[ReleaseTarget]:
     """All clusters of the kinds that Unwind can block."""
-    found: dict[str, Found] = {}
+    found: dict[str, ReleaseTarget] = {}
     for resource in _HELD:
         try:
             objects = await client.list(resource)
@@ -125,11 +125,11 @@ async def clusters(client: Client) -> list[Found]:
             raise
         for one in objects:
             metadata = msgspec.convert(one["metadata"], ObjectMeta)
-            found.setdefault(metadata.uid, Found(resource=resource, metadata=metadata))
+            found.setdefault(metadata.uid, ReleaseTarget(resource=resource, metadata=metadata))
     return list(found.values())
 
 
-async def _find(client: Client, wanted: str, namespace: str | None) -> Found:
+async def _find(client: Client, wanted: str, namespace: str | None) -> ReleaseTarget:
     """The selected cluster that is being deleted; raises UnwindError if it is not exactly one."""
     every = [one for one in await clusters(client) if records.meant(one.ref, wanted, namespace)]
     where = f" in namespace {namespace}" if namespace else ""
@@ -154,12 +154,12 @@ async def _find(client: Client, wanted: str, namespace: str | None) -> Found:
     return going[0]
 
 
-def _deletion(one: Found) -> str:
+def _deletion(one: ReleaseTarget) -> str:
     where = f" -n {one.metadata.namespace}" if one.metadata.namespace else ""
     return f"kubectl delete {one.resource.plural}.{one.resource.group}{where} {one.metadata.name}"
 
 
-async def _held(client: Client, found: Found) -> Teardown:
+async def _held(client: Client, found: ReleaseTarget) -> Teardown:
     """The unfinished Teardown that blocks the cluster."""
     teardown = await records.of_target(client, found.metadata.uid)
     if teardown is None:
@@ -175,7 +175,7 @@ async def _held(client: Client, found: Found) -> Teardown:
     return teardown
 
 
-async def _standing(client: Client, found: Found) -> list[ObjectRef]:
+async def _standing(client: Client, found: ReleaseTarget) -> list[ObjectRef]:
     """The objects that would be left behind now, from the inventories."""
     left: list[ObjectRef] = []
     async with aclosing(ledgers.inventories(client, labels=f"{MEMBER_LABEL}={found.metadata.uid}")) as every:
@@ -184,7 +184,7 @@ async def _standing(client: Client, found: Found) -> list[ObjectRef]:
     return left
 
 
-def _warn(found: Found, teardown: Teardown, left: list[ObjectRef]) -> None:
+def _warn(found: ReleaseTarget, teardown: Teardown, left: list[ObjectRef]) -> None:
     said = console.announce
     said(f"{found} is {teardown.phase}; {teardown.status.removed or '0/0'} objects removed.")
     for blocker in teardown.status.blockers[:3]:
@@ -201,7 +201,7 @@ def _warn(found: Found, teardown: Teardown, left: list[ObjectRef]) -> None:
         said(f"  and {len(left) - _NAMED} more")
 
 
-async def _let_go(client: Client, found: Found, reason: str) -> None:
+async def _let_go(client: Client, found: ReleaseTarget, reason: str) -> None:
     """Annotate the cluster for force-release, with its uid as precondition: it may have been recreated."""
     name, namespace = found.metadata.name, found.metadata.namespace or None
     while True:
@@ -226,7 +226,7 @@ async def _let_go(client: Client, found: Found, reason: str) -> None:
             return
 
 
-async def _ended(client: Client, found: Found, name: str, within: float) -> Teardown:
+async def _ended(client: Client, found: ReleaseTarget, name: str, within: float) -> Teardown:
     """The finished Teardown of this name, waited for by watch."""
 
     def over(obj: Object | None) -> bool:

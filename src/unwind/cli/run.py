@@ -17,7 +17,7 @@ from unwind.components import Mode, Protection, Role
 from unwind.errors import UsageError
 from unwind.manager import feature_gates as features
 from unwind.manager import process
-from unwind.manager.process import Options
+from unwind.manager.process import ManagerOptions
 from unwind.server import addresses
 
 File = Path | None
@@ -115,7 +115,7 @@ def run(
     """Run the manager: controllers and the server for webhooks and lifecycle hooks, until SIGTERM."""
     if (tls_cert is None) != (tls_key is None):
         raise UsageError("--tls-cert and --tls-key must be used together")
-    options = Options(
+    options = ManagerOptions(
         kubeconfig=kubeconfig,
         context=context,
         namespace=namespace,

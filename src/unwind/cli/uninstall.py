@@ -38,7 +38,7 @@ async def uninstall(
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-uninstall") as client:
         seen = await uninstalling.survey(client, setting)
         if not (seen.crds or seen.bearers or seen.objects or seen.adopted):
-            nothing = uninstalling.Outcome(deleted=(), released=0, kept=())
+            nothing = uninstalling.UninstallResult(deleted=(), released=0, kept=())
             if output == "json":
                 console.show_json(nothing)
             else:
@@ -59,7 +59,7 @@ async def uninstall(
     )
 
 
-def _confirm(seen: uninstalling.Survey, *, delete_crds: bool) -> None:
+def _confirm(seen: uninstalling.InstalledState, *, delete_crds: bool) -> None:
     if not sys.stdin.isatty():
         raise UnwindError("cannot ask for confirmation: stdin is not a terminal", remedy="use --yes")
     along = sum(crd.objects for crd in seen.crds)

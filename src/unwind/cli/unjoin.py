@@ -14,7 +14,7 @@ from unwind.api.meta import find, is_true, ref_of
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, KARMADA_CLUSTER_NAMESPACE, ConditionType
 from unwind.api.rights import HOME
 from unwind.cli import console, foreseen, ledger, records
-from unwind.cli.following import Following
+from unwind.cli.following import TeardownFollower
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.cli.join import way_to
 from unwind.cli.status import span
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
 
     from unwind.api.unwind import Teardown
-    from unwind.cli.ledger import Left
+    from unwind.cli.ledger import LedgerRow
 
 FORCED = "unwind unjoin --force"
 """The reason in the ledger of a member that was force-released by this command."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class UnjoinResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The result of an unjoin, for JSON output."""
 
     cluster: str
@@ -161,7 +161,7 @@ async def _recognise(member: Client, cluster: Cluster) -> None:
 async def _carried_out(client: Client, cluster: Cluster, *, force: bool, within: float, quiet: bool) -> Teardown | None:
     """Delete the Cluster and wait until it is gone; returns its Teardown."""
     ref = ref_of(CLUSTERS, cluster.metadata)
-    following = Following(client, target=ref.uid, title=str(ref), quiet=quiet)
+    following = TeardownFollower(client, target=ref.uid, title=str(ref), quiet=quiet)
     try:
         await following.until_absent(CLUSTERS, ref, ask=lambda: _ask_for(client, cluster, force=force), within=within)
     except TimeoutError:
@@ -245,13 +245,13 @@ def _outcome(
     teardown: Teardown | None,
     *,
     gone: bool,
-    left: tuple[Left, ...] = (),
+    left: tuple[LedgerRow, ...] = (),
     credentials: tuple[str, ...] = (),
     why: str = "",
-) -> Outcome:
+) -> UnjoinResult:
     status = teardown.status if teardown else None
     blockers = status.blockers if status and not gone else ()
-    return Outcome(
+    return UnjoinResult(
         cluster=cluster.metadata.name,
         gone=gone,
         strategy=str(cluster.removal),
@@ -269,7 +269,7 @@ def _outcome(
     )
 
 
-def _conclude(outcome: Outcome, left: tuple[Left, ...]) -> None:
+def _conclude(outcome: UnjoinResult, left: tuple[LedgerRow, ...]) -> None:
     if left:
         console.show(ledger.table(ledger.Ledger(left=left)))
     stays = f", {counted(len(left), 'object')} left behind" if left else ""
@@ -277,7 +277,7 @@ def _conclude(outcome: Outcome, left: tuple[Left, ...]) -> None:
     console.announce(f"{outcome.cluster} unjoined{removed}{stays}")
 
 
-def _insist_on_ledger(cluster: Cluster, teardown: Teardown | None, left: tuple[Left, ...], *, force: bool) -> None:
+def _insist_on_ledger(cluster: Cluster, teardown: Teardown | None, left: tuple[LedgerRow, ...], *, force: bool) -> None:
     """Raise UnwindError if a member was force-released and the ledger does not record all of its objects."""
     if not force:
         return

@@ -37,7 +37,7 @@ class Manager(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     """Empty if the lease does not carry it."""
 
 
-class Versions(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class VersionReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Versions of the client, the managers and the cluster."""
 
     client: str
@@ -64,7 +64,7 @@ async def version(
     context: Context = None,
 ) -> None:
     """Show the versions of the client, of the running managers and of the cluster."""
-    told = Versions(client=version_of(PACKAGE), python=platform.python_version())
+    told = VersionReport(client=version_of(PACKAGE), python=platform.python_version())
     if not client_only:
         told = await _asked(told, kubeconfig, context, namespace)
     if output == "json":
@@ -75,7 +75,7 @@ async def version(
         _show(told)
 
 
-async def _asked(told: Versions, kubeconfig: Kubeconfig, context: Context, namespace: str) -> Versions:
+async def _asked(told: VersionReport, kubeconfig: Kubeconfig, context: Context, namespace: str) -> VersionReport:
     """The versions with those of the cluster, or with the error that prevented reading them."""
     try:
         connection = kubeconfigs.load(kubeconfig, context=context)
@@ -97,7 +97,7 @@ def _managers(leases: Iterable[Object], *, now: datetime) -> Iterable[Manager]:
             yield Manager(name=one["spec"]["holderIdentity"], version=annotations.get(VERSION_ANNOTATION, ""))
 
 
-def _show(told: Versions) -> None:
+def _show(told: VersionReport) -> None:
     say = console.out.print
     say(f"unwind   {told.client} (Python {told.python})", markup=False)
     if told.server:

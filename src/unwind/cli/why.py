@@ -20,10 +20,10 @@ from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
 from unwind.members import lookup
-from unwind.members.members import Fleet
-from unwind.why.answers import Effect, Kubectl, State
+from unwind.members.members import Members
+from unwind.why.answers import AnswerState, Effect, Kubectl
 from unwind.why.explain import why as ask
-from unwind.why.reachable_clusters import Place
+from unwind.why.reachable_clusters import ReachableCluster
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from unwind.why.answers import Answer, Link, Remedy
 
 _COLOURS = {
-    State.HELD: "bold yellow",
-    State.GOING: "bold green",
-    State.REFUSED: "bold red",
-    State.DELETABLE: "bold green",
-    State.NOT_KNOWN: "bold yellow",
+    AnswerState.HELD: "bold yellow",
+    AnswerState.GOING: "bold green",
+    AnswerState.REFUSED: "bold red",
+    AnswerState.DELETABLE: "bold green",
+    AnswerState.NOT_KNOWN: "bold yellow",
 }
 _MARKS = {Effect.SAFE: "green", Effect.LOOKS: "cyan", Effect.DELETES: "red", Effect.LEAVES: "yellow"}
 
@@ -65,8 +65,8 @@ async def why(
     connection = kubeconfigs.load(kubeconfig, context=context)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(connection, user_agent="unwind-why"))
-        fleet = await stack.enter_async_context(Fleet(client))
-        place = Place(client, kubectl=_kubectl(kubeconfig, context), fleet=fleet)
+        fleet = await stack.enter_async_context(Members(client))
+        place = ReachableCluster(client, kubectl=_kubectl(kubeconfig, context), fleet=fleet)
         if cluster:
             anchor = await lookup.called(client, place.discovery, cluster)
             place = await stack.enter_async_context(place.reached(anchor))

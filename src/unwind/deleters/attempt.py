@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from unwind.deleters.context import DeleteContext, End
     from unwind.deleters.outcomes import Outcome
-    from unwind.deleters.registry import Registry
+    from unwind.deleters.registry import DeleterRegistry
     from unwind.kube.client import Object
 
 log = logs.get(__name__)
@@ -81,7 +81,7 @@ async def attempt(work: Awaitable[T]) -> T | Waiting | Failed:
     return result
 
 
-async def enter(registry: Registry, end: End, ctx: DeleteContext, obj: Object) -> Outcome:
+async def enter(registry: DeleterRegistry, end: End, ctx: DeleteContext, obj: Object) -> Outcome:
     """Run the object's chain once."""
     until: object = None
     try:

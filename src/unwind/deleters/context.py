@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 
 
-class Entry:
+class ChainEntry:
     """State of one pass through the chain, shared by all its deleters."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class DeleteContext:
         """The identity of the object's cluster: the uid of its kube-system namespace."""
         self.deleter = deleter
         """The deleter that is running."""
-        self.entry = Entry()
+        self.entry = ChainEntry()
         self._clients = clients
         self._log: FilteringBoundLogger | None = None
 

@@ -13,7 +13,7 @@ from unwind.deleters.attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.context import DeleteContext
 from unwind.deleters.kubernetes import KubernetesEnd
 from unwind.deleters.outcomes import Gone, Kept, TransientError
-from unwind.jitter import CHANCE
+from unwind.jitter import JITTER
 from unwind.kube.errors import NotFoundError, UnreachableError
 from unwind.plugins import Cancellation, described
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unwind.deleters.memo import Memo
     from unwind.deleters.outcomes import Event, Outcome
     from unwind.deleters.references import Resolver
-    from unwind.deleters.registry import Registry
+    from unwind.deleters.registry import DeleterRegistry
     from unwind.kube.client import Object
     from unwind.kube.decoding import Metadata
     from unwind.kube.watches import Absence, Watches
@@ -46,7 +46,7 @@ class Deletions:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: DeleterRegistry,
         watches: Watches,
         resolver: Resolver,
         *,
@@ -64,7 +64,7 @@ class Deletions:
         self.teardown = teardown
         self.say = say
         self.end = KubernetesEnd()
-        self.chance = CHANCE
+        self.chance = JITTER
 
     async def delete(self, resource: Resource, ref: ObjectRef, memo: Memo) -> Gone | Kept:
         """Delete the object with this uid: retries its chain until it ends, however long that takes."""
@@ -182,7 +182,7 @@ class _Deletion:
                 changes.close()
 
 
-async def persist(
+async def retry_until_done(
     work: Callable[[], Awaitable[T]],
     *,
     clock: Clock,

@@ -141,7 +141,7 @@ def skipped() -> dict[str, str]:
     return found
 
 
-class Registry:
+class DeleterRegistry:
     """All deleters: the built-in ones and those of plugins."""
 
     def __init__(

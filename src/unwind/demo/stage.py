@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unwind.kube.client import Client, Object
-    from unwind.local.building import Progress
+    from unwind.local.building import ProgressListener
     from unwind.local.plane import Plane
 
 _USER = f"system:serviceaccount:{HOME}:unwind"
@@ -49,7 +49,7 @@ _LONG = 90.0
 _LOOK_AGAIN = 0.1
 
 
-class Stage:
+class DemoStage:
     """The running environment of the demo."""
 
     def __init__(self, plane: Plane, log: Path, kubectl: Path) -> None:
@@ -162,7 +162,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def set_up(progress: Progress, announce: Callable[[str], None]) -> AsyncIterator[Stage]:
+async def set_up(progress: ProgressListener, announce: Callable[[str], None]) -> AsyncIterator[DemoStage]:
     """The environment without the Cluster; everything is removed at the end."""
     shape = Shape(members=1, nodes=True, helm=True, capi=True, cloud=True, cloud_delay=_CLOUD_DELAY)
     toolbox = await equip(shape, progress)
@@ -178,7 +178,7 @@ async def set_up(progress: Progress, announce: Callable[[str], None]) -> AsyncIt
             ChartRepository() as charts,
             asyncio.TaskGroup() as group,
         ):
-            stage = Stage(plane, log, kubectl)
+            stage = DemoStage(plane, log, kubectl)
             operating = group.create_task(operate(stage.member_client))
             charts.add(scenery.CHART, scenery.chart(), version=scenery.CHART_VERSION)
             await _furnish(stage, charts.url)
@@ -191,7 +191,7 @@ async def set_up(progress: Progress, announce: Callable[[str], None]) -> AsyncIt
             operating.cancel()
 
 
-async def _furnish(stage: Stage, repository: str) -> None:
+async def _furnish(stage: DemoStage, repository: str) -> None:
     await stage.plane.management.create_namespace(scenery.NAMESPACE)
     await stage.client.create(NAMESPACES, scenery.protected())
     for source in scenery.sources():

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from unwind.api.resources import Resource
-    from unwind.demo.stage import Stage
+    from unwind.demo.stage import DemoStage
     from unwind.kube.client import Object
-    from unwind.local.building import Progress
+    from unwind.local.building import ProgressListener
 
 # Without input, how long the blocked state is shown.
 _LOOKED_AT = 5.0
@@ -40,7 +40,7 @@ _LONG = 240.0
 _DELETE = f"kubectl delete {CLUSTERS.plural}.{CLUSTERS.group} {scenery.CLUSTER} -n {scenery.NAMESPACE} --wait=false"
 
 
-async def tell(console: Console, progress: Progress, *, ask: bool, keep: bool) -> None:
+async def tell(console: Console, progress: ProgressListener, *, ask: bool, keep: bool) -> None:
     """Run the demo. `ask`: wait for key presses. `keep`: keep everything running until Ctrl-C."""
     try:
         await _tell(console, progress, ask=ask, keep=keep)
@@ -48,7 +48,7 @@ async def tell(console: Console, progress: Progress, *, ask: bool, keep: bool) -
         raise to_tell(failures) from None
 
 
-async def _tell(console: Console, progress: Progress, *, ask: bool, keep: bool) -> None:
+async def _tell(console: Console, progress: ProgressListener, *, ask: bool, keep: bool) -> None:
     began = time.monotonic()
     _heading(console, "Setup: a local control plane, Cluster API, a cluster with nodes, Unwind")
     async with set_up(progress, announce=lambda line: _said(console, line)) as stage:
@@ -62,7 +62,7 @@ async def _tell(console: Console, progress: Progress, *, ask: bool, keep: bool) 
             await _stay(console, stage)
 
 
-async def _refusal(console: Console, stage: Stage) -> None:
+async def _refusal(console: Console, stage: DemoStage) -> None:
     _heading(console, "Deletion protection: a protected namespace cannot be deleted")
     await stage.until_protected()
     said = Text(await _run(console, stage, f"kubectl delete namespace {scenery.PROTECTED}", refused=True), style="red")
@@ -72,7 +72,7 @@ async def _refusal(console: Console, stage: Stage) -> None:
         console.print(Text("  ") + said)
 
 
-async def _deletion(console: Console, stage: Stage, cluster: Object, *, ask: bool) -> None:
+async def _deletion(console: Console, stage: DemoStage, cluster: Object, *, ask: bool) -> None:
     _heading(console, "Cluster deletion: add-ons are removed in dependency order, and the cluster waits")
     uid = cluster["metadata"]["uid"]
     addons = {entry.object.uid for chunk in await stage.inventories() for entry in chunk.spec.entries.values()}
@@ -97,7 +97,7 @@ async def _deletion(console: Console, stage: Stage, cluster: Object, *, ask: boo
     _said(console, f"Cluster {_name()} is gone")
 
 
-async def _run(console: Console, stage: Stage, command: str, *, refused: bool = False) -> str:
+async def _run(console: Console, stage: DemoStage, command: str, *, refused: bool = False) -> str:
     """Run a command as printed and return its output; raises UnwindError on an unexpected exit code."""
     _typed(console, command)
     code, said = await stage.kubectl(command)
@@ -106,7 +106,7 @@ async def _run(console: Console, stage: Stage, command: str, *, refused: bool = 
     return said
 
 
-async def _watched(stage: Stage, show: Show, uid: str, *, ask: bool) -> Teardown:
+async def _watched(stage: DemoStage, show: Show, uid: str, *, ask: bool) -> Teardown:
     """Show the progress until the cluster is gone; returns the final Teardown."""
     gone, held = asyncio.Event(), asyncio.Event()
     last: list[Teardown] = []
@@ -139,7 +139,12 @@ async def _watched(stage: Stage, show: Show, uid: str, *, ask: bool) -> Teardown
 
 
 async def _follow(
-    stage: Stage, resource: Resource, name: str, seen: Callable[[Object | None], None], *, namespace: str | None = None
+    stage: DemoStage,
+    resource: Resource,
+    name: str,
+    seen: Callable[[Object | None], None],
+    *,
+    namespace: str | None = None,
 ) -> None:
     while True:
         try:
@@ -154,7 +159,7 @@ async def _follow(
         await asyncio.sleep(_RETRY)
 
 
-async def _release(stage: Stage, show: Show, held: asyncio.Event, *, ask: bool) -> None:
+async def _release(stage: DemoStage, show: Show, held: asyncio.Event, *, ask: bool) -> None:
     """When the finalizer without controller blocks the teardown, remove it, as an administrator would."""
     await held.wait()
     # Short, because the terminal truncates long lines.
@@ -187,7 +192,7 @@ async def _key_press() -> AsyncIterator[Awaitable[str]]:
         loop.remove_reader(sys.stdin.fileno())
 
 
-async def _stay(console: Console, stage: Stage) -> None:
+async def _stay(console: Console, stage: DemoStage) -> None:
     """Create another cluster and print commands to try, until Ctrl-C."""
     await stage.clear_member()
     await stage.cluster()

@@ -9,14 +9,14 @@ import msgspec
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.deleters.deletion import pause
 from unwind.deploy import owner_marks
-from unwind.deploy.owner_marks import Claim, Seen
-from unwind.deploy.reports import Outcome
+from unwind.deploy.owner_marks import Claim, LiveMarks
+from unwind.deploy.reports import ObjectOutcome
 from unwind.errors import UnwindError
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 
 if TYPE_CHECKING:
-    from unwind.deploy.owner_marks import Owner
-    from unwind.deploy.placements import Placed
+    from unwind.deploy.owner_marks import DeploymentOwner
+    from unwind.deploy.placements import PlacedObject
     from unwind.kube.client import Client, Object
     from unwind.kube.errors import ApiError
     from unwind.members.member import Member
@@ -29,7 +29,7 @@ _TRIES = 4
 class Contact(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it."""
 
-    outcome: Outcome
+    outcome: ObjectOutcome
     message: str = ""
     uid: str = ""
     """The object's, if it is ours now."""
@@ -51,18 +51,18 @@ class Adoption(msgspec.Struct, frozen=True):
     """For people: whose it was."""
 
 
-async def create(client: Client, placed: Placed, owner: Owner) -> Contact | Adoption:
+async def create(client: Client, placed: PlacedObject, owner: DeploymentOwner) -> Contact | Adoption:
     """Make an object, whose entry says that it is intended. First contact is a create: an apply would succeed over
     somebody else's object, too."""
     try:
         made = await client.create(placed.resource, owner_marks.marked(placed, owner))
     except AlreadyExistsError:
         return await _there_already(client, placed, owner)
-    return Contact(outcome=Outcome.CREATED, uid=made["metadata"]["uid"], live=made)
+    return Contact(outcome=ObjectOutcome.CREATED, uid=made["metadata"]["uid"], live=made)
 
 
 async def update(
-    client: Client, placed: Placed, owner: Owner, it: Seen, *, adopted: bool, anew: bool = False
+    client: Client, placed: PlacedObject, owner: DeploymentOwner, it: LiveMarks, *, adopted: bool, anew: bool = False
 ) -> Contact:
     """Bring an object up to date that is ours by its recorded uid. `anew`: also if nothing has changed on our side."""
     if it.terminating:
@@ -72,27 +72,27 @@ async def update(
         return _taken(it)
     body = owner_marks.marked(placed, owner, adopted=adopted)
     if claim is Claim.OURS and not anew and it.hash == owner_marks.hash_in(body):
-        return Contact(outcome=Outcome.UNCHANGED, uid=it.uid, adopted=adopted)
+        return Contact(outcome=ObjectOutcome.UNCHANGED, uid=it.uid, adopted=adopted)
     return await _bring(client, placed, owner, uid=it.uid, adopted=adopted)
 
 
-async def adopt(client: Client, placed: Placed, owner: Owner, adoption: Adoption) -> Contact:
+async def adopt(client: Client, placed: PlacedObject, owner: DeploymentOwner, adoption: Adoption) -> Contact:
     """Update somebody else's object, whose entry says that it is adopted."""
     return _saying(
         f"adopted; it was {adoption.before}", await _bring(client, placed, owner, uid=adoption.uid, adopted=True)
     )
 
 
-async def _there_already(client: Client, placed: Placed, owner: Owner) -> Contact | Adoption:
+async def _there_already(client: Client, placed: PlacedObject, owner: DeploymentOwner) -> Contact | Adoption:
     ref = placed.ref
     try:
         live = await client.get(placed.resource, ref.name, namespace=ref.namespace or None)
     except NotFoundError:
-        return Contact(outcome=Outcome.FAILED, message="it was there, and went while it was looked at")
+        return Contact(outcome=ObjectOutcome.FAILED, message="it was there, and went while it was looked at")
     it = owner_marks.seen(live["metadata"])
     claim = owner_marks.claim(it, owner)
     if placed.implied and claim is not Claim.OURS:
-        return Contact(outcome=Outcome.UNCHANGED, lost=True)  # somebody else has made it, which is as good
+        return Contact(outcome=ObjectOutcome.UNCHANGED, lost=True)  # somebody else has made it, which is as good
     if it.terminating:
         return _terminating()
     match claim:
@@ -107,11 +107,11 @@ async def _there_already(client: Client, placed: Placed, owner: Owner) -> Contac
             return _saying(f"taken over from {it.profile}", done)
         case Claim.FOREIGN if not owner.adopt:
             message = "it was there before, and is somebody else's"
-            return Contact(outcome=Outcome.CONFLICT, message=message, lost=True)
+            return Contact(outcome=ObjectOutcome.CONFLICT, message=message, lost=True)
     return Adoption(it.uid, it.profile or "somebody else's")
 
 
-async def _bring(client: Client, placed: Placed, owner: Owner, *, uid: str, adopted: bool) -> Contact:
+async def _bring(client: Client, placed: PlacedObject, owner: DeploymentOwner, *, uid: str, adopted: bool) -> Contact:
     """Apply to the object with this uid, only as it was when we looked whose it is: another profile may take it over
     at any moment, and nothing but its mark says so."""
     ref = placed.ref
@@ -122,7 +122,7 @@ async def _bring(client: Client, placed: Placed, owner: Owner, *, uid: str, adop
         it = owner_marks.seen(live["metadata"])
         claim = owner_marks.claim(it, owner)
         if it.uid != uid or (claim is Claim.WON and it.adopted and not adopted):
-            return Contact(outcome=Outcome.FAILED, message="it changed hands while it was looked at")
+            return Contact(outcome=ObjectOutcome.FAILED, message="it changed hands while it was looked at")
         if it.terminating:
             return _terminating(uid, adopted=adopted)
         if claim is Claim.TAKEN:
@@ -137,7 +137,7 @@ async def _bring(client: Client, placed: Placed, owner: Owner, *, uid: str, adop
                 raise
 
 
-async def _apply(client: Client, placed: Placed, body: dict[str, Any], live: Object, *, adopted: bool) -> Contact:
+async def _apply(client: Client, placed: PlacedObject, body: dict[str, Any], live: Object, *, adopted: bool) -> Contact:
     metadata = live["metadata"]
     version = metadata["resourceVersion"]
     # What somebody else has created stays theirs: of that, only what we apply is ours.
@@ -145,11 +145,11 @@ async def _apply(client: Client, placed: Placed, body: dict[str, Any], live: Obj
     guard = {"uid": metadata["uid"], "resourceVersion": now}
     after = await client.apply(placed.resource, body | {"metadata": body["metadata"] | guard})
     same = after["metadata"]["resourceVersion"] == version
-    outcome = Outcome.UNCHANGED if same else Outcome.UPDATED
+    outcome = ObjectOutcome.UNCHANGED if same else ObjectOutcome.UPDATED
     return Contact(outcome=outcome, uid=metadata["uid"], adopted=adopted, live=after)
 
 
-async def _own(client: Client, placed: Placed, live: Object) -> str:
+async def _own(client: Client, placed: PlacedObject, live: Object) -> str:
     """Have all that we set counted as applied; returns the object's version afterwards."""
     metadata = live["metadata"]
     version: str = metadata["resourceVersion"]
@@ -167,22 +167,22 @@ async def _own(client: Client, placed: Placed, live: Object) -> str:
 
 
 def _saying(message: str, done: Contact) -> Contact:
-    ours = bool(done.uid) and done.outcome is not Outcome.FAILED
-    return msgspec.structs.replace(done, outcome=Outcome.UPDATED, message=message) if ours else done
+    ours = bool(done.uid) and done.outcome is not ObjectOutcome.FAILED
+    return msgspec.structs.replace(done, outcome=ObjectOutcome.UPDATED, message=message) if ours else done
 
 
 def _terminating(uid: str = "", *, adopted: bool = False) -> Contact:
     message = "an object of this name is being deleted; when it is gone, it is made anew"
-    return Contact(outcome=Outcome.FAILED, message=message, uid=uid, adopted=adopted)
+    return Contact(outcome=ObjectOutcome.FAILED, message=message, uid=uid, adopted=adopted)
 
 
-def _taken(it: Seen) -> Contact:
+def _taken(it: LiveMarks) -> Contact:
     tier = "" if it.is_work else f", whose tier is {it.tier}"
     message = f"it belongs to {it.profile or 'another profile'}{tier}"
-    return Contact(outcome=Outcome.CONFLICT, message=message, lost=True)
+    return Contact(outcome=ObjectOutcome.CONFLICT, message=message, lost=True)
 
 
-def told(placed: Placed, error: ApiError) -> str:
+def told(placed: PlacedObject, error: ApiError) -> str:
     """What the API server said; not in its words where they could quote a Secret."""
     if placed.confidential:
         return f"the API server refused it: {error.code} {error.reason}".rstrip()

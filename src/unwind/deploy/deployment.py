@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.unwind import EntryState
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.deploy import apply, preflight
 from unwind.deploy.apply import Adoption, Contact
 from unwind.deploy.placements import is_definition, stages
-from unwind.deploy.reports import Outcome, Report, Result, first
+from unwind.deploy.reports import DeploymentReport, ObjectOutcome, ObjectResult, first
 from unwind.inventory.writer import MANIFEST_SOURCES, NotTheFirstError, Records, SealedError
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Entry
-    from unwind.deploy.manifests import Source
-    from unwind.deploy.owner_marks import Owner, Seen
-    from unwind.deploy.placements import Placed
+    from unwind.deploy.manifests import ManifestSource
+    from unwind.deploy.owner_marks import DeploymentOwner, LiveMarks
+    from unwind.deploy.placements import PlacedObject
     from unwind.inventory.inventories import Inventories
     from unwind.kube.client import Object
     from unwind.members.member import Member
@@ -33,15 +33,15 @@ _AT_ONCE = 64
 async def deploy(
     member: Member,
     inventories: Inventories,
-    owner: Owner,
-    sources: Iterable[Source],
+    owner: DeploymentOwner,
+    sources: Iterable[ManifestSource],
     *,
     within: str = "",
     sure: Collection[str] | None = None,
     first: bool = False,
     landed: Callable[[], None] = lambda: None,
-    told: Callable[[Placed, Object], None] = lambda *_: None,
-) -> Report:
+    told: Callable[[PlacedObject, Object], None] = lambda *_: None,
+) -> DeploymentReport:
     """Put what the sources hold on a member; tell what became of each object. What has dropped out of them stays:
     `pruning.prune` takes it.
 
@@ -64,14 +64,14 @@ class _Deployment:
         self,
         member: Member,
         inventories: Inventories,
-        owner: Owner,
-        sources: list[Source],
+        owner: DeploymentOwner,
+        sources: list[ManifestSource],
         *,
         within: str,
         sure: Collection[str] | None,
         first: bool,
         landed: Callable[[], None],
-        told: Callable[[Placed, Object], None],
+        told: Callable[[PlacedObject, Object], None],
     ) -> None:
         self._member = member
         self._inventories = inventories
@@ -83,14 +83,14 @@ class _Deployment:
         self._landed = landed
         self._told = told
         self._records = Records(inventories, owner.object, member)
-        self._known: dict[str, tuple[Entry, Seen]] = {}
+        self._known: dict[str, tuple[Entry, LiveMarks]] = {}
         self._settled: dict[str, Contact] = {}
         self._adoptions: dict[str, Adoption] = {}
         self._unwritten: set[str] = set()
         self._made: dict[str, str] = {}
         """The uids of what was made here and is not yet written down."""
 
-    async def run(self) -> Report:
+    async def run(self) -> DeploymentReport:
         if not self._first:
             await self._records.load()
         try:
@@ -100,7 +100,7 @@ class _Deployment:
             await self._records.load(exactly=True)
             return await self._deploy()
 
-    async def _deploy(self) -> Report:
+    async def _deploy(self) -> DeploymentReport:
         wanted = await preflight.wanted(
             self._member, self._sources, self._records.entries, home=self._inventories.namespace, within=self._within
         )
@@ -120,14 +120,14 @@ class _Deployment:
                 raise SealedError(f"{sealed.what}; made meanwhile, and not taken back: {first(left)}") from sealed
             raise
         results = [self._result(one) for key, one in objects.items() if not (one.implied and self._settled[key].lost)]
-        return Report(
+        return DeploymentReport(
             results=(*results, *charted.values(), *wanted.failed),
             faults=wanted.faults,
             wanted=frozenset(wanted.objects),
             whole=wanted.whole,
         )
 
-    def _charted(self, objects: dict[str, Placed]) -> dict[str, Result]:
+    def _charted(self, objects: dict[str, PlacedObject]) -> dict[str, ObjectResult]:
         """Those that a chart of the same profile has put there."""
         by_charts = {
             named(entry.object): entry.source
@@ -135,9 +135,9 @@ class _Deployment:
             if not entry.source.startswith(MANIFEST_SOURCES)
         }
         return {
-            key: Result(
+            key: ObjectResult(
                 object=one.ref,
-                outcome=Outcome.CONFLICT,
+                outcome=ObjectOutcome.CONFLICT,
                 source=str(one.source),
                 message=f"it is there already, by {by_charts[named(one.ref)]} of the same profile",
             )
@@ -145,7 +145,7 @@ class _Deployment:
             if named(one.ref) in by_charts and not one.implied
         }
 
-    async def _intend(self, objects: dict[str, Placed]) -> None:
+    async def _intend(self, objects: dict[str, PlacedObject]) -> None:
         """Write down what is about to be made, before any of it is: one write for each chunk."""
         entries = self._records.entries
         there = await preflight.there(self._member, objects.values(), entries, self._owner.uid)
@@ -158,10 +158,10 @@ class _Deployment:
                 intended[key] = one.entry(EntryState.INTENDED)
         await self._records.put(intended)
 
-    async def _carry_out(self, stage: Iterable[Placed]) -> None:
+    async def _carry_out(self, stage: Iterable[PlacedObject]) -> None:
         """One stage, side by side; then its adoptions, which have to be in the inventory first."""
         placed = {one.key: one for one in stage}
-        await side_by_side((self._one(one) for one in placed.values()), limit=_AT_ONCE)
+        await gather_limited((self._one(one) for one in placed.values()), limit=_AT_ONCE)
         adopting = {key: placed[key] for key in self._adoptions if key in placed}
         if adopting:
             await self._records.put(
@@ -170,21 +170,21 @@ class _Deployment:
                     for key, one in adopting.items()
                 }
             )
-            await side_by_side((self._one(one) for one in adopting.values()), limit=_AT_ONCE)
+            await gather_limited((self._one(one) for one in adopting.values()), limit=_AT_ONCE)
         fresh = [one for one in placed.values() if is_definition(one) and self._changed(one)]
         if fresh:
-            await side_by_side((self._established(one) for one in fresh), limit=_AT_ONCE)
+            await gather_limited((self._established(one) for one in fresh), limit=_AT_ONCE)
 
-    async def _one(self, placed: Placed) -> None:
+    async def _one(self, placed: PlacedObject) -> None:
         """Whatever becomes of one object, the others go on."""
         try:
             settled = await self._contact(placed)
         except ApiError as error:
-            settled = Contact(outcome=Outcome.FAILED, message=apply.told(placed, error))
+            settled = Contact(outcome=ObjectOutcome.FAILED, message=apply.told(placed, error))
         except UnreachableError as error:
             # A webhook that took too long for this one, or the whole member? It raises if it is the member.
             await self._member.verify()
-            settled = Contact(outcome=Outcome.FAILED, message=f"no answer came: {error}")
+            settled = Contact(outcome=ObjectOutcome.FAILED, message=f"no answer came: {error}")
         if isinstance(settled, Adoption):
             self._adoptions[placed.key] = settled
             return
@@ -193,10 +193,10 @@ class _Deployment:
             settled = msgspec.structs.replace(settled, live=None)  # of thousands, nobody needs all at once
         self._settled[placed.key] = settled
         self._unwritten.add(placed.key)
-        if settled.outcome is Outcome.CREATED:
+        if settled.outcome is ObjectOutcome.CREATED:
             self._made[placed.key] = settled.uid
 
-    async def _contact(self, placed: Placed) -> Contact | Adoption:
+    async def _contact(self, placed: PlacedObject) -> Contact | Adoption:
         client, key = self._member.client, placed.key
         if adoption := self._adoptions.pop(key, None):
             return await apply.adopt(client, placed, self._owner, adoption)
@@ -206,29 +206,29 @@ class _Deployment:
             return await apply.update(client, placed, self._owner, seen, adopted=entry.adopted, anew=anew)
         return await apply.create(client, placed, self._owner)
 
-    async def _established(self, placed: Placed) -> None:
+    async def _established(self, placed: PlacedObject) -> None:
         try:
             await apply.until_established(self._member, placed.ref.name)
         except ApiError as error:
             failed = Contact(
-                outcome=Outcome.FAILED, message=apply.told(placed, error), uid=self._settled[placed.key].uid
+                outcome=ObjectOutcome.FAILED, message=apply.told(placed, error), uid=self._settled[placed.key].uid
             )
             self._settled[placed.key] = failed
         except apply.NotServedError as error:
-            failed = Contact(outcome=Outcome.FAILED, message=error.what, uid=self._settled[placed.key].uid)
+            failed = Contact(outcome=ObjectOutcome.FAILED, message=error.what, uid=self._settled[placed.key].uid)
             self._settled[placed.key] = failed
 
-    async def _once_more(self, objects: dict[str, Placed]) -> None:
+    async def _once_more(self, objects: dict[str, PlacedObject]) -> None:
         """What failed may have needed what was made beside it: a Pod its ServiceAccount, a binding its role."""
-        failed = [one for key, one in objects.items() if self._settled[key].outcome is Outcome.FAILED]
+        failed = [one for key, one in objects.items() if self._settled[key].outcome is ObjectOutcome.FAILED]
         # What is known by its uid has been updated in vain; what was seen of it is old by now.
         again = [one for one in failed if one.key not in self._known and not self._settled[one.key].uid]
-        if again and any(one.outcome is Outcome.CREATED for one in self._settled.values()):
+        if again and any(one.outcome is ObjectOutcome.CREATED for one in self._settled.values()):
             await self._carry_out(again)
 
     # What is written down
 
-    async def _write_down(self, objects: dict[str, Placed], *, all_of_it: bool) -> None:
+    async def _write_down(self, objects: dict[str, PlacedObject], *, all_of_it: bool) -> None:
         """Tell the inventory: of each chunk once, as soon as there is nothing more to tell of it; all of it at the end.
 
         Until then the mark on each object says the same.
@@ -255,7 +255,7 @@ class _Deployment:
             self._made.pop(key, None)
         self._unwritten -= ready
 
-    async def _take_back(self, objects: dict[str, Placed]) -> list[str]:
+    async def _take_back(self, objects: dict[str, PlacedObject]) -> list[str]:
         """A removal has begun, and may have looked for these before they were made: it will not look again. Returns
         what could not be taken back, and why."""
         left: list[str] = []
@@ -271,15 +271,19 @@ class _Deployment:
 
     def _is_there(self, key: str) -> bool:
         settled = self._settled.get(key)
-        return settled is not None and settled.outcome in (Outcome.CREATED, Outcome.UPDATED, Outcome.UNCHANGED)
+        return settled is not None and settled.outcome in (
+            ObjectOutcome.CREATED,
+            ObjectOutcome.UPDATED,
+            ObjectOutcome.UNCHANGED,
+        )
 
-    def _changed(self, placed: Placed) -> bool:
+    def _changed(self, placed: PlacedObject) -> bool:
         settled = self._settled.get(placed.key)
-        return settled is not None and settled.outcome in (Outcome.CREATED, Outcome.UPDATED)
+        return settled is not None and settled.outcome in (ObjectOutcome.CREATED, ObjectOutcome.UPDATED)
 
-    def _result(self, placed: Placed) -> Result:
+    def _result(self, placed: PlacedObject) -> ObjectResult:
         settled = self._settled[placed.key]
-        return Result(
+        return ObjectResult(
             object=msgspec.structs.replace(placed.ref, uid=settled.uid),
             outcome=settled.outcome,
             source=str(placed.source),

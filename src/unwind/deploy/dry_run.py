@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.deploy import apply, owner_marks, preflight
 from unwind.deploy.owner_marks import Claim
 from unwind.deploy.prune import dropped
-from unwind.deploy.reports import Outcome, Report, Result
+from unwind.deploy.reports import DeploymentReport, ObjectOutcome, ObjectResult
 from unwind.inventory.writer import Records
 from unwind.kube.errors import ApiError, NotFoundError
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unwind.api.unwind import Entry
-    from unwind.deploy.manifests import Source
-    from unwind.deploy.owner_marks import Owner, Seen
-    from unwind.deploy.placements import Placed
+    from unwind.deploy.manifests import ManifestSource
+    from unwind.deploy.owner_marks import DeploymentOwner, LiveMarks
+    from unwind.deploy.placements import PlacedObject
     from unwind.inventory.inventories import Inventories
     from unwind.members.member import Member
 
@@ -26,24 +26,31 @@ _AT_ONCE = 64
 
 
 async def rehearse(
-    member: Member, inventories: Inventories, owner: Owner, sources: Iterable[Source], *, within: str = ""
-) -> Report:
+    member: Member,
+    inventories: Inventories,
+    owner: DeploymentOwner,
+    sources: Iterable[ManifestSource],
+    *,
+    within: str = "",
+) -> DeploymentReport:
     """What `deploy` and `prune` would do. The API server is asked with dry runs, so that what its admission would
     refuse is found out, too."""
     records = Records(inventories, owner.object, member)
     await records.load()
     entries = records.entries
     wanted = await preflight.wanted(member, list(sources), entries, home=inventories.namespace, within=within)
-    results: dict[str, Result] = {}
+    results: dict[str, ObjectResult] = {}
 
-    async def one(placed: Placed) -> None:
+    async def one(placed: PlacedObject) -> None:
         outcome, message = await _would(member, placed, owner, entries.get(placed.key), wanted.objects)
-        results[placed.key] = Result(object=placed.ref, outcome=outcome, source=str(placed.source), message=message)
+        results[placed.key] = ObjectResult(
+            object=placed.ref, outcome=outcome, source=str(placed.source), message=message
+        )
 
-    await side_by_side((one(placed) for placed in wanted.objects.values()), limit=_AT_ONCE)
+    await gather_limited((one(placed) for placed in wanted.objects.values()), limit=_AT_ONCE)
     gone = dropped(entries, frozenset(wanted.objects)) if wanted.whole else {}
-    removed = [Result(object=it.object, outcome=Outcome.REMOVED, source=it.source) for it in gone.values()]
-    return Report(
+    removed = [ObjectResult(object=it.object, outcome=ObjectOutcome.REMOVED, source=it.source) for it in gone.values()]
+    return DeploymentReport(
         results=(*(results[key] for key in wanted.objects), *wanted.failed, *removed),
         faults=wanted.faults,
         wanted=frozenset(wanted.objects),
@@ -53,8 +60,8 @@ async def rehearse(
 
 
 async def _would(
-    member: Member, placed: Placed, owner: Owner, entry: Entry | None, others: dict[str, Placed]
-) -> tuple[Outcome, str]:
+    member: Member, placed: PlacedObject, owner: DeploymentOwner, entry: Entry | None, others: dict[str, PlacedObject]
+) -> tuple[ObjectOutcome, str]:
     ref = placed.ref
     try:
         live = await member.client.get(placed.resource, ref.name, namespace=ref.namespace or None)
@@ -63,19 +70,19 @@ async def _would(
     except ApiError as error:
         if error.code == 404:
             # Its CRD is among what would be made: nobody can be asked yet.
-            return Outcome.CREATED, "not checked: its kind is not served yet"
-        return Outcome.FAILED, apply.told(placed, error)
+            return ObjectOutcome.CREATED, "not checked: its kind is not served yet"
+        return ObjectOutcome.FAILED, apply.told(placed, error)
     it = owner_marks.seen(live["metadata"])
     if it.terminating:
-        return Outcome.FAILED, "an object of this name is being deleted"
+        return ObjectOutcome.FAILED, "an object of this name is being deleted"
     ours = entry is not None and entry.object.uid == it.uid
     match owner_marks.claim(it, owner):
         case Claim.TAKEN:
-            return Outcome.CONFLICT, f"it belongs to {it.profile}, whose tier is {it.tier}"
+            return ObjectOutcome.CONFLICT, f"it belongs to {it.profile}, whose tier is {it.tier}"
         case Claim.WON:
             told = f"it would be taken over from {it.profile}"
         case Claim.FOREIGN if not ours and not owner.adopt:
-            return Outcome.CONFLICT, "it was there before, and is somebody else's"
+            return ObjectOutcome.CONFLICT, "it was there before, and is somebody else's"
         case Claim.FOREIGN if not ours:
             told = "it would be adopted"
         case _:
@@ -83,27 +90,31 @@ async def _would(
     return await _updated(member, placed, owner, it, told)
 
 
-async def _created(member: Member, placed: Placed, owner: Owner, others: dict[str, Placed]) -> tuple[Outcome, str]:
+async def _created(
+    member: Member, placed: PlacedObject, owner: DeploymentOwner, others: dict[str, PlacedObject]
+) -> tuple[ObjectOutcome, str]:
     try:
         # An apply, because it can be a dry run; there is nothing that it could be over.
         await member.client.apply(placed.resource, owner_marks.marked(placed, owner), dry_run=True)
     except NotFoundError as error:
         if any(one.ref.kind == "Namespace" and one.ref.name == placed.ref.namespace for one in others.values()):
-            return Outcome.CREATED, "not checked: its namespace is not there yet"
-        return Outcome.FAILED, apply.told(placed, error)
+            return ObjectOutcome.CREATED, "not checked: its namespace is not there yet"
+        return ObjectOutcome.FAILED, apply.told(placed, error)
     except ApiError as error:
-        return Outcome.FAILED, apply.told(placed, error)
-    return Outcome.CREATED, ""
+        return ObjectOutcome.FAILED, apply.told(placed, error)
+    return ObjectOutcome.CREATED, ""
 
 
-async def _updated(member: Member, placed: Placed, owner: Owner, it: Seen, told: str) -> tuple[Outcome, str]:
+async def _updated(
+    member: Member, placed: PlacedObject, owner: DeploymentOwner, it: LiveMarks, told: str
+) -> tuple[ObjectOutcome, str]:
     body = owner_marks.marked(placed, owner, adopted=it.adopted)
     if not told and owner_marks.hash_in(body) == it.hash:
-        return Outcome.UNCHANGED, ""
+        return ObjectOutcome.UNCHANGED, ""
     try:
         await member.client.apply(
             placed.resource, body | {"metadata": body["metadata"] | {"uid": it.uid}}, dry_run=True
         )
     except ApiError as error:
-        return Outcome.FAILED, apply.told(placed, error)
-    return Outcome.UPDATED, told
+        return ObjectOutcome.FAILED, apply.told(placed, error)
+    return ObjectOutcome.UPDATED, told

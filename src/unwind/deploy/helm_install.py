@@ -15,17 +15,17 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import OWNER_LABEL, Reason
 from unwind.api.resources import NAMESPACES, SECRETS, Resource
 from unwind.api.unwind import Entry, EntryState
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import PermanentError, TransientError
 from unwind.helm import releases
 from unwind.helm.program import HelmError
-from unwind.helm.releases import Manifest, Release, Revision, Status, is_hook, is_own_hook, of_release
+from unwind.helm.releases import ChartManifest, HelmRelease, HelmStatus, Revision, is_hook, is_own_hook, of_release
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unwind.deploy.owner_marks import Owner
+    from unwind.deploy.owner_marks import DeploymentOwner
     from unwind.helm.charts import Chart
     from unwind.helm.program import Helm
     from unwind.kube.client import Object
@@ -59,10 +59,10 @@ class Book(Protocol):
         """Write entries down for who deploys, and take those out that are None, before it returns."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class ReleaseObject(msgspec.Struct, frozen=True):
     """An object of a release, where it belongs on this member."""
 
-    manifest: Manifest
+    manifest: ChartManifest
     resource: Resource
     namespace: str = ""
     """Empty for an object of the whole cluster."""
@@ -84,7 +84,7 @@ class Part(msgspec.Struct, frozen=True):
 class Deployed(msgspec.Struct, frozen=True):
     """What a chart has become."""
 
-    release: Release
+    release: HelmRelease
     changed: bool
     """Whether Helm had anything to do."""
     objects: tuple[ObjectRef, ...] = ()
@@ -133,7 +133,7 @@ def key_of(ref: ObjectRef) -> str:
     return f"helm-{hashlib.sha256(name.encode()).hexdigest()[:24]}"
 
 
-async def deploy(helm: Helm, member: Member, chart: Chart, *, owner: Owner, book: Book) -> Deployed:
+async def deploy(helm: Helm, member: Member, chart: Chart, *, owner: DeploymentOwner, book: Book) -> Deployed:
     """Have the release as the chart says it, and return when Helm is done and all of it is in the inventory.
 
     A release of a profile whose tier is higher is taken over: what that one has written down of it is written down
@@ -145,7 +145,7 @@ async def deploy(helm: Helm, member: Member, chart: Chart, *, owner: Owner, book
     return await _Deployment(helm, member, chart, owner, book).run()
 
 
-async def preview(helm: Helm, member: Member, chart: Chart, *, owner: Owner, book: Book) -> Preview:
+async def preview(helm: Helm, member: Member, chart: Chart, *, owner: DeploymentOwner, book: Book) -> Preview:
     """What `deploy` would do, with nothing changed."""
     return await _Deployment(helm, member, chart, owner, book).preview()
 
@@ -153,7 +153,7 @@ async def preview(helm: Helm, member: Member, chart: Chart, *, owner: Owner, boo
 class _Deployment:
     """One chart on one member."""
 
-    def __init__(self, helm: Helm, member: Member, chart: Chart, owner: Owner, book: Book) -> None:
+    def __init__(self, helm: Helm, member: Member, chart: Chart, owner: DeploymentOwner, book: Book) -> None:
         self._helm = helm
         self._member = member
         self._chart = chart
@@ -170,7 +170,12 @@ class _Deployment:
             await self._give_up(error.account)
             raise
         last = revisions[-1] if revisions else None
-        if last and not self._rival and last.release.status is Status.DEPLOYED and last.inputs == self._chart.inputs:
+        if (
+            last
+            and not self._rival
+            and last.release.status is HelmStatus.DEPLOYED
+            and last.inputs == self._chart.inputs
+        ):
             standing = await self._standing(await self._of([last]))
             if standing is not None:
                 if last.tier != self._owner.tier:
@@ -235,7 +240,7 @@ class _Deployment:
         # Where it does not say its tier, nobody knows: it stays whose it is.
         if last.tier is None or last.tier <= self._owner.tier:
             raise ReleaseTakenError(self._release, account, last.tier)
-        if last.release.status is Status.UNINSTALLING:
+        if last.release.status is HelmStatus.UNINSTALLING:
             raise TransientError(f"{self._release} is being uninstalled for {account.whose}; then it is installed anew")
         self._rival = account
         return revisions
@@ -272,16 +277,18 @@ class _Deployment:
 
     async def _recover(self, last: Revision | None) -> Revision | None:
         """Put a release right that Helm died over: it would refuse to go on with it."""
-        if last is None or not (last.release.pending or last.release.status is Status.UNINSTALLING):
+        if last is None or not (last.release.pending or last.release.status is HelmStatus.UNINSTALLING):
             return last
         connection, began, replica = self._member.client.connection, last.release.began, last.replica
         if self._helm.at_work(connection, self._chart, began, replica=replica):
             who = f"replica {replica}" if replica and replica != self._helm.replica else "another Helm"
             raise TransientError(f"{last.release} is {last.release.info.status}: {who} may be at it")
         why = f"it was {last.release.info.status}, and nobody was at it"
-        return await releases.set_status(self._member.client, last, Status.FAILED, why=why, replica=self._helm.replica)
+        return await releases.set_status(
+            self._member.client, last, HelmStatus.FAILED, why=why, replica=self._helm.replica
+        )
 
-    async def _render(self, *, upgrade: bool) -> list[Part]:
+    async def _render(self, *, upgrade: bool) -> list[ReleaseObject]:
         """What the chart would bring."""
         client = self._member.client
         about = msgspec.json.decode(await client.raw("/version"), type=_About)
@@ -293,29 +300,29 @@ class _Deployment:
         )
         return await parts_of(self._member, found, namespace=self._chart.namespace)
 
-    async def _of(self, revisions: Sequence[Revision]) -> list[Part]:
+    async def _of(self, revisions: Sequence[Revision]) -> list[ReleaseObject]:
         """The objects of all these revisions: after an upgrade that broke off, those of the one before it are there."""
-        found: dict[str, Part] = {}
+        found: dict[str, ReleaseObject] = {}
         for one in revisions:
             manifests = await asyncio.to_thread(releases.manifests, one.release)
             parts = await parts_of(self._member, manifests, namespace=self._chart.namespace)
             found |= {it.key: it for it in parts}
         return list(found.values())
 
-    async def _found(self, wanted: Iterable[Part]) -> dict[str, Object]:
+    async def _found(self, wanted: Iterable[ReleaseObject]) -> dict[str, Object]:
         """What stands under these names now."""
         found: dict[str, Object] = {}
 
-        async def look(one: Part) -> None:
+        async def look(one: ReleaseObject) -> None:
             with suppress(NotFoundError):
                 found[one.key] = await self._member.client.get(
                     one.resource, one.manifest.name, namespace=one.namespace or None
                 )
 
-        await side_by_side((look(one) for one in wanted if one.served), limit=_AT_ONCE)
+        await gather_limited((look(one) for one in wanted if one.served), limit=_AT_ONCE)
         return found
 
-    async def _standing(self, objects: list[Part]) -> tuple[ObjectRef, ...] | None:
+    async def _standing(self, objects: list[ReleaseObject]) -> tuple[ObjectRef, ...] | None:
         """The objects, if all of them are there as they were written down; None if one is missing, or going."""
         parts = [one for one in objects if not one.manifest.hook]
         found = await self._found(parts)
@@ -329,7 +336,7 @@ class _Deployment:
             refs.append(entry.object)
         return tuple(refs)
 
-    def _conflicts(self, affected: Iterable[Part], found: Mapping[str, Object]) -> list[str]:
+    def _conflicts(self, affected: Iterable[ReleaseObject], found: Mapping[str, Object]) -> list[str]:
         """What Helm would change or delete by its name, and that is not ours."""
         chart, conflicts = self._chart, []
         entries = {**self._entries, **(self._rival.entries if self._rival else {})}
@@ -382,7 +389,7 @@ class _Deployment:
             return
         await self._write({key: self._entry(ref, NAMESPACES, uid=made["metadata"]["uid"])})
 
-    async def _intend(self, wanted: list[Part], found: Mapping[str, Object]) -> None:
+    async def _intend(self, wanted: list[ReleaseObject], found: Mapping[str, Object]) -> None:
         """Write down what Helm will create, before it does; and first what it has created for who had it before."""
         chart = self._chart
         if self._rival:
@@ -407,7 +414,7 @@ class _Deployment:
             }
         )
 
-    async def _confirm(self, revisions: list[Revision], wanted: list[Part]) -> tuple[ObjectRef, ...]:
+    async def _confirm(self, revisions: list[Revision], wanted: list[ReleaseObject]) -> tuple[ObjectRef, ...]:
         """Write down what there is now, with uids; what is gone is taken out."""
         chart, refs = self._chart, []
         changes: dict[str, Entry | None] = {}
@@ -434,7 +441,7 @@ class _Deployment:
         await self._write({key: entry for key, entry in changes.items() if self._entries.get(key) != entry})
         return tuple(refs)
 
-    def _hook(self, one: Part, there: Object | None) -> Entry:
+    def _hook(self, one: ReleaseObject, there: Object | None) -> Entry:
         """What is written down of a hook after Helm was at it: its uid, if it is there."""
         uid = there["metadata"]["uid"] if there and is_hook(there) else ""
         return self._entry(one.ref, one.resource, uid=uid, hook=True)
@@ -462,7 +469,7 @@ class _Deployment:
                 self._entries[key] = entry
 
 
-async def parts_of(member: Member, manifests: Iterable[Manifest], *, namespace: str) -> list[Part]:
+async def parts_of(member: Member, manifests: Iterable[ChartManifest], *, namespace: str) -> list[ReleaseObject]:
     """Where objects of a chart belong on a member; those of kinds that nobody serves are left out."""
     manifests = list(manifests)
     # What the chart's own CRDs will have served counts as well.
@@ -474,7 +481,7 @@ async def parts_of(member: Member, manifests: Iterable[Manifest], *, namespace: 
         if all((one.api_version, one.kind) in known for one in manifests):
             break
     return [
-        Part(one, resource, (one.namespace or namespace) if resource.namespaced else "", kind in known)
+        ReleaseObject(one, resource, (one.namespace or namespace) if resource.namespaced else "", kind in known)
         for one in manifests
         if (resource := known.get(kind := (one.api_version, one.kind)) or coming.get(kind))
     ]
@@ -490,13 +497,13 @@ def _handed(entry: Entry, chart: Chart) -> Entry:
     return msgspec.structs.replace(entry, order=chart.order, ledger=None, memo={})
 
 
-def _without(parts: Iterable[Part], others: Iterable[Part]) -> list[Part]:
+def _without(parts: Iterable[ReleaseObject], others: Iterable[ReleaseObject]) -> list[ReleaseObject]:
     """Those that are not among the others, and are no hooks."""
     keys = {one.key for one in others}
     return [one for one in parts if one.key not in keys and not one.manifest.hook]
 
 
-def _terminating(wanted: Iterable[Part], found: Mapping[str, Object]) -> ObjectRef | None:
+def _terminating(wanted: Iterable[ReleaseObject], found: Mapping[str, Object]) -> ObjectRef | None:
     """One that is being deleted: Helm would find it there, and be content."""
     for one in wanted:
         there = found.get(one.key)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from unwind import logs
 from unwind.api.meta import ObjectRef
 from unwind.api.names import CHART_UNINSTALL_LABEL, Reason
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import Again, PermanentError, TransientError
-from unwind.deploy.helm_install import HOOK, Part, key_of, parts_of
+from unwind.deploy.helm_install import HOOK, ReleaseObject, key_of, parts_of
 from unwind.helm import releases
-from unwind.helm.charts import Options, source
-from unwind.helm.releases import Manifest, Revision, Status, is_hook, is_own_hook, of_release
+from unwind.helm.charts import HelmOptions, source
+from unwind.helm.releases import ChartManifest, HelmStatus, Revision, is_hook, is_own_hook, of_release
 from unwind.kube.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ class HelmReleases:
             return revisions[-1].owner if revisions else ""
         last = revisions[-1]
         # Without the program nobody could take it over either.
-        if self._helm and last.release.status is not Status.UNINSTALLING:
+        if self._helm and last.release.status is not HelmStatus.UNINSTALLING:
             try:
                 # As Helm itself will say it. Who takes a release over changes the same Secret: only one succeeds.
                 await releases.set_status(
                     member.client,
                     last,
-                    Status.UNINSTALLING,
+                    HelmStatus.UNINSTALLING,
                     why="it is removed by unwind",
                     replica=self._helm.replica,
                 )
@@ -128,7 +128,7 @@ class _Uninstallation:
             await releases.forget(self._member.client, last, [*gone, *others])
             _log.info("taken out of what Helm deletes", release=str(self._release), objects=len(gone) + len(others))
             raise Again(f"{self._release} was put right before it is uninstalled", after=0)
-        options = Options.of_uninstalling(str(last.secret["metadata"]["labels"].get(CHART_UNINSTALL_LABEL, "")))
+        options = HelmOptions.of_uninstalling(str(last.secret["metadata"]["labels"].get(CHART_UNINSTALL_LABEL, "")))
         # Helm asks nobody which cluster answers.
         await self._member.verify()
         await self._helm.uninstall(
@@ -156,7 +156,9 @@ class _Uninstallation:
             return None
         return revisions[-1]
 
-    async def _unserved(self, manifests: Sequence[Manifest], parts: Sequence[Part]) -> list[Manifest]:
+    async def _unserved(
+        self, manifests: Sequence[ChartManifest], parts: Sequence[ReleaseObject]
+    ) -> list[ChartManifest]:
         """Objects whose kinds are not served as they are written: Helm would give up over them. What there is of them
         is in the inventory, and goes by it."""
         there = {id(one.manifest) for one in parts if one.served}
@@ -169,12 +171,12 @@ class _Uninstallation:
                 raise TransientError(f"nobody answers for {one.kind} {one.name}, which is in {self._release}")
         return unserved
 
-    async def _not_for_helm(self, parts: Sequence[Part]) -> list[Manifest]:
+    async def _not_for_helm(self, parts: Sequence[ReleaseObject]) -> list[ChartManifest]:
         """Objects in which a deleter has a say. Raises Again where Helm would delete, by its name, what is not ours."""
-        others: list[Manifest] = []
-        foreign: list[tuple[Part, str]] = []
+        others: list[ChartManifest] = []
+        foreign: list[tuple[ReleaseObject, str]] = []
 
-        async def look(part: Part) -> None:
+        async def look(part: ReleaseObject) -> None:
             try:
                 there = await self._member.client.get(
                     part.resource, part.manifest.name, namespace=part.namespace or None
@@ -191,12 +193,12 @@ class _Uninstallation:
             elif not part.manifest.hook and await self._has_a_say(part.resource, there):
                 others.append(part.manifest)
 
-        await side_by_side((look(one) for one in parts if one.served and _deleted(one.manifest)), limit=_AT_ONCE)
+        await gather_limited((look(one) for one in parts if one.served and _deleted(one.manifest)), limit=_AT_ONCE)
         if foreign:
             await self._hold(sorted(foreign, key=lambda one: str(one[0].ref)))
         return others
 
-    async def _hold(self, foreign: Sequence[tuple[Part, str]]) -> None:
+    async def _hold(self, foreign: Sequence[tuple[ReleaseObject, str]]) -> None:
         part, uid = foreign[0]
         names = ", ".join(str(one.ref) for one, _ in foreign)
         why = f"{self._release} is held: Helm would delete {names} by name, which somebody else created; move it away"
@@ -211,6 +213,6 @@ class _Uninstallation:
         raise Again(why, until=changes)
 
 
-def _deleted(manifest: Manifest) -> bool:
+def _deleted(manifest: ChartManifest) -> bool:
     """Whether Helm deletes what has this name when it uninstalls."""
     return manifest.on_delete and manifest.replaced if manifest.hook else not manifest.kept

@@ -243,7 +243,7 @@ _Loader.add_implicit_resolver(
 # Manifests by the ConfigMap, Secret or Work that holds them (pure).
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class ManifestSource(msgspec.Struct, frozen=True, kw_only=True):
     """One policyRef and the manifests that it holds."""
 
     kind: str
@@ -263,7 +263,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
-def parse(source: Source, held: Object) -> Source:
+def parse(source: ManifestSource, held: Object) -> ManifestSource:
     """A source with the manifests that its object holds (pure)."""
     confidential = source.kind == SECRETS.kind
     found: list[Manifest] = []

@@ -28,10 +28,10 @@ from unwind.api.sveltos import DEFAULT_TIER, FeatureID
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from unwind.deploy.placements import Placed
+    from unwind.deploy.placements import PlacedObject
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class DeploymentOwner(msgspec.Struct, frozen=True, kw_only=True):
     """Who deploys: a ClusterSummary, for its profile; or a Work."""
 
     object: ObjectRef
@@ -64,7 +64,7 @@ class Claim(Enum):
     """Nobody's that we know of."""
 
 
-class Seen(msgspec.Struct, frozen=True):
+class LiveMarks(msgspec.Struct, frozen=True):
     """What there is to know of an object's marks."""
 
     uid: str
@@ -81,7 +81,7 @@ class Seen(msgspec.Struct, frozen=True):
     is_work: bool = False
 
 
-def seen(metadata: Mapping[str, Any]) -> Seen:
+def seen(metadata: Mapping[str, Any]) -> LiveMarks:
     """The marks in an object's metadata."""
     labels = metadata.get("labels") or {}
     annotations = metadata.get("annotations") or {}
@@ -89,7 +89,7 @@ def seen(metadata: Mapping[str, Any]) -> Seen:
     tier = annotations.get(f"{SVELTOS_OWNER_ANNOTATION}tier", "")
     if work := annotations.get(KARMADA_WORK_NAME_ANNOTATION):
         kind, name = WORKS.kind, f"{annotations.get(KARMADA_WORK_NAMESPACE_ANNOTATION, '')}/{work}"
-    return Seen(
+    return LiveMarks(
         uid=metadata["uid"],
         version=metadata["resourceVersion"],
         terminating=bool(metadata.get("deletionTimestamp")),
@@ -103,7 +103,7 @@ def seen(metadata: Mapping[str, Any]) -> Seen:
     )
 
 
-def claim(it: Seen, owner: Owner) -> Claim:
+def claim(it: LiveMarks, owner: DeploymentOwner) -> Claim:
     """Whose it is: the lower tier wins, a tie keeps the owner. Works have no tiers: each keeps what it has made, and
     takes nothing that another has."""
     if not it.owner:
@@ -115,7 +115,7 @@ def claim(it: Seen, owner: Owner) -> Claim:
     return Claim.WON if owner.tier < it.tier else Claim.TAKEN
 
 
-def marked(placed: Placed, owner: Owner, *, adopted: bool = False) -> dict[str, Any]:
+def marked(placed: PlacedObject, owner: DeploymentOwner, *, adopted: bool = False) -> dict[str, Any]:
     """The object as it is sent: with our marks, and the hash of all that we say of it."""
     metadata = placed.body["metadata"]
     ours = _of_work(owner) if owner.is_work else _of_profile(placed, owner)
@@ -137,7 +137,7 @@ class _Marks(msgspec.Struct, frozen=True):
     """The annotation for the hash."""
 
 
-def _of_profile(placed: Placed, owner: Owner) -> _Marks:
+def _of_profile(placed: PlacedObject, owner: DeploymentOwner) -> _Marks:
     source = placed.source
     annotations = {
         f"{SVELTOS_REFERENCE_ANNOTATION}kind": source.kind,
@@ -151,7 +151,7 @@ def _of_profile(placed: Placed, owner: Owner) -> _Marks:
     return _Marks({SVELTOS_REASON_LABEL: FeatureID.RESOURCES.value}, annotations, SVELTOS_HASH_ANNOTATION)
 
 
-def _of_work(owner: Owner) -> _Marks:
+def _of_work(owner: DeploymentOwner) -> _Marks:
     annotations = {
         KARMADA_WORK_NAMESPACE_ANNOTATION: owner.object.namespace,
         KARMADA_WORK_NAME_ANNOTATION: owner.object.name,

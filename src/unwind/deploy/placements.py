@@ -11,7 +11,7 @@ from unwind.api import karmada, sveltos, unwind
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
 from unwind.api.unwind import Entry, EntryState
-from unwind.deploy.manifests import Source
+from unwind.deploy.manifests import ManifestSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ _ACTED_BY = frozenset(
 DEFAULT_NAMESPACE = "default"
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
+class PlacedObject(msgspec.Struct, frozen=True, kw_only=True):
     """One object, as it shall be on the cluster."""
 
     key: str
@@ -42,7 +42,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     resource: Resource
     ref: ObjectRef
     body: dict[str, Any]
-    source: Source
+    source: ManifestSource
     place: str = ""
     """Where it stands in its source."""
     implied: bool = False
@@ -69,7 +69,7 @@ class Misplaced(msgspec.Struct, frozen=True):
     """A manifest that cannot be placed."""
 
     ref: ObjectRef
-    source: Source
+    source: ManifestSource
     why: str
     unserved: bool = False
     """Whether its kind is not known on the cluster; it may be, soon."""
@@ -78,7 +78,7 @@ class Misplaced(msgspec.Struct, frozen=True):
 class Placement(msgspec.Struct, frozen=True):
     """All that shall be on one cluster."""
 
-    objects: dict[str, Placed]
+    objects: dict[str, PlacedObject]
     misplaced: list[Misplaced]
 
 
@@ -87,7 +87,9 @@ def key_of(group: str, kind: str, namespace: str, name: str) -> str:
     return hashlib.sha256("/".join((group, kind, namespace, name)).encode()).hexdigest()[:24]
 
 
-def place(sources: Iterable[Source], served: Iterable[Resource], *, within: str = "", reserved: str = "") -> Placement:
+def place(
+    sources: Iterable[ManifestSource], served: Iterable[Resource], *, within: str = "", reserved: str = ""
+) -> Placement:
     """The objects of sources that go to the same cluster.
 
     `served`: what the cluster knows; kinds that the sources themselves define are known as well. `within`: the only
@@ -96,7 +98,7 @@ def place(sources: Iterable[Source], served: Iterable[Resource], *, within: str 
     """
     sources = list(sources)
     known = {(one.group, one.version, one.kind): one for one in (*_defined(sources), *served)}
-    objects: dict[str, Placed] = {}
+    objects: dict[str, PlacedObject] = {}
     misplaced: list[Misplaced] = []
     for source in sorted(sources, key=lambda one: one.order):
         for manifest in source.manifests:
@@ -118,10 +120,10 @@ def place(sources: Iterable[Source], served: Iterable[Resource], *, within: str 
     return Placement(objects, misplaced)
 
 
-def implied(placement: Placement, existing: Iterable[str]) -> dict[str, Placed]:
+def implied(placement: Placement, existing: Iterable[str]) -> dict[str, PlacedObject]:
     """The namespaces that the objects need and that neither are there nor written down. Sveltos makes them, too."""
     there = {*existing, *(one.ref.name for one in placement.objects.values() if one.resource == NAMESPACES)}
-    made: dict[str, Placed] = {}
+    made: dict[str, PlacedObject] = {}
     for one in sorted(placement.objects.values(), key=lambda it: it.source.order):
         name = one.ref.namespace
         if not name or name in there:
@@ -133,9 +135,9 @@ def implied(placement: Placement, existing: Iterable[str]) -> dict[str, Placed]:
     return made
 
 
-def stages(objects: Iterable[Placed]) -> list[list[Placed]]:
+def stages(objects: Iterable[PlacedObject]) -> list[list[PlacedObject]]:
     """Groups of objects that go side by side, one after the other: namespaces, definitions, then source by source."""
-    groups: dict[tuple[int, int], list[Placed]] = {}
+    groups: dict[tuple[int, int], list[PlacedObject]] = {}
     for one in objects:
         if one.resource == NAMESPACES:
             stage = (0, 0)
@@ -147,14 +149,18 @@ def stages(objects: Iterable[Placed]) -> list[list[Placed]]:
     return [groups[stage] for stage in sorted(groups)]
 
 
-def is_definition(placed: Placed) -> bool:
+def is_definition(placed: PlacedObject) -> bool:
     """Whether it is a CRD, whose resources have to wait until it is served."""
     return (placed.ref.group, placed.ref.kind) == (CUSTOM_RESOURCE_DEFINITIONS.group, CUSTOM_RESOURCE_DEFINITIONS.kind)
 
 
 def _placed(
-    manifest: Manifest, source: Source, known: Mapping[tuple[str, str, str], Resource], within: str, reserved: str
-) -> Placed | Misplaced:
+    manifest: Manifest,
+    source: ManifestSource,
+    known: Mapping[tuple[str, str, str], Resource],
+    within: str,
+    reserved: str,
+) -> PlacedObject | Misplaced:
     resource = known.get((manifest.group, manifest.version, manifest.kind))
     if resource is None:
         what = f"{manifest.kind} of {manifest.body['apiVersion']}"
@@ -172,14 +178,14 @@ def _namespace(ref: ObjectRef) -> str:
     return ref.name if (ref.group, ref.kind) == (NAMESPACES.group, NAMESPACES.kind) else ""
 
 
-def _object(resource: Resource, body: dict[str, Any], source: Source, place: str) -> Placed:
+def _object(resource: Resource, body: dict[str, Any], source: ManifestSource, place: str) -> PlacedObject:
     metadata = dict(body["metadata"])
     # A namespace on an object that has none is passed over by kubectl, and refused by the API server.
     named = metadata.pop("namespace", None)
     if resource.namespaced:
         metadata["namespace"] = named or DEFAULT_NAMESPACE
     namespace, name = metadata.get("namespace", ""), metadata["name"]
-    return Placed(
+    return PlacedObject(
         key=key_of(resource.group, resource.kind, namespace, name),
         resource=resource,
         ref=ObjectRef(
@@ -218,7 +224,7 @@ class _Definition(msgspec.Struct):
     versions: list[_Version] = []
 
 
-def _defined(sources: Iterable[Source]) -> Iterable[Resource]:
+def _defined(sources: Iterable[ManifestSource]) -> Iterable[Resource]:
     """The resources that CRDs among the manifests define."""
     wanted = (CUSTOM_RESOURCE_DEFINITIONS.group, CUSTOM_RESOURCE_DEFINITIONS.kind)
     for source in sources:

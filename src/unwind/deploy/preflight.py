@@ -10,10 +10,10 @@ import msgspec
 from unwind.api.names import OWNER_LABEL
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import EntryState
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.deploy import owner_marks, placements
-from unwind.deploy.placements import Placed, key_of
-from unwind.deploy.reports import Outcome, Result
+from unwind.deploy.placements import PlacedObject, key_of
+from unwind.deploy.reports import ObjectOutcome, ObjectResult
 from unwind.kube import decoding
 from unwind.kube.errors import NotFoundError
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.api.unwind import Entry
-    from unwind.deploy.manifests import Source
-    from unwind.deploy.owner_marks import Seen
+    from unwind.deploy.manifests import ManifestSource
+    from unwind.deploy.owner_marks import LiveMarks
     from unwind.deploy.placements import Placement
     from unwind.members.member import Member
 
@@ -36,15 +36,15 @@ _LASTING = {"create", "get", "delete"}
 class Wanted(msgspec.Struct, frozen=True):
     """All that shall be there."""
 
-    objects: dict[str, Placed]
-    failed: list[Result]
+    objects: dict[str, PlacedObject]
+    failed: list[ObjectResult]
     """What cannot be."""
     faults: tuple[str, ...]
     whole: bool
 
 
 async def wanted(
-    member: Member, sources: list[Source], entries: Mapping[str, Entry], *, home: str, within: str = ""
+    member: Member, sources: list[ManifestSource], entries: Mapping[str, Entry], *, home: str, within: str = ""
 ) -> Wanted:
     """The objects that the sources make on this member, with the namespaces that they need.
 
@@ -64,10 +64,10 @@ async def wanted(
             return
         foreign.add(name)
 
-    await side_by_side((look(name) for name in sorted(needed)), limit=_AT_ONCE)
+    await gather_limited((look(name) for name in sorted(needed)), limit=_AT_ONCE)
     implied = {} if within else placements.implied(placement, foreign)
     failed = [
-        Result(object=one.ref, outcome=Outcome.FAILED, source=str(one.source), message=one.why)
+        ObjectResult(object=one.ref, outcome=ObjectOutcome.FAILED, source=str(one.source), message=one.why)
         for one in placement.misplaced
     ]
     faults = tuple(fault for source in sources for fault in source.faults)
@@ -82,15 +82,17 @@ async def _exists(member: Member, namespace: str) -> bool:
     return True
 
 
-async def there(member: Member, objects: Iterable[Placed], entries: Mapping[str, Entry], owner: str) -> dict[str, Seen]:
+async def there(
+    member: Member, objects: Iterable[PlacedObject], entries: Mapping[str, Entry], owner: str
+) -> dict[str, LiveMarks]:
     """Those that were put there before and still are, by key. One that is missing here may be there all the same."""
     confirmed = [one for one in objects if (it := entries.get(one.key)) and it.state == EntryState.CONFIRMED]
-    by_resource: dict[Resource, list[Placed]] = {}
+    by_resource: dict[Resource, list[PlacedObject]] = {}
     for one in confirmed:
         by_resource.setdefault(one.resource, []).append(one)
-    found: dict[str, Seen] = {}
+    found: dict[str, LiveMarks] = {}
 
-    async def look(one: Placed) -> None:
+    async def look(one: PlacedObject) -> None:
         try:
             live = await member.client.get(one.resource, one.ref.name, namespace=one.ref.namespace or None)
         except NotFoundError:
@@ -98,14 +100,14 @@ async def there(member: Member, objects: Iterable[Placed], entries: Mapping[str,
         found[one.key] = owner_marks.seen(live["metadata"])
 
     many = [resource for resource, some in by_resource.items() if len(some) >= _MANY]
-    await side_by_side((_listed(member, resource, owner, found) for resource in many), limit=_AT_ONCE)
+    await gather_limited((_listed(member, resource, owner, found) for resource in many), limit=_AT_ONCE)
     # Of those that the list did not show, somebody may have taken off the label.
     left = [one for one in confirmed if one.key not in found]
-    await side_by_side((look(one) for one in left), limit=_AT_ONCE)
+    await gather_limited((look(one) for one in left), limit=_AT_ONCE)
     return found
 
 
-async def _listed(member: Member, resource: Resource, owner: str, found: dict[str, Seen]) -> None:
+async def _listed(member: Member, resource: Resource, owner: str, found: dict[str, LiveMarks]) -> None:
     view = decoding.metadata(resource)
     pages = member.client.pages(resource, labels=f"{OWNER_LABEL}={owner}", accept=view.accept_list)
     async with aclosing(pages):
@@ -120,7 +122,7 @@ class _Partial(msgspec.Struct):
     metadata: dict[str, Any]
 
 
-async def _placement(member: Member, sources: list[Source], within: str, reserved: str) -> Placement:
+async def _placement(member: Member, sources: list[ManifestSource], within: str, reserved: str) -> Placement:
     placement = await _placed(member, sources, within, reserved, anew=False)
     if any(one.unserved for one in placement.misplaced):
         # What is served may have changed since it was last asked.
@@ -128,7 +130,9 @@ async def _placement(member: Member, sources: list[Source], within: str, reserve
     return placement
 
 
-async def _placed(member: Member, sources: list[Source], within: str, reserved: str, *, anew: bool) -> Placement:
+async def _placed(
+    member: Member, sources: list[ManifestSource], within: str, reserved: str, *, anew: bool
+) -> Placement:
     # What can only be asked, such as a SubjectAccessReview, is never there afterwards.
     served = [one.resource for one in await member.discovery.kinds(anew=anew) if one.verbs >= _LASTING]
     return placements.place(sources, served, within=within, reserved=reserved)

@@ -9,7 +9,7 @@ from unwind.api.names import Reason
 from unwind.api.resources import STATEFUL_SETS
 from unwind.api.unwind import EntryState
 from unwind.clock import SYSTEM
-from unwind.deploy.reports import Outcome, Result
+from unwind.deploy.reports import ObjectOutcome, ObjectResult
 from unwind.inventory.writer import MANIFEST_SOURCES, Change, Records
 from unwind.removal import volume_claims
 from unwind.removal.removal import Removal
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.deleters.registration import External, Registration
     from unwind.deleters.registry import Plugin
-    from unwind.deploy.owner_marks import Owner
-    from unwind.deploy.reports import Report
+    from unwind.deploy.owner_marks import DeploymentOwner
+    from unwind.deploy.reports import DeploymentReport
     from unwind.inventory.inventories import Inventories
     from unwind.members.member import Member
 
@@ -47,8 +47,8 @@ def dropped(entries: Mapping[str, Entry], wanted: Collection[str]) -> dict[str, 
 async def prune(
     member: Member,
     inventories: Inventories,
-    owner: Owner,
-    report: Report,
+    owner: DeploymentOwner,
+    report: DeploymentReport,
     *,
     deleters: Iterable[Registration | External],
     plugins: Iterable[Plugin] = (),
@@ -59,7 +59,7 @@ async def prune(
     changed: Callable[[], None] = lambda: None,
     troubled: Callable[[Exception], None] = lambda _: None,
     clock: Clock = SYSTEM,
-) -> list[Result]:
+) -> list[ObjectResult]:
     """Remove what the deployment that `report` is of no longer wants; return when it is seen absent, or knowingly left.
 
     Nothing goes while it is not known what is wanted, because a source is missing or broken. `started` is given the
@@ -109,11 +109,11 @@ def _ended(entry: Entry) -> bool:
     return entry.state == EntryState.REMOVED or released
 
 
-def _result(entry: Entry) -> Result:
+def _result(entry: Entry) -> ObjectResult:
     left = entry.ledger is not None
-    return Result(
+    return ObjectResult(
         object=entry.object,
-        outcome=Outcome.LEFT if left else Outcome.REMOVED,
+        outcome=ObjectOutcome.LEFT if left else ObjectOutcome.REMOVED,
         source=entry.source,
         message=entry.ledger.message if entry.ledger else "",
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-class Outcome(Word):
+class ObjectOutcome(Word):
     """What became of one object, or would."""
 
     CREATED = "Created"
@@ -31,11 +31,11 @@ class Outcome(Word):
     """It dropped out of the profile, and was knowingly left; the ledger says why."""
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectResult(msgspec.Struct, frozen=True, kw_only=True):
     """One object."""
 
     object: ObjectRef
-    outcome: Outcome
+    outcome: ObjectOutcome
     source: str = ""
     message: str = ""
     taken_from: str = ""
@@ -45,10 +45,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.object}: {self.message}" if self.message else f"{self.object}: {self.outcome}"
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):
     """All of them."""
 
-    results: tuple[Result, ...] = ()
+    results: tuple[ObjectResult, ...] = ()
     faults: tuple[str, ...] = ()
     """What is wrong with the sources."""
     wanted: frozenset[str] = frozenset()
@@ -57,18 +57,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `wanted` is all of them: only then is known what has dropped out."""
     dry_run: bool = False
 
-    def of(self, *outcomes: Outcome) -> list[Result]:
+    def of(self, *outcomes: ObjectOutcome) -> list[ObjectResult]:
         """Those with one of these outcomes."""
         return [one for one in self.results if one.outcome in outcomes]
 
     @property
-    def counts(self) -> dict[Outcome, int]:
+    def counts(self) -> dict[ObjectOutcome, int]:
         return dict(Counter(one.outcome for one in self.results))
 
     @property
     def complete(self) -> bool:
         """Whether everything is there as it shall be."""
-        return not self.faults and not self.of(Outcome.FAILED, Outcome.CONFLICT)
+        return not self.faults and not self.of(ObjectOutcome.FAILED, ObjectOutcome.CONFLICT)
 
     @property
     def trouble(self) -> str:
@@ -78,7 +78,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def troubles(self) -> list[str]:
         """All that is in the way, each by name."""
-        return [*self.faults, *(str(one) for one in self.of(Outcome.FAILED, Outcome.CONFLICT))]
+        return [*self.faults, *(str(one) for one in self.of(ObjectOutcome.FAILED, ObjectOutcome.CONFLICT))]
 
 
 def first(told: Iterable[str], *, shown: int = _SHOWN) -> str:

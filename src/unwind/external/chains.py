@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from unwind.deleters.context import DeleteFunc, End
     from unwind.deleters.outcomes import Event, Gone, Kept, Outcome
     from unwind.deleters.registration import External
-    from unwind.deleters.registry import Registry
-    from unwind.external.objects import Target
+    from unwind.deleters.registry import DeleterRegistry
+    from unwind.external.objects import ExternalTarget
     from unwind.kube.client import Client, Object
     from unwind.kube.discovery import Discovery
     from unwind.kube.watches import Watches
@@ -92,7 +92,7 @@ class Chains:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: DeleterRegistry,
         watches: Watches,
         ends: Ends,
         *,
@@ -244,26 +244,26 @@ class Ends:
 class Waits:
     """One wait for each object, given up when its chain is entered again or it is gone."""
 
-    def __init__(self, tasks: asyncio.TaskGroup, again: Callable[[Target], None], clock: Clock) -> None:
+    def __init__(self, tasks: asyncio.TaskGroup, again: Callable[[ExternalTarget], None], clock: Clock) -> None:
         """`again` is told of an object whose wait is over."""
         self._tasks = tasks
         self._clock = clock
         self._again = again
-        self._waiting: dict[Target, tuple[Waiting, asyncio.Task[None]]] = {}
+        self._waiting: dict[ExternalTarget, tuple[Waiting, asyncio.Task[None]]] = {}
 
-    def begin(self, target: Target, waiting: Waiting) -> None:
+    def begin(self, target: ExternalTarget, waiting: Waiting) -> None:
         """Wait for the event, if there is one."""
         self.give_up(target)
         if waiting.until is not None:
             self._waiting[target] = (waiting, self._tasks.create_task(self._wait(target, waiting.until)))
 
-    def give_up(self, target: Target) -> None:
+    def give_up(self, target: ExternalTarget) -> None:
         """Wait no longer for what an object waited for."""
         if found := self._waiting.pop(target, None):
             waiting, task = found
             task.cancel()
             waiting.close()
 
-    async def _wait(self, target: Target, event: Event) -> None:
+    async def _wait(self, target: ExternalTarget, event: Event) -> None:
         await happened(event, self._clock)
         self._again(target)

@@ -15,18 +15,18 @@ from unwind.api.meta import ref_of
 from unwind.api.names import Reason
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
-from unwind.components import Share
+from unwind.components import Components
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.deletion import delay
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity
-from unwind.deleters.registry import Registry, installed, skipped
+from unwind.deleters.registry import DeleterRegistry, installed, skipped
 from unwind.external import objects
 from unwind.external.chains import Chains, Ends, Waits
-from unwind.external.informers import Following
+from unwind.external.informers import ExternalInformers
 from unwind.external.metrics import Measures
-from unwind.external.objects import Act, Target, act, matters
-from unwind.jitter import CHANCE
+from unwind.external.objects import Act, ExternalTarget, act, matters
+from unwind.jitter import JITTER
 from unwind.kube import decoding
 from unwind.kube.absence import may_be_newer
 from unwind.kube.decoding import Key
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.components import Surroundings
+    from unwind.components import ManagerContext
     from unwind.deleters.registry import Plugin
-    from unwind.external.informers import Followed
-    from unwind.external.objects import Seen
+    from unwind.external.informers import ExternalKindInformer
+    from unwind.external.objects import ExternalObject
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
     from unwind.kube.events import Recorder
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
 
 log = logs.get(__name__)
@@ -60,11 +60,11 @@ _SIDE_BY_SIDE = 16
 _RETRY = Backoff(first=0.2, limit=30.0)
 
 
-def contribute(surroundings: Surroundings) -> Share:
+def contribute(surroundings: ManagerContext) -> Components:
     """What `unwind run` starts."""
-    controller = ExternalResources(
+    controller = ExternalController(
         surroundings.client,
-        Registry(BUILTIN, plugins=installed(), broken=_tell_broken),
+        DeleterRegistry(BUILTIN, plugins=installed(), broken=_tell_broken),
         namespace=surroundings.namespace,
         owner=surroundings.shards,
         recorder=surroundings.recorder,
@@ -72,7 +72,7 @@ def contribute(surroundings: Surroundings) -> Share:
         metrics=surroundings.metrics,
         policy=surroundings.policy,
     )
-    return Share(controllers=(controller,))
+    return Components(controllers=(controller,))
 
 
 def _tell_broken(plugin: Plugin) -> None:
@@ -95,7 +95,7 @@ class _Deletion:
         """If it waits for any change of the object, and not only for one that matters: one after this version."""
 
 
-class ExternalResources:
+class ExternalController:
     """Looks after all objects whose kind has an external end."""
 
     name = "external"
@@ -103,10 +103,10 @@ class ExternalResources:
     def __init__(
         self,
         client: Client,
-        registry: Registry,
+        registry: DeleterRegistry,
         *,
         namespace: str,
-        owner: Owner,
+        owner: ShardOwner,
         recorder: Recorder,
         measures: Measures,
         metrics: Metrics,
@@ -121,8 +121,8 @@ class ExternalResources:
         self._measures = measures
         self._policy = policy
         self._clock = clock
-        self._chance = CHANCE
-        self._following = Following(
+        self._chance = JITTER
+        self._following = ExternalInformers(
             client,
             registry,
             changed=self._changed,
@@ -134,9 +134,9 @@ class ExternalResources:
         self._namespaces: Informer[Metadata] = Informer(
             client, decoding.metadata(NAMESPACES), clock=clock, troubled=_tell_blind
         )
-        self._deletions: dict[Target, _Deletion] = {}
+        self._deletions: dict[ExternalTarget, _Deletion] = {}
         self._counts: Counter[Resource] = Counter()
-        self._queue: Queue[Target] = Queue(
+        self._queue: Queue[ExternalTarget] = Queue(
             metrics.timed(self.name, Fences(owner).around(self._reconcile, self._shard)),
             group=lambda target: target.resource,
             per_group=_SIDE_BY_SIDE,
@@ -185,8 +185,8 @@ class ExternalResources:
 
     # What happens
 
-    def _changed(self, resource: Resource, change: Change[Seen]) -> None:
-        target = Target(resource, change.key)
+    def _changed(self, resource: Resource, change: Change[ExternalObject]) -> None:
+        target = ExternalTarget(resource, change.key)
         deletion = self._deletions.get(target)
         old, new = change.old, change.new
         if new is None or act(new.metadata) is Act.NOTHING:
@@ -221,19 +221,19 @@ class ExternalResources:
             self._forget(target)
         self._measures.forget(resource)
 
-    def _failed(self, target: Target, error: Exception) -> None:
+    def _failed(self, target: ExternalTarget, error: Exception) -> None:
         expected = isinstance(error, ApiError | UnreachableError)
         why = str(error) or type(error).__name__
         log.warning("it is tried again", object=str(target), why=why, exc_info=None if expected else error)
 
     # What is done
 
-    def _shard(self, target: Target) -> str | None:
+    def _shard(self, target: ExternalTarget) -> str | None:
         kind = self._following.kinds.get(target.resource)
         seen = kind.informer.cache.get(target.key) if kind else None
         return seen.metadata.uid if seen else None
 
-    async def _reconcile(self, target: Target) -> float | None:
+    async def _reconcile(self, target: ExternalTarget) -> float | None:
         kind = self._following.kinds.get(target.resource)
         seen = kind.informer.cache.get(target.key) if kind else None
         if kind is None or seen is None or not self._owner.owns(seen.metadata.uid):
@@ -247,7 +247,7 @@ class ExternalResources:
             await self._claim(kind, seen.metadata)
         return None
 
-    async def _claim(self, kind: Followed, metadata: ObjectMeta) -> None:
+    async def _claim(self, kind: ExternalKindInformer, metadata: ObjectMeta) -> None:
         # The cache will do: if it is behind, the patch is refused, and made again of what is there.
         read: Object = {
             "name": metadata.name,
@@ -260,7 +260,7 @@ class ExternalResources:
         if await revise(self._client, kind.resource, {"metadata": read}, objects.claimed):
             kind.reports.claimed(ref_of(kind.resource, metadata))
 
-    async def _delete(self, kind: Followed, target: Target, metadata: ObjectMeta) -> float | None:
+    async def _delete(self, kind: ExternalKindInformer, target: ExternalTarget, metadata: ObjectMeta) -> float | None:
         """Enter the object's chain, and do what came of it; returns after how many seconds to do so again."""
         self._waits.give_up(target)
         ref = ref_of(kind.resource, metadata)
@@ -301,7 +301,7 @@ class ExternalResources:
             return 0.0 if seen and _newer(seen.metadata, version) else None
         return result.after
 
-    def _later(self, target: Target, deletion: _Deletion, result: Failed) -> float:
+    def _later(self, target: ExternalTarget, deletion: _Deletion, result: Failed) -> float:
         deletion.failures += 1
         again = delay(result, deletion.failures, self._chance)
         # An exception that nobody foresaw is named by its type, and where it came from is of interest.
@@ -318,7 +318,7 @@ class ExternalResources:
         return again
 
     async def _end(
-        self, kind: Followed, target: Target, deletion: _Deletion, obj: Object, outcome: Gone | Kept
+        self, kind: ExternalKindInformer, target: ExternalTarget, deletion: _Deletion, obj: Object, outcome: Gone | Kept
     ) -> float | None:
         """Take our finalizer off."""
         read = objects.metadata_of(obj)
@@ -343,7 +343,7 @@ class ExternalResources:
         await kind.reports.left_to_others(ref, written)
         return None
 
-    def _begin(self, kind: Followed, target: Target, metadata: ObjectMeta) -> _Deletion:
+    def _begin(self, kind: ExternalKindInformer, target: ExternalTarget, metadata: ObjectMeta) -> _Deletion:
         deletion = self._deletions.get(target)
         if deletion is None or deletion.uid != metadata.uid:
             self._forget(target)
@@ -353,7 +353,7 @@ class ExternalResources:
         deletion.attentive = None
         return deletion
 
-    def _forget(self, target: Target) -> None:
+    def _forget(self, target: ExternalTarget) -> None:
         self._waits.give_up(target)
         if deletion := self._deletions.pop(target, None):
             self._count(target.resource, -1)
@@ -365,8 +365,8 @@ class ExternalResources:
         self._measures.waiting(resource, self._counts[resource])
 
 
-def _target(resource: Resource, metadata: ObjectMeta) -> Target:
-    return Target(resource, Key(metadata.namespace, metadata.name))
+def _target(resource: Resource, metadata: ObjectMeta) -> ExternalTarget:
+    return ExternalTarget(resource, Key(metadata.namespace, metadata.name))
 
 
 def _newer(metadata: ObjectMeta, version: str | None) -> bool:

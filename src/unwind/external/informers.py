@@ -16,7 +16,7 @@ from unwind.deleters.outcomes import PermanentError
 from unwind.deleters.registration import External
 from unwind.external import objects
 from unwind.external.reports import Reports
-from unwind.jitter import CHANCE
+from unwind.jitter import JITTER
 from unwind.kube import decoding
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, UnreachableError
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from unwind.clock import Clock
-    from unwind.deleters.registry import Registry
-    from unwind.external.objects import Seen
+    from unwind.deleters.registry import DeleterRegistry
+    from unwind.external.objects import ExternalObject
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.decoding import Metadata
-    from unwind.kube.discovery import Kind
+    from unwind.kube.discovery import ServedKind
     from unwind.kube.events import Recorder
     from unwind.kube.metrics import Metrics
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _NEEDED = frozenset(["get", "list", "watch"])
 
 
-class Found(msgspec.Struct, frozen=True):
+class ExternalKind(msgspec.Struct, frozen=True):
     """A kind that is looked after."""
 
     resource: Resource
@@ -52,7 +52,7 @@ class Found(msgspec.Struct, frozen=True):
     """How what its objects stand for is reached; or why nobody knows: then they are held."""
 
 
-def candidates(served: Iterable[Kind], *, removed: Collection[str] = ()) -> dict[tuple[str, str], list[Resource]]:
+def candidates(served: Iterable[ServedKind], *, removed: Collection[str] = ()) -> dict[tuple[str, str], list[Resource]]:
     """The versions of each kind that can be looked after, the server's favourite first.
 
     `removed`: CRDs (`plural.group`) that are gone, of which the server has not taken notice everywhere.
@@ -66,12 +66,14 @@ def candidates(served: Iterable[Kind], *, removed: Collection[str] = ()) -> dict
 
 
 async def survey(
-    registry: Registry, served: Iterable[Kind], *, defined: Collection[str], removed: Collection[str] = ()
-) -> list[Found]:
+    registry: DeleterRegistry, served: Iterable[ServedKind], *, defined: Collection[str], removed: Collection[str] = ()
+) -> list[ExternalKind]:
     """The kinds with an external end, and those of which it cannot be said; `defined`: the CRDs that there are."""
     found = []
     for versions in candidates(served, removed=removed).values():
-        ends = [Found(resource, end) for resource in versions if (end := await _end(registry, resource)) is not None]
+        ends = [
+            ExternalKind(resource, end) for resource in versions if (end := await _end(registry, resource)) is not None
+        ]
         # An end may be for one of several versions only: then the objects are read in that one.
         chosen = next((one for one in ends if isinstance(one.end, External)), ends[0] if ends else None)
         # A plugin that does not even say which kinds it is for holds all of them; of those that the API server itself
@@ -81,7 +83,7 @@ async def survey(
     return found
 
 
-def unserved(defined: Iterable[str], served: Iterable[Kind]) -> set[str]:
+def unserved(defined: Iterable[str], served: Iterable[ServedKind]) -> set[str]:
     """The CRDs whose kinds the server does not serve, or not yet."""
     return set(defined) - {crd_name(one.resource) for one in served}
 
@@ -90,7 +92,7 @@ def crd_name(resource: Resource) -> str:
     return f"{resource.plural}.{resource.group}"
 
 
-async def _end(registry: Registry, resource: Resource) -> External | Failed | None:
+async def _end(registry: DeleterRegistry, resource: Resource) -> External | Failed | None:
     try:
         return await registry.external(resource)
     except PermanentError as error:
@@ -105,10 +107,12 @@ _RETRY = Backoff(first=0.1, limit=30.0)
 _LOOKS = 12
 
 
-class Followed:
+class ExternalKindInformer:
     """A kind that is followed."""
 
-    def __init__(self, found: Found, informer: Informer[Seen], reports: Reports, task: asyncio.Task[None]) -> None:
+    def __init__(
+        self, found: ExternalKind, informer: Informer[ExternalObject], reports: Reports, task: asyncio.Task[None]
+    ) -> None:
         self.resource = found.resource
         self.end = found.end
         self.informer = informer
@@ -116,15 +120,15 @@ class Followed:
         self.task = task
 
 
-class Following:
+class ExternalInformers:
     """The kinds with an external end, each with a cache of its objects."""
 
     def __init__(
         self,
         client: Client,
-        registry: Registry,
+        registry: DeleterRegistry,
         *,
-        changed: Callable[[Resource, Change[Seen]], None],
+        changed: Callable[[Resource, Change[ExternalObject]], None],
         left: Callable[[Resource], None],
         recorder: Recorder,
         metrics: Metrics,
@@ -139,7 +143,7 @@ class Following:
         self._metrics = metrics
         self._clock = clock
         self.discovery = Discovery(client)
-        self.kinds: dict[Resource, Followed] = {}
+        self.kinds: dict[Resource, ExternalKindInformer] = {}
         self._troubles: dict[Resource, str] = {}
         """Why kinds cannot be followed, such as that nobody gave us the right to."""
         self._crds: Informer[Metadata] = Informer(
@@ -152,7 +156,7 @@ class Following:
         """CRDs that are gone, and whose kinds the server may still name."""
         self._wake = asyncio.Event()
         self._surveyed = False
-        self._chance = CHANCE
+        self._chance = JITTER
         self._crds.subscribe(self._crd_changed)
 
     @property
@@ -195,7 +199,7 @@ class Following:
         self._surveyed = True
         return unserved(defined, served)
 
-    def _follow(self, found: Found, tasks: asyncio.TaskGroup) -> None:
+    def _follow(self, found: ExternalKind, tasks: asyncio.TaskGroup) -> None:
         resource = found.resource
         informer = Informer(
             self._client,
@@ -205,7 +209,7 @@ class Following:
             troubled=partial(self._troubled, resource),
         )
         reports = Reports(self._client, resource, self._recorder, clock=self._clock)
-        self.kinds[resource] = Followed(found, informer, reports, tasks.create_task(informer.run()))
+        self.kinds[resource] = ExternalKindInformer(found, informer, reports, tasks.create_task(informer.run()))
         informer.subscribe(partial(self._changed, resource))
         self._metrics.informer(informer)
         if isinstance(found.end, Failed):

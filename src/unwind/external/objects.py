@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unwind.kube.decoding import Key, View
 
 
-class Target(NamedTuple):
+class ExternalTarget(NamedTuple):
     """One object's place."""
 
     resource: Resource
@@ -27,7 +27,7 @@ class Target(NamedTuple):
         return f"{self.resource.kind}/{self.key}"
 
 
-class Seen(msgspec.Struct, frozen=True):
+class ExternalObject(msgspec.Struct, frozen=True):
     """An object as the cache has it: its metadata only."""
 
     metadata: ObjectMeta
@@ -43,11 +43,11 @@ class Act(Enum):
     NOTHING = "nothing"
 
 
-def view(resource: Resource) -> View[Seen]:
+def view(resource: Resource) -> View[ExternalObject]:
     """Objects of a resource, of which the server sends the metadata only."""
     partial = decoding.metadata(resource)
     return msgspec.structs.replace(
-        decoding.typed(resource, Seen), accept_list=partial.accept_list, accept_watch=partial.accept_watch
+        decoding.typed(resource, ExternalObject), accept_list=partial.accept_list, accept_watch=partial.accept_watch
     )
 
 

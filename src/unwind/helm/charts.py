@@ -25,7 +25,7 @@ _TEMPLATE = "{{"
 _ARCHIVES = (".tgz", ".tar.gz")
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class HelmOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How Helm goes about it."""
 
     timeout: float = TIMEOUT
@@ -47,7 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return ".".join([f"{self.timeout:.0f}s", "hooks" if self.hooks else "no-hooks", self.cascade])
 
     @classmethod
-    def of_uninstalling(cls, text: str) -> Options:
+    def of_uninstalling(cls, text: str) -> HelmOptions:
         """Read what `uninstalling` wrote; what it did not write is as usual."""
         words = text.split(".")
         if len(words) != 3 or isinstance(timeout := durations.parse(words[0]), Unknown):
@@ -66,7 +66,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     values: tuple[str, ...] = ()
     """YAML documents; what comes later wins."""
-    options: Options = Options()
+    options: HelmOptions = HelmOptions()
     order: int = 0
     """Its place among what the profile deploys."""
 
@@ -147,7 +147,7 @@ def _location(asked: HelmChart) -> tuple[str, str]:
 # Options, by the names that Sveltos gives them.
 
 
-def options(given: dict[str, Any]) -> Options:
+def options(given: dict[str, Any]) -> HelmOptions:
     """What the options of a chart mean to Helm."""
     said: list[str] = []
     for path, value in _leaves(given):
@@ -157,13 +157,13 @@ def options(given: dict[str, Any]) -> Options:
     uninstall = given.get("uninstallOptions") or {}
     timeout = durations.parse(str(given.get("timeout") or f"{TIMEOUT:.0f}s"))
     history = (given.get("upgradeOptions") or {}).get("maxHistory", _HISTORY)
-    return Options(
+    return HelmOptions(
         timeout=TIMEOUT if isinstance(timeout, Unknown) else timeout.total_seconds(),
         rendering=tuple(flag for flag in said if flag in _RENDERING),
         flags=(*(flag for flag in said if flag not in _RENDERING), f"--history-max={history}"),
         create_namespace=install.get("createNamespace", True),
         hooks=not given.get("disableHooks"),
-        cascade=uninstall.get("deletionPropagation") or Options().cascade,
+        cascade=uninstall.get("deletionPropagation") or HelmOptions().cascade,
         labels=tuple(sorted((given.get("labels") or {}).items())),
     )
 

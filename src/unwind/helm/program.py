@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock
     from unwind.helm.charts import Chart
-    from unwind.helm.releases import Manifest
-    from unwind.kube.kubeconfig import Connection
+    from unwind.helm.releases import ChartManifest
+    from unwind.kube.kubeconfig import ClusterConnection
 
 AT_ONCE = 2
 """How many may run in one process: each takes about 100 MB and a core."""
@@ -81,8 +81,8 @@ class Helm:
         self._broken_off: set[tuple[str, str, str]] = set()
 
     async def render(
-        self, connection: Connection, chart: Chart, *, upgrade: bool, version: str, served: Iterable[str]
-    ) -> list[Manifest]:
+        self, connection: ClusterConnection, chart: Chart, *, upgrade: bool, version: str, served: Iterable[str]
+    ) -> list[ChartManifest]:
         """What an installation, or an upgrade, would bring to a member of this version that serves these groups and
         kinds (`apps/v1`, `apps/v1/Deployment`). Nothing is changed.
 
@@ -96,7 +96,9 @@ class Helm:
         output = await self._deploy("template", connection, chart, more)
         return await asyncio.to_thread(lambda: rendered(output.decode()))
 
-    async def upgrade(self, connection: Connection, chart: Chart, *, owner: str, tier: int = DEFAULT_TIER) -> None:
+    async def upgrade(
+        self, connection: ClusterConnection, chart: Chart, *, owner: str, tier: int = DEFAULT_TIER
+    ) -> None:
         """Install or upgrade the release, and return when Helm is done. `owner`, `tier`: the marks on its Secret."""
         options = chart.options
         labels = {
@@ -117,7 +119,9 @@ class Helm:
             raise
         self._broken_off.discard((connection.server, chart.namespace, chart.release))
 
-    def at_work(self, connection: Connection, chart: Chart, began: datetime | None, *, replica: str = "") -> bool:
+    def at_work(
+        self, connection: ClusterConnection, chart: Chart, began: datetime | None, *, replica: str = ""
+    ) -> bool:
         """Whether somebody may still be at a release that was begun then. Ours end with us, or are known to have ended;
         somebody's own Helm ends when its time is over. `replica`: the one of ours that the release names. Another's
         Helm ends when it loses the shard, which is ours now."""
@@ -133,7 +137,7 @@ class Helm:
 
     async def uninstall(
         self,
-        connection: Connection,
+        connection: ClusterConnection,
         *,
         namespace: str,
         release: str,
@@ -159,7 +163,7 @@ class Helm:
         async with _placed("", ()) as place:
             await self._run("show chart", _origin(chart), [located], place, within=within)
 
-    async def _deploy(self, command: str, connection: Connection, chart: Chart, more: Sequence[str]) -> bytes:
+    async def _deploy(self, command: str, connection: ClusterConnection, chart: Chart, more: Sequence[str]) -> bytes:
         options = chart.options
         argv = [f"--namespace={chart.namespace}", f"--timeout={options.timeout:.0f}s", *options.rendering, *more]
         argv += _origin(chart)
@@ -201,7 +205,7 @@ class Helm:
         return await asyncio.to_thread(_read, place.output)
 
     @asynccontextmanager
-    async def _place(self, connection: Connection, *, values: Sequence[str] = ()) -> AsyncIterator[_Place]:
+    async def _place(self, connection: ClusterConnection, *, values: Sequence[str] = ()) -> AsyncIterator[_Place]:
         async with _placed(await _kubeconfig(connection), values) as place:
             yield place
 
@@ -269,7 +273,7 @@ def complained(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
 
 
-async def _kubeconfig(connection: Connection) -> str:
+async def _kubeconfig(connection: ClusterConnection) -> str:
     proof = await Credentials(connection).proof()
     scheme, _, token = (proof.authorization or "").partition(" ")
     if scheme not in ("", "Bearer"):

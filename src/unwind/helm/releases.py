@@ -41,7 +41,7 @@ _MAGIC = b"\x1f\x8b\x08"
 MOST_UNPACKED = 16 << 20
 
 
-class Status(Word):
+class HelmStatus(Word):
     """How far Helm has come with a revision."""
 
     UNKNOWN = "unknown"
@@ -63,7 +63,7 @@ class Info(msgspec.Struct, frozen=True):
     last_deployed: str = ""
 
 
-class Hook(msgspec.Struct, frozen=True):
+class HelmHook(msgspec.Struct, frozen=True):
     """An object that Helm creates at some moment. It is no part of the release."""
 
     name: str = ""
@@ -97,7 +97,7 @@ class ReleasedChart(msgspec.Struct, frozen=True):
     metadata: ChartMetadata = ChartMetadata()
 
 
-class Release(msgspec.Struct, frozen=True):
+class HelmRelease(msgspec.Struct, frozen=True):
     """One revision of a release."""
 
     name: str
@@ -107,18 +107,18 @@ class Release(msgspec.Struct, frozen=True):
     info: Info = Info()
     chart: ReleasedChart = ReleasedChart()
     manifest: str = ""
-    hooks: tuple[Hook, ...] | None = None
+    hooks: tuple[HelmHook, ...] | None = None
 
     @property
-    def status(self) -> Status:
+    def status(self) -> HelmStatus:
         """Its status; UNKNOWN also for words that Helm has learned since."""
-        status = Status.read(self.info.status)
-        return status if isinstance(status, Status) else Status.UNKNOWN
+        status = HelmStatus.read(self.info.status)
+        return status if isinstance(status, HelmStatus) else HelmStatus.UNKNOWN
 
     @property
     def pending(self) -> bool:
         """Whether Helm is at it, or died over it."""
-        return self.status in (Status.PENDING_INSTALL, Status.PENDING_UPGRADE, Status.PENDING_ROLLBACK)
+        return self.status in (HelmStatus.PENDING_INSTALL, HelmStatus.PENDING_UPGRADE, HelmStatus.PENDING_ROLLBACK)
 
     @property
     def began(self) -> datetime | None:
@@ -135,7 +135,7 @@ class Release(msgspec.Struct, frozen=True):
 class Revision(msgspec.Struct, frozen=True):
     """A revision as it is kept on the member."""
 
-    release: Release
+    release: HelmRelease
     secret: dict[str, Any]
 
     @property
@@ -163,7 +163,7 @@ class Revision(msgspec.Struct, frozen=True):
         return str((self.secret["metadata"].get("labels") or {}).get(name, ""))
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class ChartManifest(msgspec.Struct, frozen=True):
     """An object as a chart writes it."""
 
     api_version: str
@@ -201,15 +201,15 @@ async def history(client: Client, *, namespace: str, release: str) -> list[Revis
     return sorted(kept, key=lambda one: one.release.version)
 
 
-def decode(secret: Object) -> Release:
+def decode(secret: Object) -> HelmRelease:
     """The revision that a Secret holds."""
     return from_json(_unpacked(secret))
 
 
-def from_json(text: bytes) -> Release:
+def from_json(text: bytes) -> HelmRelease:
     """A revision as Helm writes it."""
     try:
-        return msgspec.json.decode(text, type=Release)
+        return msgspec.json.decode(text, type=HelmRelease)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnwindError(f"what Helm says of a release cannot be read ({error})") from error
 
@@ -225,7 +225,7 @@ def _unpacked(secret: Object) -> bytes:
         raise UnwindError(f"Secret {name} holds no release of Helm's{why}", remedy="look at it") from None
 
 
-def manifests(release: Release) -> list[Manifest]:
+def manifests(release: HelmRelease) -> list[ChartManifest]:
     """The objects of a revision, and its hooks. Costs milliseconds: large ones are for a thread."""
     found = [_manifest(one) for one in _documents(release.manifest)]
     for hook in release.hooks or ():
@@ -236,9 +236,9 @@ def manifests(release: Release) -> list[Manifest]:
     return found
 
 
-def rendered(text: str) -> list[Manifest]:
+def rendered(text: str) -> list[ChartManifest]:
     """The objects that `helm template` printed, hooks and CRDs among them."""
-    found: list[Manifest] = []
+    found: list[ChartManifest] = []
     source = ""
     for part in re.split(r"^---\s*$", text, flags=re.MULTILINE):
         if said := re.search(r"^# Source: (.*)$", part, flags=re.MULTILINE):
@@ -254,9 +254,9 @@ def rendered(text: str) -> list[Manifest]:
     return found
 
 
-def _manifest(document: dict[str, Any]) -> Manifest:
+def _manifest(document: dict[str, Any]) -> ChartManifest:
     metadata = document.get("metadata") or {}
-    return Manifest(
+    return ChartManifest(
         api_version=str(document.get("apiVersion", "")),
         kind=str(document.get("kind", "")),
         name=str(metadata.get("name", "")),
@@ -267,7 +267,7 @@ def _manifest(document: dict[str, Any]) -> Manifest:
     )
 
 
-def _hook(document: dict[str, Any]) -> Hook | None:
+def _hook(document: dict[str, Any]) -> HelmHook | None:
     annotations = (document.get("metadata") or {}).get("annotations") or {}
     if HELM_HOOK_ANNOTATION not in annotations:
         return None
@@ -275,7 +275,7 @@ def _hook(document: dict[str, Any]) -> Hook | None:
         tuple(word.strip() for word in str(annotations.get(name) or "").split(",") if word.strip())
         for name in (HELM_HOOK_ANNOTATION, f"{HELM_HOOK_ANNOTATION}-delete-policy")
     )
-    return Hook(events=events, delete_policies=policies)
+    return HelmHook(events=events, delete_policies=policies)
 
 
 def _served(definition: dict[str, Any]) -> Iterator[Resource]:
@@ -339,7 +339,9 @@ def is_own_hook(obj: Object, uid: str | None) -> bool:
 # Putting right
 
 
-async def set_status(client: Client, revision: Revision, status: Status, *, why: str, replica: str = "") -> Revision:
+async def set_status(
+    client: Client, revision: Revision, status: HelmStatus, *, why: str, replica: str = ""
+) -> Revision:
     """Say how far Helm has come with a revision, in its own words, and which `replica` works on it.
 
     Only as it was read: should Helm be at it after all, this fails.
@@ -360,7 +362,7 @@ async def mark(client: Client, revision: Revision, *, owner: str, tier: int) -> 
     return Revision(revision.release, secret)
 
 
-async def forget(client: Client, revision: Revision, gone: Iterable[Manifest]) -> None:
+async def forget(client: Client, revision: Revision, gone: Iterable[ChartManifest]) -> None:
     """Take objects out of a revision whose kinds are not served any more: Helm cannot even name them, and gives up."""
     leaving = {(one.api_version, one.kind, one.namespace, one.name) for one in gone}
 

@@ -23,7 +23,7 @@ from unwind.protection import manifests, policies
 if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.client import Client
-    from unwind.protection.kinds import Kind
+    from unwind.protection.kinds import ProtectedKind
 
 Object = dict[str, Any]
 
@@ -42,7 +42,7 @@ class Enforced(msgspec.Struct, frozen=True, kw_only=True):
     """What the enforcement depends on, or what is missing."""
 
 
-async def enforced(client: Client, kind: Kind, word: DeleteProtection) -> Enforced:
+async def enforced(client: Client, kind: ProtectedKind, word: DeleteProtection) -> Enforced:
     """How protection is enforced for objects of a kind with this label value."""
     try:
         alone = kind.rest is None or word is DeleteProtection.ALWAYS
@@ -74,13 +74,13 @@ async def _policy(client: Client, policy: str) -> str:
     return next(iter(sorted(bound.keys() & there.keys())), "")
 
 
-async def _webhook(client: Client, kind: Kind) -> str:
+async def _webhook(client: Client, kind: ProtectedKind) -> str:
     """The name of the webhook configuration that matches labelled objects of a kind; empty if there is none."""
     found = await _ours(client, VALIDATING_WEBHOOK_CONFIGURATIONS, f"{manifests.PREFIX}{manifests.CONFIGURATION}.")
     return next((name for name, one in sorted(found.items()) if any(_asks(it, kind) for it in one["webhooks"])), "")
 
 
-def _asks(webhook: Object, kind: Kind) -> bool:
+def _asks(webhook: Object, kind: ProtectedKind) -> bool:
     labelled = {"key": DELETE_PROTECTION_LABEL, "operator": "Exists"} in (
         webhook.get("objectSelector", {}).get("matchExpressions") or []
     )

@@ -12,7 +12,7 @@ from unwind.capi.manifests import VERSIONS
 from unwind.errors import UnwindError
 from unwind.install.manifests import called, resource_of
 from unwind.install.register import REGISTER
-from unwind.kube.discovery import Discovery, Kind
+from unwind.kube.discovery import Discovery, ServedKind
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.server.identity import is_ours
 
@@ -30,7 +30,7 @@ class _Partial(msgspec.Struct):
     metadata: ObjectMeta
 
 
-async def served(client: Client) -> list[Kind]:
+async def served(client: Client) -> list[ServedKind]:
     """Each kind once, in the server's preferred version."""
     discovery = Discovery(client)
     for silent in await discovery.silent():
@@ -39,7 +39,7 @@ async def served(client: Client) -> list[Kind]:
             f"cannot list the kinds of APIService {silent}: it does not answer",
             remedy=f"see `kubectl get apiservice {silent}`",
         )
-    found: dict[tuple[str, str], Kind] = {}
+    found: dict[tuple[str, str], ServedKind] = {}
     for kind in await discovery.kinds():
         found.setdefault((kind.resource.group, kind.resource.plural), kind)
     return list(found.values())
@@ -59,7 +59,7 @@ async def metadata(
 Object = dict[str, Any]
 
 
-class Found(msgspec.Struct, frozen=True):
+class ExistingObject(msgspec.Struct, frozen=True):
     """A manifest and the existing object of its name."""
 
     resource: Resource
@@ -78,7 +78,7 @@ class Found(msgspec.Struct, frozen=True):
         return self.existing is not None and not is_ours(self.existing)
 
 
-async def look(client: Client, manifest: Object) -> Found:
+async def look(client: Client, manifest: Object) -> ExistingObject:
     """The existing object; raises ApiError if a required kind is not served."""
     wanted, metadata = resource_of(manifest), manifest["metadata"]
     notes = {kind: note for contribution in REGISTER for kind, note in contribution.optional.items()}
@@ -87,11 +87,11 @@ async def look(client: Client, manifest: Object) -> Found:
         try:
             existing = await client.get(resource, metadata["name"], namespace=metadata.get("namespace"))
         except NotFoundError:
-            return Found(resource, written)
+            return ExistingObject(resource, written)
         except ApiError as error:
             # For a kind that is not served the API server answers 404 in plain text, not with a Status.
             if error.code != 404 or wanted not in notes:
                 raise
         else:
-            return Found(resource, written, existing)
-    return Found(wanted, manifest, unserved=notes[wanted])
+            return ExistingObject(resource, written, existing)
+    return ExistingObject(wanted, manifest, unserved=notes[wanted])

@@ -15,7 +15,7 @@ from unwind.api.crds import DEFINITIONS
 from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
 from unwind.errors import UnwindError
 from unwind.install import crd_fields, rivals
-from unwind.install.existing_objects import Found, look
+from unwind.install.existing_objects import ExistingObject, look
 from unwind.install.manifests import manifests
 from unwind.server import path_keys
 
@@ -30,7 +30,7 @@ Object = dict[str, Any]
 _ESTABLISHED_WITHIN = 60.0
 
 
-class Result(StrEnum):
+class InstallResult(StrEnum):
     """The result for one object."""
 
     CREATED = "created"
@@ -44,12 +44,12 @@ class Result(StrEnum):
     """Its kind is not served by this API server."""
 
 
-class Done(msgspec.Struct, frozen=True):
+class InstalledObject(msgspec.Struct, frozen=True):
     """The result for one object, for text and JSON output."""
 
     kind: str
     name: str
-    result: Result
+    result: InstallResult
     note: str = ""
 
 
@@ -61,7 +61,7 @@ async def install(
     rotate_path: bool = False,
     announce: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
-) -> list[Done]:
+) -> list[InstalledObject]:
     """Create what is missing and update what is ours. If it refuses, nothing was changed.
 
     `rotate_path`: replace the secret segments of our paths; the old ones stay accepted for a while.
@@ -71,7 +71,7 @@ async def install(
     elsewhere = await _served_elsewhere(client)
     _refuse_foreign([one for one in found if one.name not in elsewhere], adopt_crds=adopt_crds)
 
-    done: list[Done] = []
+    done: list[InstalledObject] = []
     after = max(place for place, one in enumerate(found) if one.resource == CUSTOM_RESOURCE_DEFINITIONS)
     for place in range(len(found)):
         one = found[place]
@@ -83,8 +83,8 @@ async def install(
             # The namespace is applied first, because the Secret is in it.
             before = await path_keys.exists(client, setting.namespace)
             keys = await path_keys.obtain(client, setting.namespace, now=datetime.now(UTC), rotate=rotate_path)
-            changed = Result.CHANGED if rotate_path else Result.UNCHANGED
-            done.append(Done(SECRETS.kind, path_keys.NAME, changed if before else Result.CREATED))
+            changed = InstallResult.CHANGED if rotate_path else InstallResult.UNCHANGED
+            done.append(InstalledObject(SECRETS.kind, path_keys.NAME, changed if before else InstallResult.CREATED))
             setting = msgspec.structs.replace(setting, path_key=keys.current)
             found = [_with(one, manifest) for one, manifest in zip(found, manifests(setting), strict=True)]
         if place == after:
@@ -94,20 +94,22 @@ async def install(
     return done
 
 
-def _with(one: Found, manifest: Object) -> Found:
+def _with(one: ExistingObject, manifest: Object) -> ExistingObject:
     """The same Found with another manifest, in the served version."""
     return msgspec.structs.replace(one, manifest=manifest | {"apiVersion": one.manifest["apiVersion"]})
 
 
-async def _put(client: Client, one: Found, elsewhere: dict[str, str]) -> Done:
+async def _put(client: Client, one: ExistingObject, elsewhere: dict[str, str]) -> InstalledObject:
     if one.unserved:
-        return Done(one.resource.kind, one.name, Result.LEFT_OUT, one.unserved)
+        return InstalledObject(one.resource.kind, one.name, InstallResult.LEFT_OUT, one.unserved)
     if one.name in elsewhere:
-        return Done(one.resource.kind, one.name, Result.LEFT_ALONE, elsewhere[one.name])
+        return InstalledObject(one.resource.kind, one.name, InstallResult.LEFT_ALONE, elsewhere[one.name])
     if one.foreign and one.resource == CUSTOM_RESOURCE_DEFINITIONS:
         return await _adopt(client, one)
     if one.foreign:
-        return Done(one.resource.kind, one.name, Result.LEFT_ALONE, "it existed before, and is kept on uninstall")
+        return InstalledObject(
+            one.resource.kind, one.name, InstallResult.LEFT_ALONE, "it existed before, and is kept on uninstall"
+        )
     return await _apply(client, one)
 
 
@@ -126,7 +128,7 @@ async def _refuse_rivals(client: Client, warn: Callable[[str], None]) -> None:
         )
 
 
-async def _look(client: Client, manifest: Object) -> Found:
+async def _look(client: Client, manifest: Object) -> ExistingObject:
     found = await look(client, manifest)
     if found.existing and found.existing["metadata"].get("deletionTimestamp"):
         raise UnwindError(
@@ -147,7 +149,7 @@ async def _served_elsewhere(client: Client) -> dict[str, str]:
     return elsewhere
 
 
-def _refuse_foreign(found: list[Found], *, adopt_crds: bool) -> None:
+def _refuse_foreign(found: list[ExistingObject], *, adopt_crds: bool) -> None:
     foreign = [one for one in found if one.foreign and one.resource != NAMESPACES]
     crds = [one.name for one in foreign if one.resource == CUSTOM_RESOURCE_DEFINITIONS]
     others = [f"{one.resource.kind} {one.name}" for one in foreign if one.resource != CUSTOM_RESOURCE_DEFINITIONS]
@@ -163,15 +165,15 @@ def _refuse_foreign(found: list[Found], *, adopt_crds: bool) -> None:
         )
 
 
-async def _apply(client: Client, one: Found) -> Done:
+async def _apply(client: Client, one: ExistingObject) -> InstalledObject:
     applied = await client.apply(one.resource, one.manifest, field_manager=names.INSTALL_FIELD_MANAGER)
     if one.existing is None:
-        result = Result.CREATED
+        result = InstallResult.CREATED
     elif _written(one.existing) == _written(applied):
-        result = Result.UNCHANGED
+        result = InstallResult.UNCHANGED
     else:
-        result = Result.CHANGED
-    return Done(one.resource.kind, one.name, result)
+        result = InstallResult.CHANGED
+    return InstalledObject(one.resource.kind, one.name, result)
 
 
 def _written(obj: Object) -> Object:
@@ -180,13 +182,13 @@ def _written(obj: Object) -> Object:
     return {key: value for key, value in obj.items() if key != "status"} | {"metadata": metadata}
 
 
-async def _adopt(client: Client, one: Found) -> Done:
+async def _adopt(client: Client, one: ExistingObject) -> InstalledObject:
     assert one.existing  # noqa: S101 - for the type checker
     fields, patch = crd_fields.adoption(one.existing, one.manifest)
     if not fields:
-        return Done(one.resource.kind, one.name, Result.UNCHANGED, "no field is missing")
+        return InstalledObject(one.resource.kind, one.name, InstallResult.UNCHANGED, "no field is missing")
     await client.patch(one.resource, one.manifest["metadata"]["name"], patch, field_manager=names.INSTALL_FIELD_MANAGER)
-    return Done(one.resource.kind, one.name, Result.ADOPTED, f"added {', '.join(fields)}")
+    return InstalledObject(one.resource.kind, one.name, InstallResult.ADOPTED, f"added {', '.join(fields)}")
 
 
 async def _until_established(client: Client, crds: list[str], elsewhere: dict[str, str]) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from unwind.api.rights import Setting
     from unwind.kube.client import Client
-    from unwind.kube.discovery import Kind
+    from unwind.kube.discovery import ServedKind
 
 Object = dict[str, Any]
 
@@ -52,7 +52,7 @@ class Crd(msgspec.Struct, frozen=True):
     objects: int
 
 
-class Survey(msgspec.Struct, frozen=True, kw_only=True):
+class InstalledState(msgspec.Struct, frozen=True, kw_only=True):
     """What Unwind has in the cluster, before anything is changed."""
 
     crds: tuple[Crd, ...]
@@ -64,7 +64,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     """Other objects that install created, in the order of their deletion."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class UninstallResult(msgspec.Struct, frozen=True, kw_only=True):
     """What was deleted, and what was kept on purpose, each with its reason."""
 
     deleted: tuple[str, ...]
@@ -72,13 +72,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[str, ...]
 
 
-async def survey(client: Client, setting: Setting) -> Survey:
+async def survey(client: Client, setting: Setting) -> InstalledState:
     """Find everything of Unwind; raises UnwindError while a teardown is unfinished or a manager is running."""
     crds = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
     await _refuse_running_teardowns(client, crds)
     await _refuse_running_manager(client, setting)
     served = await existing_objects.served(client)
-    return Survey(
+    return InstalledState(
         crds=tuple([await _count(client, crd) for crd in crds if is_ours(crd)]),
         adopted={crd["metadata"]["name"]: fields for crd in crds if not is_ours(crd) and (fields := _adopted(crd))},
         bearers=tuple([bearer for kind in served for bearer in await _bearers(client, kind)]),
@@ -89,11 +89,11 @@ async def survey(client: Client, setting: Setting) -> Survey:
 async def uninstall(
     client: Client,
     setting: Setting,
-    seen: Survey,
+    seen: InstalledState,
     *,
     delete_crds: bool = False,
     announce: Callable[[str], None] = lambda _: None,
-) -> Outcome:
+) -> UninstallResult:
     """Delete everything found. CRDs with custom resources are kept unless `delete_crds`: these are user data."""
     kept = [
         f"added fields of CRD {name} ({fields}): without them, the API server would drop their values"
@@ -135,7 +135,7 @@ async def uninstall(
             kept.append(f"Namespace {called(obj)}: {refusal}")
         elif obj not in calling:
             await delete(obj)
-    return Outcome(deleted=tuple(deleted), released=len(seen.bearers), kept=tuple(kept))
+    return UninstallResult(deleted=tuple(deleted), released=len(seen.bearers), kept=tuple(kept))
 
 
 async def _refuse_running_teardowns(client: Client, crds: list[Object]) -> None:
@@ -191,7 +191,7 @@ def _adopted(crd: Object) -> str:
     return annotations.get(names.ADOPTED_FIELDS_ANNOTATION, "")
 
 
-async def _bearers(client: Client, kind: Kind) -> list[tuple[Resource, ObjectMeta]]:
+async def _bearers(client: Client, kind: ServedKind) -> list[tuple[Resource, ObjectMeta]]:
     if not kind.verbs >= {"list", "patch"}:
         return []
     async with aclosing(existing_objects.metadata(client, kind.resource)) as found:

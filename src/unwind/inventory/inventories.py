@@ -12,7 +12,7 @@ from unwind.api.names import FURTHER_LABEL, MEMBER_LABEL, OWNER_LABEL, Finalizer
 from unwind.api.resources import Resource
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, EntryState, Inventory
 from unwind.clock import SYSTEM
-from unwind.concurrency import Together, side_by_side
+from unwind.concurrency import SingleFlight, gather_limited
 from unwind.deleters.memo import Memo
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.updates import discard
@@ -68,7 +68,7 @@ class Inventories:
     def __init__(self, client: Client, *, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
-        self._further: Together[list[Inventory]] = Together()
+        self._further: SingleFlight[list[Inventory]] = SingleFlight()
 
     async def of(self, owner: str) -> list[Inventory]:
         """The chunks of an owner, by its uid, read from the server."""
@@ -224,7 +224,7 @@ class Inventories:
             async with self.client.aside:
                 await self.discard(chunk)
 
-        await side_by_side((one(chunk) for chunk in chunks), limit=_SIDE_BY_SIDE)
+        await gather_limited((one(chunk) for chunk in chunks), limit=_SIDE_BY_SIDE)
 
     def memo(self, chunk: Inventory, key: str, entry: Entry) -> Memo:
         """What an entry's deletion remembers. It outlives the object, because the inventory does."""

@@ -12,7 +12,7 @@ from unwind.clock import SYSTEM
 from unwind.karmada.unjoin_plan import needs
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
-from unwind.kube.informers import Followed, Informer
+from unwind.kube.informers import Informer, InformerSet
 
 if TYPE_CHECKING:
     from unwind.clock import Clock
@@ -27,7 +27,7 @@ def executes_for(namespace: str) -> str:
     return namespace.removeprefix(KARMADA_EXECUTION_NAMESPACE) if found else ""
 
 
-class MemberCaches(Followed):
+class KarmadaCaches(InformerSet):
     """All of it, as one part of the process."""
 
     name = "members' caches"

@@ -16,10 +16,10 @@ from unwind.api.names import MEMBER_LABEL, ConditionType, Finalizer, Reason
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
-from unwind.jitter import CHANCE
+from unwind.jitter import JITTER
 from unwind.karmada import member_health, membership, tokens
 from unwind.karmada.caches import executes_for
-from unwind.karmada.member_health import Standing
+from unwind.karmada.member_health import MemberHealth
 from unwind.karmada.tokens import Renewing
 from unwind.kube import updates
 from unwind.kube.decoding import Key
@@ -28,19 +28,19 @@ from unwind.kube.events import Regarding
 from unwind.kube.fencing import Fences
 from unwind.kube.workqueue import Backoff, Queue
 from unwind.members import credentials, targets
-from unwind.members.members import Fleet
-from unwind.members.targets import Anchor
+from unwind.members.members import Members
+from unwind.members.targets import ClusterTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.clock import Clock
-    from unwind.karmada.caches import MemberCaches
+    from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
     from unwind.kube.events import Recorder
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
     from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
     from unwind.members.member import Member
@@ -57,7 +57,7 @@ class _Version(msgspec.Struct, rename="camel"):
     git_version: str = ""
 
 
-class Clusters:
+class ClusterController:
     """Looks after the Clusters, each by itself: one that hangs delays no other."""
 
     name = "members"
@@ -65,10 +65,10 @@ class Clusters:
     def __init__(
         self,
         client: Client,
-        caches: MemberCaches,
+        caches: KarmadaCaches,
         secrets: Informer[Metadata],
         *,
-        owner: Owner,
+        owner: ShardOwner,
         metrics: Metrics,
         recorder: Recorder,
         clock: Clock = SYSTEM,
@@ -79,13 +79,13 @@ class Clusters:
         self._owner = owner
         self._recorder = recorder
         self._clock = clock
-        self._chance = CHANCE
+        self._chance = JITTER
         self._silences: dict[str, int] = {}
         """How often each member did not answer in a row."""
-        self._left: dict[str, Anchor] = {}
+        self._left: dict[str, ClusterTarget] = {}
         """Clusters that have gone, by name: their Secret is held by us, and by nobody else."""
         self._renewing = Renewing(client, secrets, recorder=recorder, clock=clock)
-        self._fleet: Fleet | None = None
+        self._fleet: Members | None = None
         self._queue: Queue[str] = Queue(
             metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
             group=lambda name: name,
@@ -105,7 +105,7 @@ class Clusters:
 
     async def run(self) -> None:
         """Look after them, until cancelled."""
-        async with Fleet(self._client, clock=self._clock, troubled=_tell_troubled) as self._fleet:
+        async with Members(self._client, clock=self._clock, troubled=_tell_troubled) as self._fleet:
             await self._queue.run()
 
     # What happens
@@ -145,7 +145,9 @@ class Clusters:
             for owner in secret.owner_references:
                 if (owner.api_version, owner.kind) == (CLUSTERS.api_version, CLUSTERS.kind):
                     ref = ref_of(CLUSTERS, ObjectMeta(name=owner.name, uid=owner.uid))
-                    self._left[owner.name] = Anchor(ref=ref, secret=secret.name, secret_namespace=secret.namespace)
+                    self._left[owner.name] = ClusterTarget(
+                        ref=ref, secret=secret.name, secret_namespace=secret.namespace
+                    )
                     self._queue.add(owner.name)
 
     # What is done
@@ -200,7 +202,7 @@ class Clusters:
             return True
         return now.metadata.terminating or now.metadata.uid != cluster.metadata.uid
 
-    async def _look(self, cluster: Cluster) -> Standing:
+    async def _look(self, cluster: Cluster) -> MemberHealth:
         assert self._fleet  # noqa: S101 - for the type checker
         target = targets.of_karmada(cluster)
         try:
@@ -211,7 +213,7 @@ class Clusters:
                     return stranger
                 version = await _version(member)
                 await self._renewing.look(cluster, member.client)
-                return Standing(
+                return MemberHealth(
                     ready=True,
                     reason=Reason.CLUSTER_READY,
                     message="the member answers",
@@ -221,14 +223,14 @@ class Clusters:
         except UnwindError as error:
             if tokens.unauthorized(error):
                 await self._renewing.refused(cluster)  # if that helped, the Secret has changed, which is told
-            return Standing(ready=False, reason=Reason.CLUSTER_NOT_REACHABLE, message=str(error))
+            return MemberHealth(ready=False, reason=Reason.CLUSTER_NOT_REACHABLE, message=str(error))
 
-    def _kept(self, target: Anchor) -> bool:
+    def _kept(self, target: ClusterTarget) -> bool:
         """Whether the Secret is held already, as far as is known."""
         found = self._secrets.cache.get(Key(target.home, target.secret))
         return found is not None and Finalizer.CREDENTIALS in found.finalizers
 
-    async def _tell(self, cluster: Cluster, found: Standing) -> None:
+    async def _tell(self, cluster: Cluster, found: MemberHealth) -> None:
         before = find(cluster.status.conditions, ConditionType.READY)
         now = self._clock.now()
         if not cluster.metadata.terminating:
@@ -245,7 +247,7 @@ class Clusters:
             self._recorder.report(regarding, found.reason, found.message, action="Probe", type=kind)
             log.info("a member has changed", cluster=meta.name, ready=found.ready, why=found.message)
 
-    def _next(self, name: str, found: Standing) -> float:
+    def _next(self, name: str, found: MemberHealth) -> float:
         if found.ready:
             self._silences.pop(name, None)
             # Not all at once, although they may all have been found at the same moment.
@@ -253,7 +255,7 @@ class Clusters:
         self._silences[name] = self._silences.get(name, 0) + 1
         return SILENT.after(self._silences[name], self._chance)
 
-    async def _let_go(self, name: str, left: Anchor, now: Cluster | None) -> None:
+    async def _let_go(self, name: str, left: ClusterTarget, now: Cluster | None) -> None:
         """Let the Secret of a Cluster go that is gone."""
         # A cache may be wrong about that, and without the Secret nobody could reach what is on the member.
         if not (await self._client.sighting(CLUSTERS, name, uid=left.ref.uid)).absent:

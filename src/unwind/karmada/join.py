@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from unwind.karmada.membership import Wish
     from unwind.kube.client import Client, Object
-    from unwind.kube.kubeconfig import Connection
+    from unwind.kube.kubeconfig import ClusterConnection
 
 _CONTROL_PLANE, _MEMBER = "control plane", "member"
 # A new service account and its permissions reach the server's caches a moment after they were written.
@@ -38,7 +38,7 @@ _TAKEN_BACK_WITHIN = 45.0
 _NO_TOKEN = "(created by the join)"  # noqa: S105 - not a token
 
 
-class Result(StrEnum):
+class JoinResult(StrEnum):
     """The result for one object."""
 
     CREATED = "created"
@@ -46,14 +46,14 @@ class Result(StrEnum):
     UNCHANGED = "unchanged"
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
+class JoinedObject(msgspec.Struct, frozen=True, kw_only=True):
     """The result for one object, for display and JSON."""
 
     kind: str
     name: str
     where: str
     """The member, or the control plane."""
-    result: Result
+    result: JoinResult
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} in the {self.where} {self.result}"
@@ -65,7 +65,7 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     id: str
     """Its identity: the uid of its kube-system namespace."""
-    done: tuple[Done, ...] = ()
+    done: tuple[JoinedObject, ...] = ()
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +151,7 @@ class _Work:
         self._made: list[tuple[Client, Resource, Object]] = []
         self._unsure: list[str] = []
         """Requests without an answer: the objects may or may not exist."""
-        self.done: list[Done] = []
+        self.done: list[JoinedObject] = []
 
     async def carry_out(self) -> None:
         wish, home, member = self._wish, self._found.home, self._member
@@ -203,13 +203,13 @@ class _Work:
         found = await client.get(resource, meta["name"], namespace=meta.get("namespace"))
         _refuse(self._where(client), resource, found, home=self._found.home)
         if resource is NAMESPACES:
-            self._tell(client, resource, found, Result.UNCHANGED)
+            self._tell(client, resource, found, JoinResult.UNCHANGED)
             return found
         if _has(found, body):
-            self._tell(client, resource, found, Result.UNCHANGED)
+            self._tell(client, resource, found, JoinResult.UNCHANGED)
             return found
         now = await client.apply(resource, {**body, "metadata": {**meta, "uid": found["metadata"]["uid"]}})
-        self._tell(client, resource, now, Result.CHANGED)
+        self._tell(client, resource, now, JoinResult.CHANGED)
         return now
 
     async def _have_secret(self) -> Object:
@@ -219,7 +219,7 @@ class _Work:
         if found:
             _refuse(_CONTROL_PLANE, SECRETS, found, home=self._found.home)
             if await self._serves(found):
-                self._tell(self._home, SECRETS, found, Result.UNCHANGED)
+                self._tell(self._home, SECRETS, found, JoinResult.UNCHANGED)
                 return found
         token = await tokens.request(member, namespace=wish.namespace, account=wish.account)
         body = membership.secret(wish, member.connection, token, home=self._found.home)
@@ -230,7 +230,7 @@ class _Work:
             raise UnwindError(f"cannot join {wish.name}: another join of it is running", remedy="retry")
         patch = {"metadata": {"uid": found["metadata"]["uid"]}, "data": body["data"]}
         written = await self._home.patch(SECRETS, wish.name, patch, namespace=wish.namespace)
-        self._tell(self._home, SECRETS, written, Result.CHANGED)
+        self._tell(self._home, SECRETS, written, JoinResult.CHANGED)
         return written
 
     async def _serves(self, secret: Object) -> bool:
@@ -243,7 +243,7 @@ class _Work:
         token = tokens.read(base64.b64decode(secret["data"][TOKEN_KEY]).decode())
         return token is None or not token.due(datetime.now(UTC))
 
-    def _way(self, secret: Object) -> Connection:
+    def _way(self, secret: Object) -> ClusterConnection:
         """The same connection that the control plane will use."""
         body = membership.cluster(self._wish, self._member.connection, identity=self._found.identity)
         return credentials.connection(targets.of_karmada(msgspec.convert(body, Cluster)), secret)
@@ -273,7 +273,7 @@ class _Work:
         }
         now = await self._strategy_once(await self._home.patch(CLUSTERS, wish.name, patch))
         same = now["metadata"]["generation"] == before.metadata.generation
-        self._tell(self._home, CLUSTERS, now, Result.UNCHANGED if same else Result.CHANGED)
+        self._tell(self._home, CLUSTERS, now, JoinResult.UNCHANGED if same else JoinResult.CHANGED)
         return now
 
     async def _strategy_once(self, cluster: Object) -> Object:
@@ -320,11 +320,11 @@ class _Work:
             self._unsure.append(f"{self._called(client, resource, body)} (may exist: its creation was not answered)")
             raise
         self._made.append((client, resource, made))
-        self._tell(client, resource, made, Result.CREATED)
+        self._tell(client, resource, made, JoinResult.CREATED)
         return made
 
-    def _tell(self, client: Client, resource: Resource, found: Object, result: Result) -> None:
-        one = Done(kind=resource.kind, name=_name(found), where=self._where(client), result=result)
+    def _tell(self, client: Client, resource: Resource, found: Object, result: JoinResult) -> None:
+        one = JoinedObject(kind=resource.kind, name=_name(found), where=self._where(client), result=result)
         self.done.append(one)
         self._announce(str(one))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind.api.karmada import Cluster, SyncMode
+from unwind.api.karmada import Cluster, ClusterSyncMode
 from unwind.api.meta import Condition, with_condition
 from unwind.api.names import KARMADA_NOT_READY_TAINT, ConditionType, Finalizer, Reason
 
@@ -18,7 +18,7 @@ Object = dict[str, Any]
 _NO_SCHEDULE = "NoSchedule"
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class MemberHealth(msgspec.Struct, frozen=True, kw_only=True):
     """How a member is."""
 
     ready: bool | None
@@ -31,31 +31,31 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """What it is known by, where it said."""
 
 
-def unlooked(cluster: Cluster) -> Standing | None:
+def unlooked(cluster: Cluster) -> MemberHealth | None:
     """What is said of a member that nobody looks at from here; None where we do."""
-    mode = SyncMode.read(cluster.spec.sync_mode)
-    if mode is SyncMode.PUSH:
+    mode = ClusterSyncMode.read(cluster.spec.sync_mode)
+    if mode is ClusterSyncMode.PUSH:
         return None
-    if mode is SyncMode.PULL:
-        return Standing(
+    if mode is ClusterSyncMode.PULL:
+        return MemberHealth(
             ready=None,
             reason=Reason.PULL_MODE,
             message="the member is in pull mode: an agent in it looks after it, and Unwind leaves it alone",
         )
-    return Standing(
+    return MemberHealth(
         ready=None,
         reason=Reason.UNKNOWN_VALUE,
         message=f"spec.syncMode is {cluster.spec.sync_mode!r}, which is not known: nothing is done with the member",
     )
 
 
-def stranger(cluster: Cluster, found: str) -> Standing | None:
+def stranger(cluster: Cluster, found: str) -> MemberHealth | None:
     """What is said of a member at whose address this cluster has answered; None if it is the right one."""
     known = cluster.spec.id
     if not known or known == found:
         return None
     where = cluster.spec.api_endpoint
-    return Standing(
+    return MemberHealth(
         ready=False,
         reason=Reason.ANOTHER_CLUSTER,
         message=f"another cluster answers at {where} ({found}, not {known}): nothing is written there",
@@ -71,7 +71,7 @@ def held(read: Object) -> Object | None:
     return {"metadata": {"finalizers": [*finalizers, Finalizer.MEMBER.value]}}
 
 
-def told(read: Object, standing: Standing, now: datetime) -> Object | None:
+def told(read: Object, standing: MemberHealth, now: datetime) -> Object | None:
     """The patch of a Cluster's status that says it; None if it says so already."""
     status = read.get("status") or {}
     before = msgspec.convert(status.get("conditions") or [], tuple[Condition, ...])
@@ -92,7 +92,7 @@ def told(read: Object, standing: Standing, now: datetime) -> Object | None:
     return {"status": patch} if patch else None
 
 
-def marked(read: Object, standing: Standing) -> Object | None:
+def marked(read: Object, standing: MemberHealth) -> Object | None:
     """The patch of a Cluster's spec that keeps workloads away, or no longer does, and that says who the member is."""
     spec = read.get("spec") or {}
     taints: list[Object] = spec.get("taints") or []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from unwind.api import names
-from unwind.api.karmada import CA_BUNDLE_KEY, CLUSTERS, TOKEN_KEY, Cluster, RemoveStrategy, SyncMode
+from unwind.api.karmada import CA_BUNDLE_KEY, CLUSTERS, TOKEN_KEY, Cluster, ClusterSyncMode, RemoveStrategy
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from unwind.errors import UnwindError
 from unwind.kube.absence import is_newer
@@ -17,7 +17,7 @@ from unwind.kube.absence import is_newer
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unwind.kube.kubeconfig import Connection
+    from unwind.kube.kubeconfig import ClusterConnection
 
 Object = dict[str, Any]
 
@@ -94,23 +94,26 @@ def credentials(wish: Wish, *, home: str) -> list[tuple[Resource, Object]]:
     ]
 
 
-def secret(wish: Wish, way: Connection, token: str, *, home: str) -> Object:
+def secret(wish: Wish, way: ClusterConnection, token: str, *, home: str) -> Object:
     """The Secret with the member's credentials."""
     data = {TOKEN_KEY: token.encode()} | ({CA_BUNDLE_KEY: way.authority} if way.authority else {})
     body = _object(SECRETS, wish.name, namespace=wish.namespace, labels={names.JOINED_LABEL: home})
     return {**body, "data": {key: base64.b64encode(text).decode() for key, text in data.items()}}
 
 
-def cluster(wish: Wish, way: Connection, *, identity: str) -> Object:
+def cluster(wish: Wish, way: ClusterConnection, *, identity: str) -> Object:
     """The Cluster object of the member. `identity`: the uid of its kube-system namespace."""
     body = _object(CLUSTERS, wish.name)
     if wish.remove_strategy:
         # An API server without the field in its schema drops it silently: then the annotation counts.
         body["metadata"]["annotations"] = {names.REMOVE_STRATEGY_ANNOTATION: wish.remove_strategy.value}
-    return {**body, "spec": {"syncMode": SyncMode.PUSH.value, "id": identity, **reached(wish, way), **said(wish)}}
+    return {
+        **body,
+        "spec": {"syncMode": ClusterSyncMode.PUSH.value, "id": identity, **reached(wish, way), **said(wish)},
+    }
 
 
-def reached(wish: Wish, way: Connection) -> Object:
+def reached(wish: Wish, way: ClusterConnection) -> Object:
     """The connection fields of the Cluster object."""
     return {
         "apiEndpoint": way.server,
@@ -153,7 +156,7 @@ def standing(wish: Wish, clusters: Iterable[Cluster], *, identity: str, server: 
         raise UnwindError(f"the name {wish.name} is taken by {which}", remedy="use another name")
     if found.metadata.terminating:
         raise UnwindError(f"{wish.name} is being unjoined", remedy="wait until it is gone, then join again")
-    if found.spec.sync_mode != SyncMode.PUSH:
+    if found.spec.sync_mode != ClusterSyncMode.PUSH:
         raise UnwindError(f"{wish.name} is already joined in {found.spec.sync_mode} mode", remedy="unjoin it first")
     return found
 

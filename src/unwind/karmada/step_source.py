@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Step
     from unwind.clock import Clock
-    from unwind.karmada.caches import MemberCaches
+    from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.client import Client
-    from unwind.members.targets import Anchor
+    from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_sources import SourceSteps
 
 _LINGER = 30.0
@@ -38,7 +38,7 @@ _OVER = (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
 class WorkSteps(StepSource):
     """The steps of members that are unjoined."""
 
-    def __init__(self, client: Client, members: MemberCaches, *, clock: Clock = SYSTEM) -> None:
+    def __init__(self, client: Client, members: KarmadaCaches, *, clock: Clock = SYSTEM) -> None:
         self._client = client
         self._members = members
         self._remover = InventoryRemover()
@@ -51,7 +51,7 @@ class WorkSteps(StepSource):
     def owns(self, owner: ObjectRef) -> bool:
         return (owner.group, owner.kind) == (WORKS.group, WORKS.kind)
 
-    async def steps(self, target: Anchor, *, gone: bool = False) -> SourceSteps:
+    async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
         ref = target.ref
         if gone:
             # Another Cluster that has the name may have Works here, too: only those with an Inventory are of this one.
@@ -63,7 +63,7 @@ class WorkSteps(StepSource):
         found = await self._client.list(WORKS, namespace=cluster.execution_namespace)
         return steps_of(cluster, msgspec.convert(found, list[Work]), required=not gone)
 
-    def terms(self, step: Step, target: Anchor) -> StepTerms:
+    def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
         work = self._members.works.cache.get(Key(step.object.namespace, step.object.name))
         ours = work if work and work.metadata.uid == step.object.uid else None
         return StepTerms(
@@ -72,7 +72,7 @@ class WorkSteps(StepSource):
             decided_by=decided_by(ours, target),
         )
 
-    def step_changed(self, step: Step, state: StepState, target: Anchor) -> None:
+    def step_changed(self, step: Step, state: StepState, target: ClusterTarget) -> None:
         if state in _OVER and step.object.kind == WORKS.kind:
             # Soon all of them go together; only where something is in the way those that are over need not wait for it.
             self._farewells.add_after((step.object, target.ref.uid), _LINGER)

@@ -19,7 +19,7 @@ from unwind.kube.client import Client
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.kube.events import Regarding
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.members import credentials, targets
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class _Claims(msgspec.Struct):
     kubernetes: _Bound = msgspec.field(default_factory=_Bound, name="kubernetes.io")
 
 
-class Token(msgspec.Struct, frozen=True, kw_only=True):
+class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
     """The claims of a service account token."""
 
     namespace: str = ""
@@ -65,7 +65,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         return now >= self.issued + (self.expires - self.issued) / 3
 
 
-def read(token: str) -> Token | None:
+def read(token: str) -> TokenClaims | None:
     """The claims of a token; None if it does not expire, or is opaque."""
     try:
         _, payload, _ = token.split(".")
@@ -77,7 +77,7 @@ def read(token: str) -> Token | None:
     except (ValueError, OverflowError, OSError, binascii.Error, msgspec.MsgspecError):
         return None
     bound = claims.kubernetes
-    return Token(namespace=bound.namespace, account=bound.serviceaccount.name, issued=issued, expires=expires)
+    return TokenClaims(namespace=bound.namespace, account=bound.serviceaccount.name, issued=issued, expires=expires)
 
 
 async def request(client: Client, *, namespace: str, account: str) -> str:
@@ -92,7 +92,7 @@ async def request(client: Client, *, namespace: str, account: str) -> str:
     return token
 
 
-async def prove(way: Connection, *, identity: str, within: float = 0.0) -> None:
+async def prove(way: ClusterConnection, *, identity: str, within: float = 0.0) -> None:
     """Raise unless this connection leads to the cluster with this identity. `within`: seconds until it must work."""
     ends = SYSTEM.monotonic() + within
     async with Client(way) as client:
@@ -122,8 +122,8 @@ class _Way(msgspec.Struct, frozen=True):
 
     version: str
     """Of the Secret that it was read from."""
-    connection: Connection
-    token: Token | None
+    connection: ClusterConnection
+    token: TokenClaims | None
 
 
 class Renewing:
@@ -177,7 +177,7 @@ class Renewing:
     def forget(self, uid: str) -> None:
         self._ways.pop(uid, None)
 
-    async def _renew(self, cluster: Cluster, member: Client, old: Token) -> bool:
+    async def _renew(self, cluster: Cluster, member: Client, old: TokenClaims) -> bool:
         if not old.account:
             return False
         target = targets.of_karmada(cluster)
@@ -215,7 +215,7 @@ def unauthorized(error: UnwindError) -> bool:
     return isinstance(cause, ApiError) and cause.code == 401
 
 
-def _token(secret: Object) -> Token | None:
+def _token(secret: Object) -> TokenClaims | None:
     try:
         return read(base64.b64decode((secret.get("data") or {}).get(TOKEN_KEY, ""), validate=True).decode())
     except (binascii.Error, UnicodeDecodeError):

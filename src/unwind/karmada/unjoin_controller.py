@@ -26,23 +26,23 @@ from unwind.inventory.inventories import Inventories
 from unwind.karmada import unjoin_plan, unjoin_status
 from unwind.karmada.caches import executes_for
 from unwind.karmada.step_source import WorkSteps
-from unwind.karmada.unjoin_runner import Closing, Leaving
+from unwind.karmada.unjoin_runner import UnjoinCleanup, UnjoinRunner
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.kube.fencing import Fences
 from unwind.kube.updates import not_seen, revise, who_set, who_wrote
 from unwind.kube.workqueue import Queue
 from unwind.members import targets
-from unwind.members.members import Fleet
-from unwind.members.targets import Anchor
+from unwind.members.members import Members
+from unwind.members.targets import ClusterTarget
 from unwind.teardown import plan, release
 from unwind.teardown.drafts import misunderstood
 from unwind.teardown.records import KEEP, TeardownRecords, target_of
 from unwind.teardown.release import LetGo
 from unwind.teardown.runner import ended_without_target
-from unwind.teardown.running import UnderWay
+from unwind.teardown.running import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
-from unwind.teardown.step_removers import BEST_EFFORT, Means
+from unwind.teardown.step_removers import BEST_EFFORT, RemovalDeps
 from unwind.teardown.step_sources import Sources
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.deleters.registration import External, Registration
     from unwind.deleters.registry import Plugin
-    from unwind.karmada.caches import MemberCaches
+    from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
     from unwind.kube.events import Recorder
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
     from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
     from unwind.teardown.drafts import Drafted
@@ -68,7 +68,7 @@ log = logs.get(__name__)
 _LOOK_AGAIN = 30.0
 
 
-class Unjoining:
+class UnjoinController:
     """Takes members out when their Clusters are deleted."""
 
     name = "unjoining"
@@ -76,12 +76,12 @@ class Unjoining:
     def __init__(
         self,
         client: Client,
-        members: MemberCaches,
+        members: KarmadaCaches,
         teardowns: Informer[Teardown],
         secrets: Informer[Metadata],
         *,
         namespace: str,
-        owner: Owner,
+        owner: ShardOwner,
         metrics: Metrics,
         deleters: Iterable[Registration | External],
         plugins: Iterable[Plugin] = (),
@@ -98,8 +98,8 @@ class Unjoining:
         self._members = members
         self._secrets = secrets
         self._teardowns = teardowns
-        self._fleet = Fleet(client, clock=clock, troubled=_tell_troubled)
-        self._means = Means(
+        self._fleet = Members(client, clock=clock, troubled=_tell_troubled)
+        self._means = RemovalDeps(
             fleet=self._fleet,
             inventories=Inventories(client, namespace=namespace),
             deleters=tuple(deleters),
@@ -127,7 +127,7 @@ class Unjoining:
             clock=clock,
             failed=_tell_failed,
         )
-        self._under_way: UnderWay[Leaving] = UnderWay(teardowns, again=self._queue.add_after)
+        self._under_way: RunningTeardowns[UnjoinRunner] = RunningTeardowns(teardowns, again=self._queue.add_after)
         self._source = WorkSteps(client, members, clock=clock)
         self._sources = Sources((self._source,))
         metrics.queue(self.name, self._queue)
@@ -229,7 +229,7 @@ class Unjoining:
         if teardown.spec.plan is None:
             left = release.remaining(teardown, now=self._clock.now())  # something in it is not known
             return min(_LOOK_AGAIN, left) if left else _LOOK_AGAIN
-        leaving = Leaving(
+        leaving = UnjoinRunner(
             teardown,
             target,
             self._means,
@@ -246,7 +246,7 @@ class Unjoining:
         self._under_way.begin(key, leaving)
         return None
 
-    async def _drafted(self, target: Anchor, *, decided: bool = False, gone: bool = False) -> Drafted:
+    async def _drafted(self, target: ClusterTarget, *, decided: bool = False, gone: bool = False) -> Drafted:
         return await plan.draft(self._sources, self._means, target, decided=decided, gone=gone)
 
     async def _let_go(self, cluster: Cluster, teardown: Teardown) -> LetGo | None:
@@ -286,13 +286,15 @@ class Unjoining:
             leaving.target_gone()
             return
         held = self._way_to(uid)
-        target = Anchor(ref=ref, secret=held.name if held else "", secret_namespace=held.namespace if held else "")
+        target = ClusterTarget(
+            ref=ref, secret=held.name if held else "", secret_namespace=held.namespace if held else ""
+        )
         past = Cluster(metadata=ObjectMeta(name=key.name, uid=uid))
         teardown = await self._records.written(target, partial(self._drafted, target, decided=True, gone=True))
         if not teardown.finished:
             teardown = await ended_without_target(teardown, target, self._means, self._client, sources=self._sources)
             self._teardowns.take(teardown)
-        await Closing(
+        await UnjoinCleanup(
             teardown,
             target,
             self._means,
@@ -312,7 +314,9 @@ class Unjoining:
 
     # What is told
 
-    async def _tell(self, cluster: Cluster, teardown: Teardown | None, leaving: Leaving | None = None) -> float | None:
+    async def _tell(
+        self, cluster: Cluster, teardown: Teardown | None, leaving: UnjoinRunner | None = None
+    ) -> float | None:
         """Write on the Cluster how its unjoining goes; in how many seconds that is another by itself."""
         now = self._clock.now()
         after = leaving.blockers if leaving else ()

@@ -10,7 +10,7 @@ from unwind.api.meta import ref_of
 from unwind.api.names import DEPENDS_ON_ANNOTATION, REMOVE_STRATEGY_ANNOTATION, ConditionType, Reason
 from unwind.api.unwind import Effort
 from unwind.planning.plans import Draft
-from unwind.teardown.drafts import Said
+from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.step_sources import SourceStep, SourceSteps
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ def needs(work: Work) -> tuple[str, ...]:
 def steps_of(cluster: Cluster, works: Iterable[Work], *, required: bool = True) -> SourceSteps:
     """The steps for these Works of one member. `required`: whether a Work is one even without an Inventory."""
     strategy = cluster.removal
-    said: tuple[Said, ...] = ()
+    said: tuple[TeardownNotice, ...] = ()
     if isinstance(strategy, Unknown):
         message = (
             f"removeStrategy of {ref_of(CLUSTERS, cluster.metadata)}: {strategy}, so nothing is removed from the member"
             " and it is not let go"
         )
-        said = (Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
+        said = (TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
     return SourceSteps(
         steps=tuple(
             SourceStep(

@@ -18,14 +18,14 @@ from unwind.api.meta import ObjectMeta, ref_of
 from unwind.api.names import Finalizer, Reason
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Step, Teardown
-from unwind.concurrency import side_by_side, unless
+from unwind.concurrency import gather_limited, unless
 from unwind.deleters.attempt import attempt
-from unwind.deleters.deletion import Deletions, persist
+from unwind.deleters.deletion import Deletions, retry_until_done
 from unwind.deleters.memo import Memo
-from unwind.deleters.registry import Registry
+from unwind.deleters.registry import DeleterRegistry
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import items, ledgered
-from unwind.jitter import CHANCE
+from unwind.jitter import JITTER
 from unwind.karmada import unjoin_plan
 from unwind.karmada.step_source import farewell
 from unwind.kube.errors import NotFoundError
@@ -34,8 +34,8 @@ from unwind.members import credentials
 from unwind.removal.places import by_place, member_of
 from unwind.removal.removal import release
 from unwind.teardown.drafts import lost
-from unwind.teardown.runner import Execution
-from unwind.teardown.step_runner import REACH, Carrying
+from unwind.teardown.runner import TeardownRunner
+from unwind.teardown.step_runner import REACH, StepRunner
 from unwind.teardown.step_sources import Sources
 from unwind.why.removal_blockers import what_blocks
 
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from unwind.karmada.step_source import WorkSteps
     from unwind.kube.client import Client, Object
     from unwind.members.member import Member
-    from unwind.members.targets import Anchor
-    from unwind.teardown.drafts import Lost, Said
+    from unwind.members.targets import ClusterTarget
+    from unwind.teardown.drafts import Lost, TeardownNotice
     from unwind.teardown.release import LetGo
-    from unwind.teardown.step_removers import Means
+    from unwind.teardown.step_removers import RemovalDeps
 
 
 log = logs.get(__name__)
@@ -62,14 +62,14 @@ _AT_ONCE = 16
 _SHOWN = 3
 
 
-class Closing:
+class UnjoinCleanup:
     """The end of one member's unjoining, after its teardown has come to its own."""
 
     def __init__(
         self,
         teardown: Teardown,
-        target: Anchor,
-        means: Means,
+        target: ClusterTarget,
+        means: RemovalDeps,
         client: Client,
         *,
         namespace: str,
@@ -91,7 +91,7 @@ class Closing:
         self._strict = teardown.phase is Phase.COMPLETE and unjoin_plan.enforced(plan)
         self._waits: dict[ObjectRef, Waiting | Failed] = {}
         self._news = asyncio.Event()
-        self._chance = CHANCE
+        self._chance = JITTER
 
     async def run(self) -> None:
         """Return when the Cluster was let go."""
@@ -153,7 +153,7 @@ class Closing:
             left = [one for one in items(those) if one.entry.ledger and one.entry.ledger.reason == decided.reason]
             owners = {chunk.metadata.name: chunk.spec.owner.uid for chunk in those}
             async with member_of(self._means.fleet, those[0], self._target) as member:
-                await side_by_side(
+                await gather_limited(
                     (release(member, one, owner=owners[one.chunk]) for one in left if one.entry.object.uid),
                     limit=_AT_ONCE,
                 )
@@ -185,7 +185,7 @@ class Closing:
             self._waits.update(carrying.waits)
             self._news.set()
 
-        carrying = Carrying(
+        carrying = StepRunner(
             step,
             self._target,
             self._means,
@@ -224,7 +224,7 @@ class Closing:
             if result is not None:
                 failures.append(result)
 
-        await side_by_side((let_go(one) for one in works), limit=_AT_ONCE)
+        await gather_limited((let_go(one) for one in works), limit=_AT_ONCE)
         if failures:
             raise UnwindError("; ".join(sorted(one.told for one in failures)[:_SHOWN]))
 
@@ -250,7 +250,7 @@ class Closing:
             return
         ref = ref_of(NAMESPACES, meta)
         async with self._means.fleet.management() as home:
-            registry = Registry(self._means.deleters, plugins=self._means.plugins)
+            registry = DeleterRegistry(self._means.deleters, plugins=self._means.plugins)
             deletions = Deletions(registry, home.watches, home.resolver, clock=self._means.clock, say=self._say)
             async with asyncio.TaskGroup() as group:
                 following = group.create_task(self._follow(home, ref.name))
@@ -307,7 +307,7 @@ class Closing:
         return self.blockers
 
     async def _persist(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:
-        done = await persist(
+        done = await retry_until_done(
             work, clock=self._means.clock, chance=self._chance, say=lambda what: self._say(about, what)
         )
         if self._waits.pop(about, None):
@@ -339,19 +339,19 @@ async def _forget(_: Mapping[str, str | None]) -> None:
 # A member on its way out: its teardown is carried out, and then what stood for it on this side goes.
 
 
-class Leaving:
+class UnjoinRunner:
     """One member's unjoining, from its plan to the end; can be begun again at any moment."""
 
     def __init__(
         self,
         teardown: Teardown,
-        target: Anchor,
-        means: Means,
+        target: ClusterTarget,
+        means: RemovalDeps,
         client: Client,
         *,
         namespace: str,
         source: WorkSteps,
-        said: tuple[Said, ...] = (),
+        said: tuple[TeardownNotice, ...] = (),
         written: Callable[[Teardown], None] = lambda _: None,
         changed: Callable[[], None] = lambda: None,
         owns: Callable[[], bool] = lambda: True,
@@ -366,11 +366,11 @@ class Leaving:
         self._source = source
         self._written = written
         self._changed = changed
-        self._closing: Closing | None = None
+        self._closing: UnjoinCleanup | None = None
         self._execution = (
             None
             if teardown.finished
-            else Execution(
+            else TeardownRunner(
                 teardown,
                 target,
                 means,
@@ -401,7 +401,7 @@ class Leaving:
         if self._execution:
             self._execution.target_gone()
 
-    def go_another_way(self, target: Anchor) -> None:
+    def go_another_way(self, target: ClusterTarget) -> None:
         """The way to the member has changed, or is open again."""
         self.target = target
         if self._execution:
@@ -411,7 +411,7 @@ class Leaving:
         if self._execution:
             await self._execution.run()
             self._written(self._execution.teardown)
-        self._closing = Closing(
+        self._closing = UnjoinCleanup(
             self.teardown,
             self.target,
             self._means,

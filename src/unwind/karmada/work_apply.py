@@ -8,13 +8,13 @@ from unwind.api import names
 from unwind.api.annotation_values import volume_policy
 from unwind.api.karmada import WORKS
 from unwind.api.meta import ref_of
-from unwind.concurrency import Together
+from unwind.concurrency import SingleFlight
 from unwind.deploy import deployment, manifests, prune
-from unwind.deploy.manifests import Source
-from unwind.deploy.owner_marks import Owner
-from unwind.deploy.reports import Outcome, Report, first
+from unwind.deploy.manifests import ManifestSource
+from unwind.deploy.owner_marks import DeploymentOwner
+from unwind.deploy.reports import DeploymentReport, ObjectOutcome, first
 from unwind.errors import UnwindError
-from unwind.jitter import CHANCE
+from unwind.jitter import JITTER
 from unwind.karmada import work_status as telling
 from unwind.kube import fencing
 from unwind.kube.fencing import FencedError
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from unwind.deleters.attempt import Failed, Waiting
     from unwind.deleters.registration import External, Registration
     from unwind.deleters.registry import Plugin
-    from unwind.deploy.placements import Placed
+    from unwind.deploy.placements import PlacedObject
     from unwind.inventory.inventories import Inventories
-    from unwind.karmada.work_watch import Standing
+    from unwind.karmada.work_watch import WorkState
     from unwind.kube.client import Client, Object
-    from unwind.members.members import Fleet
-    from unwind.members.targets import Anchor
+    from unwind.members.members import Members
+    from unwind.members.targets import ClusterTarget
     from unwind.removal.removal import Removal
 
 
@@ -52,10 +52,10 @@ class Pruning:
         return [what for removal in self.removals for what in removal.progress.waits.values()]
 
 
-class Prunings:
+class WorkPruner:
     """All that this process carries out, by the uid of the Work."""
 
-    def __init__(self, putting: Putting, tasks: asyncio.TaskGroup, *, changed: Callable[[str], None]) -> None:
+    def __init__(self, putting: WorkApplier, tasks: asyncio.TaskGroup, *, changed: Callable[[str], None]) -> None:
         """`changed` is told the uid of a Work of which there is something new."""
         self._putting = putting
         self._tasks = tasks
@@ -116,12 +116,12 @@ def matters(work: Work, cluster: Cluster) -> object:
     return meta.uid, meta.generation, said, cluster.metadata.uid, cluster.spec.id
 
 
-def source_of(work: Work) -> Source:
+def source_of(work: Work) -> ManifestSource:
     """What a Work holds, as it is put on a member."""
     meta = work.metadata
-    source = Source(kind=WORKS.kind, namespace=meta.namespace, name=meta.name)
+    source = ManifestSource(kind=WORKS.kind, namespace=meta.namespace, name=meta.name)
     read = manifests.gather(work.spec.workload.manifests)
-    return Source(
+    return ManifestSource(
         kind=source.kind,
         namespace=source.namespace,
         name=source.name,
@@ -130,10 +130,10 @@ def source_of(work: Work) -> Source:
     )
 
 
-def owner_of(work: Work) -> Owner:
+def owner_of(work: Work) -> DeploymentOwner:
     """Whose its objects are."""
     adopt = work.metadata.annotations.get(names.ADOPT_ANNOTATION) == "true"
-    return Owner(object=ref_of(WORKS, work.metadata), adopt=adopt)
+    return DeploymentOwner(object=ref_of(WORKS, work.metadata), adopt=adopt)
 
 
 def takes_along(work: Work) -> bool:
@@ -141,13 +141,13 @@ def takes_along(work: Work) -> bool:
     return work.metadata.annotations.get(names.TAKE_ALONG_ANNOTATION) == "true"
 
 
-class Putting:
+class WorkApplier:
     """What all Works of this process are put on members with."""
 
     def __init__(
         self,
         client: Client,
-        fleet: Fleet,
+        fleet: Members,
         inventories: Inventories,
         *,
         deleters: Iterable[Registration | External],
@@ -160,17 +160,17 @@ class Putting:
         self._deleters = tuple(deleters)
         self._plugins = tuple(plugins)
         self._clock = clock
-        self._holding: Together[None] = Together()
-        self._chance = CHANCE
+        self._holding: SingleFlight[None] = SingleFlight()
+        self._chance = JITTER
 
-    async def put(self, work: Work, cluster: Cluster, standing: Standing) -> None:
+    async def put(self, work: Work, cluster: Cluster, standing: WorkState) -> None:
         """Have all of it on the member; `standing` knows afterwards how it was left there. Raises where the member
         cannot be reached, or the Work is being removed."""
         target, source = of_karmada(cluster), source_of(work)
         ordinals = {manifests.numbered(number): number for number in range(len(work.spec.workload.manifests))}
         doubts = standing.doubts
 
-        def told(placed: Placed, obj: Object) -> None:
+        def told(placed: PlacedObject, obj: Object) -> None:
             standing.leave(placed.key, placed.resource, obj)
             if not placed.implied:
                 standing.statuses[placed.key] = telling.manifest_status(placed, ordinals[placed.place], obj)
@@ -189,7 +189,7 @@ class Putting:
                 first=not standing.looked and not work.status.conditions,
                 told=told,
             )
-        if standing.looked and doubts and report.of(Outcome.CREATED, Outcome.UPDATED):
+        if standing.looked and doubts and report.of(ObjectOutcome.CREATED, ObjectOutcome.UPDATED):
             standing.corrected(self._clock.monotonic())
         wanted, trouble = report.wanted if report.whole else None, first(report.troubles, shown=_SHOWN)
         standing.settle(wanted, trouble, now=self._clock.monotonic(), chance=self._chance)
@@ -209,7 +209,7 @@ class Putting:
                 member,
                 self._inventories,
                 owner_of(work),
-                Report(wanted=wanted),
+                DeploymentReport(wanted=wanted),
                 deleters=self._deleters,
                 plugins=self._plugins,
                 take_along=takes_along(work),
@@ -219,5 +219,5 @@ class Putting:
                 clock=self._clock,
             )
 
-    async def _hold(self, target: Anchor) -> None:
+    async def _hold(self, target: ClusterTarget) -> None:
         await self._holding.ask((target.home, target.secret), lambda: credentials.hold(self._client, target))

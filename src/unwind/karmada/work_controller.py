@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from unwind import logs
-from unwind.api.karmada import Cluster, SyncMode, Work
+from unwind.api.karmada import Cluster, ClusterSyncMode, Work
 from unwind.api.meta import find, is_true
 from unwind.api.names import ConditionType, Finalizer
 from unwind.clock import SYSTEM
@@ -19,16 +19,16 @@ from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories
 from unwind.karmada import work_status as telling
 from unwind.karmada.caches import executes_for
-from unwind.karmada.work_apply import Prunings, Putting, matters
-from unwind.karmada.work_status import WorkWords, key_of
-from unwind.karmada.work_watch import Following, Standing
+from unwind.karmada.work_apply import WorkApplier, WorkPruner, matters
+from unwind.karmada.work_status import WorkWriter, key_of
+from unwind.karmada.work_watch import WorkObjectWatches, WorkState
 from unwind.karmada.work_withdrawal import Withdrawing
 from unwind.kube.errors import UnreachableError
 from unwind.kube.fencing import Fences
 from unwind.kube.updates import WORTH_TELLING
 from unwind.kube.workqueue import Queue
 from unwind.members.member import RECENT
-from unwind.members.members import Fleet
+from unwind.members.members import Members
 from unwind.members.targets import of_karmada
 from unwind.teardown.withdrawal import Withdrawals
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.deleters.registration import External, Registration
     from unwind.deleters.registry import Plugin
-    from unwind.karmada.caches import MemberCaches
+    from unwind.karmada.caches import KarmadaCaches
     from unwind.karmada.work_watch import Noticed
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.decoding import Key, Metadata
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
     from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
 
@@ -54,7 +54,7 @@ log = logs.get(__name__)
 _SIDE_BY_SIDE = 16
 
 
-class Works:
+class WorkController:
     """Looks after all Works."""
 
     name = "works"
@@ -62,11 +62,11 @@ class Works:
     def __init__(
         self,
         client: Client,
-        caches: MemberCaches,
+        caches: KarmadaCaches,
         secrets: Informer[Metadata],
         *,
         namespace: str,
-        owner: Owner,
+        owner: ShardOwner,
         metrics: Metrics,
         deleters: Iterable[Registration | External],
         plugins: Iterable[Plugin] = (),
@@ -80,8 +80,8 @@ class Works:
         self._plugins = tuple(plugins)
         self._clock = clock
         self._inventories = Inventories(client, namespace=namespace)
-        self._words = WorkWords(client, caches.works, clock=clock)
-        self._standings: dict[str, Standing] = {}
+        self._words = WorkWriter(client, caches.works, clock=clock)
+        self._standings: dict[str, WorkState] = {}
         """By the uid of the Work, as all below."""
         self._keys: dict[str, Key] = {}
         self._uids: dict[Key, str] = {}
@@ -107,8 +107,8 @@ class Works:
 
     async def run(self) -> None:
         """Look after them, until cancelled."""
-        async with Fleet(self._client, clock=self._clock, troubled=_troubled) as fleet, asyncio.TaskGroup() as tasks:
-            self._putting = Putting(
+        async with Members(self._client, clock=self._clock, troubled=_troubled) as fleet, asyncio.TaskGroup() as tasks:
+            self._putting = WorkApplier(
                 self._client,
                 fleet,
                 self._inventories,
@@ -116,8 +116,10 @@ class Works:
                 plugins=self._plugins,
                 clock=self._clock,
             )
-            self._prunings = Prunings(self._putting, tasks, changed=self._waits_changed)
-            self._following = Following(fleet, tasks, noticed=self._noticed, listed=self._listed, clock=self._clock)
+            self._prunings = WorkPruner(self._putting, tasks, changed=self._waits_changed)
+            self._following = WorkObjectWatches(
+                fleet, tasks, noticed=self._noticed, listed=self._listed, clock=self._clock
+            )
             self._withdrawals = Withdrawals(
                 fleet,
                 self._inventories,
@@ -232,7 +234,7 @@ class Works:
             self._settle_down(work.metadata.uid)
             return await self._withdrawing.withdraw(work)
         cluster = self._caches.cluster_of(work)
-        if cluster is None or cluster.metadata.terminating or cluster.spec.sync_mode != SyncMode.PUSH:
+        if cluster is None or cluster.metadata.terminating or cluster.spec.sync_mode != ClusterSyncMode.PUSH:
             # It is unjoined, or an agent in it puts Works there.
             self._leave_alone(work)
         elif Finalizer.WORK not in work.metadata.finalizers:
@@ -248,7 +250,7 @@ class Works:
     async def _keep(self, work: Work, cluster: Cluster) -> float | None:
         """Have it on its member as it says, and nothing else of it."""
         uid, state = work.metadata.uid, matters(work, cluster)
-        standing = self._standings.setdefault(uid, Standing())
+        standing = self._standings.setdefault(uid, WorkState())
         now = self._clock.monotonic()
         if standing.done != state or standing.doubts or (standing.trouble and not standing.rest(now)):
             if standing.done == state and (pause := standing.pause(now)):
@@ -267,7 +269,7 @@ class Works:
             await self._words.wait(work, [])
         return standing.rest(self._clock.monotonic()) or None
 
-    async def _put(self, work: Work, cluster: Cluster, standing: Standing, state: object) -> None:
+    async def _put(self, work: Work, cluster: Cluster, standing: WorkState, state: object) -> None:
         generation = work.metadata.generation
         first = not standing.looked and not work.status.conditions
         try:
@@ -295,7 +297,7 @@ class Works:
         if standing.trouble:
             log.warning("it is not all there", object=f"Work {key_of(work)}", why=standing.trouble)
 
-    async def _prune(self, work: Work, cluster: Cluster, standing: Standing, state: object) -> None:
+    async def _prune(self, work: Work, cluster: Cluster, standing: WorkState, state: object) -> None:
         it, wanted = self._prunings.get(work.metadata.uid), standing.wanted
         assert wanted is not None  # noqa: S101 - else nothing may go
 

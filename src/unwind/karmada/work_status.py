@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unwind.api.karmada import WorkStatus
     from unwind.clock import Clock
     from unwind.deleters.attempt import Waiting
-    from unwind.deploy.placements import Placed
+    from unwind.deploy.placements import PlacedObject
     from unwind.kube.client import Client, Object
     from unwind.kube.informers import Informer
 
@@ -122,7 +122,7 @@ def _reached(status: WorkStatus, message: str, *, reached: bool, now: datetime) 
     return msgspec.structs.replace(status, conditions=conditions)
 
 
-def manifest_status(placed: Placed, ordinal: int, obj: Object) -> ManifestStatus:
+def manifest_status(placed: PlacedObject, ordinal: int, obj: Object) -> ManifestStatus:
     """What is said of one object as it is on the member."""
     said: dict[str, Any] = obj.get("status") or {}
     if len(msgspec.json.encode(said)) > _LARGEST:
@@ -170,7 +170,7 @@ def key_of(work: Work) -> Key:
     return Key(work.metadata.namespace, work.metadata.name)
 
 
-class WorkWords:
+class WorkWriter:
     """Says things on Works. What was written is in the cache at once: nobody need wait for a watch to tell it."""
 
     def __init__(self, client: Client, works: Informer[Work], *, clock: Clock) -> None:

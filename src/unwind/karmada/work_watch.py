@@ -21,7 +21,7 @@ from unwind import logs
 from unwind.api.names import KARMADA_MANAGED_LABEL, OWNER_LABEL
 from unwind.deploy.placements import key_of
 from unwind.errors import UnwindError
-from unwind.jitter import CHANCE
+from unwind.jitter import JITTER
 from unwind.kube import decoding
 from unwind.kube.absence import is_newer, may_be_newer
 from unwind.kube.errors import ApiError
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.kube.decoding import Key, Metadata
     from unwind.members.member import Member
-    from unwind.members.members import Fleet
-    from unwind.members.targets import Anchor
+    from unwind.members.members import Members
+    from unwind.members.targets import ClusterTarget
 
 
 # How the objects of one Work were last left on its member, and which of them somebody has touched since (pure).
@@ -52,7 +52,7 @@ _MINUTE = 60.0
 _REAPPLY = Backoff()
 
 
-class Left(NamedTuple):
+class AppliedObject(NamedTuple):
     """An object as we left it."""
 
     resource: Resource
@@ -67,7 +67,7 @@ class Noticed(NamedTuple):
     version: str | None
 
 
-class Standing:
+class WorkState:
     """What is known of one Work's objects, by their keys in the inventory.
 
     It is the memory of this process and no more: whoever begins anew knows nothing, and applies everything once.
@@ -87,7 +87,7 @@ class Standing:
         self._failures = 0
         self._again = 0.0
         self.statuses: dict[str, ManifestStatus] = {}
-        self._left: dict[str, Left] = {}
+        self._left: dict[str, AppliedObject] = {}
         self._doubts: dict[str, Noticed] = {}
         self._corrected: deque[float] = deque(maxlen=MOST_CORRECTIONS)
 
@@ -128,7 +128,7 @@ class Standing:
     def leave(self, key: str, resource: Resource, obj: Object) -> None:
         """An object was written, and is like this now."""
         metadata = obj["metadata"]
-        left = self._left[key] = Left(resource, metadata["uid"], metadata["resourceVersion"])
+        left = self._left[key] = AppliedObject(resource, metadata["uid"], metadata["resourceVersion"])
         doubt = self._doubts.get(key)
         # It may have been deleted, or changed once more, before the answer to our write was here.
         if doubt and not _newer(doubt, left, is_newer):
@@ -167,7 +167,7 @@ class Standing:
         return max(0.0, self._corrected[0] + _MINUTE - now)
 
 
-def _newer(noticed: Noticed, left: Left, later: Callable[[str, str], bool]) -> bool:
+def _newer(noticed: Noticed, left: AppliedObject, later: Callable[[str, str], bool]) -> bool:
     """Whether it tells of something that happened after an object was left like this. `later`: whether one version is
     later than another; an aggregated API server may have versions that cannot be compared."""
     if noticed.version is None:
@@ -184,12 +184,12 @@ _RETRY = Backoff(first=0.5, limit=60.0)
 _SHUT = 401
 
 
-class Following:
+class WorkObjectWatches:
     """All members that Works have objects on."""
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: Members,
         tasks: asyncio.TaskGroup,
         *,
         noticed: Callable[[str, str, Noticed], None],
@@ -205,7 +205,7 @@ class Following:
         self._clock = clock
         self._members: dict[str, _Followed] = {}
 
-    def follow(self, work: str, target: Anchor, system_uid: str, resources: Collection[Resource]) -> None:
+    def follow(self, work: str, target: ClusterTarget, system_uid: str, resources: Collection[Resource]) -> None:
         """Follow what a Work, by its uid, has of these resources on a member; of no others any more."""
         it = self._members.get(target.ref.uid)
         if it is None or not it.same_way(target, system_uid):
@@ -232,8 +232,8 @@ class _Followed:
 
     def __init__(
         self,
-        fleet: Fleet,
-        target: Anchor,
+        fleet: Members,
+        target: ClusterTarget,
         system_uid: str,
         owners: dict[Resource, set[str]],
         *,
@@ -252,9 +252,9 @@ class _Followed:
         self._clock = clock
         self._changed = asyncio.Event()
         self._shut = False
-        self._chance = CHANCE
+        self._chance = JITTER
 
-    def same_way(self, target: Anchor, system_uid: str) -> bool:
+    def same_way(self, target: ClusterTarget, system_uid: str) -> bool:
         """Whether it is still reached as it was, and known by the same; its labels or annotations may be others."""
         ours, other = self.target, target
         same = (ours.home, ours.secret, ours.endpoint) == (other.home, other.secret, other.endpoint)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unwind.api.annotation_values import volume_policy
 from unwind.api.karmada import CLUSTERS, Cluster
 from unwind.api.names import Finalizer, Reason
-from unwind.concurrency import Together
+from unwind.concurrency import SingleFlight
 from unwind.inventory.inventories import items
 from unwind.karmada.caches import executes_for
 from unwind.karmada.work_apply import takes_along
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from unwind.api.fields import Unknown
     from unwind.api.karmada import Work
     from unwind.inventory.inventories import Inventories
-    from unwind.karmada.caches import MemberCaches
-    from unwind.karmada.work_status import WorkWords
+    from unwind.karmada.caches import KarmadaCaches
+    from unwind.karmada.work_status import WorkWriter
     from unwind.kube.client import Client
     from unwind.teardown.withdrawal import Withdrawals
 
@@ -38,9 +38,9 @@ class Withdrawing:
     def __init__(
         self,
         client: Client,
-        caches: MemberCaches,
+        caches: KarmadaCaches,
         inventories: Inventories,
-        words: WorkWords,
+        words: WorkWriter,
         withdrawals: Withdrawals,
     ) -> None:
         self._client = client
@@ -48,7 +48,7 @@ class Withdrawing:
         self._inventories = inventories
         self._words = words
         self._withdrawals = withdrawals
-        self._reading: Together[Cluster | None] = Together()
+        self._reading: SingleFlight[Cluster | None] = SingleFlight()
         self._keys = RecordKeys(client, namespace=inventories.namespace)
 
     async def withdraw(self, work: Work) -> float | None:

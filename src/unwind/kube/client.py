@@ -22,9 +22,9 @@ from unwind.kube.errors import (
     UnreadableError,
     error_of,
 )
-from unwind.kube.responses import Event, Page, object_of, read
+from unwind.kube.responses import Page, WatchEvent, object_of, read
 from unwind.kube.server_time import ServerTime
-from unwind.kube.transport import Answer, HttpTransport, Pinning
+from unwind.kube.transport import HttpTransport, Pinning, ServerAnswer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.kube.absence import Sighting
-    from unwind.kube.kubeconfig import Connection
+    from unwind.kube.kubeconfig import ClusterConnection
     from unwind.kube.transport import Transport
 
 Object = dict[str, Any]
@@ -64,7 +64,7 @@ class Client:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ClusterConnection,
         *,
         user_agent: str = "unwind",
         transport: Transport | None = None,
@@ -158,7 +158,7 @@ class Client:
 
     async def watch(
         self, resource: Resource, *, namespace: str | None = None, name: str | None = None, since: str = ""
-    ) -> AsyncGenerator[Event, None]:
+    ) -> AsyncGenerator[WatchEvent, None]:
         """The existing objects (as ADDED) and their changes, until the server ends the stream.
 
         `since` a resourceVersion: only what has happened after it.
@@ -168,7 +168,7 @@ class Client:
         async with aclosing(lines):
             async for batch in lines:
                 for line in batch:
-                    yield read(line, Event, resource.plural)
+                    yield read(line, WatchEvent, resource.plural)
 
     async def watch_lines(
         self,
@@ -195,7 +195,7 @@ class Client:
         target = _target(resource.path(namespace=namespace), query)
         assert self._transport  # noqa: S101 - for the type checker
         async with self._transport.stream(target, headers={"Accept": accept}, silence=silence) as answer:
-            if isinstance(answer, Answer):
+            if isinstance(answer, ServerAnswer):
                 raise error_of(answer.status, answer.body, request=f"watch {target}")
             async for lines in answer:
                 yield lines
@@ -420,7 +420,7 @@ class Client:
             self._observe(verb, resource.plural if resource else "", status, time.monotonic() - began)
 
 
-def _patience(answer: Answer) -> float | None:
+def _patience(answer: ServerAnswer) -> float | None:
     """How long to wait before the request is retried; None if a retry would not help.
 
     With 429 the server has not started to process it; Retry-After says that it may be sent again.

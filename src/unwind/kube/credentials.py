@@ -17,7 +17,7 @@ from unwind.errors import UnwindError
 from unwind.kube.kubeconfig import Basic, Exec, Token, TokenFile
 
 if TYPE_CHECKING:
-    from unwind.kube.kubeconfig import Connection
+    from unwind.kube.kubeconfig import ClusterConnection
 
 # A projected token is renewed long before it expires; client-go reads the file as often.
 _FILE_LIFETIME = 60.0
@@ -26,7 +26,7 @@ _MARGIN = 30.0
 _PLUGIN_TIMEOUT = 60.0
 
 
-class Proof(msgspec.Struct, frozen=True):
+class RequestCredentials(msgspec.Struct, frozen=True):
     """The credentials of a request: a header, or a client certificate from a plugin."""
 
     authorization: str | None = None
@@ -37,13 +37,13 @@ class Proof(msgspec.Struct, frozen=True):
 class Credentials:
     """Provides credentials for requests, and renews them when necessary."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClusterConnection) -> None:
         self._connection = connection
-        self._proof: Proof | None = None
+        self._proof: RequestCredentials | None = None
         self._until = 0.0
         self._renewing = asyncio.Lock()
 
-    async def proof(self) -> Proof:
+    async def proof(self) -> RequestCredentials:
         """The current credentials."""
         if self._proof is None or time.monotonic() >= self._until:
             # Many requests find out at once: one of them renews, the others wait for it.
@@ -57,25 +57,25 @@ class Credentials:
         """Whether asking again could return other credentials."""
         return isinstance(self._connection.credential, TokenFile | Exec)
 
-    def refused(self, proof: Proof) -> None:
+    def refused(self, proof: RequestCredentials) -> None:
         """The server rejected these credentials: the next request gets new ones."""
         if proof is self._proof:
             self._until = 0.0
 
-    async def _obtain(self) -> tuple[Proof, float]:
+    async def _obtain(self) -> tuple[RequestCredentials, float]:
         match self._connection.credential:
             case Token(token):
-                return Proof(f"Bearer {token}"), float("inf")
+                return RequestCredentials(f"Bearer {token}"), float("inf")
             case Basic(username, password):
                 text = base64.b64encode(f"{username}:{password}".encode()).decode()
-                return Proof(f"Basic {text}"), float("inf")
+                return RequestCredentials(f"Basic {text}"), float("inf")
             case TokenFile(path):
                 token = await asyncio.to_thread(_read, path)
-                return Proof(f"Bearer {token}"), time.monotonic() + _FILE_LIFETIME
+                return RequestCredentials(f"Bearer {token}"), time.monotonic() + _FILE_LIFETIME
             case Exec() as plugin:
                 return await _run(plugin, self._connection)
             case None:
-                return Proof(), float("inf")
+                return RequestCredentials(), float("inf")
 
 
 def _read(path: str) -> str:
@@ -97,7 +97,7 @@ class _ExecCredential(msgspec.Struct):
     status: _Status
 
 
-async def _run(plugin: Exec, connection: Connection) -> tuple[Proof, float]:
+async def _run(plugin: Exec, connection: ClusterConnection) -> tuple[RequestCredentials, float]:
     try:
         process = await asyncio.create_subprocess_exec(
             plugin.command,
@@ -137,8 +137,8 @@ async def _run(plugin: Exec, connection: Connection) -> tuple[Proof, float]:
     return _proof(status), _lasts(status.expiration_timestamp)
 
 
-def _proof(status: _Status) -> Proof:
-    return Proof(
+def _proof(status: _Status) -> RequestCredentials:
+    return RequestCredentials(
         authorization=f"Bearer {status.token}" if status.token else None,
         certificate=status.client_certificate_data.encode() if status.client_certificate_data else None,
         key=status.client_key_data.encode() if status.client_key_data else None,
@@ -152,7 +152,7 @@ def _lasts(expiration: dt.datetime | None) -> float:
     return time.monotonic() + max(0.0, remaining - _MARGIN)
 
 
-def _exec_info(plugin: Exec, connection: Connection) -> str:
+def _exec_info(plugin: Exec, connection: ClusterConnection) -> str:
     cluster = {
         "server": connection.server,
         "insecure-skip-tls-verify": connection.insecure,

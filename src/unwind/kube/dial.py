@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from unwind.jitter import CHANCE
+from unwind.jitter import JITTER
 from unwind.kube.errors import ApiError, UnreachableError
 from unwind.kube.http1 import MOST_HEAD, BrokenError, Wire
 from unwind.kube.workqueue import Backoff
@@ -41,7 +41,7 @@ class Probe:
             failures = 0
             while self._answers == before:
                 failures += 1
-                await self._clock.sleep(_RETRY.after(failures, CHANCE))
+                await self._clock.sleep(_RETRY.after(failures, JITTER))
                 try:
                     await self._client.cluster_uid()
                 except UnreachableError:

@@ -78,7 +78,7 @@ async def resource_of(discovery: Discovery, kind: str) -> Resource:
     raise UnwindError(f"kind {kind!r} not found in this cluster", remedy=_LISTS)
 
 
-def choose(kinds: Iterable[Kind], text: str) -> Resource | None:
+def choose(kinds: Iterable[ServedKind], text: str) -> Resource | None:
     """Which of these a user means, in order of preference; None if none of them (pure).
 
     An exact resource name comes before another resource's short name. If several groups have it, Kubernetes' own group
@@ -113,7 +113,7 @@ _AGGREGATED = ",".join(
 )
 
 
-class Kind(msgspec.Struct, frozen=True):
+class ServedKind(msgspec.Struct, frozen=True):
     """A resource as the server describes it."""
 
     resource: Resource
@@ -159,11 +159,11 @@ class Discovery:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._kinds: list[Kind] = []
+        self._kinds: list[ServedKind] = []
         self._silent: list[str] = []
         self._reading = asyncio.Lock()
 
-    async def kinds(self, *, anew: bool = False) -> list[Kind]:
+    async def kinds(self, *, anew: bool = False) -> list[ServedKind]:
         """All served resources, in the server's order of preference."""
         known = self._kinds
         async with self._reading:
@@ -200,11 +200,11 @@ class Discovery:
         return await resource_of(self, name)
 
 
-def _kinds(groups: Iterable[_Group]) -> Iterator[Kind]:
+def _kinds(groups: Iterable[_Group]) -> Iterator[ServedKind]:
     for group in groups:
         for version in group.versions:
             for one in version.resources:
-                yield Kind(
+                yield ServedKind(
                     resource=Resource(
                         group.metadata.name,
                         version.version,

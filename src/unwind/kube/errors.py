@@ -21,7 +21,7 @@ class Details(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-class Status(msgspec.Struct, frozen=True):
+class APIStatus(msgspec.Struct, frozen=True):
     """The API server's description of a failure."""
 
     kind: str = ""
@@ -34,7 +34,7 @@ class Status(msgspec.Struct, frozen=True):
 class ApiError(UnwindError):
     """The API server returned an error."""
 
-    def __init__(self, status: Status, *, request: str) -> None:
+    def __init__(self, status: APIStatus, *, request: str) -> None:
         self.status = status
         super().__init__(f"{request}: {status.message or 'no message'} ({status.code} {status.reason}".rstrip() + ")")
 
@@ -101,10 +101,10 @@ def names(details: Details | None, resource: Resource, name: str) -> bool:
     )
 
 
-def status_of(body: bytes) -> Status | None:
+def status_of(body: bytes) -> APIStatus | None:
     """The Status in a body; None if it is something else, which says nothing about any object."""
     try:
-        status = msgspec.json.decode(body, type=Status)
+        status = msgspec.json.decode(body, type=APIStatus)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return status if status.kind == "Status" else None
@@ -118,6 +118,6 @@ def error_of(code: int | None, body: bytes, *, request: str) -> ApiError:
     status = status_of(body)
     if status is None:
         text = " ".join(body[:200].decode(errors="replace").split())
-        return ApiError(Status(code=code or 0, message=text), request=request)
+        return ApiError(APIStatus(code=code or 0, message=text), request=request)
     status = msgspec.structs.replace(status, code=code or status.code)
     return _BY_REASON.get(status.reason, ApiError)(status, request=request)

@@ -27,7 +27,7 @@ class FencedError(UnwindError):
     """The shard was lost, so nothing more is written for it."""
 
 
-class Owner(Protocol):
+class ShardOwner(Protocol):
     """Decides which keys this process may act for: its shards."""
 
     def owns(self, key: str) -> bool:
@@ -48,7 +48,7 @@ class Successor(Protocol):
 class Fence:
     """The permission to write for one key, until its shard is lost."""
 
-    def __init__(self, key: str, owner: Owner) -> None:
+    def __init__(self, key: str, owner: ShardOwner) -> None:
         self.key = key
         self._owner = owner
         self._lost = False
@@ -131,7 +131,7 @@ async def scope() -> AsyncIterator[None]:
 class Fences:
     """The fences of one controller."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: ShardOwner) -> None:
         self._owner = owner
         self._fences: WeakValueDictionary[str, Fence] = WeakValueDictionary()
         owner.subscribe(self._look)

@@ -40,7 +40,7 @@ class TooLargeError(BrokenError):
     """The response exceeds the client's limit."""
 
 
-class Reply(msgspec.Struct, frozen=True):
+class HTTPReply(msgspec.Struct, frozen=True):
     """A response: its body, or the stream of its body."""
 
     status: int
@@ -59,9 +59,9 @@ class Wire(asyncio.Protocol):
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._check: Callable[[Reply], Exception | None] | None = None
+        self._check: Callable[[HTTPReply], Exception | None] | None = None
         self._checking: asyncio.Future[None] | None = None
-        self._reply: asyncio.Future[Reply] | None = None
+        self._reply: asyncio.Future[HTTPReply] | None = None
         self._stream: _Stream | None = None
         self._streamed = False
         self._parser: httptools.HttpResponseParser = httptools.HttpResponseParser(self)
@@ -87,15 +87,15 @@ class Wire(asyncio.Protocol):
         """Whether the response to `check_first` is pending."""
         return self._check is not None
 
-    def ask(self, request: bytes) -> asyncio.Future[Reply]:
+    def ask(self, request: bytes) -> asyncio.Future[HTTPReply]:
         """Send a request for a complete response. A caller that stops waiting must `abort`."""
         return self._send(request, streamed=False)
 
-    def open(self, request: bytes) -> asyncio.Future[Reply]:
+    def open(self, request: bytes) -> asyncio.Future[HTTPReply]:
         """Send a request; the response is a stream, unless its status is not 200."""
         return self._send(request, streamed=True)
 
-    def check_first(self, request: bytes, check: Callable[[Reply], Exception | None]) -> asyncio.Future[None]:
+    def check_first(self, request: bytes, check: Callable[[HTTPReply], Exception | None]) -> asyncio.Future[None]:
         """Send a request ahead of the next one, which need not wait for its response.
 
         `check` gets that response. If it returns an error, the connection is closed and the next request fails with it.
@@ -118,7 +118,7 @@ class Wire(asyncio.Protocol):
         if self._transport:
             self._transport.close()
 
-    def _send(self, request: bytes, *, streamed: bool) -> asyncio.Future[Reply]:
+    def _send(self, request: bytes, *, streamed: bool) -> asyncio.Future[HTTPReply]:
         self._reply = reply = self._loop.create_future()
         if self._transport is None:
             # Lost between two turns of the loop: `connection_lost` was called, and nothing else will be.
@@ -204,7 +204,7 @@ class Wire(asyncio.Protocol):
             self._break(BrokenError(f"the stream has the unexpected encoding {encoding}"))
             return
         self._stream = _Stream(self._transport)
-        self._reply.set_result(Reply(200, self._headers, b"", self._stream.pieces()))
+        self._reply.set_result(HTTPReply(200, self._headers, b"", self._stream.pieces()))
 
     def on_body(self, piece: bytes) -> None:
         self._unseen = 0
@@ -265,14 +265,14 @@ class Wire(asyncio.Protocol):
         elif self._checking and not self._checking.done():
             self._checking.set_result(None)
 
-    def _whole(self) -> Reply:
+    def _whole(self) -> HTTPReply:
         body = self._body if isinstance(self._body, bytes) else bytes(self._body)
         encoding = self._encoding()
         if encoding == "gzip":
             body = unpacked(body, most=MOST_BODY)
         elif encoding:
             raise BrokenError(f"the response has the unexpected encoding {encoding}")
-        return Reply(self._parser.get_status_code(), self._headers, body)
+        return HTTPReply(self._parser.get_status_code(), self._headers, body)
 
     def _encoding(self) -> str:
         """The encoding of the response; empty if it has none."""

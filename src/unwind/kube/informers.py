@@ -11,7 +11,7 @@ import msgspec
 from unwind import logs
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.clock import SYSTEM
-from unwind.jitter import CHANCE
+from unwind.jitter import JITTER
 from unwind.kube import decoding
 from unwind.kube.absence import is_newer
 from unwind.kube.cache import Cache, Change, Store
@@ -115,7 +115,7 @@ class Informer(Generic[T]):
         self._synced = asyncio.Event()
         self._failures = 0
         self._heard = float("-inf")
-        self._chance = CHANCE
+        self._chance = JITTER
 
     @property
     def synced(self) -> bool:
@@ -339,7 +339,7 @@ def _serves(definition: Object, version: str) -> bool:
 log = logs.get(__name__)
 
 
-class Followed:
+class InformerSet:
     """What several informers have in common."""
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ class Exec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     provide_cluster_info: bool = False
 
 
-class Connection(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterConnection(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a client needs to connect to one API server."""
 
     server: str
@@ -129,7 +129,7 @@ def _is_address(text: str) -> bool:
         return False
 
 
-def load(path: Path | None = None, *, context: str | None = None) -> Connection:
+def load(path: Path | None = None, *, context: str | None = None) -> ClusterConnection:
     """Find the connection to the cluster.
 
     From the given file; else the files in KUBECONFIG, of which the first to define a name wins; else the user's default
@@ -149,7 +149,7 @@ def load(path: Path | None = None, *, context: str | None = None) -> Connection:
     return _connection(files, context=context)
 
 
-def parse(text: bytes, *, source: str) -> Connection:
+def parse(text: bytes, *, source: str) -> ClusterConnection:
     """Read a kubeconfig from another source, such as the Secret of a member cluster.
 
     It must neither name files of this machine nor run a program: otherwise a user who can write such a Secret could run
@@ -158,13 +158,13 @@ def parse(text: bytes, *, source: str) -> Connection:
     return _connection([(None, _decode(text, source))], context=None, source=source)
 
 
-def in_cluster(directory: Path = _SERVICE_ACCOUNT) -> Connection:
+def in_cluster(directory: Path = _SERVICE_ACCOUNT) -> ClusterConnection:
     """The connection of a Pod."""
     try:
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
         host = f"[{host}]" if ":" in host else host
         namespace = directory / "namespace"
-        return Connection(
+        return ClusterConnection(
             server=f"https://{host}:{port}",
             authority=(directory / "ca.crt").read_bytes(),
             credential=TokenFile(str(directory / "token")),
@@ -176,7 +176,7 @@ def in_cluster(directory: Path = _SERVICE_ACCOUNT) -> Connection:
         ) from error
 
 
-def document(connection: Connection, *, cluster: str, user: str) -> str:
+def document(connection: ClusterConnection, *, cluster: str, user: str) -> str:
     """The kubeconfig as text, with everything embedded."""
     given = {
         "certificate-authority-data": connection.authority and _encode(connection.authority),
@@ -238,7 +238,7 @@ def _decode(text: bytes, source: str) -> dict[str, Any]:
     return config
 
 
-def _connection(files: _Files, *, context: str | None, source: str | None = None) -> Connection:
+def _connection(files: _Files, *, context: str | None, source: str | None = None) -> ClusterConnection:
     where = source or ", ".join(str(path) for path, _ in files)
     wanted = context or next((name for _, config in files if (name := config.get("current-context"))), None)
     if not isinstance(wanted, str) or not wanted:
@@ -247,7 +247,7 @@ def _connection(files: _Files, *, context: str | None, source: str | None = None
         _, chosen = _named(files, "contexts", "context", wanted)
         at, cluster = _named(files, "clusters", "cluster", chosen.get("cluster", ""))
         by, user = _named(files, "users", "user", chosen["user"]) if chosen.get("user") else (None, {})
-        found = Connection(
+        found = ClusterConnection(
             server=_text(cluster, "server").rstrip("/"),
             authority=_bytes(cluster, "certificate-authority", at),
             certificate=_bytes(user, "client-certificate", by),

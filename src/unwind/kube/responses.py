@@ -11,7 +11,7 @@ from unwind.kube.errors import UnreadableError
 Object = dict[str, Any]
 
 
-class Event(msgspec.Struct, frozen=True):
+class WatchEvent(msgspec.Struct, frozen=True):
     """One event of a watch."""
 
     type: str

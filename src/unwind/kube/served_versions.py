@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.concurrency import unless
-from unwind.jitter import CHANCE
+from unwind.jitter import JITTER
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _RETRY = Backoff(first=0.2, limit=30.0)
 
 
-class Versions:
+class ServedVersions:
     """Follows which of the versions of a kind that are known here is served."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Versions:
         )
         self._crds.subscribe(self._crd_changed)
         self._wake = asyncio.Event()
-        self._chance = CHANCE
+        self._chance = JITTER
 
     async def run(self) -> None:
         """Follow it, until cancelled."""

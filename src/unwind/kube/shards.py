@@ -18,7 +18,7 @@ from unwind.api.meta import ObjectMeta
 from unwind.api.names import VERSION_ANNOTATION
 from unwind.api.resources import LEASES
 from unwind.clock import SYSTEM
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.kube import decoding
 from unwind.kube.client import DEADLINE
 from unwind.kube.decoding import Key
@@ -193,7 +193,7 @@ class Shards:
             async with asyncio.timeout(self._timing.renew):
                 if self._due(_REPLICA + self.identity):
                     await self._write(_REPLICA + self.identity, self._lease(_REPLICA + self.identity))
-                await side_by_side(
+                await gather_limited(
                     (self._settle(shard, wanted=shard in wanted) for shard in range(self.shards)), limit=self.shards
                 )
                 if self._may_act(0):

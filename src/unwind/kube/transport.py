@@ -13,7 +13,7 @@ from urllib.request import getproxies, proxy_bypass
 import msgspec
 
 from unwind.errors import UnwindError
-from unwind.kube.credentials import Credentials, Proof
+from unwind.kube.credentials import Credentials, RequestCredentials
 from unwind.kube.dial import connect, host_header, proxy_headers, way_to
 from unwind.kube.errors import AnotherClusterError, TooLargeAnswerError, UnreachableError
 from unwind.kube.http1 import BrokenError, TooLargeError
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from unwind.kube.http1 import Reply, Wire
-    from unwind.kube.kubeconfig import Connection
+    from unwind.kube.http1 import HTTPReply, Wire
+    from unwind.kube.kubeconfig import ClusterConnection
 
 _CONNECTING = 10.0
 # After a connection attempt has timed out, none is tried for so many seconds: thousands of requests would otherwise
@@ -50,7 +50,7 @@ _JSON = {"Accept": "application/json", "Accept-Encoding": "gzip"}
 _REPEATABLE = ("GET", "DELETE")
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ServerAnswer(msgspec.Struct, frozen=True):
     """A response of a server."""
 
     status: int
@@ -71,7 +71,7 @@ class _Identity(msgspec.Struct):
 class _RefusedError(Exception):
     """The server did not reveal its identity, in a response that says nothing about any object."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: HTTPReply) -> None:
         super().__init__(str(reply.status))
         self.reply = reply
 
@@ -81,12 +81,12 @@ class Transport(Protocol):
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
-    ) -> Answer:
+    ) -> ServerAnswer:
         """Send one request. Raises UnreachableError if there was no response."""
 
     def stream(
         self, target: str, *, headers: Mapping[str, str], silence: float
-    ) -> AbstractAsyncContextManager[Answer | AsyncIterator[list[bytes]]]:
+    ) -> AbstractAsyncContextManager[ServerAnswer | AsyncIterator[list[bytes]]]:
         """Open a stream: whole lines, in batches as they arrive; or the response that refuses it.
 
         Raises UnreachableError after `silence` seconds without data, or if the connection broke.
@@ -107,7 +107,7 @@ class Pinning(Protocol):
 class HttpTransport:
     """Requests over pooled HTTP/1.1 connections."""
 
-    def __init__(self, connection: Connection, *, user_agent: str) -> None:
+    def __init__(self, connection: ClusterConnection, *, user_agent: str) -> None:
         connection.check()
         self.connection = connection
         self._credentials = Credentials(connection)
@@ -148,7 +148,7 @@ class HttpTransport:
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
-    ) -> Answer:
+    ) -> ServerAnswer:
         try:
             async with asyncio.timeout(within), self._bound:
                 answer, proof = await self._ask(method, target, body, headers)
@@ -162,7 +162,7 @@ class HttpTransport:
     @asynccontextmanager
     async def stream(
         self, target: str, *, headers: Mapping[str, str], silence: float
-    ) -> AsyncIterator[Answer | AsyncIterator[list[bytes]]]:
+    ) -> AsyncIterator[ServerAnswer | AsyncIterator[list[bytes]]]:
         wire: Wire | None = None
         try:
             proof = await self._credentials.proof()
@@ -190,7 +190,7 @@ class HttpTransport:
 
     async def _ask(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
-    ) -> tuple[Answer, Proof]:
+    ) -> tuple[ServerAnswer, RequestCredentials]:
         if self._closed:
             raise RuntimeError("the client is closed")  # a bug in the caller
         proof = await self._credentials.proof()
@@ -222,7 +222,7 @@ class HttpTransport:
                 wire.abort()  # its response may still arrive, and must not be taken for that of another request
                 raise
 
-    def _identify(self, wire: Wire, proof: Proof) -> asyncio.Future[None] | None:
+    def _identify(self, wire: Wire, proof: RequestCredentials) -> asyncio.Future[None] | None:
         """Verify the cluster behind a new connection, ahead of the first request.
 
         An address may lead to several clusters, with each connection to another one.
@@ -230,7 +230,7 @@ class HttpTransport:
         if not self._cluster or wire.cluster == self._cluster:
             return None
 
-        def check(reply: Reply) -> Exception | None:
+        def check(reply: HTTPReply) -> Exception | None:
             if reply.status in (401, 429) or reply.status >= 500:
                 return _RefusedError(reply)
             wire.cluster = found = _uid(reply)
@@ -243,7 +243,9 @@ class HttpTransport:
 
         return wire.check_first(self._head("GET", _IDENTITY, None, _JSON, proof), check)
 
-    def _head(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], proof: Proof) -> bytes:
+    def _head(
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], proof: RequestCredentials
+    ) -> bytes:
         proven = {"Authorization": proof.authorization} if proof.authorization else {}
         said = []
         for name, value in (*headers.items(), *proven.items()):
@@ -256,7 +258,7 @@ class HttpTransport:
             return ("\r\n".join(lines) + "\r\n\r\n").encode()
         return ("\r\n".join(lines) + f"\r\nContent-Length: {len(body)}\r\n\r\n").encode() + body
 
-    def _waiting(self, proof: Proof) -> Wire | None:
+    def _waiting(self, proof: RequestCredentials) -> Wire | None:
         """The most recently used idle connection, if it can be reused."""
         context = self._context(proof)
         now = asyncio.get_running_loop().time()
@@ -267,7 +269,7 @@ class HttpTransport:
             wire.close()
         return None
 
-    async def _connect(self, proof: Proof) -> Wire:
+    async def _connect(self, proof: RequestCredentials) -> Wire:
         loop = asyncio.get_running_loop()
         if loop.time() < self._down:
             raise TimeoutError
@@ -301,7 +303,7 @@ class HttpTransport:
         self._idle = kept
         self._sweeping = loop.call_later(_LINGER, self._sweep) if kept else None
 
-    def _context(self, proof: Proof) -> ssl.SSLContext | None:
+    def _context(self, proof: RequestCredentials) -> ssl.SSLContext | None:
         if not self._way.secure:
             return None
         if proof.certificate not in self._contexts:
@@ -351,13 +353,13 @@ async def _lines(pieces: AsyncIterator[bytes], silence: float) -> AsyncIterator[
             rest += first
 
 
-def _answer(reply: Reply) -> Answer:
+def _answer(reply: HTTPReply) -> ServerAnswer:
     headers = reply.headers
     retry_after = _retry_after(headers) if reply.status >= 400 else None
-    return Answer(reply.status, reply.body, retry_after, headers.get(b"date", b""))
+    return ServerAnswer(reply.status, reply.body, retry_after, headers.get(b"date", b""))
 
 
-def _proxy(connection: Connection) -> str | None:
+def _proxy(connection: ClusterConnection) -> str | None:
     """The proxy to use: the kubeconfig's, else the environment's. Never for this machine, as with kubectl."""
     url = urlsplit(connection.server)
     proxy, host = connection.proxy, url.hostname or ""
@@ -374,7 +376,7 @@ def _check_header(name: str, value: str) -> None:
         raise UnwindError(f"cannot send header {name}: its value contains control characters")
 
 
-def _uid(reply: Reply) -> str:
+def _uid(reply: HTTPReply) -> str:
     """The uid of the object in a response; empty if there is none."""
     try:
         return msgspec.json.decode(reply.body, type=_Identity).metadata.uid if reply.status == 200 else ""

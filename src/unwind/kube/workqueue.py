@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 from unwind.clock import SYSTEM
-from unwind.jitter import CHANCE
+from unwind.jitter import JITTER
 from unwind.kube.fencing import FencedError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Queue(Generic[K]):
         self._backoff = backoff
         self._clock = clock
         self._failed = failed
-        self._chance = chance or CHANCE
+        self._chance = chance or JITTER
         self._waiting: dict[Hashable, deque[K]] = {}
         self._queued: set[K] = set()
         self._working: dict[K, bool] = {}

@@ -51,7 +51,7 @@ class _User(msgspec.Struct, frozen=True):
     groups: tuple[str, ...] = ()
 
 
-class ObjectRef(msgspec.Struct, frozen=True, rename={"group": "apiGroup"}):
+class AuditedObject(msgspec.Struct, frozen=True, rename={"group": "apiGroup"}):
     """The object of a request, from its path."""
 
     group: str = ""
@@ -73,13 +73,13 @@ class _Response(msgspec.Struct, frozen=True):
     code: int = 0
 
 
-class Entry(msgspec.Struct, frozen=True, rename="camel"):
+class AuditEvent(msgspec.Struct, frozen=True, rename="camel"):
     """One completed request."""
 
     verb: str
     user: _User
     user_agent: str = ""
-    object_ref: ObjectRef = ObjectRef()
+    object_ref: AuditedObject = AuditedObject()
     response_status: _Response = _Response()
     request_object: _DeleteOptions = _DeleteOptions()
     request_received_timestamp: str = ""
@@ -122,7 +122,7 @@ class AuditLog:
         namespace: str | None = None,
         user: str | None = None,
         containing: tuple[bytes, ...] = (),
-    ) -> Iterator[Entry]:
+    ) -> Iterator[AuditEvent]:
         """The requests, in the order of completion.
 
         `containing`: decode only lines that contain one of these, which is faster in a large log.
@@ -145,10 +145,10 @@ class AuditLog:
                 ):
                     yield entry
 
-    def deletions(self, *, resource: str | None = None, namespace: str | None = None) -> list[Entry]:
+    def deletions(self, *, resource: str | None = None, namespace: str | None = None) -> list[AuditEvent]:
         """The accepted deletions, in order."""
         entries = self.entries(verbs=("delete", "deletecollection"), resource=resource, namespace=namespace)
         return [entry for entry in entries if entry.code < 300]
 
 
-_decode = msgspec.json.Decoder(Entry).decode
+_decode = msgspec.json.Decoder(AuditEvent).decode

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from unwind.errors import UnwindError
 from unwind.local import golang, tools
 from unwind.local.paths import cache_dir, require_room_for_each
-from unwind.local.tools import Condition, Found, Module, Origin, Tool
+from unwind.local.tools import Binary, CacheCondition, Module, Origin, Tool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -31,13 +31,13 @@ _BINARY_BYTES = 2 * (110 << 20)
 _MAKE_ROOM = "free some disk space, or set UNWIND_CACHE_DIR, GOCACHE and GOMODCACHE to another disk"
 
 
-class Progress(Protocol):
+class ProgressListener(Protocol):
     """Callbacks that show the progress of builds."""
 
-    def found(self, found: Found) -> None:
+    def found(self, found: Binary) -> None:
         """A binary exists and need not be built."""
 
-    def mending(self, name: str, condition: Condition) -> None:
+    def mending(self, name: str, condition: CacheCondition) -> None:
         """A cache entry is incomplete and is rebuilt."""
 
     def waiting(self, module: str, pid: int | None) -> None:
@@ -49,26 +49,26 @@ class Progress(Protocol):
     def building(self, name: str, done: int, total: int) -> None:
         """`done` of `total` packages are compiled. Linking follows the last."""
 
-    def built(self, found: Found, seconds: float) -> None:
+    def built(self, found: Binary, seconds: float) -> None:
         """A binary was built."""
 
 
 class Silence:
     """Progress callbacks that show nothing."""
 
-    def found(self, found: Found) -> None: ...
-    def mending(self, name: str, condition: Condition) -> None: ...
+    def found(self, found: Binary) -> None: ...
+    def mending(self, name: str, condition: CacheCondition) -> None: ...
     def waiting(self, module: str, pid: int | None) -> None: ...
     def downloading(self, name: str, what: str, count: int) -> None: ...
     def building(self, name: str, done: int, total: int) -> None: ...
-    def built(self, found: Found, seconds: float) -> None: ...
+    def built(self, found: Binary, seconds: float) -> None: ...
 
 
-async def ensure(wanted: Iterable[Tool], progress: Progress | None = None) -> dict[str, Found]:
+async def ensure(wanted: Iterable[Tool], progress: ProgressListener | None = None) -> dict[str, Binary]:
     """The tools by name, with their assets; those that are not found are built."""
     progress = progress or Silence()
     wanted = list(dict.fromkeys(wanted))
-    found: dict[str, Found] = {}
+    found: dict[str, Binary] = {}
     lacking: dict[Module, list[Tool]] = {}
     for tool in wanted:
         have = tools.find(tool)
@@ -88,7 +88,9 @@ async def ensure(wanted: Iterable[Tool], progress: Progress | None = None) -> di
     return {tool.name: found[tool.name] for tool in wanted}
 
 
-async def _ensure_module(module: Module, lacking: Sequence[Tool], *, go: Path, progress: Progress) -> dict[str, Found]:
+async def _ensure_module(
+    module: Module, lacking: Sequence[Tool], *, go: Path, progress: ProgressListener
+) -> dict[str, Binary]:
     shelf = module.shelf
     shelf.mkdir(parents=True, exist_ok=True)
     found = {}
@@ -110,7 +112,7 @@ async def _ensure_module(module: Module, lacking: Sequence[Tool], *, go: Path, p
 class _Run:
     """Runs Go for one tool and logs its output."""
 
-    def __init__(self, go: Path, tool: Tool, scratch: Path, progress: Progress) -> None:
+    def __init__(self, go: Path, tool: Tool, scratch: Path, progress: ProgressListener) -> None:
         self.tool = tool
         self.scratch = scratch
         self.progress = progress
@@ -145,11 +147,11 @@ class _Run:
         return ended.output
 
     def say_if_mending(self, target: Path) -> None:
-        if (condition := tools.condition(target)) not in (Condition.WHOLE, Condition.ABSENT):
+        if (condition := tools.condition(target)) not in (CacheCondition.WHOLE, CacheCondition.ABSENT):
             self.progress.mending(target.name, condition)
 
 
-async def _build(run: _Run) -> Found:
+async def _build(run: _Run) -> Binary:
     began = time.monotonic()
     tool, progress = run.tool, run.progress
     target = tools.binary_path(tool)
@@ -176,7 +178,7 @@ async def _build(run: _Run) -> Found:
     output = run.scratch / tool.name
     await run.go("build", "-v", *tool.module.flags, "-o", str(output), tool.package, heard=heard)
     await _to_the_end(tools.shelve, output, target)
-    found = Found(tool.name, target, Origin.BUILT)
+    found = Binary(tool.name, target, Origin.BUILT)
     progress.built(found, time.monotonic() - began)
     return found
 

@@ -10,7 +10,7 @@ import yaml
 
 from unwind.api.capi import CLUSTERS
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.local import stubs, tools
 from unwind.local.cluster import ALL_RIGHTS
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unwind.kube.client import Client, Object
-    from unwind.local.cluster import Cluster
-    from unwind.local.components import Files
+    from unwind.local.cluster import LocalCluster
+    from unwind.local.components import ClusterFiles
 
 USER = "capi-manager"
 _INSTALLING_AT_ONCE = 4
@@ -42,7 +42,7 @@ class ClusterApi:
 
     def __init__(
         self,
-        management: Cluster,
+        management: LocalCluster,
         *,
         program: Path,
         crds: Path,
@@ -86,7 +86,7 @@ class ClusterApi:
         health, webhooks = self._ports = [Port(), Port()]
         conversion = self._conversion(webhooks)
         convertible = [one | {"spec": one["spec"] | {"conversion": conversion}} for one in definitions]
-        await side_by_side(
+        await gather_limited(
             (_install(client, one) for one in [*convertible, *stubs.custom_resource_definitions()]),
             limit=_INSTALLING_AT_ONCE,
         )
@@ -138,7 +138,7 @@ class ClusterApi:
         )
 
 
-def manager(program: Path, files: Files, *, health: int, webhooks: int, rate_limited: bool) -> list[str]:
+def manager(program: Path, files: ClusterFiles, *, health: int, webhooks: int, rate_limited: bool) -> list[str]:
     """The command line of the manager."""
     gates = {"ClusterTopology": True, "RuntimeSDK": True, "ReconcilerRateLimiting": rate_limited}
     return [

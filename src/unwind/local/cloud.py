@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 CLEANUP_FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
 USER = "system:cloud-controller-manager"
 _RETRY = 0.2
 
 
-class Step(Enum):
+class CloudStep(Enum):
     """The next step for a Service."""
 
     NOTHING = "nothing"
@@ -44,19 +44,19 @@ class LoadBalancer(msgspec.Struct, frozen=True):
     address: str
 
 
-def next_step(service: Object) -> Step:
+def next_step(service: Object) -> CloudStep:
     """The next step for a Service in its current state."""
     metadata = service["metadata"]
     wanted = service["spec"].get("type") == "LoadBalancer" and "deletionTimestamp" not in metadata
     marked = CLEANUP_FINALIZER in metadata.get("finalizers", [])
     if not wanted:
-        return Step.RELEASE if marked else Step.NOTHING
+        return CloudStep.RELEASE if marked else CloudStep.NOTHING
     if not marked:
-        return Step.FINALIZER
-    return Step.NOTHING if service.get("status", {}).get("loadBalancer", {}).get("ingress") else Step.ADDRESS
+        return CloudStep.FINALIZER
+    return CloudStep.NOTHING if service.get("status", {}).get("loadBalancer", {}).get("ingress") else CloudStep.ADDRESS
 
 
-class Cloud:
+class LoadBalancers:
     """The load balancers of one cluster, by the uid of their Service."""
 
     def __init__(self, *, delay: float, changed: Callable[[], None] = lambda: None) -> None:
@@ -66,7 +66,7 @@ class Cloud:
         self._made = 0
         self._releasing: set[str] = set()
 
-    async def run(self, cluster: Cluster) -> None:
+    async def run(self, cluster: LocalCluster) -> None:
         """Reconcile the Services of a cluster until cancelled."""
         connection = cluster.connection(USER, groups=ALL_RIGHTS)
         async with Client(connection, user_agent="cloud-stand-in") as client, asyncio.TaskGroup() as group:
@@ -81,11 +81,11 @@ class Cloud:
 
     async def _advance(self, client: Client, service: Object, group: asyncio.TaskGroup) -> None:
         step, uid = next_step(service), service["metadata"]["uid"]
-        if step is Step.FINALIZER:
+        if step is CloudStep.FINALIZER:
             await _set_finalizers(client, service, [*_finalizers(service), CLEANUP_FINALIZER])
-        elif step is Step.ADDRESS:
+        elif step is CloudStep.ADDRESS:
             await _set_ingress(client, service, [{"ip": self._load_balancer(service).address}])
-        elif step is Step.RELEASE and uid not in self._releasing:
+        elif step is CloudStep.RELEASE and uid not in self._releasing:
             self._releasing.add(uid)
             group.create_task(self._release(client, service), name=f"release {uid}")
 

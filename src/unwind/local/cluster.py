@@ -11,11 +11,11 @@ import yaml
 
 from unwind.api.resources import NAMESPACES, NODES, SERVICE_ACCOUNTS, Resource
 from unwind.certificates import Authority, KeyPair, new_key, private_pem, public_pem
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.local import auditing, components
 from unwind.local.paths import Port
 from unwind.local.processes import Daemon, well
@@ -46,7 +46,7 @@ class NodePrograms(msgspec.Struct, frozen=True, kw_only=True):
     stages: Path
 
 
-class Cluster:
+class LocalCluster:
     """A cluster with its own CA, keys and etcd prefix.
 
     A request to the wrong cluster fails in the TLS handshake, as between two real clusters.
@@ -56,7 +56,7 @@ class Cluster:
         self, name: str, *, directory: Path, programs: Programs, changed: Callable[[], None] = lambda: None
     ) -> None:
         self.name = name
-        self.files = components.Files(directory)
+        self.files = components.ClusterFiles(directory)
         self.audit = auditing.AuditLog(self.files.audit_log)
         self.daemons: list[Daemon] = []
         self._programs = programs
@@ -92,10 +92,10 @@ class Cluster:
         """The API server process, which tests may stop and start."""
         return self.daemons[0]
 
-    def connection(self, user: str, *, groups: Sequence[str] = ()) -> Connection:
+    def connection(self, user: str, *, groups: Sequence[str] = ()) -> ClusterConnection:
         """A connection as this user and groups, with their RBAC rights."""
         pair = self._authority.client(user, groups=groups)
-        return Connection(
+        return ClusterConnection(
             server=self.server,
             authority=self._authority.certificate,
             certificate=pair.certificate,
@@ -125,7 +125,7 @@ class Cluster:
         ]
         if programs.nodes:
             others.append(self._component("kube-scheduler", programs.nodes.scheduler, components.scheduler))
-        await side_by_side((daemon.start() for daemon in others), limit=len(others))
+        await gather_limited((daemon.start() for daemon in others), limit=len(others))
         await self._until_there(SERVICE_ACCOUNTS, "default", namespace="default")
         if programs.nodes:
             await self._start_nodes(programs.nodes)

@@ -21,7 +21,7 @@ ETCD_SOCKET = "etcd.sock:0"
 _ETCD_PEER_URL = "unix://peer.sock:0"
 
 
-class Files(msgspec.Struct, frozen=True):
+class ClusterFiles(msgspec.Struct, frozen=True):
     """Paths of a cluster's certificates, keys and logs."""
 
     directory: Path
@@ -70,7 +70,7 @@ def etcd(program: Path, *, data: Path) -> list[str]:
     ]
 
 
-def api_server(program: Path, files: Files, *, prefix: str, port: int) -> list[str]:
+def api_server(program: Path, files: ClusterFiles, *, prefix: str, port: int) -> list[str]:
     return _argv(
         program,
         {
@@ -108,7 +108,7 @@ def api_server(program: Path, files: Files, *, prefix: str, port: int) -> list[s
     )
 
 
-def controller_manager(program: Path, files: Files, *, port: int) -> list[str]:
+def controller_manager(program: Path, files: ClusterFiles, *, port: int) -> list[str]:
     return _argv(
         program,
         _component(files, "system:kube-controller-manager", port)
@@ -127,11 +127,11 @@ def controller_manager(program: Path, files: Files, *, port: int) -> list[str]:
     )
 
 
-def scheduler(program: Path, files: Files, *, port: int) -> list[str]:
+def scheduler(program: Path, files: ClusterFiles, *, port: int) -> list[str]:
     return _argv(program, _component(files, "system:kube-scheduler", port))
 
 
-def kwok(program: Path, files: Files, *, stages: Path) -> list[str]:
+def kwok(program: Path, files: ClusterFiles, *, stages: Path) -> list[str]:
     return _argv(
         program,
         {
@@ -163,7 +163,7 @@ def node(name: str) -> Object:
 _CAPACITY = {"cpu": "32", "memory": "256Gi", "pods": "10000"}
 
 
-def _component(files: Files, user: str, port: int) -> dict[str, object]:
+def _component(files: ClusterFiles, user: str, port: int) -> dict[str, object]:
     """The flags of every component that authenticates to the API server."""
     config = files.kubeconfig(user)
     return {

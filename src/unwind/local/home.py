@@ -56,7 +56,7 @@ class RecordedCluster(msgspec.Struct, frozen=True, kw_only=True):
     audit_log: str
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class PlaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The recorded state of a control plane."""
 
     name: str
@@ -146,14 +146,14 @@ class Home:
             os.close(descriptor)
         return False
 
-    def read(self) -> Record | None:
+    def read(self) -> PlaneRecord | None:
         """The last record; None if there is none that can be read."""
         try:
-            return msgspec.json.decode(self._record.read_bytes(), type=Record)
+            return msgspec.json.decode(self._record.read_bytes(), type=PlaneRecord)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
-    def write(self, record: Record) -> None:
+    def write(self, record: PlaneRecord) -> None:
         fresh = self._record.with_suffix(".new")
         fresh.write_bytes(msgspec.json.encode(record))
         fresh.replace(self._record)

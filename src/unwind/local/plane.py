@@ -9,12 +9,12 @@ import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.local import components, tools
 from unwind.local.capi import ClusterApi
-from unwind.local.cloud import Cloud
-from unwind.local.cluster import Cluster, NodePrograms, Programs
-from unwind.local.home import Home, Record, RecordedCluster, RecordedProcess, Shape, sweep
+from unwind.local.cloud import LoadBalancers
+from unwind.local.cluster import LocalCluster, NodePrograms, Programs
+from unwind.local.home import Home, PlaneRecord, RecordedCluster, RecordedProcess, Shape, sweep
 from unwind.local.paths import require_room
 from unwind.local.processes import Daemon, ProcessId
 from unwind.local.provider import Provider
@@ -23,7 +23,7 @@ from unwind.local.toolbox import equip
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
-    from unwind.local.building import Progress
+    from unwind.local.building import ProgressListener
     from unwind.local.toolbox import Toolbox
 
 MANAGEMENT = "management"
@@ -51,8 +51,8 @@ class Plane:
         self.name = home.name
         self.directory = home.directory
         self.shape = shape
-        self.members: dict[str, Cluster] = {}
-        self.clouds: dict[str, Cloud] = {}
+        self.members: dict[str, LocalCluster] = {}
+        self.clouds: dict[str, LoadBalancers] = {}
         """The simulated cloud of each cluster, by the cluster's name."""
         self._home = home
         self._toolbox = toolbox
@@ -79,7 +79,7 @@ class Plane:
             self._save()
             await self._start_etcd()
             names = [f"member-{number}" for number in range(1, self.shape.members + 1)]
-            await side_by_side(
+            await gather_limited(
                 [self._start_management(), *(self.add_member(name) for name in names)],
                 limit=_STARTING_AT_ONCE,
             )
@@ -105,7 +105,7 @@ class Plane:
             await self._etcd.stop()
         self._home.remove()
 
-    async def add_member(self, name: str | None = None) -> Cluster:
+    async def add_member(self, name: str | None = None) -> LocalCluster:
         """Start another member."""
         name = name or _first_free(self.members)
         member = self.members[name] = self._cluster(name)
@@ -121,7 +121,7 @@ class Plane:
         await self.members.pop(name).stop()
         self._save()
 
-    def clusters(self) -> Iterator[Cluster]:
+    def clusters(self) -> Iterator[LocalCluster]:
         yield self.management
         yield from self.members.values()
 
@@ -161,11 +161,11 @@ class Plane:
             self._run(self.provider.run(self.management), name="simulated Cluster API providers")
             self._announce(f"Cluster API {tool.module.version} started ({time.monotonic() - began:.1f}s)")
 
-    async def _start_cluster(self, cluster: Cluster) -> None:
+    async def _start_cluster(self, cluster: LocalCluster) -> None:
         began = time.monotonic()
         await cluster.start()
         if self.shape.cloud:
-            cloud = self.clouds[cluster.name] = Cloud(delay=self.shape.cloud_delay, changed=self._save)
+            cloud = self.clouds[cluster.name] = LoadBalancers(delay=self.shape.cloud_delay, changed=self._save)
             self._run(cloud.run(cluster), name=f"cloud of {cluster.name}")
         self._save()
         self._announce(f"{cluster.name} started at {cluster.server} ({time.monotonic() - began:.1f}s)")
@@ -181,7 +181,7 @@ class Plane:
         task.add_done_callback(ended)
         self._background.append(task)
 
-    def _cluster(self, name: str) -> Cluster:
+    def _cluster(self, name: str) -> LocalCluster:
         box = self._toolbox
         nodes = None
         if self.shape.nodes:
@@ -195,7 +195,7 @@ class Plane:
             controller_manager=box.program(tools.KUBE_CONTROLLER_MANAGER),
             nodes=nodes,
         )
-        return Cluster(name, directory=self.directory / name, programs=programs, changed=self._save)
+        return LocalCluster(name, directory=self.directory / name, programs=programs, changed=self._save)
 
     def _save(self) -> None:
         """Record the processes, so that other commands can list them, and kill them if this process is killed."""
@@ -206,7 +206,7 @@ class Plane:
         if self.cluster_api and self.cluster_api.daemon:
             daemons.append((MANAGEMENT, self.cluster_api.daemon))
         self._home.write(
-            Record(
+            PlaneRecord(
                 name=self.name,
                 phase=self._phase,
                 shape=self.shape,
@@ -241,7 +241,7 @@ class Plane:
         )
 
 
-def _first_free(taken: dict[str, Cluster]) -> str:
+def _first_free(taken: dict[str, LocalCluster]) -> str:
     return next(name for number in range(1, len(taken) + 2) if (name := f"member-{number}") not in taken)
 
 
@@ -249,7 +249,7 @@ def _first_free(taken: dict[str, Cluster]) -> str:
 async def running(
     shape: Shape = Shape(),  # noqa: B008 - frozen
     *,
-    progress: Progress | None = None,
+    progress: ProgressListener | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Plane]:
     """A temporary control plane for programs and tests.

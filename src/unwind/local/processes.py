@@ -15,7 +15,7 @@ import msgspec
 
 from unwind.errors import UnwindError
 from unwind.kube.client import Client
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.subprocesses import die_with_parent, until_ended
 
 if TYPE_CHECKING:
@@ -218,6 +218,6 @@ class DiedEarlyError(UnwindError):
 async def well(url: str, *, authority: bytes | None = None) -> bool:
     """Whether a health endpoint answers 200; False also if there is no answer."""
     parts = urlsplit(url)
-    connection = Connection(server=f"{parts.scheme}://{parts.netloc}", authority=authority)
+    connection = ClusterConnection(server=f"{parts.scheme}://{parts.netloc}", authority=authority)
     async with Client(connection) as client:
         return await client.healthy(parts.path)

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from unwind.kube.client import Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 USER = "stub-provider"
 _RETRY = 0.2
 
 
-class Workload(msgspec.Struct, frozen=True):
+class WorkloadCluster(msgspec.Struct, frozen=True):
     """The workload cluster of an object: endpoint and credentials."""
 
     server: str
     kubeconfig: bytes
 
 
-class Key(msgspec.Struct, frozen=True):
+class ProviderKey(msgspec.Struct, frozen=True):
     """One object to reconcile."""
 
     resource: Resource
@@ -59,7 +59,7 @@ def owner(stub: Object) -> Object | None:
     return None
 
 
-def wanted(resource: Resource, stub: Object, workload: Workload | None) -> Object:
+def wanted(resource: Resource, stub: Object, workload: WorkloadCluster | None) -> Object:
     """The desired metadata and spec of an object that is not being deleted."""
     finalizers = stub["metadata"].get("finalizers", [])
     mark = finalizer(resource)
@@ -71,7 +71,7 @@ def wanted(resource: Resource, stub: Object, workload: Workload | None) -> Objec
 
 
 def wanted_status(
-    resource: Resource, stub: Object, workload: Workload | None, *, now: str, upgraded: bool = True
+    resource: Resource, stub: Object, workload: WorkloadCluster | None, *, now: str, upgraded: bool = True
 ) -> Object:
     """The desired status of an object, as far as it is known.
 
@@ -94,7 +94,7 @@ def wanted_status(
     }
 
 
-def kubeconfig_secret(cluster: Object, namespace: str, workload: Workload) -> Object:
+def kubeconfig_secret(cluster: Object, namespace: str, workload: WorkloadCluster) -> Object:
     """The kubeconfig Secret of a workload cluster under its standard name; garbage-collected with the Cluster."""
     return {
         "apiVersion": SECRETS.api_version,
@@ -121,7 +121,7 @@ def covers(current: object, patch: object) -> bool:
 class Provider:
     """Reconciles every StubCluster and StubControlPlane of a management cluster."""
 
-    def __init__(self, member: Callable[[str], Cluster | None], *, delay: float = 0.0) -> None:
+    def __init__(self, member: Callable[[str], LocalCluster | None], *, delay: float = 0.0) -> None:
         """`member` returns a running member by name: if Cluster API cannot connect, it retries only after 30 s."""
         self.delay = delay
         """The seconds that infrastructure takes to be deleted."""
@@ -129,16 +129,16 @@ class Provider:
         """The seconds that a control plane takes to be upgraded. With zero, Cluster API may call AfterClusterUpgrade
         before AfterControlPlaneUpgrade (seen)."""
         self._member = member
-        self._known: set[Key] = set()
-        self._waiting: set[Key] = set()
-        self._queue: asyncio.Queue[Key] = asyncio.Queue()
+        self._known: set[ProviderKey] = set()
+        self._waiting: set[ProviderKey] = set()
+        self._queue: asyncio.Queue[ProviderKey] = asyncio.Queue()
         self._gone_at: dict[str, float] = {}
         self._given: set[tuple[str, bytes]] = set()
         """The created kubeconfigs, with the uids of their Clusters."""
         self._upgraded_at: dict[tuple[str, str], float] = {}
         """When a control plane, by its uid, reaches a version."""
 
-    async def run(self, management: Cluster) -> None:
+    async def run(self, management: LocalCluster) -> None:
         """Reconcile until cancelled."""
         connection = management.connection(USER, groups=ALL_RIGHTS)
         async with Client(connection, user_agent=USER) as client, asyncio.TaskGroup() as group:
@@ -151,7 +151,7 @@ class Provider:
         for key in self._known:
             self._add(key)
 
-    def _add(self, key: Key) -> None:
+    def _add(self, key: ProviderKey) -> None:
         if key not in self._waiting:
             self._waiting.add(key)
             self._queue.put_nowait(key)
@@ -163,7 +163,7 @@ class Provider:
                     if event.type not in ("ADDED", "MODIFIED", "DELETED"):
                         break
                     metadata = event.object["metadata"]
-                    key = Key(resource, metadata["namespace"], metadata["name"])
+                    key = ProviderKey(resource, metadata["namespace"], metadata["name"])
                     self._known.add(key)
                     self._add(key)
             except (ApiError, UnreachableError):
@@ -182,7 +182,7 @@ class Provider:
             if again is not None:
                 loop.call_later(again, self._add, key)
 
-    async def _reconcile(self, client: Client, key: Key) -> float | None:
+    async def _reconcile(self, client: Client, key: ProviderKey) -> float | None:
         """Reconcile an object; returns the seconds until requeue, or None to wait for its next event."""
         try:
             stub = await client.get(key.resource, key.name, namespace=key.namespace)
@@ -231,9 +231,9 @@ class Provider:
         del self._gone_at[metadata["uid"]]
         return None
 
-    def _workload(self, name: str) -> Workload | None:
+    def _workload(self, name: str) -> WorkloadCluster | None:
         member = self._member(name)
-        return Workload(member.server, member.kubeconfig.read_bytes()) if member else None
+        return WorkloadCluster(member.server, member.kubeconfig.read_bytes()) if member else None
 
 
 def _conditions(resource: Resource, stub: Object, state: str, reason: str, message: str, *, now: str) -> Object:

@@ -20,7 +20,7 @@ from unwind.local.toolbox import Toolbox
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from unwind.local.home import Record
+    from unwind.local.home import PlaneRecord
 
 _STOPPING = 20.0
 
@@ -33,7 +33,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     toolbox: Toolbox
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class SupervisorReport(msgspec.Struct, frozen=True, kw_only=True):
     """A progress message of a supervisor."""
 
     progress: str = ""
@@ -41,7 +41,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool = False
 
 
-async def up(order: Order, *, announce: Callable[[str], None]) -> Record:
+async def up(order: Order, *, announce: Callable[[str], None]) -> PlaneRecord:
     """Start a supervisor in the background; return when the control plane is ready."""
     Home(order.name).claim(announce=announce).release()
     supervisor = await asyncio.create_subprocess_exec(
@@ -58,7 +58,7 @@ async def up(order: Order, *, announce: Callable[[str], None]) -> Record:
         supervisor.stdin.write(msgspec.json.encode(order))
         supervisor.stdin.write_eof()
         async for line in supervisor.stdout:
-            report = msgspec.json.decode(line, type=Report)
+            report = msgspec.json.decode(line, type=SupervisorReport)
             if report.progress:
                 announce(report.progress)
             if report.failure:
@@ -103,7 +103,7 @@ async def keep(
         await plane.stop()
 
 
-def existing(name: str) -> Record:
+def existing(name: str) -> PlaneRecord:
     """The record of a running control plane."""
     home = Home(name)
     record = home.read() if home.in_use else None
@@ -154,7 +154,7 @@ def _main() -> None:
 
     def report(**what: object) -> None:
         with suppress(BrokenPipeError):  # the caller is gone; the control plane starts anyway
-            sys.stdout.buffer.write(msgspec.json.encode(Report(**what)) + b"\n")  # type: ignore[arg-type]
+            sys.stdout.buffer.write(msgspec.json.encode(SupervisorReport(**what)) + b"\n")  # type: ignore[arg-type]
             sys.stdout.buffer.flush()
 
     async def supervise() -> None:

@@ -10,7 +10,7 @@ import msgspec
 from unwind.local import building, tools
 
 if TYPE_CHECKING:
-    from unwind.local.building import Progress
+    from unwind.local.building import ProgressListener
     from unwind.local.home import Shape
     from unwind.local.tools import Tool
 
@@ -43,7 +43,7 @@ def needed(shape: Shape) -> list[Tool]:
     return needed
 
 
-async def equip(shape: Shape, progress: Progress | None = None) -> Toolbox:
+async def equip(shape: Shape, progress: ProgressListener | None = None) -> Toolbox:
     """Find the tools for a control plane of this shape, and build those that are missing."""
     found = await building.ensure(needed(shape), progress)
     return Toolbox(

@@ -78,7 +78,7 @@ class Origin(StrEnum):
     BUILT = "built now"
 
 
-class Found(msgspec.Struct, frozen=True):
+class Binary(msgspec.Struct, frozen=True):
     """An executable binary."""
 
     name: str
@@ -86,7 +86,7 @@ class Found(msgspec.Struct, frozen=True):
     origin: Origin
 
 
-class Condition(StrEnum):
+class CacheCondition(StrEnum):
     """The state of a cache entry."""
 
     WHOLE = "is complete"
@@ -95,7 +95,7 @@ class Condition(StrEnum):
     OTHER_SIZE = "differs in size from the finished build"
 
 
-class Record(msgspec.Struct, frozen=True):
+class CacheRecord(msgspec.Struct, frozen=True):
     """Written beside a cache entry when it is complete; an entry without a record is incomplete."""
 
     size: int
@@ -110,7 +110,7 @@ def required_version(go_mod: str, source: str) -> str:
     return line[1]
 
 
-def find(tool: Tool) -> Found | None:
+def find(tool: Tool) -> Binary | None:
     """Find a binary: environment variable, then PATH, then cache. None if it must be built."""
     if named := os.environ.get(tool.variable):
         path = Path(named).absolute()
@@ -119,25 +119,25 @@ def find(tool: Tool) -> Found | None:
                 f"invalid {tool.variable}: {named} is not an executable file",
                 remedy="correct it, or unset it",
             )
-        return Found(tool.name, path, Origin.VARIABLE)
+        return Binary(tool.name, path, Origin.VARIABLE)
     if on_path := shutil.which(tool.name):
-        return Found(tool.name, Path(on_path).absolute(), Origin.PATH)
-    if condition(cached := binary_path(tool)) is Condition.WHOLE and _executable(cached):
-        return Found(tool.name, cached, Origin.CACHE)
+        return Binary(tool.name, Path(on_path).absolute(), Origin.PATH)
+    if condition(cached := binary_path(tool)) is CacheCondition.WHOLE and _executable(cached):
+        return Binary(tool.name, cached, Origin.CACHE)
     return None
 
 
 def assets(tool: Tool) -> Path:
     """The directory of a tool's assets, which `building.ensure` creates."""
     path = assets_path(tool)
-    if (state := condition(path)) is not Condition.WHOLE:
+    if (state := condition(path)) is not CacheCondition.WHOLE:
         raise UnwindError(f"cannot use {tool.name}: {path} {state}", remedy="run `unwind local build`")
     return path
 
 
 def lacks_assets(tool: Tool) -> bool:
     """Whether its assets are missing."""
-    return bool(tool.assets) and condition(assets_path(tool)) is not Condition.WHOLE
+    return bool(tool.assets) and condition(assets_path(tool)) is not CacheCondition.WHOLE
 
 
 def binary_path(tool: Tool) -> Path:
@@ -153,15 +153,15 @@ def record_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def condition(path: Path) -> Condition:
+def condition(path: Path) -> CacheCondition:
     """The state of a cache entry. Checksums are not verified, because each start would read half a gigabyte."""
     if not path.exists():
-        return Condition.ABSENT
+        return CacheCondition.ABSENT
     try:
-        record = msgspec.json.decode(record_path(path).read_bytes(), type=Record)
+        record = msgspec.json.decode(record_path(path).read_bytes(), type=CacheRecord)
     except (FileNotFoundError, msgspec.DecodeError):
-        return Condition.UNRECORDED
-    return Condition.WHOLE if record.size == size_of(path) else Condition.OTHER_SIZE
+        return CacheCondition.UNRECORDED
+    return CacheCondition.WHOLE if record.size == size_of(path) else CacheCondition.OTHER_SIZE
 
 
 def shelve(made: Path, target: Path) -> None:
@@ -172,7 +172,7 @@ def shelve(made: Path, target: Path) -> None:
             os.fsync(content)
             while chunk := content.read(1 << 20):
                 digest.update(chunk)
-    record = Record(size=size_of(made), sha256=digest.hexdigest())
+    record = CacheRecord(size=size_of(made), sha256=digest.hexdigest())
     record_path(target).unlink(missing_ok=True)
     if target.is_dir():
         shutil.rmtree(target)

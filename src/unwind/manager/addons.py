@@ -8,31 +8,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unwind.addons import admission
-from unwind.addons.configuration_controller import Configurations
+from unwind.addons.configuration_controller import ConfigurationController
 from unwind.addons.manifests import profile_rules
-from unwind.addons.profile_controller import Profiles
+from unwind.addons.profile_controller import ProfileController
 from unwind.addons.step_source import SummarySteps
-from unwind.addons.summary_controller import Summaries
+from unwind.addons.summary_controller import SummaryController
 from unwind.api.resources import VALIDATING_WEBHOOK_CONFIGURATIONS
-from unwind.capi.cluster_controller import Teardowns
-from unwind.components import Share
+from unwind.capi.cluster_controller import ClusterTeardownController
+from unwind.components import Components
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.registry import installed
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.helm.program import Helm
 from unwind.kube.server_time import ServerClock
 from unwind.protection import expected_refusals
-from unwind.server.routes import Trusting
-from unwind.teardown.request_controller import Requested
+from unwind.server.routes import CABundleTarget
+from unwind.teardown.request_controller import RequestController
 
 if TYPE_CHECKING:
-    from unwind.addons.caches import Caches
-    from unwind.components import Surroundings
-    from unwind.teardown.gate import Gate
+    from unwind.addons.caches import AddonCaches
+    from unwind.components import ManagerContext
+    from unwind.teardown.gate import GateStatus
     from unwind.teardown.signatures import RecordKeys
 
 
-def contribute(surroundings: Surroundings, caches: Caches, gate: Gate, keys: RecordKeys) -> Share:
+def contribute(surroundings: ManagerContext, caches: AddonCaches, gate: GateStatus, keys: RecordKeys) -> Components:
     """What `unwind run` starts. `keys`: by which our Teardowns are recognised."""
     client, metrics, owner = surroundings.client, surroundings.metrics, surroundings.shards
     # Deadlines count from times that the API server wrote.
@@ -41,11 +41,11 @@ def contribute(surroundings: Surroundings, caches: Caches, gate: Gate, keys: Rec
     program = shutil.which("helm")
     helm = Helm(Path(program), replica=owner.identity) if program else None
     plugins = tuple(installed())
-    return Share(
+    return Components(
         controllers=(
             caches,
-            Profiles(client, caches, owner=owner, metrics=metrics, gate=gate, recorder=surroundings.recorder),
-            Summaries(
+            ProfileController(client, caches, owner=owner, metrics=metrics, gate=gate, recorder=surroundings.recorder),
+            SummaryController(
                 client,
                 caches,
                 namespace=namespace,
@@ -55,7 +55,7 @@ def contribute(surroundings: Surroundings, caches: Caches, gate: Gate, keys: Rec
                 plugins=plugins,
                 helm=helm,
             ),
-            Teardowns(
+            ClusterTeardownController(
                 client,
                 caches,
                 namespace=namespace,
@@ -71,7 +71,7 @@ def contribute(surroundings: Surroundings, caches: Caches, gate: Gate, keys: Rec
                 clock=clock,
                 recorder=surroundings.recorder,
             ),
-            Requested(
+            RequestController(
                 client,
                 caches,
                 namespace=namespace,
@@ -84,8 +84,8 @@ def contribute(surroundings: Surroundings, caches: Caches, gate: Gate, keys: Rec
                 keys=keys,
                 clock=clock,
             ),
-            Configurations(client, caches, namespace=namespace, owner=owner, metrics=metrics),
+            ConfigurationController(client, caches, namespace=namespace, owner=owner, metrics=metrics),
         ),
         routes=(admission.route(partial(admission.existing, client)),),
-        trusting=(Trusting(VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(namespace)),),
+        trusting=(CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(namespace)),),
     )

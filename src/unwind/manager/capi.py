@@ -7,34 +7,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unwind.addons import hook_rules
-from unwind.addons.caches import Caches
-from unwind.addons.chart_availability import Charts
+from unwind.addons.caches import AddonCaches
+from unwind.addons.chart_availability import ChartAvailability
 from unwind.addons.gate_source import SummaryGateSource
 from unwind.api.resources import MUTATING_WEBHOOK_CONFIGURATIONS
 from unwind.capi import cluster_admission, hook_protocol
-from unwind.capi.hook_handlers import Asking
-from unwind.capi.hook_registry import Registry, installed
+from unwind.capi.hook_handlers import HookHandlers
+from unwind.capi.hook_registry import HookRegistry, installed
 from unwind.capi.manifests import cluster_rules
-from unwind.capi.registration_controller import Registration
-from unwind.capi.ungated_clusters import Marks, Unarmed
-from unwind.components import Share
+from unwind.capi.registration_controller import RegistrationController
+from unwind.capi.ungated_clusters import OkToDeleteController, UngatedClusterController
+from unwind.components import Components
 from unwind.helm.program import Helm
 from unwind.manager import addons
 from unwind.manager import karmada as members
-from unwind.server.routes import Trusting
+from unwind.server.routes import CABundleTarget
 from unwind.teardown.signatures import RecordKeys
 
 if TYPE_CHECKING:
-    from unwind.components import Surroundings
+    from unwind.components import ManagerContext
 
 
-def contribute(surroundings: Surroundings) -> Share:
+def contribute(surroundings: ManagerContext) -> Components:
     """What `unwind run` starts. Add-ons and the gate go by the same caches, in whichever role a process is."""
     client = surroundings.client
-    caches = Caches(client, metrics=surroundings.metrics)
+    caches = AddonCaches(client, metrics=surroundings.metrics)
     hooks = hook_protocol.switched_on(surroundings.features)
     owner, namespace = surroundings.shards, surroundings.namespace
-    registration = Registration(
+    registration = RegistrationController(
         client,
         caches,
         namespace=namespace,
@@ -44,7 +44,7 @@ def contribute(surroundings: Surroundings) -> Share:
         segments=surroundings.segments,
     )
     source = SummaryGateSource(client, caches, namespace=namespace)
-    unarmed = Unarmed(
+    unarmed = UngatedClusterController(
         client,
         caches,
         registration,
@@ -54,15 +54,19 @@ def contribute(surroundings: Surroundings) -> Share:
         metrics=surroundings.metrics,
         registry=surroundings.registry,
     )
-    marks = Marks(client, caches, owner=owner, recorder=surroundings.recorder, metrics=surroundings.metrics)
+    marks = OkToDeleteController(
+        client, caches, owner=owner, recorder=surroundings.recorder, metrics=surroundings.metrics
+    )
     keys = RecordKeys(client, namespace=namespace)
     rooms = addons.contribute(surroundings, caches, registration, keys)
     joined = members.contribute(surroundings, caches, keys)
-    charts = Charts(_helm())
+    charts = ChartAvailability(_helm())
     builtin = hook_rules.builtin(caches, charts=charts, namespace=surroundings.namespace)
-    registry = Registry(builtin, plugins=installed())
-    asking = Asking(client, caches, source, namespace=surroundings.namespace, registry=registry, hooks=hooks, keys=keys)
-    return Share(
+    registry = HookRegistry(builtin, plugins=installed())
+    asking = HookHandlers(
+        client, caches, source, namespace=surroundings.namespace, registry=registry, hooks=hooks, keys=keys
+    )
+    return Components(
         controllers=(*rooms.controllers, *joined.controllers, registration, unarmed, marks),
         servants=(*rooms.servants, *joined.servants, caches, registry, charts),
         routes=(
@@ -74,7 +78,7 @@ def contribute(surroundings: Surroundings) -> Share:
         trusting=(
             *rooms.trusting,
             *joined.trusting,
-            Trusting(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(namespace)),
+            CABundleTarget(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(namespace)),
         ),
     )
 

@@ -15,7 +15,7 @@ from unwind.server.routes import TEXT, Request, Response, Route, sentence
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from unwind.components import Part
+    from unwind.components import Component
 
 
 def new_registry() -> CollectorRegistry:
@@ -36,11 +36,11 @@ class Readiness:
     """Whether all components of this process are ready."""
 
     def __init__(self) -> None:
-        self._parts: list[Part] = []
+        self._parts: list[Component] = []
         self.started = False
         self.stopping = False
 
-    def add(self, parts: Sequence[Part]) -> None:
+    def add(self, parts: Sequence[Component]) -> None:
         self._parts += parts
 
     @property

@@ -5,32 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unwind.api.resources import SECRETS
-from unwind.components import Share
+from unwind.components import Components
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.registry import installed
-from unwind.karmada.caches import MemberCaches
-from unwind.karmada.cluster_controller import Clusters
-from unwind.karmada.unjoin_controller import Unjoining
-from unwind.karmada.work_controller import Works
+from unwind.karmada.caches import KarmadaCaches
+from unwind.karmada.cluster_controller import ClusterController
+from unwind.karmada.unjoin_controller import UnjoinController
+from unwind.karmada.work_controller import WorkController
 from unwind.kube.server_time import ServerClock
 
 if TYPE_CHECKING:
-    from unwind.components import Surroundings
+    from unwind.components import ManagerContext
     from unwind.members.cluster_caches import ClusterCaches
     from unwind.teardown.signatures import RecordKeys
 
 
-def contribute(surroundings: Surroundings, caches: ClusterCaches, keys: RecordKeys) -> Share:
+def contribute(surroundings: ManagerContext, caches: ClusterCaches, keys: RecordKeys) -> Components:
     """What `unwind run` starts. `caches`: which have the Teardowns and the Secrets. `keys`: by which our
     Teardowns are recognised."""
     client, metrics, owner = surroundings.client, surroundings.metrics, surroundings.shards
     # Deadlines count from times that the API server wrote.
     clock = ServerClock(client.time)
-    members = MemberCaches(client, metrics=metrics)
-    return Share(
+    members = KarmadaCaches(client, metrics=metrics)
+    return Components(
         controllers=(
             members,
-            Clusters(
+            ClusterController(
                 client,
                 members,
                 caches.sources[SECRETS.kind],
@@ -38,7 +38,7 @@ def contribute(surroundings: Surroundings, caches: ClusterCaches, keys: RecordKe
                 metrics=metrics,
                 recorder=surroundings.recorder,
             ),
-            Works(
+            WorkController(
                 client,
                 members,
                 caches.sources[SECRETS.kind],
@@ -48,7 +48,7 @@ def contribute(surroundings: Surroundings, caches: ClusterCaches, keys: RecordKe
                 deleters=BUILTIN,
                 plugins=installed(),
             ),
-            Unjoining(
+            UnjoinController(
                 client,
                 members,
                 caches.teardowns,

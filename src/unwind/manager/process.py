@@ -24,7 +24,7 @@ from unwind.api.annotation_values import DeletePolicy
 from unwind.api.names import MANAGER_USER_AGENT
 from unwind.api.rights import HOME
 from unwind.certificates import KeyPair
-from unwind.components import Protection, Role, Surroundings
+from unwind.components import ManagerContext, Protection, Role
 from unwind.concurrency import to_tell, unless
 from unwind.errors import UnwindError
 from unwind.external import controller as external
@@ -42,11 +42,11 @@ from unwind.manager.watchdog import Watchdog
 from unwind.plugins import described
 from unwind.server import addresses, certificate_files
 from unwind.server.addresses import Address
-from unwind.server.ca_bundles import Bundles
-from unwind.server.certificate_files import Files, Watched
+from unwind.server.ca_bundles import CABundleController
+from unwind.server.certificate_files import CertificateFiles, Watched
 from unwind.server.certificate_secret import SharedCertificate
 from unwind.server.identity import SERVICE
-from unwind.server.listener import Limits, Listener, Requests
+from unwind.server.listener import Limits, Listener, RequestMetrics
 from unwind.server.path_keys import SharedPathKeys
 from unwind.server.path_segments import Segments
 from unwind.server.tls import Tls
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from unwind.components import Contributor, Part
-    from unwind.server.routes import Trusting
+    from unwind.components import Component, Contributor
+    from unwind.server.routes import CABundleTarget
 
 log = logs.get(__name__)
 
@@ -70,7 +70,7 @@ CONTRIBUTORS: tuple[Contributor, ...] = (external.contribute, clusters.contribut
 _METRICS_LIMITS = Limits(connections=64, under_way=8, idle_seconds=60.0)
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the manager process."""
 
     kubeconfig: Path | None = None
@@ -91,7 +91,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     protection: Protection = Protection()
 
 
-def run_process(options: Options) -> None:
+def run_process(options: ManagerOptions) -> None:
     """Run on an event loop that plugin code cannot end. Raises UnwindError for invalid configuration.
 
     A SystemExit or KeyboardInterrupt in any task or callback leaves the loop. The loop is only stopped: the task or its
@@ -116,7 +116,7 @@ def _signals_handled() -> bool:
     return signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL)
 
 
-async def run(options: Options, *, contributors: Sequence[Contributor] = CONTRIBUTORS) -> None:
+async def run(options: ManagerOptions, *, contributors: Sequence[Contributor] = CONTRIBUTORS) -> None:
     """Run until a signal stops it. Raises UnwindError for invalid configuration."""
     stopping = _Stopping()
     _tune_collection()
@@ -144,15 +144,15 @@ class _Stopping:
 
 
 class _Process:
-    def __init__(self, options: Options, stack: AsyncExitStack) -> None:
+    def __init__(self, options: ManagerOptions, stack: AsyncExitStack) -> None:
         self._options = options
         self._stack = stack
         self._registry = new_registry()
-        self._requests = Requests()
+        self._requests = RequestMetrics()
         self._registry.register(self._requests)
         self._readiness = health.Readiness()
         self._watchdog = Watchdog()
-        self._parts: list[Part] = [self._watchdog]
+        self._parts: list[Component] = [self._watchdog]
         self._https: Listener | None = None
         self._segments = Segments()
 
@@ -184,7 +184,7 @@ class _Process:
             troubled=_tell_unled,
         )
         recorder = Recorder(client, instance=identity)
-        surroundings = Surroundings(
+        surroundings = ManagerContext(
             client=client,
             namespace=options.namespace,
             roles=options.roles,
@@ -203,7 +203,7 @@ class _Process:
         path_keys = SharedPathKeys(client, self._segments, namespace=options.namespace)
         await path_keys.obtain()
         shares = [contribute(surroundings) for contribute in contributors]
-        parts: list[Part] = [recorder, path_keys]
+        parts: list[Component] = [recorder, path_keys]
         parts += [shards, *(part for share in shares for part in share.controllers)] if controls else []
         parts += [part for share in shares for part in share.servants] if serves else []
         self._parts += dict.fromkeys(parts)  # a cache may be used by both roles, and runs once
@@ -240,10 +240,10 @@ class _Process:
             for task in leases:
                 task.cancel()
 
-    async def _secure(self, client: Client, trusting: Sequence[Trusting]) -> Tls:
+    async def _secure(self, client: Client, trusting: Sequence[CABundleTarget]) -> Tls:
         """Load or create the serving certificate, and keep it renewed."""
         callers, watched = None, []
-        bundles = Bundles(client, trusting, self._segments)
+        bundles = CABundleController(client, trusting, self._segments)
         self._parts.append(bundles)
         if path := self._options.client_ca:
             [callers] = await asyncio.to_thread(certificate_files.read, [path], option="--client-ca")
@@ -274,7 +274,7 @@ class _Process:
         except ValueError as error:
             raise UnwindError(f"cannot serve HTTPS: {error}", remedy="check --tls-cert and --tls-key") from error
         if watched:
-            self._parts.append(Files(watched))
+            self._parts.append(CertificateFiles(watched))
         _show_expiry(self._registry, tls)
         return tls
 
@@ -319,7 +319,7 @@ def _tell_unled(error: Exception) -> None:
     log.warning("lease renewal failed, will retry", why=str(error))
 
 
-def _hosts(options: Options) -> list[str]:
+def _hosts(options: ManagerOptions) -> list[str]:
     """The host names for the certificate: the Service, this machine, and --tls-hosts."""
     service = f"{SERVICE}.{options.namespace}.svc"
     named = [options.listen.host] if not options.listen.everywhere else []

@@ -9,14 +9,14 @@ from unwind import logs
 from unwind.api.resources import VALIDATING_WEBHOOK_CONFIGURATIONS
 from unwind.api.rights import Setting
 from unwind.clock import SYSTEM
-from unwind.components import FEATURE, Share
+from unwind.components import FEATURE, Components
 from unwind.install.manifests import policies
-from unwind.protection.controller import Keeper
-from unwind.protection.lookup import Looking
+from unwind.protection.controller import ProtectionController
+from unwind.protection.lookup import ProtectionLookup
 from unwind.protection.manifests import protection_rules
-from unwind.protection.namespace_cache import Counts, Guards
-from unwind.protection.webhook import Answering, Restored, Telling
-from unwind.server.routes import Trusting
+from unwind.protection.namespace_cache import PodAndClaimCounts, ProtectedObjects
+from unwind.protection.webhook import DenialReporter, ProtectionWebhook, RestoreReporter
+from unwind.server.routes import CABundleTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.components import Surroundings
+    from unwind.components import ManagerContext
     from unwind.kube.client import Client
     from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 
-class Caches:
+class ProtectionCaches:
     """What is known without asking, as one part of the process."""
 
     name = "protection's caches"
 
     def __init__(self, client: Client, *, metrics: Metrics | None = None, clock: Clock = SYSTEM) -> None:
         self._troubles: dict[Resource, str] = {}
-        self.counts = Counts(client, clock=clock, troubled=self._troubled)
-        self.guards = Guards(client, clock=clock, troubled=self._troubled)
+        self.counts = PodAndClaimCounts(client, clock=clock, troubled=self._troubled)
+        self.guards = ProtectedObjects(client, clock=clock, troubled=self._troubled)
         if metrics:
             for informer in self.counts.informers:
                 metrics.informer(informer)
@@ -74,12 +74,12 @@ class Caches:
         return troubled
 
 
-def contribute(surroundings: Surroundings) -> Share:
+def contribute(surroundings: ManagerContext) -> Components:
     """What `unwind run` starts. While the feature is off, nothing is followed and nothing answered: there is only
     somebody who takes away what had the API server ask."""
     client, namespace = surroundings.client, surroundings.namespace
     on = surroundings.features.get(FEATURE, False)
-    keeper = Keeper(
+    keeper = ProtectionController(
         client,
         namespace=namespace,
         on=on,
@@ -87,21 +87,21 @@ def contribute(surroundings: Surroundings) -> Share:
         owner=surroundings.shards,
         metrics=surroundings.metrics,
         policies=policies(Setting(namespace=namespace)),
-        restored=Restored(registry=surroundings.registry, recorder=surroundings.recorder).report,
+        restored=RestoreReporter(registry=surroundings.registry, recorder=surroundings.recorder).report,
         segments=surroundings.segments,
     )
     if not on:
-        return Share(controllers=(keeper,))
-    caches = Caches(client, metrics=surroundings.metrics)
-    answering = Answering(
+        return Components(controllers=(keeper,))
+    caches = ProtectionCaches(client, metrics=surroundings.metrics)
+    answering = ProtectionWebhook(
         counts=caches.counts,
         guards=caches.guards,
-        looking=Looking(client, groups=surroundings.protection.groups),
-        telling=Telling(registry=surroundings.registry, recorder=surroundings.recorder),
+        looking=ProtectionLookup(client, groups=surroundings.protection.groups),
+        telling=DenialReporter(registry=surroundings.registry, recorder=surroundings.recorder),
     )
-    return Share(
+    return Components(
         controllers=(keeper,),
         servants=(caches,),
         routes=answering.routes(),
-        trusting=(Trusting(VALIDATING_WEBHOOK_CONFIGURATIONS, protection_rules(namespace)),),
+        trusting=(CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, protection_rules(namespace)),),
     )

@@ -12,13 +12,13 @@ from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.sveltos import SVELTOS_CLUSTERS, ClusterType, SveltosCluster
 from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.clock import SYSTEM
-from unwind.concurrency import Together
+from unwind.concurrency import SingleFlight
 from unwind.kube import decoding
 from unwind.kube.cache import Change
 from unwind.kube.decoding import Key, View
 from unwind.kube.errors import NotFoundError
-from unwind.kube.informers import Followed, Informer
-from unwind.kube.served_versions import Versions
+from unwind.kube.informers import Informer, InformerSet
+from unwind.kube.served_versions import ServedVersions
 from unwind.members import targets
 from unwind.members.targets import ClusterKey
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Client
     from unwind.kube.metrics import Metrics
-    from unwind.members.targets import Target
+    from unwind.members.targets import AddonTarget
 
 
 # The Clusters of Cluster API, followed in the version that the API server serves.
@@ -45,7 +45,7 @@ class CapiClusters:
         self._clock = clock
         self._troubled = troubled
         self._listed = listed
-        self._versions = Versions(
+        self._versions = ServedVersions(
             client, (CLUSTERS, CLUSTERS_V1BETA1), clock=clock, troubled=troubled, found=self._found
         )
         self._tasks: asyncio.TaskGroup | None = None
@@ -129,14 +129,14 @@ class CapiClusters:
 T = TypeVar("T")
 
 
-class ClusterCaches(Followed):
+class ClusterCaches(InformerSet):
     """The informers that every controller of clusters shares."""
 
     def __init__(self, client: Client, *, clock: Clock = SYSTEM) -> None:
         super().__init__()
         self._client = client
-        self._followers: list[Callable[[ClusterKey, Target | None, Target | None], None]] = []
-        self._reading_targets: Together[Target | None] = Together()
+        self._followers: list[Callable[[ClusterKey, AddonTarget | None, AddonTarget | None], None]] = []
+        self._reading_targets: SingleFlight[AddonTarget | None] = SingleFlight()
         self.sveltos_clusters: Informer[SveltosCluster] = Informer(
             client,
             decoding.typed(SVELTOS_CLUSTERS, SveltosCluster),
@@ -187,7 +187,7 @@ class ClusterCaches(Followed):
             for informer in self._informers():
                 tasks.create_task(informer.run())
 
-    def target(self, key: ClusterKey) -> Target | None:
+    def target(self, key: ClusterKey) -> AddonTarget | None:
         where = Key(key.namespace, key.name)
         if key.type == ClusterType.CAPI:
             cluster = self.clusters.get(where)
@@ -195,11 +195,11 @@ class ClusterCaches(Followed):
         registered = self.sveltos_clusters.cache.get(where)
         return targets.of_sveltos(registered) if registered else None
 
-    async def read_target(self, key: ClusterKey) -> Target | None:
+    async def read_target(self, key: ClusterKey) -> AddonTarget | None:
         """The cluster as it is now; None if there is none of this name."""
         return await self._reading_targets.ask(key, lambda: self._read_target(key))
 
-    async def _read_target(self, key: ClusterKey) -> Target | None:
+    async def _read_target(self, key: ClusterKey) -> AddonTarget | None:
         resource = self.resource(key)
         try:
             if key.type == ClusterType.CAPI:
@@ -211,7 +211,7 @@ class ClusterCaches(Followed):
         except NotFoundError:
             return None
 
-    def targets(self, labels: dict[str, str] | None = None) -> Iterator[Target]:
+    def targets(self, labels: dict[str, str] | None = None) -> Iterator[AddonTarget]:
         """All clusters, or those that may have these labels: at least all that do."""
         capi: Iterator[Cluster] = self.clusters.all()
         registered: Iterator[SveltosCluster] = iter(self.sveltos_clusters.cache)
@@ -221,7 +221,7 @@ class ClusterCaches(Followed):
             registered = iter(self.sveltos_clusters.cache.by("label", label))
         return chain(map(targets.of_capi, capi), map(targets.of_sveltos, registered))
 
-    def reached_by(self, gone: Target) -> bool:
+    def reached_by(self, gone: AddonTarget) -> bool:
         """Whether another cluster is reached by the Secret of one that is gone. Its name stood on a summary."""
         if gone.secret == SveltosCluster(metadata=ObjectMeta(name=gone.ref.name)).kubeconfig_secret:
             return False
@@ -235,7 +235,7 @@ class ClusterCaches(Followed):
     def resource(self, cluster: ClusterKey) -> Resource:
         return self.clusters.resource if cluster.type == ClusterType.CAPI else SVELTOS_CLUSTERS
 
-    def follow_targets(self, changed: Callable[[ClusterKey, Target | None, Target | None], None]) -> None:
+    def follow_targets(self, changed: Callable[[ClusterKey, AddonTarget | None, AddonTarget | None], None]) -> None:
         """Have it told of every cluster that changes."""
 
         def capi(change: Change[Cluster]) -> None:

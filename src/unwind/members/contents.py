@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from unwind.api.resources import Resource
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import TransientError
 from unwind.kube import decoding
 from unwind.kube.decoding import Metadata
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from unwind.kube.client import Client, Object
-    from unwind.kube.discovery import Discovery, Kind
+    from unwind.kube.discovery import Discovery, ServedKind
 
 _AT_ONCE = 16
 _SHOWN = 5
@@ -57,11 +57,11 @@ async def _everything(client: Client, discovery: Discovery, namespace: str | Non
     async def look(resource: Resource) -> None:
         found.extend(await of_kind(client, resource, namespace=namespace))
 
-    await side_by_side((look(resource) for resource in kinds), limit=_AT_ONCE)
+    await gather_limited((look(resource) for resource in kinds), limit=_AT_ONCE)
     return sorted(found, key=str)
 
 
-def listable(kinds: Iterable[Kind], *, namespaced: bool) -> list[Resource]:
+def listable(kinds: Iterable[ServedKind], *, namespaced: bool) -> list[Resource]:
     """The resources whose objects users care about, each in the preferred version. `namespaced`: only namespaced
     resources."""
     found = {
@@ -74,7 +74,7 @@ def listable(kinds: Iterable[Kind], *, namespaced: bool) -> list[Resource]:
     return list(found.values())
 
 
-def _passing(kind: Kind) -> bool:
+def _passing(kind: ServedKind) -> bool:
     """Whether its objects expire by themselves and belong to no user: there may be thousands of Events."""
     return kind.resource.kind == "Event" and kind.resource.group in ("", "events.k8s.io")
 

@@ -18,15 +18,15 @@ from unwind.kube.errors import ConflictError, NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
-    from unwind.kube.kubeconfig import Connection
-    from unwind.members.targets import Anchor, Endpoint
+    from unwind.kube.kubeconfig import ClusterConnection
+    from unwind.members.targets import APIEndpoint, ClusterTarget
 
 
 # The type of a Secret with a token for a ServiceAccount of the cluster that it is in.
 _ACCOUNT_TOKEN = "kubernetes.io/service-account-token"  # noqa: S105 - a type
 
 
-async def secret(client: Client, target: Anchor) -> Object:
+async def secret(client: Client, target: ClusterTarget) -> Object:
     """The current Secret. Raises UnreachableError if it does not exist."""
     if not target.secret:
         # Without a name, the request would list all Secrets.
@@ -45,7 +45,7 @@ async def secret(client: Client, target: Anchor) -> Object:
     return found
 
 
-def belongs(target: Anchor, found: Object) -> bool:
+def belongs(target: ClusterTarget, found: Object) -> bool:
     """Whether a Secret may be used for a member (pure).
 
     A Karmada Cluster can name a Secret in any namespace, and the server that the token is sent to. A user who can write
@@ -62,7 +62,7 @@ def belongs(target: Anchor, found: Object) -> bool:
     return target.ref.uid in owners or place == (names.KARMADA_CLUSTER_NAMESPACE, target.ref.name)
 
 
-def connection(target: Anchor, found: Object) -> Connection:
+def connection(target: ClusterTarget, found: Object) -> ClusterConnection:
     """The connection to a member, from its Secret. Raises UnreachableError if the Secret is invalid, or must not be
     used."""
     name = f"Secret {target.home}/{target.secret}"
@@ -82,7 +82,7 @@ def connection(target: Anchor, found: Object) -> Connection:
     return way
 
 
-def _by_kubeconfig(target: Anchor, data: dict[str, str], name: str) -> Connection:
+def _by_kubeconfig(target: ClusterTarget, data: dict[str, str], name: str) -> ClusterConnection:
     key = target.secret_key or next(iter(sorted(data)), "")
     if key not in data:
         missing = f"has no key {key!r}" if key else "is empty"
@@ -94,7 +94,7 @@ def _by_kubeconfig(target: Anchor, data: dict[str, str], name: str) -> Connectio
     return kubeconfig.parse(text, source=f"{key!r} in {name}")
 
 
-def _by_token(target: Anchor, endpoint: Endpoint, data: dict[str, str], name: str) -> Connection:
+def _by_token(target: ClusterTarget, endpoint: APIEndpoint, data: dict[str, str], name: str) -> ClusterConnection:
     if not endpoint.server:
         raise UnreachableError(f"cannot connect to {target}: it has no API server address")
     if TOKEN_KEY not in data:
@@ -105,7 +105,7 @@ def _by_token(target: Anchor, endpoint: Endpoint, data: dict[str, str], name: st
         authority = base64.b64decode(data.get(CA_BUNDLE_KEY, ""), validate=True)
     except (binascii.Error, ValueError) as error:
         raise UnreachableError(f"cannot connect to {target}: {name} cannot be decoded ({error})") from error
-    return kubeconfig.Connection(
+    return kubeconfig.ClusterConnection(
         server=endpoint.server,
         authority=authority or None,
         credential=kubeconfig.Token(token),
@@ -114,7 +114,7 @@ def _by_token(target: Anchor, endpoint: Endpoint, data: dict[str, str], name: st
     )
 
 
-async def hold(client: Client, target: Anchor) -> None:
+async def hold(client: Client, target: ClusterTarget) -> None:
     """Add Unwind's finalizer to the Secret, to keep it until `let_go`: deleting a namespace deletes the Secret beside
     the Cluster, and without it the member's objects cannot be removed. Raises UnreachableError if it is gone or being
     deleted."""
@@ -131,7 +131,7 @@ async def hold(client: Client, target: Anchor) -> None:
             return
 
 
-async def let_go(client: Client, target: Anchor) -> None:
+async def let_go(client: Client, target: ClusterTarget) -> None:
     """Remove Unwind's finalizer from the Secret, which may already be gone."""
     while True:
         try:

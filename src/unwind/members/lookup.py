@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
     from unwind.kube.discovery import Discovery
-    from unwind.members.targets import Anchor
+    from unwind.members.targets import ClusterTarget
 
 _KINDS: tuple[Resource, ...] = (capi.CLUSTERS, sveltos.SVELTOS_CLUSTERS, karmada.CLUSTERS)
 
 
-def anchor(resource: Resource, obj: Object) -> Anchor:
+def anchor(resource: Resource, obj: Object) -> ClusterTarget:
     """The anchor of an object of one of these kinds (pure)."""
     if resource.group == capi.CLUSTERS.group:
         return targets.of_capi(_read(obj, capi.Cluster))
@@ -30,7 +30,7 @@ def anchor(resource: Resource, obj: Object) -> Anchor:
     return targets.of_karmada(_read(obj, karmada.Cluster))
 
 
-async def anchor_of(client: Client, discovery: Discovery, ref: ObjectRef) -> Anchor:
+async def anchor_of(client: Client, discovery: Discovery, ref: ObjectRef) -> ClusterTarget:
     """The anchor of a member, read now. Raises UnwindError if its object is gone, or was replaced by another of that
     name."""
     if not any((one.group, one.kind) == (ref.group, ref.kind) for one in _KINDS):
@@ -45,14 +45,14 @@ async def anchor_of(client: Client, discovery: Discovery, ref: ObjectRef) -> Anc
     return anchor(resource, found)
 
 
-async def called(client: Client, discovery: Discovery, text: str) -> Anchor:
+async def called(client: Client, discovery: Discovery, text: str) -> ClusterTarget:
     """The cluster with this NAME or NAMESPACE/NAME: of Cluster API, of Sveltos or of Karmada.
 
     Raises UnwindError if there is none, or more than one.
     """
     namespace, slash, name = text.rpartition("/")
     served = {(one.resource.group, one.resource.kind) for one in await discovery.kinds()}
-    found: list[Anchor] = []
+    found: list[ClusterTarget] = []
     for one in _KINDS:
         if (one.group, one.kind) not in served or (slash and not one.namespaced):
             continue

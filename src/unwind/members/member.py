@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Self
 
 from unwind.clock import SYSTEM
-from unwind.concurrency import Together
+from unwind.concurrency import SingleFlight
 from unwind.deleters.references import Resolver
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import UnreachableError
@@ -45,7 +45,7 @@ class Member:
         self.client = client
         self.system_uid = system_uid
         self._clock = clock
-        self._answers: Together[float] = Together()
+        self._answers: SingleFlight[float] = SingleFlight()
         self._answered = [clock.monotonic() if answered else -math.inf]
         """When its identity was last verified; shared by all objects that represent it."""
         self.watches = Watches(client, cluster=system_uid, clock=clock, troubled=troubled)

@@ -12,7 +12,7 @@ import msgspec
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
-from unwind.concurrency import Together
+from unwind.concurrency import SingleFlight
 from unwind.errors import UnwindError
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError, UnreachableError
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock, Timer
     from unwind.kube.client import Object
-    from unwind.kube.kubeconfig import Connection
-    from unwind.members.targets import Anchor
+    from unwind.kube.kubeconfig import ClusterConnection
+    from unwind.members.targets import ClusterTarget
 
 # Add-ons come in bursts, one ClusterSummary after the other: a member that is idle now is soon needed again.
 LINGER = 30.0
@@ -55,7 +55,7 @@ class _Shared:
         return self.member
 
 
-class Fleet:
+class Members:
     """Opens members and closes them; use it as an async context manager."""
 
     def __init__(
@@ -71,14 +71,14 @@ class Fleet:
         self._clock = clock
         self._troubled = troubled
         self._observe = observe
-        self._secrets: Together[Object] = Together()
+        self._secrets: SingleFlight[Object] = SingleFlight()
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
         self._shared: dict[str, _Shared] = {}
         """By connection: a cluster is opened and watched once, whatever objects represent it."""
         self._ways: dict[str, str] = {}
         """The last known connection of each target, by its uid."""
-        self._read: dict[str, tuple[float, Connection, str]] = {}
+        self._read: dict[str, tuple[float, ClusterConnection, str]] = {}
         """When that was read, and the connection itself; kept while it is open."""
 
     async def __aenter__(self) -> Self:
@@ -102,7 +102,7 @@ class Fleet:
         return len(self._shared)
 
     @asynccontextmanager
-    async def member(self, target: Anchor, *, system_uid: str = "") -> AsyncIterator[Member]:
+    async def member(self, target: ClusterTarget, *, system_uid: str = "") -> AsyncIterator[Member]:
         """The member of a target, verified to answer.
 
         `system_uid`: its identity when something was deployed on it. Raises UnreachableError if it is unreachable, or
@@ -119,11 +119,11 @@ class Fleet:
                 )
             yield member if member.ref == target.ref else member.standing_for(target.ref)
 
-    def look_again(self, target: Anchor) -> None:
+    def look_again(self, target: ClusterTarget) -> None:
         """Read the credentials of a target again, although they were read a moment ago."""
         self._read.pop(target.ref.uid, None)
 
-    async def _way(self, target: Anchor) -> tuple[Connection, str]:
+    async def _way(self, target: ClusterTarget) -> tuple[ClusterConnection, str]:
         """Its connection, and the key of it. Read each time unless it was read a moment ago: a rotated Secret is a new
         connection, and the old credentials may be revoked."""
         uid, now = target.ref.uid, self._clock.monotonic()
@@ -234,7 +234,7 @@ class Fleet:
             shared.tried.set()
 
     @asynccontextmanager
-    async def _connect(self, target: Anchor, way: Connection) -> AsyncIterator[Member]:
+    async def _connect(self, target: ClusterTarget, way: ClusterConnection) -> AsyncIterator[Member]:
         async with Client(way, observe=self._observe) as client:
             try:
                 system_uid = await client.cluster_uid()
@@ -258,7 +258,7 @@ class Fleet:
             yield member
 
 
-def _digest(way: Connection) -> str:
+def _digest(way: ClusterConnection) -> str:
     """A key of a connection: address, CA and credentials."""
     return hashlib.sha256(msgspec.json.encode(way, order="sorted")).hexdigest()
 

@@ -31,7 +31,7 @@ class ClusterKey(NamedTuple):
         return f"{self.type} cluster {self.namespace}/{self.name}"
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+class APIEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The address of an API server, from the object that represents it: its Secret has a token, but no kubeconfig."""
 
     server: str
@@ -39,7 +39,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     proxy: str = ""
 
 
-class Anchor(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The object on the management cluster that represents a member, and how to connect to that member."""
 
     ref: ObjectRef
@@ -51,7 +51,7 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     """Namespace of the Secret; empty for the object's own namespace."""
     secret_key: str = ""
     """The key in the Secret; empty for the first one."""
-    endpoint: Endpoint | None = None
+    endpoint: APIEndpoint | None = None
     terminating: bool = False
     deleted_at: dt.datetime | None = None
     paused: bool = False
@@ -76,16 +76,16 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.ref)
 
 
-class Target(Anchor, frozen=True, kw_only=True):
+class AddonTarget(ClusterTarget, frozen=True, kw_only=True):
     """A cluster that add-ons are deployed on, and removed from when it is deleted."""
 
     type: ClusterType
 
 
-def of_capi(cluster: capi.Cluster) -> Target:
+def of_capi(cluster: capi.Cluster) -> AddonTarget:
     """The target of a Cluster API Cluster."""
     meta = cluster.metadata
-    return Target(
+    return AddonTarget(
         type=ClusterType.CAPI,
         ref=ref_of(capi.CLUSTERS, meta),
         labels=meta.labels,
@@ -100,10 +100,10 @@ def of_capi(cluster: capi.Cluster) -> Target:
     )
 
 
-def of_sveltos(cluster: sveltos.SveltosCluster) -> Target:
+def of_sveltos(cluster: sveltos.SveltosCluster) -> AddonTarget:
     """The target of a SveltosCluster."""
     meta = cluster.metadata
-    return Target(
+    return AddonTarget(
         type=ClusterType.SVELTOS,
         ref=ref_of(sveltos.SVELTOS_CLUSTERS, meta),
         labels=meta.labels,
@@ -125,10 +125,10 @@ def capi_ref(namespace: str, name: str, uid: str) -> ObjectRef:
     return ref_of(capi.CLUSTERS, ObjectMeta(namespace=namespace, name=name, uid=uid))
 
 
-def of_gone(ref: ObjectRef) -> Target:
+def of_gone(ref: ObjectRef) -> AddonTarget:
     """The target of a deleted Cluster API Cluster: only the place of its kubeconfig is known."""
     secret = capi.Cluster(metadata=ObjectMeta(name=ref.name)).kubeconfig_secret
-    return Target(type=ClusterType.CAPI, ref=ref, secret=secret, secret_key=_CAPI_KEY)
+    return AddonTarget(type=ClusterType.CAPI, ref=ref, secret=secret, secret_key=_CAPI_KEY)
 
 
 def karmada_ref(name: str, uid: str) -> ObjectRef:
@@ -136,24 +136,26 @@ def karmada_ref(name: str, uid: str) -> ObjectRef:
     return ref_of(karmada.CLUSTERS, ObjectMeta(name=name, uid=uid))
 
 
-def of_karmada(cluster: karmada.Cluster) -> Anchor:
+def of_karmada(cluster: karmada.Cluster) -> ClusterTarget:
     """The anchor of a Karmada Cluster: Works are applied on it, but no add-ons."""
     meta, spec = cluster.metadata, cluster.spec
     secret = spec.secret_ref
-    return Anchor(
+    return ClusterTarget(
         ref=ref_of(karmada.CLUSTERS, meta),
         labels=meta.labels,
         annotations=meta.annotations,
         secret=secret.name if secret else "",
         secret_namespace=secret.namespace if secret else "",
-        endpoint=Endpoint(server=spec.api_endpoint, insecure=spec.insecure_skip_tls_verification, proxy=spec.proxy_url),
+        endpoint=APIEndpoint(
+            server=spec.api_endpoint, insecure=spec.insecure_skip_tls_verification, proxy=spec.proxy_url
+        ),
         terminating=meta.terminating,
         deleted_at=meta.deletion_timestamp,
         ready=True,  # it was joined: if it does not answer, that is reported when it is used
-        pull_mode=spec.sync_mode == karmada.SyncMode.PULL,
+        pull_mode=spec.sync_mode == karmada.ClusterSyncMode.PULL,
     )
 
 
-def key_of(target: Target) -> ClusterKey:
+def key_of(target: AddonTarget) -> ClusterKey:
     """The key of a cluster that add-ons are on."""
     return ClusterKey(target.type.value, target.ref.namespace, target.ref.name)

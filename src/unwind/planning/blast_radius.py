@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Entry
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class KindCount(msgspec.Struct, frozen=True, kw_only=True):
     """The number of deleted objects of a kind."""
 
     group: str
@@ -26,7 +26,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     objects: int
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True):
+class AffectedCRD(msgspec.Struct, frozen=True, kw_only=True):
     """A CRD that is deleted, and its custom resources, which are deleted with it."""
 
     name: str
@@ -45,13 +45,13 @@ class Radius(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Deployed or adopted objects that stay."""
     along: int
     """Custom resources that Unwind did not create; a lower bound if `uncounted` names a CRD."""
-    kinds: tuple[Kind, ...]
+    kinds: tuple[KindCount, ...]
     """The most frequent kinds first."""
     namespaces: tuple[str, ...]
     """Namespaces that are deleted."""
     within: tuple[str, ...]
     """Namespaces that stay but lose objects."""
-    definitions: tuple[Definition, ...]
+    definitions: tuple[AffectedCRD, ...]
     load_balancers: tuple[ObjectRef, ...]
     """Services with a cloud load balancer."""
 
@@ -91,7 +91,7 @@ def blast_radius(
         staying=len(every) - len(going),
         along=sum(one.along or 0 for one in definitions),
         kinds=tuple(
-            Kind(group=group, kind=kind, objects=count)
+            KindCount(group=group, kind=kind, objects=count)
             for (group, kind), count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
         ),
         namespaces=namespaces,
@@ -110,9 +110,9 @@ def blast_radius(
     )
 
 
-def _definition(name: str, there: int | None, ours: int) -> Definition:
+def _definition(name: str, there: int | None, ours: int) -> AffectedCRD:
     # The count may be older than the Inventory.
-    return Definition(name=name, resources=there, along=None if there is None else max(0, there - ours))
+    return AffectedCRD(name=name, resources=there, along=None if there is None else max(0, there - ours))
 
 
 def _names(entries: Iterable[Entry], resource: Resource) -> tuple[str, ...]:

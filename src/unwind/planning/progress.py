@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def ready(plan: Plan, done: Iterable[str]) -> tuple[str, ...]:
     """The steps that are ready, given the ones that are done: removed, left or given up."""
-    return Progress(plan, done).ready
+    return PlanProgress(plan, done).ready
 
 
-class Progress:
+class PlanProgress:
     """The progress of a plan. When a step is done, it returns the steps that become ready.
 
     A step is ready when everything that depends on it, directly or indirectly, is done. Steps in a cycle become ready

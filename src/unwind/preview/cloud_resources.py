@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
 
 
-class Volume(msgspec.Struct, frozen=True, kw_only=True):
+class BoundVolume(msgspec.Struct, frozen=True, kw_only=True):
     """A volume that a claim is bound to."""
 
     name: str
@@ -27,15 +27,15 @@ class Volume(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its reclaim policy is Delete: if not, it stays, and costs."""
 
 
-class Cloud(msgspec.Struct, frozen=True, kw_only=True):
+class CloudResources(msgspec.Struct, frozen=True, kw_only=True):
     """What goes, or stays, outside of the cluster."""
 
     balancers: frozenset[str] = frozenset()
     """Services of type LoadBalancer, by uid."""
-    volumes: tuple[Volume, ...] = ()
+    volumes: tuple[BoundVolume, ...] = ()
 
 
-async def look(member: Member, refs: Iterable[ObjectRef]) -> Cloud:
+async def look(member: Member, refs: Iterable[ObjectRef]) -> CloudResources:
     """What these objects have in the cloud. It reads the Services, claims and volumes where they are."""
     services: dict[str, dict[str, ObjectRef]] = {}
     claims: dict[str, dict[str, ObjectRef]] = {}
@@ -55,10 +55,10 @@ async def look(member: Member, refs: Iterable[ObjectRef]) -> Cloud:
             claim = wanted.get(one["metadata"]["uid"])
             if claim and (volume := await _volume(member, one, claim)):
                 volumes.append(volume)
-    return Cloud(balancers=frozenset(balancers), volumes=tuple(sorted(volumes, key=lambda one: one.name)))
+    return CloudResources(balancers=frozenset(balancers), volumes=tuple(sorted(volumes, key=lambda one: one.name)))
 
 
-async def _volume(member: Member, claim: Object, ref: ObjectRef) -> Volume | None:
+async def _volume(member: Member, claim: Object, ref: ObjectRef) -> BoundVolume | None:
     name = claim["spec"].get("volumeName")
     if not name:
         return None
@@ -68,4 +68,4 @@ async def _volume(member: Member, claim: Object, ref: ObjectRef) -> Volume | Non
         return None
     spec = found["spec"]
     size = (spec.get("capacity") or {}).get("storage", "")
-    return Volume(name=name, claim=ref, size=size, goes=spec.get("persistentVolumeReclaimPolicy") == "Delete")
+    return BoundVolume(name=name, claim=ref, size=size, goes=spec.get("persistentVolumeReclaimPolicy") == "Delete")

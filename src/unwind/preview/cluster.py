@@ -28,13 +28,13 @@ from unwind.kube.errors import NotFoundError
 from unwind.members import contents, targets
 from unwind.members.contents import Content
 from unwind.members.member import Member
-from unwind.members.members import Fleet
+from unwind.members.members import Members
 from unwind.planning.blast_radius import blast_radius
 from unwind.planning.plans import Draft, plan
 from unwind.planning.progress import critical_path
 from unwind.preview import deletion
 from unwind.preview.deletion import Foreseen
-from unwind.preview.member import Seen, look_at
+from unwind.preview.member import MemberPreview, look_at
 from unwind.protection import expected_refusals
 from unwind.removal import volume_claims
 from unwind.removal.deletion_scope import Told, ref_to
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.api.unwind import Inventory
     from unwind.kube.discovery import Named
-    from unwind.members.targets import Anchor
+    from unwind.members.targets import ClusterTarget
 
 # A profile may be on a thousand clusters: so many are looked at, of the others only the accounts are.
 LOOKED_AT = 20
@@ -60,7 +60,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     """Where it is read."""
 
     client: Client
-    fleet: Fleet
+    fleet: Members
     here: Member
     """The management cluster."""
     inventories: Inventories
@@ -71,7 +71,7 @@ async def foresee(client: Client, named: Named, *, home: str, volumes: VolumePol
     claims of StatefulSets, where no profile or Work says it."""
     kind = (named.resource.group, named.resource.kind)
     inventories = Inventories(client, namespace=home)
-    async with Fleet(client) as fleet, fleet.management() as here:
+    async with Members(client) as fleet, fleet.management() as here:
         places = Places(client=client, fleet=fleet, here=here, inventories=inventories)
         if kind == (capi.CLUSTERS.group, capi.CLUSTERS.kind):
             cluster = await client.get(named.resource, named.name, namespace=named.where, type=capi.Cluster)
@@ -140,7 +140,7 @@ async def _of_karmada(places: Places, cluster: karmada.Cluster) -> Foreseen:
 
 async def _of_cluster(
     places: Places,
-    target: Anchor,
+    target: ClusterTarget,
     metadata: ObjectMeta,
     drafted: Drafted,
     made: Plan,
@@ -263,7 +263,7 @@ def _counted(chunks: Iterable[Inventory]) -> Counter[str]:
     return Counter(chunk.spec.owner.uid for chunk in chunks for _ in chunk.spec.entries)
 
 
-async def _seen_on(places: Places, summary: ClusterSummary, entries: list[Entry], *, emptied: bool) -> Seen:
+async def _seen_on(places: Places, summary: ClusterSummary, entries: list[Entry], *, emptied: bool) -> MemberPreview:
     type_, namespace, name = cluster_summaries.cluster_of(summary)
     wiped = entries if emptied else ()
     resource = capi.CLUSTERS if type_ == ClusterType.CAPI else sveltos.SVELTOS_CLUSTERS
@@ -274,7 +274,7 @@ async def _seen_on(places: Places, summary: ClusterSummary, entries: list[Entry]
         registered = await places.client.get(resource, name, namespace=namespace, type=sveltos.SveltosCluster)
         return await look_at(places.fleet, targets.of_sveltos(registered), entries, emptied=wiped)
     except NotFoundError as error:
-        return Seen(unseen=str(error))
+        return MemberPreview(unseen=str(error))
 
 
 def needed_by(key: ProfileKey, its: Iterable[ClusterSummary], summaries: Iterable[ClusterSummary]) -> tuple[str, ...]:
@@ -315,7 +315,7 @@ def _foreseen(
     ref: ObjectRef,
     made: Plan,
     entries: Mapping[str, list[Entry]],
-    seen: Sequence[Seen],
+    seen: Sequence[MemberPreview],
     *,
     along: Sequence[Content] = (),
     refusals: Iterable[Told] = (),

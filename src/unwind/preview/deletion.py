@@ -17,7 +17,7 @@ from unwind.inventory.inventories import Item
 from unwind.planning.blast_radius import Radius, blast_radius
 from unwind.planning.progress import critical_path
 from unwind.preview import cloud_resources, dependents
-from unwind.preview.cloud_resources import Volume
+from unwind.preview.cloud_resources import BoundVolume
 from unwind.protection import expected_refusals
 from unwind.removal import deletion_scope
 from unwind.removal.deletion_scope import Told, entry_of, is_a, ref_to
@@ -26,8 +26,8 @@ from unwind.removal.order import Facts, Stage, order, stage
 if TYPE_CHECKING:
     from unwind.kube.discovery import Named
     from unwind.members.member import Member
-    from unwind.preview.cloud_resources import Cloud
-    from unwind.removal.deletion_scope import Blast
+    from unwind.preview.cloud_resources import CloudResources
+    from unwind.removal.deletion_scope import DeletionScope
 
 STAGES = {
     Stage.CUSTOM_RESOURCES: "custom objects",
@@ -56,7 +56,7 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     along: tuple[ObjectRef, ...] = ()
     """What goes with these because it belongs to them."""
     radius: Radius
-    volumes: tuple[Volume, ...] = ()
+    volumes: tuple[BoundVolume, ...] = ()
     refusals: tuple[Told, ...] = ()
     """What would refuse. While there is something, nothing is deleted."""
     staying: tuple[Told, ...] = ()
@@ -76,7 +76,9 @@ async def of_object(
     return foreseen(seen, cloud, refusals=refusals, warnings=needed)
 
 
-def foreseen(seen: Blast, cloud: Cloud, *, refusals: tuple[Told, ...] = (), warnings: tuple[str, ...] = ()) -> Foreseen:
+def foreseen(
+    seen: DeletionScope, cloud: CloudResources, *, refusals: tuple[Told, ...] = (), warnings: tuple[str, ...] = ()
+) -> Foreseen:
     """The same from what was seen (pure)."""
     target = ref_to(seen.target)
     made, objects = planned(seen, cloud)
@@ -97,7 +99,7 @@ def foreseen(seen: Blast, cloud: Cloud, *, refusals: tuple[Told, ...] = (), warn
     )
 
 
-def planned(seen: Blast, cloud: Cloud) -> tuple[Plan, dict[str, tuple[ObjectRef, ...]]]:
+def planned(seen: DeletionScope, cloud: CloudResources) -> tuple[Plan, dict[str, tuple[ObjectRef, ...]]]:
     """The stages in which the objects go, as steps, and what is in each (pure)."""
     facts = Facts(balancers=cloud.balancers)
     items = [Item("", str(number), entry) for number, entry in enumerate(seen.entries)]
@@ -115,7 +117,7 @@ def planned(seen: Blast, cloud: Cloud) -> tuple[Plan, dict[str, tuple[ObjectRef,
     return Plan(steps=tuple(steps), waves=len(steps), objects=len(items)), objects
 
 
-def _radius(seen: Blast, cloud: Cloud) -> Radius:
+def _radius(seen: DeletionScope, cloud: CloudResources) -> Radius:
     entries = [entry_of(one) for one in seen.everything]
     there = [ref_to(one) for one in seen.everything] + [told.object for told in seen.staying]
     resources = {}
@@ -130,7 +132,7 @@ def _radius(seen: Blast, cloud: Cloud) -> Radius:
     return blast_radius(entries, custom_resources=resources, load_balancers=balancers)
 
 
-def _of_itself(seen: Blast) -> tuple[str, ...]:
+def _of_itself(seen: DeletionScope) -> tuple[str, ...]:
     """What the objects themselves say that a person should know."""
     target = seen.target
     told = [
@@ -165,7 +167,7 @@ def _more(count: int) -> str:
     return f" and {count} more" if count else ""
 
 
-def _retained(cloud: Cloud) -> list[Told]:
+def _retained(cloud: CloudResources) -> list[Told]:
     return [
         Told(
             ObjectRef(version="v1", kind="PersistentVolume", name=one.name),

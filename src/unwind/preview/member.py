@@ -17,7 +17,7 @@ from unwind.kube.errors import ApiError, NotFoundError
 from unwind.members import contents
 from unwind.members.contents import Content
 from unwind.preview import cloud_resources
-from unwind.preview.cloud_resources import Cloud
+from unwind.preview.cloud_resources import CloudResources
 from unwind.protection import expected_refusals
 from unwind.removal import volume_claims
 from unwind.removal.deletion_scope import Told
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from unwind.members.member import Member
-    from unwind.members.members import Fleet
-    from unwind.members.targets import Anchor
+    from unwind.members.members import Members
+    from unwind.members.targets import ClusterTarget
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class MemberPreview(msgspec.Struct, frozen=True, kw_only=True):
     """What a member told of objects on it."""
 
     resources: dict[str, int] = {}
     """How many custom resources there are of each CRD, by its name."""
-    cloud: Cloud = Cloud()
+    cloud: CloudResources = CloudResources()
     claims: tuple[Entry, ...] = ()
     """Claims of StatefulSets, which no inventory has yet."""
     protected: tuple[Told, ...] = ()
@@ -52,19 +52,21 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return [one for one in self.claims if (one.object.namespace, one.source) in sets]
 
 
-async def look_at(fleet: Fleet, target: Anchor, entries: Sequence[Entry], *, emptied: Iterable[Entry] = ()) -> Seen:
+async def look_at(
+    fleet: Members, target: ClusterTarget, entries: Sequence[Entry], *, emptied: Iterable[Entry] = ()
+) -> MemberPreview:
     """What a member tells of these. One that cannot be reached is no reason not to tell the rest. `emptied`: those of
     whose StatefulSets all claims go."""
     if not entries:
-        return Seen()
+        return MemberPreview()
     try:
         async with fleet.member(target) as member:
             return await _seen(member, entries, {entry.object.uid for entry in emptied})
     except UnwindError as error:
-        return Seen(unseen=str(error))
+        return MemberPreview(unseen=str(error))
 
 
-async def _seen(member: Member, entries: Sequence[Entry], emptied: Collection[str]) -> Seen:
+async def _seen(member: Member, entries: Sequence[Entry], emptied: Collection[str]) -> MemberPreview:
     refs = [entry.object for entry in entries]
     known = {ref.uid for ref in refs}
     resources = {}
@@ -84,7 +86,7 @@ async def _seen(member: Member, entries: Sequence[Entry], emptied: Collection[st
             continue  # it is gone already
     cloud = await cloud_resources.look(member, [*refs, *(one.object for one in made if not one.kept)])
     protected = await expected_refusals.protected(member, await _labelled(member, entries))
-    return Seen(resources=resources, cloud=cloud, claims=tuple(made), protected=tuple(protected))
+    return MemberPreview(resources=resources, cloud=cloud, claims=tuple(made), protected=tuple(protected))
 
 
 async def _labelled(member: Member, entries: Iterable[Entry]) -> list[Content]:

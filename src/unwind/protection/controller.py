@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import RawObject
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
 
 
@@ -85,7 +85,7 @@ log = logs.get(__name__)
 _RETRY = Backoff(first=0.5, limit=30.0)
 
 
-class Keeper:
+class ProtectionController:
     """Sees to it that what protects is there while it is switched on, and is not while it is off."""
 
     name = "protection"
@@ -97,7 +97,7 @@ class Keeper:
         namespace: str,
         on: bool,
         mode: Mode = Mode.AUTO,
-        owner: Owner,
+        owner: ShardOwner,
         metrics: Metrics,
         policies: tuple[list[Object], list[Object]] = ([], []),
         restored: Callable[[Resource, Object, str], None] = lambda *_: None,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from unwind.api import capi, karmada, sveltos, unwind
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.kube.errors import NotFoundError
 from unwind.members import contents
 from unwind.protection import kinds, rules
 from unwind.protection.rules import Contents, Denied, Subject
-from unwind.removal.deletion_scope import Blast, Told, is_a, ref_to
+from unwind.removal.deletion_scope import DeletionScope, Told, is_a, ref_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ CLUSTERS = (capi.CLUSTERS, sveltos.SVELTOS_CLUSTERS, karmada.CLUSTERS)
 PROFILES = (sveltos.CLUSTER_PROFILES, sveltos.PROFILES)
 
 
-async def refusals(member: Member, blast: Blast, *, home: str) -> tuple[Told, ...]:
+async def refusals(member: Member, blast: DeletionScope, *, home: str) -> tuple[Told, ...]:
     """Each object that would refuse, and why; nothing is deleted while there is one. `home`: Unwind's own namespace."""
     return (*out_of_bounds(blast, home=home), *blast.held, *await protected(member, blast.everything))
 
@@ -44,11 +44,11 @@ async def protected(member: Member, some: Iterable[Content]) -> list[Told]:
         if denied := await _denied(member, one):
             found[one.metadata.uid] = Told(ref_to(one), denied.message)
 
-    await side_by_side((look(one) for one in labelled), limit=_AT_ONCE)
+    await gather_limited((look(one) for one in labelled), limit=_AT_ONCE)
     return [found[one.metadata.uid] for one in labelled if one.metadata.uid in found]
 
 
-def out_of_bounds(blast: Blast, *, home: str) -> list[Told]:
+def out_of_bounds(blast: DeletionScope, *, home: str) -> list[Told]:
     """What is never deleted on request, or not in this way (pure)."""
     target = blast.target
     ref = ref_to(target)

@@ -93,7 +93,7 @@ class Controlled(Enum):
     """Nothing: which controllers delete objects of the kind is not known."""
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class ProtectedKind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind whose objects can be protected."""
 
     group: str
@@ -160,10 +160,10 @@ _BUILT_IN = frozenset(
 )
 _KRUISE = "apps.kruise.io"
 
-NAMESPACE = Kind(
+NAMESPACE = ProtectedKind(
     group="", plural="namespaces", kind="Namespace", versions=("v1",), namespaced=False, rest=Rest.CONTENTS
 )
-DEFINITION = Kind(
+DEFINITION = ProtectedKind(
     group="apiextensions.k8s.io",
     plural="customresourcedefinitions",
     kind="CustomResourceDefinition",
@@ -171,12 +171,12 @@ DEFINITION = Kind(
     namespaced=False,
     rest=Rest.RESOURCES,
 )
-KINDS: tuple[Kind, ...] = (
+KINDS: tuple[ProtectedKind, ...] = (
     NAMESPACE,
     DEFINITION,
-    Kind(group="apps", plural="deployments", kind="Deployment", versions=("v1",), count=REPLICAS),
-    Kind(group="apps", plural="statefulsets", kind="StatefulSet", versions=("v1",), count=REPLICAS),
-    Kind(
+    ProtectedKind(group="apps", plural="deployments", kind="Deployment", versions=("v1",), count=REPLICAS),
+    ProtectedKind(group="apps", plural="statefulsets", kind="StatefulSet", versions=("v1",), count=REPLICAS),
+    ProtectedKind(
         group="apps",
         plural="replicasets",
         kind="ReplicaSet",
@@ -184,16 +184,20 @@ KINDS: tuple[Kind, ...] = (
         count=REPLICAS,
         controlled=Controlled.FREE_FOR_CONTROLLERS,
     ),
-    Kind(group=_KRUISE, plural="clonesets", kind="CloneSet", versions=("v1alpha1",), count=REPLICAS),
-    Kind(group=_KRUISE, plural="statefulsets", kind="StatefulSet", versions=("v1alpha1", "v1beta1"), count=REPLICAS),
-    Kind(group=_KRUISE, plural="uniteddeployments", kind="UnitedDeployment", versions=("v1alpha1",), count=REPLICAS),
+    ProtectedKind(group=_KRUISE, plural="clonesets", kind="CloneSet", versions=("v1alpha1",), count=REPLICAS),
+    ProtectedKind(
+        group=_KRUISE, plural="statefulsets", kind="StatefulSet", versions=("v1alpha1", "v1beta1"), count=REPLICAS
+    ),
+    ProtectedKind(
+        group=_KRUISE, plural="uniteddeployments", kind="UnitedDeployment", versions=("v1alpha1",), count=REPLICAS
+    ),
     # On these Cascading is no protection, as in Kruise: nothing goes with them.
-    Kind(group="", plural="services", kind="Service", versions=("v1",)),
-    Kind(group="networking.k8s.io", plural="ingresses", kind="Ingress", versions=("v1",)),
-    Kind(group="", plural="secrets", kind="Secret", versions=("v1",)),
-    Kind(group="", plural="configmaps", kind="ConfigMap", versions=("v1",)),
-    Kind(group="apps", plural="daemonsets", kind="DaemonSet", versions=("v1",), count=_SCHEDULED),
-    Kind(
+    ProtectedKind(group="", plural="services", kind="Service", versions=("v1",)),
+    ProtectedKind(group="networking.k8s.io", plural="ingresses", kind="Ingress", versions=("v1",)),
+    ProtectedKind(group="", plural="secrets", kind="Secret", versions=("v1",)),
+    ProtectedKind(group="", plural="configmaps", kind="ConfigMap", versions=("v1",)),
+    ProtectedKind(group="apps", plural="daemonsets", kind="DaemonSet", versions=("v1",), count=_SCHEDULED),
+    ProtectedKind(
         group="batch",
         plural="jobs",
         kind="Job",
@@ -201,20 +205,22 @@ KINDS: tuple[Kind, ...] = (
         count=_ACTIVE_PODS,
         controlled=Controlled.FREE_FOR_CONTROLLERS,
     ),
-    Kind(group="batch", plural="cronjobs", kind="CronJob", versions=("v1",), count=_ACTIVE_JOBS),
-    Kind(group="", plural="persistentvolumeclaims", kind="PersistentVolumeClaim", versions=("v1",), count=_CLAIM),
-    Kind(
+    ProtectedKind(group="batch", plural="cronjobs", kind="CronJob", versions=("v1",), count=_ACTIVE_JOBS),
+    ProtectedKind(
+        group="", plural="persistentvolumeclaims", kind="PersistentVolumeClaim", versions=("v1",), count=_CLAIM
+    ),
+    ProtectedKind(
         group="", plural="persistentvolumes", kind="PersistentVolume", versions=("v1",), namespaced=False, count=_VOLUME
     ),
     # What depends on a whole cluster cannot be counted from here: it is protected always, or not.
-    Kind(
+    ProtectedKind(
         group=capi.CLUSTERS.group,
         plural="clusters",
         kind="Cluster",
         versions=("v1beta1", "v1beta2"),
         cascading=False,
     ),
-    Kind(
+    ProtectedKind(
         group=karmada.CLUSTERS.group,
         plural="clusters",
         kind="Cluster",
@@ -222,7 +228,7 @@ KINDS: tuple[Kind, ...] = (
         namespaced=False,
         cascading=False,
     ),
-    Kind(
+    ProtectedKind(
         group=sveltos.CONFIG_GROUP,
         plural="clusterprofiles",
         kind="ClusterProfile",
@@ -234,8 +240,8 @@ KINDS: tuple[Kind, ...] = (
 """The kinds that OpenKruise's users know, and those of which something can be counted. Each has a policy that says
 more than `Always`; all other kinds share one."""
 
-EXEMPT: tuple[Kind, ...] = tuple(
-    Kind(group=group, plural=plural, kind=kind, versions=("v1",), exempt=True)
+EXEMPT: tuple[ProtectedKind, ...] = tuple(
+    ProtectedKind(group=group, plural=plural, kind=kind, versions=("v1",), exempt=True)
     for group, plural, kind in (
         ("discovery.k8s.io", "endpointslices", "EndpointSlice"),
         ("", "endpoints", "Endpoints"),
@@ -250,14 +256,14 @@ labels: if they could not be deleted, a protected Service could not be scaled do
 _BY_NAME = {(kind.group, kind.kind): kind for kind in (*KINDS, *EXEMPT)}
 
 
-def of(group: str, kind: str) -> Kind | None:
+def of(group: str, kind: str) -> ProtectedKind | None:
     """The kind, if it is one of those above."""
     return _BY_NAME.get((group, kind))
 
 
-def of_any(group: str, kind: str, *, plural: str, version: str, namespaced: bool = True) -> Kind:
+def of_any(group: str, kind: str, *, plural: str, version: str, namespaced: bool = True) -> ProtectedKind:
     """Any kind: `Always` protects its objects, unless they have a controller."""
-    return of(group, kind) or Kind(
+    return of(group, kind) or ProtectedKind(
         group=group,
         plural=plural,
         kind=kind,
@@ -272,7 +278,7 @@ def of_any(group: str, kind: str, *, plural: str, version: str, namespaced: bool
 _ADMISSION = VALIDATING_ADMISSION_POLICIES.group
 
 
-def not_against(kind: Kind, word: DeleteProtection, *, owners: Iterable[str] = ()) -> Iterator[str]:
+def not_against(kind: ProtectedKind, word: DeleteProtection, *, owners: Iterable[str] = ()) -> Iterator[str]:
     """One sentence each. `owners`: what the object belongs to, as a person calls it."""
     yield (
         f"whoever may change it can take the label {DELETE_PROTECTION_LABEL} away, and delete it then: who may is"
@@ -309,7 +315,7 @@ def not_against(kind: Kind, word: DeleteProtection, *, owners: Iterable[str] = (
             yield f"changes: {_changes(kind)}"
 
 
-def unprotectable(kind: Kind, *, controller: str = "") -> tuple[str, str] | None:
+def unprotectable(kind: ProtectedKind, *, controller: str = "") -> tuple[str, str] | None:
     """Why the label would not protect an object, and what to do instead; None if it would. `controller`: its
     controller, as a person calls it."""
     if kind.group == _ADMISSION:
@@ -341,7 +347,7 @@ def disk_warning(volume: Mapping[str, Any]) -> str:
     )
 
 
-def _nothing_left(kind: Kind) -> str:
+def _nothing_left(kind: ProtectedKind) -> str:
     match kind.rest:
         case Rest.CONTENTS:
             return "no active Pod and no bound claim is in it"
@@ -350,7 +356,7 @@ def _nothing_left(kind: Kind) -> str:
     return f"it has no {kind.count.what}" if kind.count else "somebody asks for it"
 
 
-def _changes(kind: Kind) -> str:
+def _changes(kind: ProtectedKind) -> str:
     if kind.count and kind.count.what == "replicas":
         return "it can be scaled to zero, and its Pods can be deleted one by one"
     return "whoever may write it can make it useless"

@@ -16,7 +16,7 @@ import msgspec
 from unwind import logs
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import Resource
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.kube import decoding
 from unwind.kube.discovery import Discovery
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from unwind.kube.decoding import Metadata, View
     from unwind.kube.responses import Page
     from unwind.protection.namespace_cache import Counted
-    from unwind.protection.subjects import Defined, Found
+    from unwind.protection.subjects import Defined, LabelledObject
 
     Read = Callable[[], Awaitable[None]]
 
@@ -72,7 +72,7 @@ class _Seen:
         )
 
 
-class Looking:
+class ProtectionLookup:
     """Reads it within a time."""
 
     def __init__(self, client: Client, *, groups: Collection[str] | None = None) -> None:
@@ -167,7 +167,7 @@ class Looking:
                 log.warning("look failed", why=repr(error), exc_info=True)
                 seen.fail(f"{type(error).__name__}: {error}; the manager's log says more")
 
-        await side_by_side((trying(read) for read in reads), limit=_AT_ONCE)
+        await gather_limited((trying(read) for read in reads), limit=_AT_ONCE)
 
     async def _count(self, what: View[Counted], namespace: str, fields: str = "") -> int:
         """How many count, on the first page that has any."""
@@ -187,7 +187,7 @@ class Looking:
                     return count + page.metadata.remaining_item_count
         return 0
 
-    async def _guarded(self, what: View[Found], seen: _Seen, namespace: str | None = None) -> None:
+    async def _guarded(self, what: View[LabelledObject], seen: _Seen, namespace: str | None = None) -> None:
         """Find labelled objects that could not be deleted by themselves, until there are enough to name."""
         pages = self._client.pages(what.resource, namespace=namespace, labels=LABELLED, accept=what.accept_list)
         async with aclosing(pages):
@@ -199,7 +199,7 @@ class Looking:
                         seen.guarded.append(ref)
 
 
-def _labelled(resource: Resource) -> View[Found]:
+def _labelled(resource: Resource) -> View[LabelledObject]:
     """How labelled objects of a resource are read."""
     kind = kinds.of_any(
         resource.group,
@@ -246,7 +246,7 @@ def _staying(what: View[Metadata], page: Page) -> int:
     return count
 
 
-def _guarded_one(what: View[Found], item: msgspec.Raw) -> ObjectRef | None:
+def _guarded_one(what: View[LabelledObject], item: msgspec.Raw) -> ObjectRef | None:
     try:
         found = what.decode(item)
     except msgspec.ValidationError:

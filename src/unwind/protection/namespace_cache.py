@@ -14,7 +14,7 @@ from unwind.kube import decoding
 from unwind.kube.client import SILENCE
 from unwind.kube.decoding import Key, Stamp, View
 from unwind.kube.informers import Informer
-from unwind.kube.served_versions import Versions
+from unwind.kube.served_versions import ServedVersions
 from unwind.protection import subjects
 from unwind.protection.kinds import KINDS
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.decoding import Metadata
-    from unwind.protection.kinds import Kind
-    from unwind.protection.subjects import Found
+    from unwind.protection.kinds import ProtectedKind
+    from unwind.protection.subjects import LabelledObject
 
 
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
@@ -135,7 +135,7 @@ class Tally:
         return []
 
 
-class Counts:
+class PodAndClaimCounts:
     """Active Pods and bound claims of the whole cluster."""
 
     def __init__(
@@ -181,7 +181,7 @@ LABELLED = DELETE_PROTECTION_LABEL
 _BUILT_IN = frozenset({"", "apps", "batch", "networking.k8s.io"})
 
 
-def resources(kind: Kind) -> list[Resource]:
+def resources(kind: ProtectedKind) -> list[Resource]:
     """A kind in its versions, the newest first."""
     return [
         Resource(kind.group, version, kind.plural, kind.kind, namespaced=kind.namespaced)
@@ -189,17 +189,17 @@ def resources(kind: Kind) -> list[Resource]:
     ]
 
 
-def view(kind: Kind, resource: Resource) -> View[Found]:
+def view(kind: ProtectedKind, resource: Resource) -> View[LabelledObject]:
     """How labelled objects of a kind are read. Where their content says nothing, the server leaves it out: nobody has
     to see what is in a Secret."""
 
-    def decode(body: msgspec.Raw) -> Found:
+    def decode(body: msgspec.Raw) -> LabelledObject:
         try:
             return subjects.read(body, kind, version=resource.version)
         except ValueError as error:
             raise msgspec.ValidationError(str(error)) from error
 
-    def stamp(found: Found) -> Stamp:
+    def stamp(found: LabelledObject) -> Stamp:
         return Stamp(Key(sys.intern(found.ref.namespace), found.ref.name), found.ref.uid, found.version)
 
     if kind.count:
@@ -208,7 +208,7 @@ def view(kind: Kind, resource: Resource) -> View[Found]:
     return View(resource, decode, stamp, partial.accept_list, partial.accept_watch)
 
 
-class Guards:
+class ProtectedObjects:
     """The labelled objects of every namespaced kind that can be protected."""
 
     def __init__(
@@ -217,16 +217,16 @@ class Guards:
         self._client = client
         self._clock = clock
         self._troubled = troubled
-        self._informers: dict[Kind, Informer[Found]] = {}
+        self._informers: dict[ProtectedKind, Informer[LabelledObject]] = {}
         self._crds: Informer[Metadata] = Informer(
             client,
             decoding.metadata(CUSTOM_RESOURCE_DEFINITIONS),
             clock=clock,
             troubled=troubled(CUSTOM_RESOURCE_DEFINITIONS),
         )
-        self._versions: list[Versions] = []
+        self._versions: list[ServedVersions] = []
         self._tasks: asyncio.TaskGroup | None = None
-        self._following: dict[Kind, asyncio.Task[None]] = {}
+        self._following: dict[ProtectedKind, asyncio.Task[None]] = {}
         for kind in KINDS:
             if not kind.namespaced:
                 continue
@@ -259,7 +259,7 @@ class Guards:
             for versions in self._versions:
                 tasks.create_task(versions.run())
 
-    def _follow(self, kind: Kind, resource: Resource) -> Informer[Found]:
+    def _follow(self, kind: ProtectedKind, resource: Resource) -> Informer[LabelledObject]:
         informer = self._informers[kind] = Informer(
             self._client,
             view(kind, resource),
@@ -270,9 +270,9 @@ class Guards:
         )
         return informer
 
-    def _versions_of(self, kind: Kind) -> Versions:
+    def _versions_of(self, kind: ProtectedKind) -> ServedVersions:
         known = resources(kind)
-        return Versions(
+        return ServedVersions(
             self._client,
             known,
             clock=self._clock,
@@ -281,7 +281,7 @@ class Guards:
             crds=self._crds,
         )
 
-    def _found(self, kind: Kind, served: Resource | None) -> None:
+    def _found(self, kind: ProtectedKind, served: Resource | None) -> None:
         held = self._informers.get(kind)
         if (held.view.resource if held else None) != served:
             if following := self._following.pop(kind, None):
@@ -294,6 +294,6 @@ class Guards:
                 self._following[kind] = self._tasks.create_task(informer.run())
 
 
-def _guarded(found: Found) -> Iterator[str]:
+def _guarded(found: LabelledObject) -> Iterator[str]:
     if found.guarded:
         yield found.ref.namespace

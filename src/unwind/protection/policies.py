@@ -14,7 +14,7 @@ import msgspec
 from unwind.api.annotation_values import DeleteProtection
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.protection import rules as words
-from unwind.protection.kinds import EXEMPT, KINDS, Controlled, Kind, of_any
+from unwind.protection.kinds import EXEMPT, KINDS, Controlled, ProtectedKind, of_any
 from unwind.protection.rules import Why
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """One word of the names of both objects."""
     spec: Object
     action: str = "Deny"
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ProtectedKind, ...]
 
     @property
     def binding(self) -> Object:
@@ -87,7 +87,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return {"validationActions": [self.action]}
 
 
-def policies(kinds: Iterable[Kind] = KINDS) -> tuple[Policy, ...]:
+def policies(kinds: Iterable[ProtectedKind] = KINDS) -> tuple[Policy, ...]:
     """All of them: one for each thing that is counted, one for all other kinds, one for label values, one to tell who
     must act."""
     known = tuple(kinds)
@@ -97,14 +97,14 @@ def policies(kinds: Iterable[Kind] = KINDS) -> tuple[Policy, ...]:
     return *deletions, _any_kind(known), _labels(known), _unanswered(containers)
 
 
-def of(kind: Kind) -> Policy:
+def of(kind: ProtectedKind) -> Policy:
     """The policy about deletions of a kind."""
     found = policies()
     own = (policy for policy in found if kind in policy.kinds and policy.action == "Deny")
     return next(own, None) or next(policy for policy in found if policy.name == ANY_KIND)
 
 
-def rules(kinds: Iterable[Kind], operations: Iterable[str]) -> list[Object]:
+def rules(kinds: Iterable[ProtectedKind], operations: Iterable[str]) -> list[Object]:
     """Which requests it is about, as policies and webhooks say it. Subresources are not among them."""
     # Any version: what comes later is protected, too, and groups that are not served match nothing.
     return [
@@ -130,14 +130,14 @@ def any_rule(*operations: str) -> Object:
     return every | {"operations": list(operations), "scope": "*"}
 
 
-def not_of(kinds: Iterable[Kind]) -> Object:
+def not_of(kinds: Iterable[ProtectedKind]) -> Object:
     """The condition that a request is about none of these kinds."""
     listed = ", ".join(f"'{kind.group}/{kind.plural}'" for kind in kinds)
     about = "request.resource.group + '/' + request.resource.resource"
     return {"name": "another-kind", "expression": f"!(({about}) in [{listed}])"}
 
 
-def _family(kind: Kind) -> str:
+def _family(kind: ProtectedKind) -> str:
     """Kinds of which the same is counted go by the same policy, which is called by that."""
     if kind.rest:
         return "contents"
@@ -148,7 +148,7 @@ def _family(kind: Kind) -> str:
     return "always-or-nothing" if kind.cascading else "always"
 
 
-def _deletion(name: str, kinds: tuple[Kind, ...]) -> Policy:
+def _deletion(name: str, kinds: tuple[ProtectedKind, ...]) -> Policy:
     why, text = _why(kinds[0]), _denial(kinds[0])
     return Policy(
         name=name,
@@ -166,7 +166,7 @@ def _deletion(name: str, kinds: tuple[Kind, ...]) -> Policy:
     )
 
 
-def _any_kind(kinds: tuple[Kind, ...]) -> Policy:
+def _any_kind(kinds: tuple[ProtectedKind, ...]) -> Policy:
     """`Always`, and values that are not known, for every kind that has no policy of its own.
 
     The selector is matched before any expression runs, so that a DELETE of an unlabelled object costs nothing more.
@@ -187,7 +187,7 @@ def _any_kind(kinds: tuple[Kind, ...]) -> Policy:
     return Policy(name=ANY_KIND, kinds=(), spec=spec)
 
 
-def _free(kind: Kind) -> str:
+def _free(kind: ProtectedKind) -> str:
     """In CEL, whether the label means nothing because the object has a controller."""
     match kind.controlled:
         case Controlled.FREE:
@@ -197,7 +197,7 @@ def _free(kind: Kind) -> str:
     return "false"
 
 
-def _passes(kind: Kind) -> str:
+def _passes(kind: ProtectedKind) -> str:
     """In CEL, whether it may be deleted, or others have a say: as short as it can be, for it is all that most need."""
     going = f"!({_STANDS})"
     if kind.controlled is not Controlled.PROTECTED:
@@ -208,7 +208,7 @@ def _passes(kind: Kind) -> str:
     return f"{going} || ({_SAYS} == '{_CASCADING}' && ({free}))"
 
 
-def _why(kind: Kind) -> str:
+def _why(kind: ProtectedKind) -> str:
     """In CEL, as `rules.by_itself`: why it may not be deleted; empty if it may, or if others have a say."""
     depends = "''"
     if kind.count:
@@ -222,7 +222,7 @@ def _why(kind: Kind) -> str:
     return f"{going} ? '' : {said}"
 
 
-def _denial(kind: Kind) -> str:
+def _denial(kind: ProtectedKind) -> str:
     """In CEL, what somebody reads; of what is let through, anything."""
     depends = "''"
     if counted := kind.count:
@@ -236,12 +236,12 @@ def _denial(kind: Kind) -> str:
     return _by_word(kind, _text(words.always()), depends, _unknown(_SAYS, kind))
 
 
-def _by_word(kind: Kind, always: str, cascading: str, unknown: str) -> str:
+def _by_word(kind: ProtectedKind, always: str, cascading: str, unknown: str) -> str:
     cases = [(_ALWAYS, always)] + ([(_CASCADING, cascading)] if kind.cascading else [])
     return "".join(f"{_SAYS} == '{word}' ? {said} : " for word, said in cases) + unknown
 
 
-def _labels(kinds: tuple[Kind, ...]) -> Policy:
+def _labels(kinds: tuple[ProtectedKind, ...]) -> Policy:
     """A value that nobody understands is refused when it is written."""
     narrow = [kind for kind in kinds if not kind.cascading]
     only_always = " || ".join(
@@ -272,7 +272,7 @@ def _labels(kinds: tuple[Kind, ...]) -> Policy:
     return Policy(name="labels", kinds=(), spec=spec)
 
 
-def _unanswered(kinds: tuple[Kind, ...]) -> Policy:
+def _unanswered(kinds: tuple[ProtectedKind, ...]) -> Policy:
     """Whoever deletes what only the webhook decides about is told what to do where nobody answers.
 
     The API server's own text about a dead webhook is fixed, and says nothing of labels.
@@ -296,7 +296,7 @@ def _unanswered(kinds: tuple[Kind, ...]) -> Policy:
 
 
 def _spec(
-    kinds: tuple[Kind, ...],
+    kinds: tuple[ProtectedKind, ...],
     operations: Iterable[str],
     *,
     validations: list[Object],
@@ -320,7 +320,7 @@ def _validation(holds: str, text: str) -> Object:
     return {"expression": holds, "messageExpression": text, "reason": "Forbidden"}
 
 
-def _unknown(value: str, kind: Kind) -> str:
+def _unknown(value: str, kind: ProtectedKind) -> str:
     return _text(words.unknown(_LATER, kind), value)
 
 
@@ -333,7 +333,7 @@ def _text(text: str, *later: str) -> str:
     return " + ".join(piece for piece in pieces if piece)
 
 
-def _way_out(kinds: tuple[Kind, ...]) -> str:
+def _way_out(kinds: tuple[ProtectedKind, ...]) -> str:
     """In CEL, how to get rid of the label: by the object, not by the name of the request, which has none when a whole
     collection is deleted. What is known of the kinds is not found out again each time."""
     groups, plural = {kind.group for kind in kinds}, "request.resource.resource"
@@ -351,5 +351,7 @@ def _way_out(kinds: tuple[Kind, ...]) -> str:
 
 def _way_out_of_any() -> str:
     """The same for a kind of which nothing is known beforehand: in any group, in a namespace or not."""
-    unknown = [Kind(group=group, plural="", kind="", versions=(), namespaced=bool(group)) for group in ("", "any")]
+    unknown = [
+        ProtectedKind(group=group, plural="", kind="", versions=(), namespaced=bool(group)) for group in ("", "any")
+    ]
     return _way_out(tuple(unknown))

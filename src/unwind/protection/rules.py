@@ -10,7 +10,7 @@ from unwind.api.annotation_values import DeleteProtection
 from unwind.api.fields import Unknown
 from unwind.api.meta import ObjectRef
 from unwind.api.names import DELETE_PROTECTION_LABEL
-from unwind.protection.kinds import Controlled, Kind, Rest
+from unwind.protection.kinds import Controlled, ProtectedKind, Rest
 
 FORBIDDEN = "forbidden by ResourcesProtectionDeletion for"
 """How a denial begins: the words that people search for."""
@@ -38,7 +38,7 @@ class Denied(msgspec.Struct, frozen=True):
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody wants to delete."""
 
-    kind: Kind
+    kind: ProtectedKind
     label: str | None = None
     """What the label says; None where there is none."""
     terminating: bool = False
@@ -124,7 +124,7 @@ def with_contents(subject: Subject, contents: Contents) -> Denied | bool:
     return True
 
 
-def unknown(value: str, kind: Kind) -> str:
+def unknown(value: str, kind: ProtectedKind) -> str:
     """What somebody reads whose label says what nobody understands: when it is written, and when it protects."""
     words = "Always and Cascading are" if kind.cascading else f"for a {kind.kind} only Always is"
     return f"{FORBIDDEN} {DELETE_PROTECTION_LABEL}={value}, a value that is not known: {words}"
@@ -152,7 +152,7 @@ def way_out(resource: str, namespace: str, name: str) -> str:
     return f"; to delete it all the same, take the label away first: {command}"
 
 
-def refused_label(kind: Kind, value: str | None, *, before: str | None, by_controller: bool) -> str | None:
+def refused_label(kind: ProtectedKind, value: str | None, *, before: str | None, by_controller: bool) -> str | None:
     """Why a value of the label may not be written; None if it may.
 
     `before`: what it was, None if there was none. Whoever writes something else is not held up by what is there

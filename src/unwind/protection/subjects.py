@@ -12,7 +12,7 @@ from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.protection.rules import Denied, Subject, by_itself
 
 if TYPE_CHECKING:
-    from unwind.protection.kinds import Kind
+    from unwind.protection.kinds import ProtectedKind
 
 NULL = msgspec.Raw(b"null")
 
@@ -66,7 +66,7 @@ class _Definition(msgspec.Struct):
     spec: _DefinitionSpec
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class LabelledObject(msgspec.Struct, frozen=True, kw_only=True):
     """An object, and what it says of its protection."""
 
     ref: ObjectRef
@@ -101,7 +101,9 @@ _definition = msgspec.json.Decoder(_Definition).decode
 _any = msgspec.json.Decoder().decode
 
 
-def read(body: msgspec.Raw | bytes, kind: Kind, *, version: str = "", by_controller: bool = False) -> Found:
+def read(
+    body: msgspec.Raw | bytes, kind: ProtectedKind, *, version: str = "", by_controller: bool = False
+) -> LabelledObject:
     """The object that a body is. Raises ValueError for what is none. `by_controller`: whether one of Kubernetes' own
     controllers deletes it."""
     try:
@@ -120,7 +122,7 @@ def read(body: msgspec.Raw | bytes, kind: Kind, *, version: str = "", by_control
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
-    return Found(
+    return LabelledObject(
         ref=ObjectRef(
             group=kind.group,
             version=version,
@@ -151,7 +153,7 @@ def definition(body: msgspec.Raw | bytes) -> Defined:
     )
 
 
-def _count(obj: _Object, kind: Kind) -> int | None:
+def _count(obj: _Object, kind: ProtectedKind) -> int | None:
     """How much depends on it; None where that cannot be read, which holds."""
     assert kind.count  # noqa: S101 - for the type checker
     outer = kind.count.path[0]

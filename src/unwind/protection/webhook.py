@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.client import Object
     from unwind.kube.events import Recorder
-    from unwind.protection.kinds import Kind
-    from unwind.protection.lookup import Looking
-    from unwind.protection.subjects import Found
+    from unwind.protection.kinds import ProtectedKind
+    from unwind.protection.lookup import ProtectionLookup
+    from unwind.protection.subjects import LabelledObject
     from unwind.server.routes import Request
 
 
@@ -44,7 +44,7 @@ _SYSTEM_ACCOUNTS = "system:serviceaccounts:kube-system"
 _SHARE = 0.8
 
 
-class Counts(Protocol):
+class NamespaceCounts(Protocol):
     """How much keeps a namespace, as far as is known."""
 
     def pods(self, namespace: str) -> int: ...
@@ -52,16 +52,18 @@ class Counts(Protocol):
     def claims(self, namespace: str) -> int: ...
 
 
-class Guards(Protocol):
+class ProtectedContents(Protocol):
     """What is protected, as far as is known."""
 
     def inside(self, namespace: str) -> tuple[ObjectRef, ...]: ...
 
 
-class Answering:
+class ProtectionWebhook:
     """Answers reviews."""
 
-    def __init__(self, *, counts: Counts, guards: Guards, looking: Looking, telling: Telling) -> None:
+    def __init__(
+        self, *, counts: NamespaceCounts, guards: ProtectedContents, looking: ProtectionLookup, telling: DenialReporter
+    ) -> None:
         self._counts = counts
         self._guards = guards
         self._looking = looking
@@ -118,7 +120,7 @@ class Answering:
         )
         return self._answer(asked, new, Denied(Why.UNKNOWN_VALUE, refused) if refused else True, request)
 
-    def _known(self, found: Found) -> Contents:
+    def _known(self, found: LabelledObject) -> Contents:
         """What the caches know of a namespace. Of a CRD they know nothing: not every custom resource is watched."""
         if found.subject.kind.rest is not Rest.CONTENTS:
             return Contents()
@@ -127,7 +129,7 @@ class Answering:
             pods=self._counts.pods(name), claims=self._counts.claims(name), protected=self._guards.inside(name)
         )
 
-    async def _look(self, asked: Asked, found: Found, request: Request) -> Response:
+    async def _look(self, asked: Asked, found: LabelledObject, request: Request) -> Response:
         subject, within = found.subject, request.remaining * _SHARE
         counting = subject.label is not None
         if subject.kind.rest is Rest.CONTENTS:
@@ -141,7 +143,7 @@ class Answering:
         return self._answer(asked, found, rules.with_contents(subject, contents), request, warning=contents.skipped)
 
     def _answer(
-        self, asked: Asked, found: Found, verdict: Denied | bool, request: Request, *, warning: str = ""
+        self, asked: Asked, found: LabelledObject, verdict: Denied | bool, request: Request, *, warning: str = ""
     ) -> Response:
         if isinstance(verdict, Denied):
             self._telling.denied(asked, found, verdict, request)
@@ -149,7 +151,7 @@ class Answering:
         return Response(admission.allowed(asked, warning=warning))
 
 
-def _by_controller(asked: Asked, new: Found) -> bool:
+def _by_controller(asked: Asked, new: LabelledObject) -> bool:
     """Whether what is written has the labels of a template: then nobody who reads the refusal has chosen them."""
     return new.controlled or _is_controller(asked)
 
@@ -160,7 +162,7 @@ def _is_controller(asked: Asked) -> bool:
     return user.username == _CONTROLLER_MANAGER or _SYSTEM_ACCOUNTS in user.groups
 
 
-def _way_out(asked: Asked, found: Found, denied: Denied) -> str:
+def _way_out(asked: Asked, found: LabelledObject, denied: Denied) -> str:
     """What else is told to whoever wants to delete something: not where it is not its own label that holds it."""
     kind, ref = found.subject.kind, found.ref
     unlisted = denied.why is Why.NOT_KNOWN and kind.rest is not None
@@ -170,7 +172,7 @@ def _way_out(asked: Asked, found: Found, denied: Denied) -> str:
     return rules.way_out(f"{plural}.{kind.group}" if kind.group else plural, ref.namespace, ref.name)
 
 
-def _kind(asked: Asked) -> Kind:
+def _kind(asked: Asked) -> ProtectedKind:
     """What the rules know of it."""
     it = asked.kind
     return kinds.of_any(it.group, it.kind, plural=asked.resource.resource, version=it.version)
@@ -190,7 +192,7 @@ log = logs.get(__name__)
 _KNOWN = frozenset(KINDS)
 
 
-class Restored:
+class RestoreReporter:
     """Reports policies that the manager restored: they are counted, and an Event on the policy says so."""
 
     def __init__(self, *, registry: CollectorRegistry, recorder: Recorder) -> None:
@@ -206,7 +208,7 @@ class Restored:
         self._recorder.report(it, EventReason.POLICY_RESTORED, note, action="Restore", type="Warning")
 
 
-class Telling:
+class DenialReporter:
     """Tells of denials; of a dry run, nothing."""
 
     def __init__(self, *, registry: CollectorRegistry, recorder: Recorder) -> None:
@@ -216,7 +218,7 @@ class Telling:
             "unwind_protection_denials", "What protection has refused.", ["kind", "reason"], registry=registry
         )
 
-    def denied(self, asked: Asked, found: Found, denied: Denied, request: Request) -> None:
+    def denied(self, asked: Asked, found: LabelledObject, denied: Denied, request: Request) -> None:
         """Somebody was refused something."""
         if asked.dry_run:
             return
@@ -250,7 +252,7 @@ class Telling:
         )
 
 
-def _name(kind: Kind) -> str:
+def _name(kind: ProtectedKind) -> str:
     if kind not in _KNOWN:
         return OTHER
     return f"{kind.plural}.{kind.group}" if kind.group else kind.plural

@@ -11,7 +11,7 @@ from unwind.protection.kinds import EXEMPT, KINDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from unwind.protection.kinds import Kind
+    from unwind.protection.kinds import ProtectedKind
 
     Object = dict[str, Any]
 
@@ -19,7 +19,7 @@ PROTECTION_PATH = "/admit/deletions"
 """Where the API server asks whether something may be deleted."""
 LABELS_PATH = "/admit/labels"
 """Where it asks about a new value of the label, if no policy looks at it."""
-CONTAINERS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind.rest)
+CONTAINERS: tuple[ProtectedKind, ...] = tuple(kind for kind in KINDS if kind.rest)
 """The kinds that hold others: the rest of the cluster has a say about them."""
 
 # Seconds. A DELETE waits for a read of all that is in the namespace, or of all resources of the CRD. The same without a
@@ -90,7 +90,7 @@ def asking(calling: Callable[[str], Object], *, everything: bool) -> list[Object
 def _webhook(
     name: str,
     client_config: Object,
-    kinds: Iterable[Kind] | None,
+    kinds: Iterable[ProtectedKind] | None,
     *,
     operations: tuple[str, ...],
     labelled: bool,

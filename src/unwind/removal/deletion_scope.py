@@ -40,7 +40,7 @@ class Told(msgspec.Struct, frozen=True):
     why: str
 
 
-class Blast(msgspec.Struct, frozen=True, kw_only=True):
+class DeletionScope(msgspec.Struct, frozen=True, kw_only=True):
     """What the deletion of one object comes to."""
 
     target: Content
@@ -93,7 +93,7 @@ async def look(
     namespace: str = "",
     uid: str = "",
     volumes: VolumePolicy = VolumePolicy.RETAIN,
-) -> Blast:
+) -> DeletionScope:
     """What goes if this object is deleted. Raises NotFoundError if it is not there, AnotherError if it has another uid.
 
     `volumes`: what becomes of the claims of StatefulSets that go.
@@ -131,7 +131,7 @@ def divide(
     *,
     namespace: Mapping[str, str] | None = None,
     retained: Sequence[Entry] = (),
-) -> Blast:
+) -> DeletionScope:
     """Tell apart what becomes of what (pure).
 
     `first`: what the target holds, such as all that is in a namespace. `around`: everything that may belong to these.
@@ -174,7 +174,7 @@ def divide(
         for uid, one in everything.items()
         if uid not in gone and uid not in staying and _owners(one) & gone.keys()
     }
-    return Blast(
+    return DeletionScope(
         target=target,
         # The target goes last, whatever the order of the others.
         going=(*(one for uid, one in going.items() if uid != target.metadata.uid), target),

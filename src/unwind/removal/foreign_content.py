@@ -120,7 +120,7 @@ async def foreigners(member: Member, item: Item, *, removed: Mapping[str, Object
     return contents.named(held.staying)
 
 
-class Foreigners:
+class ForeignContent:
     """Keeps what holds something foreign."""
 
     def __init__(

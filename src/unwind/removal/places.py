@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from unwind.api.unwind import Inventory
     from unwind.members.member import Member
-    from unwind.members.members import Fleet
-    from unwind.members.targets import Anchor
+    from unwind.members.members import Members
+    from unwind.members.targets import ClusterTarget
 
 
 def by_place(chunks: Iterable[Inventory]) -> list[list[Inventory]]:
@@ -26,7 +26,7 @@ def by_place(chunks: Iterable[Inventory]) -> list[list[Inventory]]:
 
 
 @asynccontextmanager
-async def member_of(fleet: Fleet, chunk: Inventory, target: Anchor | None) -> AsyncIterator[Member]:
+async def member_of(fleet: Members, chunk: Inventory, target: ClusterTarget | None) -> AsyncIterator[Member]:
     """The cluster that a chunk is about. Raises if it cannot be reached, or is not the one that it was."""
     where = chunk.spec.member
     if where.object.kind == NAMESPACES.kind:

@@ -13,21 +13,21 @@ from unwind.api.names import MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL, TAK
 from unwind.api.resources import NAMESPACES
 from unwind.api.unwind import INVENTORIES, EntryState, LedgerNote
 from unwind.clock import SYSTEM
-from unwind.concurrency import side_by_side, to_tell
+from unwind.concurrency import gather_limited, to_tell
 from unwind.deleters.attempt import Failed, Waiting, attempt
-from unwind.deleters.deletion import Deletions, persist
+from unwind.deleters.deletion import Deletions, retry_until_done
 from unwind.deleters.kubernetes import propagation
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity, TransientError
-from unwind.deleters.registry import Registry
+from unwind.deleters.registry import DeleterRegistry
 from unwind.inventory.inventories import Notes, items
-from unwind.jitter import CHANCE
+from unwind.jitter import JITTER
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.members.member import RECENT
 from unwind.removal import owned_objects, volume_claims
-from unwind.removal.foreign_content import Foreigners
+from unwind.removal.foreign_content import ForeignContent
 from unwind.removal.order import BUILT_IN, Stage, order, stage
 from unwind.removal.releases import has_a_say, keep_taken, last_first
-from unwind.removal.survey import Served, Survey
+from unwind.removal.survey import Served, StepSurvey
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -55,7 +55,7 @@ _AT_ONCE = 16
 T = TypeVar("T")
 
 
-class Progress(msgspec.Struct):
+class RemovalProgress(msgspec.Struct):
     """How far a step's removal has come."""
 
     total: int = 0
@@ -97,7 +97,7 @@ class Removal:
         because it waits for their objects. `changed` is told whenever `progress` is another. `releases`: who uninstalls
         what was deployed as one, such as Helm's releases. `volumes`: what becomes of the claims of StatefulSets; while
         that is unknown, nothing is deleted."""
-        self.progress = Progress()
+        self.progress = RemovalProgress()
         self._member = member
         self._inventories = inventories
         self._chunks = {chunk.metadata.name: chunk for chunk in chunks}
@@ -111,14 +111,14 @@ class Removal:
         self._clock = clock
         self._releases = releases
         self._removed: dict[str, ObjectRef] = {}
-        self._chance = chance = CHANCE
+        self._chance = chance = JITTER
         self._notes = Notes(
             inventories, self._chunks, chance=chance, clock=clock, troubled=self._unwritten, settled=self._settled
         )
         self._served = Served(member)
-        self._survey = Survey(member, inventories, self._chunks, self._served, releases)
+        self._survey = StepSurvey(member, inventories, self._chunks, self._served, releases)
         own = {self._owner}
-        self._foreigners = Foreigners(
+        self._foreigners = ForeignContent(
             member.discovery,
             removed=self._removed,
             # What it keeps itself is not waited for.
@@ -127,7 +127,7 @@ class Removal:
         )
         self._doubts: dict[ObjectRef, asyncio.Event] = {}
         self._deletions = Deletions(
-            Registry([*deleters, keep_taken(own), self._foreigners.registration()], plugins=plugins),
+            DeleterRegistry([*deleters, keep_taken(own), self._foreigners.registration()], plugins=plugins),
             member.watches,
             member.resolver,
             clock=clock,
@@ -397,7 +397,9 @@ class Removal:
         return ref_of(INVENTORIES, self._chunks[name].metadata)
 
     async def _persist(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:
-        done = await persist(work, clock=self._clock, chance=self._chance, say=lambda what: self._say(about, what))
+        done = await retry_until_done(
+            work, clock=self._clock, chance=self._chance, say=lambda what: self._say(about, what)
+        )
         if self.progress.waits.pop(about, None):
             self._changed()
         return done
@@ -406,7 +408,7 @@ class Removal:
 async def leave(member: Member, those: Iterable[Item], *, owner: str, releases: Releases | None = None) -> None:
     """Take the marks of this owner off objects and releases that stay."""
     some = list(those)
-    await side_by_side((release(member, item, owner=owner) for item in some), limit=_AT_ONCE)
+    await gather_limited((release(member, item, owner=owner) for item in some), limit=_AT_ONCE)
     if releases:
         for ref in last_first(releases, (item.entry for item in some)):
             await releases.leave(member, ref, owner=owner)

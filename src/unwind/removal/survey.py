@@ -11,7 +11,7 @@ from unwind.api.annotation_values import VolumePolicy
 from unwind.api.names import OWNER_LABEL
 from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, SERVICES, STATEFUL_SETS
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, EntryState
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import Again
 from unwind.inventory.inventories import Item
 from unwind.kube import fencing
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Entry, Inventory
     from unwind.inventory.inventories import Inventories
     from unwind.kube.client import Object
-    from unwind.kube.discovery import Kind
+    from unwind.kube.discovery import ServedKind
     from unwind.members.member import Member
     from unwind.removal.releases import Releases
     from unwind.removal.volume_claims import Volume
@@ -37,7 +37,7 @@ class Served:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._kinds: Sequence[Kind] = ()
+        self._kinds: Sequence[ServedKind] = ()
         """As the member's discovery has them: shared by all removals, which have few kinds each."""
         self._versions: dict[tuple[str, str], dict[str, Resource]] = {}
         """Of the kinds that were asked for."""
@@ -75,7 +75,7 @@ class Served:
         versions = self._versions[kind]
         return (versions.get(version) or next(iter(versions.values()))) if versions else None
 
-    def _take(self, kinds: Sequence[Kind]) -> None:
+    def _take(self, kinds: Sequence[ServedKind]) -> None:
         self._kinds = kinds
         self._versions = {}
 
@@ -103,7 +103,7 @@ class Served:
 _AT_ONCE = 16
 
 
-class Survey:
+class StepSurvey:
     """Looks at a member for one step. All of it may be done again: what was written down before is found there."""
 
     def __init__(
@@ -141,7 +141,7 @@ class Survey:
                 entry = msgspec.structs.replace(item.entry, state=EntryState.CONFIRMED.value, object=ref)
                 ours.append(Item(item.chunk, item.key, entry))
 
-        await side_by_side((look(item) for item in intended), limit=_AT_ONCE)
+        await gather_limited((look(item) for item in intended), limit=_AT_ONCE)
         # Before they are deleted: nothing goes whose uid is not in the inventory.
         await self._write(ours, lambda it: {"state": it.state, "object": {"uid": it.object.uid}})
         if len(ours) < len(intended) and (seconds := fencing.unsettled()):
@@ -183,7 +183,7 @@ class Survey:
             if volume := await volume_claims.volume_of(self._member, item.entry.object):
                 new[item.entry.object.uid] = volume
 
-        await side_by_side((look(item) for item in todo if item.entry.object.uid not in found), limit=_AT_ONCE)
+        await gather_limited((look(item) for item in todo if item.entry.object.uid not in found), limit=_AT_ONCE)
         having = [item for item in todo if item.entry.object.uid in new]
         await self._write(having, lambda it: {"memo": {volume_claims.REMEMBERED: str(new[it.object.uid])}})
         return found | new
@@ -206,7 +206,7 @@ class Survey:
                 converted.add(item.entry.object.uid)
 
         asked = [item for item in todo if _is(item, SERVICES) or _is(item, CUSTOM_RESOURCE_DEFINITIONS)]
-        await side_by_side((look(item) for item in asked), limit=_AT_ONCE)
+        await gather_limited((look(item) for item in asked), limit=_AT_ONCE)
         return Facts(balancers=frozenset(balancers), converted=frozenset(converted))
 
     async def marked(self, item: Item) -> bool:

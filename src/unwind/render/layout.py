@@ -37,7 +37,7 @@ _LANES = 4
 _APART = 9.0
 
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
+class PlacedBox(msgspec.Struct, frozen=True, kw_only=True):
     """A box with its position."""
 
     card: Card
@@ -86,7 +86,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     picture: Picture
     """The picture that is drawn; steps are grouped if there are too many."""
     waves: tuple[Wave, ...]
-    boxes: tuple[Placed, ...]
+    boxes: tuple[PlacedBox, ...]
     arrows: tuple[Arrow, ...]
     width: float
     height: float
@@ -104,7 +104,7 @@ def laid_out(picture: Picture) -> Layout:
     tallest = max((_height(wave) for wave in cards), default=0.0)
     x = MARGIN + BAND
     waves: list[Wave] = []
-    ranks: list[list[Placed]] = []
+    ranks: list[list[PlacedBox]] = []
     for column, wave in zip(ordered, cards, strict=True):
         top = _BAND_HEAD + (tallest - _height(wave)) / 2
         ranks_here = _placed(wave, x, top)
@@ -173,19 +173,19 @@ def _height(wave: Sequence[Card]) -> float:
     return tall + _BETWEEN_ROWS * max(0, len(rows) - 1)
 
 
-def _placed(wave: Sequence[Card], x: float, top: float) -> list[list[Placed]]:
+def _placed(wave: Sequence[Card], x: float, top: float) -> list[list[PlacedBox]]:
     """The boxes of a wave, column by column. Rows are aligned, so that arrows can pass straight through."""
     rows = _rows(wave)
-    ranks: list[list[Placed]] = [[] for _ in range(max(map(len, rows), default=0))]
+    ranks: list[list[PlacedBox]] = [[] for _ in range(max(map(len, rows), default=0))]
     y = top
     for row in rows:
         for place, one in enumerate(row):
-            ranks[place].append(Placed(card=one, x=x + place * (WIDTH + _INSIDE_A_WAVE), y=y))
+            ranks[place].append(PlacedBox(card=one, x=x + place * (WIDTH + _INSIDE_A_WAVE), y=y))
         y += max(one.height for one in row) + _BETWEEN_ROWS
     return ranks
 
 
-def _arrows(ranks: Sequence[Sequence[Placed]], edges: Sequence[tuple[str, str]]) -> tuple[Arrow, ...]:
+def _arrows(ranks: Sequence[Sequence[PlacedBox]], edges: Sequence[tuple[str, str]]) -> tuple[Arrow, ...]:
     where = {one.card.box.name: (rank, one) for rank, boxes in enumerate(ranks) for one in boxes}
     lanes: dict[str, int] = {}
     arrows = []
@@ -210,7 +210,7 @@ def _arrows(ranks: Sequence[Sequence[Placed]], edges: Sequence[tuple[str, str]])
 
 
 def _way(
-    left: Placed, right: Placed, between: Sequence[Sequence[Placed]], lane: int
+    left: PlacedBox, right: PlacedBox, between: Sequence[Sequence[PlacedBox]], lane: int
 ) -> tuple[tuple[float, float], ...]:
     """The path from the right side of one box to the left side of another, past the columns between."""
     stops = [(left.right, left.port)]
@@ -221,7 +221,7 @@ def _way(
     return tuple(stops)
 
 
-def _lane(boxes: Sequence[Placed], now: float, end: float, lane: int) -> float:
+def _lane(boxes: Sequence[PlacedBox], now: float, end: float, lane: int) -> float:
     """The height at which to pass a column: straight if it is free, otherwise with the smallest detour."""
     free: list[tuple[float, float]] = []
     above = _BAND_TITLE
@@ -245,5 +245,5 @@ def _lane(boxes: Sequence[Placed], now: float, end: float, lane: int) -> float:
     return best
 
 
-def _top(one: Placed) -> float:
+def _top(one: PlacedBox) -> float:
     return one.y

@@ -16,7 +16,7 @@ from unwind.render.text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from unwind.render.layout import Arrow, Placed, Wave
+    from unwind.render.layout import Arrow, PlacedBox, Wave
     from unwind.render.picture import Column, Picture
     from unwind.render.styles import Theme
 
@@ -140,7 +140,7 @@ def _tip(arrow: Arrow, look: str) -> str:
     return f'<path class="head {look}" d="M{x:.1f} {y:.1f}l{back:.1f} -4.5v9z"/>'
 
 
-def _box(placed: Placed) -> Iterator[str]:
+def _box(placed: PlacedBox) -> Iterator[str]:
     card, x, y = placed.card, placed.x, placed.y
     box = card.box
     effort = EFFORTS.get(box.effort, "unknown")
@@ -181,7 +181,7 @@ def _stripe(x: float, y: float, height: float, effort: str) -> str:
     return f'<path class="{effort}" d="{way}"/>'
 
 
-def _progress(placed: Placed, left: float, right: float, y: float) -> Iterator[str]:
+def _progress(placed: PlacedBox, left: float, right: float, y: float) -> Iterator[str]:
     card = placed.card
     taken = text.width(card.state, SMALL)
     mark = _mark(card.box.state, blocked=bool(card.box.blocked), x=right - taken - 15, y=y)

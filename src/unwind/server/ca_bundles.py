@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unwind.kube.client import Client, Object
-    from unwind.server.routes import Trusting
+    from unwind.server.routes import CABundleTarget
 
 log = logs.get(__name__)
 
 
-class Bundles:
+class CABundleController:
     """Writes CA bundle and path segments into each registration object when one of them changes."""
 
     name = "ca-bundles"
     ready = True
 
-    def __init__(self, client: Client, trusting: Sequence[Trusting], segments: Segments | None = None) -> None:
+    def __init__(self, client: Client, trusting: Sequence[CABundleTarget], segments: Segments | None = None) -> None:
         self._client = client
         self._trusting = trusting
         self._segments = segments or Segments()
@@ -49,7 +49,7 @@ class Bundles:
             for one, changed in zip(self._trusting, self._changed, strict=True):
                 group.create_task(self._keep(one, changed))
 
-    async def _keep(self, trusting: Trusting, changed: asyncio.Event) -> None:
+    async def _keep(self, trusting: CABundleTarget, changed: asyncio.Event) -> None:
         found: Object | None = None
 
         async def watch() -> None:

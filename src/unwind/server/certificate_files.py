@@ -26,7 +26,7 @@ class Watched(msgspec.Struct, frozen=True):
     """Raises ValueError if the contents are invalid."""
 
 
-class Files:
+class CertificateFiles:
     """Polls files and passes on changed contents.
 
     Polled, because a mounted Secret is replaced by a symbolic link two directories up, which a file notification does

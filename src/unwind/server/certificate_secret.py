@@ -45,7 +45,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """How long a new CA is only in the bundle before it signs."""
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class StoredCertificates(msgspec.Struct, frozen=True, kw_only=True):
     """What the replicas share in the Secret."""
 
     server: KeyPair
@@ -55,7 +55,9 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """The CA bundle: all valid CAs, the newest first."""
 
 
-def renewed(kept: Kept | None, *, hosts: Sequence[str], terms: Terms, now: dt.datetime) -> Kept:
+def renewed(
+    kept: StoredCertificates | None, *, hosts: Sequence[str], terms: Terms, now: dt.datetime
+) -> StoredCertificates:
     """What to store from now on: the same value if nothing is due.
 
     Missing or unusable certificates are created. The certificate covers these hosts and those that it covered before,
@@ -65,7 +67,7 @@ def renewed(kept: Kept | None, *, hosts: Sequence[str], terms: Terms, now: dt.da
     if kept is None or facts is None:
         authority = _new_authority(terms, now)
         server = _sign(authority, hosts, terms, now)
-        return Kept(server=server, authority=authority.pair, bundle=authority.certificate)
+        return StoredCertificates(server=server, authority=authority.pair, bundle=authority.certificate)
     authority = Authority.kept(kept.authority)
     bundle = [one for one in facts.bundle if one.not_valid_after_utc > now]
     signs_from = _signs_from(facts.authority, bundle, terms)
@@ -79,10 +81,12 @@ def renewed(kept: Kept | None, *, hosts: Sequence[str], terms: Terms, now: dt.da
     useless = now >= facts.server.not_valid_after_utc or not any(_signed(facts.server, by=one) for one in bundle)
     if useless or ((now >= _due(facts.server) or wanted != sorted(facts.hosts)) and now >= signs_from):
         server = _sign(authority, wanted, terms, now)
-    return Kept(server=server, authority=authority.pair, bundle=b"".join(certificate_pem(one) for one in bundle))
+    return StoredCertificates(
+        server=server, authority=authority.pair, bundle=b"".join(certificate_pem(one) for one in bundle)
+    )
 
 
-def next_look(kept: Kept, *, hosts: Sequence[str], terms: Terms) -> dt.datetime:
+def next_look(kept: StoredCertificates, *, hosts: Sequence[str], terms: Terms) -> dt.datetime:
     """When `renewed` will next have something to change."""
     facts = _facts(kept)
     if facts is None:
@@ -103,7 +107,7 @@ class _Facts(msgspec.Struct, frozen=True):
     hosts: list[str]
 
 
-def _facts(kept: Kept | None) -> _Facts | None:
+def _facts(kept: StoredCertificates | None) -> _Facts | None:
     """The parsed certificates; None if something is missing, invalid or inconsistent."""
     if kept is None:
         return None
@@ -194,7 +198,7 @@ class SharedCertificate:
         self._terms = terms
         self._clock = clock
         self._shown: tuple[KeyPair, bytes] | None = None
-        self._kept: Kept | None = None
+        self._kept: StoredCertificates | None = None
         self._use: Callable[[KeyPair, bytes], Awaitable[None]] | None = None
 
     async def obtain(self) -> tuple[KeyPair, bytes]:
@@ -270,7 +274,7 @@ class SharedCertificate:
         except NotFoundError:
             return None
 
-    async def _write(self, found: Object | None, kept: Kept) -> Object:
+    async def _write(self, found: Object | None, kept: StoredCertificates) -> Object:
         data = {
             "tls.crt": kept.server.certificate,
             "tls.key": kept.server.key,
@@ -339,11 +343,11 @@ def _readable(secret: Object) -> tuple[KeyPair, bytes] | None:
     return pair, _field(secret, "ca.crt")
 
 
-def _kept(secret: Object) -> Kept:
+def _kept(secret: Object) -> StoredCertificates:
     bundle = _field(secret, "ca.crt")
     end = b"-----END CERTIFICATE-----\n"
     newest, found, _ = bundle.partition(end)
-    return Kept(
+    return StoredCertificates(
         server=KeyPair(certificate=_field(secret, "tls.crt"), key=_field(secret, "tls.key")),
         authority=KeyPair(certificate=newest + found, key=_field(secret, "ca.key")),
         bundle=bundle,

@@ -116,7 +116,7 @@ _PIPELINED = 16
 _SMALL = 64 << 10
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """What a connection is waiting for."""
 
     IDLE = auto()
@@ -129,10 +129,10 @@ class State(Enum):
 
 
 # Enum members are looked up in the class each time, which is measurable at ten times per request.
-_IDLE, _READING, _QUEUED, _WORKING, _LINGERING = State
+_IDLE, _READING, _QUEUED, _WORKING, _LINGERING = ConnectionState
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """The protocol of one connection."""
 
     def __init__(self, listener: Listener) -> None:
@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
         self._congested = False
         self._paused = False
         self._last = False
-        self.state = State.IDLE
+        self.state = ConnectionState.IDLE
         self.until = 0.0
         """The deadline of the current state."""
 

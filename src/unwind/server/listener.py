@@ -16,7 +16,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from unwind.server.connection import Connection, State
+from unwind.server.connection import ConnectionState, ServerConnection
 from unwind.server.path_segments import segment
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class _Count:
         self.total = 0.0
 
 
-class Requests(Collector):
+class RequestMetrics(Collector):
     """Metrics of requests by listener, route and status class: count, duration, in flight."""
 
     def __init__(self) -> None:
@@ -136,21 +136,21 @@ class Listener:
         *,
         tls: Tls | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
-        requests: Requests | None = None,
+        requests: RequestMetrics | None = None,
         segments: Segments | None = None,
     ) -> None:
         """`segments`: if set, every path must begin with the secret segment of its route."""
         self.name = name
         self.limits = limits
-        self.requests = requests or Requests()
+        self.requests = requests or RequestMetrics()
         self.routes: dict[bytes, Route] = {}
         self.date = b""
         self._tls = tls
         self._segments = segments
         self._accepted: dict[str, list[bytes]] = {}
         self._server: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
-        self._queue: deque[Connection] = deque()
+        self._connections: set[ServerConnection] = set()
+        self._queue: deque[ServerConnection] = deque()
         self._under_way = 0
         self._bodies = 0
         self._all_gone = asyncio.Event()
@@ -195,7 +195,7 @@ class Listener:
         self._look_around()
         secured = self._tls is not None
         self._server = await self.loop.create_server(
-            lambda: Connection(self),
+            lambda: ServerConnection(self),
             sock=listening,
             ssl=self._tls.context if self._tls else None,
             ssl_handshake_timeout=self.limits.handshake_seconds if secured else None,
@@ -241,21 +241,23 @@ class Listener:
 
     # Callbacks of connections
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: ServerConnection) -> None:
         self._all_gone.clear()
         self._connections.add(connection)
         if len(self._connections) > self.limits.connections:
             # Close the longest idle connection, which is the new one if all others are busy.
-            min((one for one in self._connections if one.state is State.IDLE), key=lambda one: one.began).finish()
+            min(
+                (one for one in self._connections if one.state is ConnectionState.IDLE), key=lambda one: one.began
+            ).finish()
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: ServerConnection) -> None:
         self._connections.discard(connection)
         if not self._connections:
             self._all_gone.set()
 
     # Shared limits
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: ServerConnection) -> bool:
         """Reserve a place for a request; if there is none, the connection is queued."""
         if self._under_way < self.limits.under_way:
             self._under_way += 1
@@ -263,7 +265,7 @@ class Listener:
         self._queue.append(connection)
         return False
 
-    def leave_queue(self, connection: Connection) -> None:
+    def leave_queue(self, connection: ServerConnection) -> None:
         """Remove a connection from the queue."""
         with contextlib.suppress(ValueError):
             self._queue.remove(connection)

@@ -11,7 +11,7 @@ import msgspec
 
 from unwind import logs
 from unwind.errors import UnwindError
-from unwind.kube.responses import Event
+from unwind.kube.responses import WatchEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -46,7 +46,7 @@ async def follow(
             async with aclosing(batches):
                 async for batch in batches:
                     for line in batch:
-                        event = msgspec.json.decode(line, type=Event)
+                        event = msgspec.json.decode(line, type=WatchEvent)
                         if event.type == "ERROR":
                             break  # most likely an expired resourceVersion, which ends the watch
                         if event.type != "BOOKMARK":

@@ -111,7 +111,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """The response when the listener is overloaded, instead of 429."""
 
 
-class Trusting(msgspec.Struct, frozen=True):
+class CABundleTarget(msgspec.Struct, frozen=True):
     """An object by which the API server or Cluster API calls us, and whose caBundle is kept current.
 
     Supported: webhook configurations, CRDs with a conversion webhook, APIServices and ExtensionConfigs.

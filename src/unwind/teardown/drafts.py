@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from unwind.api.unwind import Inventory
-    from unwind.members.targets import Anchor
+    from unwind.members.targets import ClusterTarget
 
 
-class Said(msgspec.Struct, frozen=True):
+class TeardownNotice(msgspec.Struct, frozen=True):
     """Something to be said of a teardown as a whole."""
 
     type: ConditionType
@@ -51,14 +51,14 @@ class Lost(msgspec.Struct, frozen=True, order=True):
         return f"{self.owner.kind}/{self.name}/{self.owner.uid}"  # one after the other may have had the name
 
     @property
-    def said(self) -> Said:
+    def said(self) -> TeardownNotice:
         """That nothing is removed because of it."""
         message = (
             f"{self.owner} is gone, but {self.objects} objects that it put on this cluster are not accounted for: "
             "nobody knows what is to become of them, so nothing of this cluster is removed; "
             f"{FORCE_RELEASE_ANNOTATION} lets it go"
         )
-        return Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message)
+        return TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message)
 
     @property
     def draft(self) -> Draft:
@@ -78,7 +78,7 @@ class Drafted(msgspec.Struct, frozen=True, kw_only=True):
     """A teardown before it is written: the plan, or why there is none."""
 
     plan: Plan | None
-    said: tuple[Said, ...] = ()
+    said: tuple[TeardownNotice, ...] = ()
 
 
 def lost(known: Collection[str], inventories: Iterable[Inventory]) -> list[Lost]:
@@ -93,7 +93,9 @@ def lost(known: Collection[str], inventories: Iterable[Inventory]) -> list[Lost]
     return sorted(owners.values(), key=lambda one: one.step)
 
 
-def teardown(target: Anchor, made: Plan | None, *, name: str = "", cause: Cause = Cause.CLUSTER_DELETED) -> Teardown:
+def teardown(
+    target: ClusterTarget, made: Plan | None, *, name: str = "", cause: Cause = Cause.CLUSTER_DELETED
+) -> Teardown:
     """The record of a cluster's deletion, as it is first written. `name`: the uid of the target, unless given."""
     annotations = target.annotations
     deadline = annotations.get(DEADLINE_ANNOTATION, "")
@@ -115,15 +117,15 @@ def teardown(target: Anchor, made: Plan | None, *, name: str = "", cause: Cause 
     )
 
 
-def misunderstood(target: Anchor) -> tuple[Said, ...]:
+def misunderstood(target: ClusterTarget) -> tuple[TeardownNotice, ...]:
     """The annotations of the target that are not understood."""
     said = []
     deadline = target.annotations.get(DEADLINE_ANNOTATION)
     if deadline is not None and isinstance(durations.parse(deadline), Unknown):
         message = f"{DEADLINE_ANNOTATION} is {deadline!r}, which is no span of time: there is no deadline"
-        said.append(Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
+        said.append(TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
     word = OnDeadline.read(target.annotations.get(ON_DEADLINE_ANNOTATION, OnDeadline.HOLD.value))
     if isinstance(word, Unknown):
         message = f"{ON_DEADLINE_ANNOTATION}: {word}, so nothing is released at the deadline"
-        said.append(Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
+        said.append(TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
     return tuple(said)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from unwind.api.capi import ExtensionConfig
     from unwind.api.unwind import Blocker, Step, Teardown
-    from unwind.members.targets import Target
+    from unwind.members.targets import AddonTarget
 
 
 SOON = 1
@@ -41,11 +41,11 @@ _WAVES_A_SECOND = 8
 _WHY = (ConditionType.UNKNOWN_VALUE, ConditionType.FIELD_NOT_SERVED, ConditionType.PLANNED)
 
 
-class Open(msgspec.Struct, frozen=True):
+class GateOpen(msgspec.Struct, frozen=True):
     """Nothing keeps the cluster."""
 
 
-class Closed(msgspec.Struct, frozen=True):
+class GateClosed(msgspec.Struct, frozen=True):
     """The cluster has to wait."""
 
     message: str
@@ -54,7 +54,7 @@ class Closed(msgspec.Struct, frozen=True):
     """When to ask again."""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class GateHolder(msgspec.Struct, frozen=True):
     """What a summary of the cluster says, while there is no plan yet."""
 
     name: str
@@ -62,7 +62,7 @@ class Standing(msgspec.Struct, frozen=True):
     behaviour: ClusterDeletionBehavior | Unknown
 
 
-Verdict = Open | Closed
+Verdict = GateOpen | GateClosed
 
 
 class GateSource(Protocol):
@@ -76,19 +76,19 @@ class GateSource(Protocol):
     def settled(self) -> bool:
         """Whether everything that its answers depend on is known."""
 
-    def known(self, target: Target) -> list[Standing]:
+    def known(self, target: AddonTarget) -> list[GateHolder]:
         """Everything that the caches know of for a cluster."""
 
-    def holding(self, target: Target) -> list[Standing]:
+    def holding(self, target: AddonTarget) -> list[GateHolder]:
         """What certainly counts at the gate, as the caches say."""
 
-    async def read(self, target: Target) -> tuple[list[Standing], list[str]]:
+    async def read(self, target: AddonTarget) -> tuple[list[GateHolder], list[str]]:
         """What counts at the gate, as the API server says now; and what is gone and left objects behind."""
 
 
-def closed(why: str, seconds: int = SOON) -> Closed:
+def closed(why: str, seconds: int = SOON) -> GateClosed:
     """That the cluster has to wait, for this."""
-    return Closed(f"{_WAITING}{why}", seconds)
+    return GateClosed(f"{_WAITING}{why}", seconds)
 
 
 def of_teardown(uid: str, teardown: Teardown) -> Verdict:
@@ -96,20 +96,20 @@ def of_teardown(uid: str, teardown: Teardown) -> Verdict:
     if not uid or teardown.spec.target.uid != uid:
         return closed(f"the Teardown {teardown.metadata.name} is that of another cluster")
     if teardown.finished:
-        return Open()
+        return GateOpen()
     if teardown.spec.plan is None:
         return closed(_unplanned(teardown))
     removed = _removed(teardown)
     left = [step for step in teardown.spec.plan.steps if _closes(step, removed)]
     if not left:
-        return Open()
+        return GateOpen()
     why = _some(step.name for step in left)
     if blocker := _first_blocker(teardown, {step.name for step in left}):
         why = f"{why}; {_told(blocker)}"
     return closed(why, _seconds(teardown, left))
 
 
-def of_summaries(uid: str, standing: Iterable[Standing], lost: Iterable[str] = ()) -> Verdict:
+def of_summaries(uid: str, standing: Iterable[GateHolder], lost: Iterable[str] = ()) -> Verdict:
     """Whether the cluster of this uid may go, while there is no record of its teardown.
 
     `lost`: what put objects on it and is gone itself, with the word on what is to become of them.
@@ -120,7 +120,7 @@ def of_summaries(uid: str, standing: Iterable[Standing], lost: Iterable[str] = (
     unknown = [f"{one.name} ({one.behaviour})" for one in keeping if isinstance(one.behaviour, Unknown)]
     enforced = [one.name for one in keeping if not isinstance(one.behaviour, Unknown)]
     found = [*enforced, *unknown, *(f"{one} (it is gone, and what it put there is not)" for one in lost)]
-    return closed(_some(found)) if found else Open()
+    return closed(_some(found)) if found else GateOpen()
 
 
 _LETTING_GO = (ClusterDeletionBehavior.LEAVE, ClusterDeletionBehavior.REMOVE)
@@ -185,7 +185,7 @@ DISCOVERED = "Discovered"
 """Cluster API's own condition on an ExtensionConfig."""
 
 
-class Fault(msgspec.Struct, frozen=True):
+class GateFault(msgspec.Struct, frozen=True):
     """Why Cluster API would not ask."""
 
     reason: Reason
@@ -195,14 +195,14 @@ class Fault(msgspec.Struct, frozen=True):
         return self.message
 
 
-class Gate(Protocol):
+class GateStatus(Protocol):
     """Who knows whether Cluster API asks."""
 
     @property
     def known(self) -> bool:
         """Whether it is known at all: before that, nothing is said."""
 
-    def why_not(self, namespace: str) -> Fault | None:
+    def why_not(self, namespace: str) -> GateFault | None:
         """Why Cluster API would not ask about the clusters of a namespace; None if it does."""
 
     def subscribe(self, changed: Callable[[], None]) -> None:
@@ -211,7 +211,7 @@ class Gate(Protocol):
 
 def why_not(
     config: ExtensionConfig | None, *, name: str, handlers: Collection[str], labels: Mapping[str, str] | None
-) -> Fault | None:
+) -> GateFault | None:
     """Why Cluster API would not ask about the clusters of a namespace with these labels; None if it does.
 
     `name`: what our ExtensionConfig is called. `handlers`: what our handlers are called. `labels`: None if they are not
@@ -220,17 +220,19 @@ def why_not(
     return fault(config, name=name, handlers=handlers) or unselected(config, labels)
 
 
-def fault(config: ExtensionConfig | None, *, name: str, handlers: Collection[str]) -> Fault | None:
+def fault(config: ExtensionConfig | None, *, name: str, handlers: Collection[str]) -> GateFault | None:
     """Why Cluster API would not ask about any cluster."""
     if config is None:
-        return Fault(Reason.NOT_REGISTERED, f"there is no ExtensionConfig {name}: run `unwind install`")
+        return GateFault(Reason.NOT_REGISTERED, f"there is no ExtensionConfig {name}: run `unwind install`")
     if config.metadata.terminating:
-        return Fault(Reason.NOT_REGISTERED, f"ExtensionConfig {name} is being deleted, so Cluster API has dropped it")
+        return GateFault(
+            Reason.NOT_REGISTERED, f"ExtensionConfig {name} is being deleted, so Cluster API has dropped it"
+        )
     discovered = find(config.status.conditions, DISCOVERED)
     if discovered is None or discovered.status != "True":
         # With the URL in it where Cluster API could not call us.
         said = redacted(discovered.message) if discovered else "it has said nothing of it yet"
-        return Fault(Reason.NOT_DISCOVERED, f"Cluster API has not discovered ExtensionConfig {name}: {said}")
+        return GateFault(Reason.NOT_DISCOVERED, f"Cluster API has not discovered ExtensionConfig {name}: {said}")
     # As Cluster API calls them: a handler, and the ExtensionConfig it belongs to.
     ours = {f"{one}.{config.metadata.name}" for one in handlers}
     holding = [
@@ -240,15 +242,15 @@ def fault(config: ExtensionConfig | None, *, name: str, handlers: Collection[str
     ]
     if not holding:
         missing = f"Cluster API knows no handler of ours for {Hook.BEFORE_CLUSTER_DELETE} in ExtensionConfig {name}"
-        return Fault(Reason.HANDLER_MISSING, missing)
+        return GateFault(Reason.HANDLER_MISSING, missing)
     # Whatever word stands there that is not this one, it is not known to hold.
     if any(FailurePolicy.read(one.failure_policy) is not FailurePolicy.FAIL for one in holding):
         policy = f"the failurePolicy of {Hook.BEFORE_CLUSTER_DELETE} in ExtensionConfig {name} is not Fail"
-        return Fault(Reason.FAILURES_IGNORED, f"{policy}: a cluster goes when Unwind does not answer")
+        return GateFault(Reason.FAILURES_IGNORED, f"{policy}: a cluster goes when Unwind does not answer")
     return None
 
 
-def unselected(config: ExtensionConfig | None, labels: Mapping[str, str] | None) -> Fault | None:
+def unselected(config: ExtensionConfig | None, labels: Mapping[str, str] | None) -> GateFault | None:
     """Why an ExtensionConfig is not for clusters in a namespace with these labels; None if it is."""
     if config is None:
         return None
@@ -263,4 +265,4 @@ def unselected(config: ExtensionConfig | None, labels: Mapping[str, str] | None)
         return None
     else:
         message = f"the namespaceSelector of ExtensionConfig {name} leaves the namespace out"
-    return Fault(Reason.NAMESPACE_NOT_SELECTED, message)
+    return GateFault(Reason.NAMESPACE_NOT_SELECTED, message)

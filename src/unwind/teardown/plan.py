@@ -15,14 +15,14 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import ConditionType
 from unwind.api.resources import NAMESPACES, STATEFUL_SETS
 from unwind.api.unwind import Effort, Inventory, Step
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import items
 from unwind.kube.errors import NotFoundError
 from unwind.planning.plans import Draft, plan
 from unwind.removal import volume_claims
 from unwind.removal.foreign_content import foreigners
-from unwind.teardown.drafts import Drafted, Lost, Said, lost
+from unwind.teardown.drafts import Drafted, Lost, TeardownNotice, lost
 from unwind.teardown.step_sources import Elsewhere, SourceStep
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Entry, Plan
     from unwind.inventory.inventories import Inventories
     from unwind.members.member import Member
-    from unwind.members.members import Fleet
-    from unwind.members.targets import Anchor
-    from unwind.teardown.step_removers import Means
+    from unwind.members.members import Members
+    from unwind.members.targets import ClusterTarget
+    from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.step_sources import Sources, SourceSteps
 
 
@@ -43,8 +43,8 @@ _AT_ONCE = 16
 
 
 async def with_what_goes_along(
-    fleet: Fleet,
-    target: Anchor,
+    fleet: Members,
+    target: ClusterTarget,
     drafted: Drafted,
     chunks: Collection[Inventory],
     *,
@@ -83,7 +83,7 @@ async def with_what_goes_along(
 
 
 async def _looked_for(
-    fleet: Fleet, target: Anchor, plan: Plan, takers: list[Step], chunks: Collection[Inventory]
+    fleet: Members, target: ClusterTarget, plan: Plan, takers: list[Step], chunks: Collection[Inventory]
 ) -> list[str]:
     there = [chunk for chunk in chunks if chunk.spec.member.object.uid == target.ref.uid]
     going = {step.object.uid for step in plan.steps if step.effort != Effort.LEAVE}
@@ -111,7 +111,7 @@ class _StatefulSet(msgspec.Struct, frozen=True):
 
 
 def _stateful_sets(
-    target: Anchor, going: Iterable[Step], takers: Iterable[Step], chunks: Iterable[Inventory]
+    target: ClusterTarget, going: Iterable[Step], takers: Iterable[Step], chunks: Iterable[Inventory]
 ) -> list[_StatefulSet]:
     """The StatefulSets whose claims may stay: not those in a Namespace that goes with everything in it (pure)."""
     steps = {step.object.uid: step for step in going}
@@ -134,8 +134,8 @@ def _stateful_sets(
 
 
 async def _staying(
-    fleet: Fleet,
-    target: Anchor,
+    fleet: Members,
+    target: ClusterTarget,
     sets: Collection[_StatefulSet],
     chunks: Iterable[Inventory],
     volumes: Callable[[Step], VolumePolicy | Unknown],
@@ -156,7 +156,7 @@ async def _staying(
 
     for local in sorted({one.local for one in sets}):
         async with fleet.management() if local else fleet.member(target) as member:
-            await side_by_side((look(member, one) for one in sets if one.local is local), limit=_AT_ONCE)
+            await gather_limited((look(member, one) for one in sets if one.local is local), limit=_AT_ONCE)
     # A claim that was deployed itself goes as any other object does.
     deployed = {item.entry.object.uid for item in items(chunks) if not item.entry.kept}
     return [one for one in found if one.object.uid not in deployed]
@@ -173,7 +173,7 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     """By name: of all owners that have something on the target, and of the steps' owners wherever they put it."""
     lost: tuple[Lost, ...] = ()
     """Owners that are gone and left objects on the target: what becomes of them is not known."""
-    said: tuple[Said, ...] = ()
+    said: tuple[TeardownNotice, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def drafted(self, *, decided: bool = False) -> Drafted:
@@ -192,7 +192,7 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def draft(
-    sources: Sources, means: Means, target: Anchor, *, decided: bool = False, gone: bool = False
+    sources: Sources, means: RemovalDeps, target: ClusterTarget, *, decided: bool = False, gone: bool = False
 ) -> Drafted:
     """The plan of a target from all its sources, or why there is none. `decided`: see `Gathered.drafted`."""
     found = await gather(means.inventories, target, await sources.steps(target, gone=gone))
@@ -209,7 +209,7 @@ async def draft(
     )
 
 
-async def gather(inventories: Inventories, target: Anchor, found: Iterable[SourceSteps]) -> Gathered:
+async def gather(inventories: Inventories, target: ClusterTarget, found: Iterable[SourceSteps]) -> Gathered:
     """The steps that count, with the number of their objects. `found`: what the sources say.
 
     The Inventories are read after the owners: one whose last object was removed in between is not taken for lost.
@@ -256,6 +256,6 @@ def _is_elsewhere(step: SourceStep, accounted: set[str]) -> bool:
     return step.elsewhere is Elsewhere.YES
 
 
-def _is_about(chunk: Inventory, target: Anchor) -> bool:
+def _is_about(chunk: Inventory, target: ClusterTarget) -> bool:
     there, ref = chunk.spec.member.object, target.ref
     return (there.kind, there.namespace, there.name) == (ref.kind, ref.namespace, ref.name)

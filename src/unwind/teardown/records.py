@@ -18,7 +18,7 @@ from unwind.kube.errors import AlreadyExistsError, NotFoundError
 from unwind.kube.events import Regarding
 from unwind.teardown import drafts, release
 from unwind.teardown import status as teardown_status
-from unwind.teardown.status import View
+from unwind.teardown.status import TeardownProgress
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
     from unwind.kube.events import Recorder
     from unwind.kube.informers import Informer
-    from unwind.members.targets import Anchor
-    from unwind.teardown.drafts import Drafted, Said
+    from unwind.members.targets import ClusterTarget
+    from unwind.teardown.drafts import Drafted, TeardownNotice
     from unwind.teardown.signatures import RecordKeys
 
 log = logs.get(__name__)
@@ -99,7 +99,7 @@ class TeardownRecords:
         """The record of the target with this uid, as far as the cache knows."""
         return self._keys.chosen(self._teardowns.cache.by("uid", uid), uid)
 
-    async def written(self, target: Anchor, draft: Callable[[], Awaitable[Drafted]]) -> Teardown:
+    async def written(self, target: ClusterTarget, draft: Callable[[], Awaitable[Drafted]]) -> Teardown:
         """The target's Teardown; written with its plan before anything is deleted. If `draft` made none, it has none,
         and says why."""
         found = self.get(target.ref.uid)
@@ -150,7 +150,7 @@ class TeardownRecords:
         else:  # whatever its plan says, none of that is its own
             await forget(self._client, self._inventories, teardown, owners=())
 
-    async def _created(self, target: Anchor, plan: Plan | None) -> Teardown:
+    async def _created(self, target: ClusterTarget, plan: Plan | None) -> Teardown:
         """A new record of the target; or the one that is there already, if the manager wrote it."""
         uid = target.ref.uid
         for name in self._keys.names(uid):
@@ -192,17 +192,17 @@ class TeardownRecords:
                 self._recorder.report(it, EventReason.RECORD_SET_ASIDE, why, action="Verify", type="Warning")
         return why
 
-    async def _hold(self, teardown: Teardown, drafted: Drafted, target: Anchor) -> None:
+    async def _hold(self, teardown: Teardown, drafted: Drafted, target: ClusterTarget) -> None:
         now = self._clock.now()
         await hold(self._client, teardown, drafted.said, gated=target.gated, now=now)
 
 
 async def hold(
-    client: Client, teardown: Teardown, said: tuple[Said, ...], *, gated: bool = True, now: datetime
+    client: Client, teardown: Teardown, said: tuple[TeardownNotice, ...], *, gated: bool = True, now: datetime
 ) -> None:
     """Say why a teardown has no plan."""
     overdue = release.overdue(teardown, now=now)
-    view = View(steps=(), wave=0, phase=Phase.HELD, said=said, gated=gated, overdue=overdue)
+    view = TeardownProgress(steps=(), wave=0, phase=Phase.HELD, said=said, gated=gated, overdue=overdue)
     status = teardown_status.status(teardown, view, now=now)
     # What somebody else says of it is not taken back, and is no reason to say the same again.
     others = without_condition(teardown.status.conditions, ConditionType.GATE_NOT_ARMED)

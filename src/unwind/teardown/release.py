@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.api.unwind import Teardown, TeardownSpec
     from unwind.kube.client import Client
-    from unwind.members.targets import Anchor
+    from unwind.members.targets import ClusterTarget
 
 
 class LetGo(NamedTuple):
@@ -33,7 +33,7 @@ class LetGo(NamedTuple):
     by: str
 
 
-async def forced(client: Client, resource: Resource, target: Anchor) -> LetGo | None:
+async def forced(client: Client, resource: Resource, target: ClusterTarget) -> LetGo | None:
     """That a person lets the target go, if one does."""
     if FORCE_RELEASE_ANNOTATION not in target.annotations:
         return None

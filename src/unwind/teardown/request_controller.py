@@ -22,18 +22,18 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, ConflictError
 from unwind.kube.fencing import Fences
 from unwind.kube.workqueue import Queue
-from unwind.members.members import Fleet
-from unwind.members.targets import Anchor
+from unwind.members.members import Members
+from unwind.members.targets import ClusterTarget
 from unwind.teardown import plan, requests
 from unwind.teardown import status as teardown_status
-from unwind.teardown.drafts import Said
+from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.records import KEEP, forget, left_of
-from unwind.teardown.requested_steps import Refusal, RefusedError, RequestedSteps
-from unwind.teardown.runner import Execution
-from unwind.teardown.running import UnderWay
+from unwind.teardown.requested_steps import RefusedError, RequestedSteps, RequestRefusal
+from unwind.teardown.runner import TeardownRunner
+from unwind.teardown.running import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
-from unwind.teardown.status import View, guarded
-from unwind.teardown.step_removers import Means
+from unwind.teardown.status import TeardownProgress, guarded
+from unwind.teardown.step_removers import RemovalDeps
 from unwind.teardown.step_sources import Sources
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from unwind.deleters.registry import Plugin
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
-    from unwind.kube.fencing import Owner
+    from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.teardown.records import TeardownCaches
     from unwind.teardown.requested_steps import Refusals
@@ -58,7 +58,7 @@ _LOOK_AGAIN = 10.0
 _SOON = 1.0
 
 
-class Requested:
+class RequestController:
     """Carries out what people ask for with a Teardown of the cause Requested."""
 
     name = "requested teardowns"
@@ -69,7 +69,7 @@ class Requested:
         caches: TeardownCaches,
         *,
         namespace: str,
-        owner: Owner,
+        owner: ShardOwner,
         metrics: Metrics,
         deleters: Iterable[Registration | External],
         refusals: Refusals,
@@ -82,8 +82,8 @@ class Requested:
         may not be deleted, each with the reason. `keep`: how long a record stays."""
         self._client = client
         self._refusals = refusals
-        self._fleet = Fleet(client, clock=clock, troubled=_tell_troubled)
-        self._means = Means(
+        self._fleet = Members(client, clock=clock, troubled=_tell_troubled)
+        self._means = RemovalDeps(
             fleet=self._fleet,
             inventories=Inventories(client, namespace=namespace),
             deleters=tuple(deleters),
@@ -106,7 +106,9 @@ class Requested:
             clock=clock,
             failed=_tell_failed,
         )
-        self._under_way: UnderWay[Execution] = UnderWay(caches.teardowns, again=self._queue.add_after)
+        self._under_way: RunningTeardowns[TeardownRunner] = RunningTeardowns(
+            caches.teardowns, again=self._queue.add_after
+        )
         metrics.queue("requested", self._queue)
         self._teardowns.subscribe(self._teardown_changed)
         owner.subscribe(self._look_at_all)
@@ -165,10 +167,10 @@ class Requested:
             teardown = prepared
         elif not (is_own(teardown) and await self._keys.verified(teardown)):
             message = "spec.plan was not written by this manager: delete this Teardown, and request it anew"
-            await self._refuse(teardown, Refusal(reason=Reason.NOT_GENUINE, message=message))
+            await self._refuse(teardown, RequestRefusal(reason=Reason.NOT_GENUINE, message=message))
             return None
         target = _target(teardown)
-        execution = Execution(
+        execution = TeardownRunner(
             teardown,
             target,
             self._means,
@@ -220,7 +222,7 @@ class Requested:
             if error.code != 403:
                 raise
             await self._refuse(
-                teardown, Refusal(reason=Reason.NO_RIGHT, message=requests.told([requests.unread(error)]))
+                teardown, RequestRefusal(reason=Reason.NO_RIGHT, message=requests.told([requests.unread(error)]))
             )
             return None
         except UnwindError as error:
@@ -246,11 +248,11 @@ class Requested:
 
     # What it says
 
-    async def _refuse(self, teardown: Teardown, refusal: Refusal) -> None:
+    async def _refuse(self, teardown: Teardown, refusal: RequestRefusal) -> None:
         log.info("refused", teardown=teardown.metadata.name, target=str(teardown.spec.target), why=refusal.message)
         gone = refusal.reason is Reason.TARGET_GONE
-        said = Said(ConditionType.REFUSED, refusal.reason, refusal.message)
-        view = View(steps=(), wave=0, phase=Phase.TARGET_GONE if gone else Phase.REFUSED, said=(said,))
+        said = TeardownNotice(ConditionType.REFUSED, refusal.reason, refusal.message)
+        view = TeardownProgress(steps=(), wave=0, phase=Phase.TARGET_GONE if gone else Phase.REFUSED, said=(said,))
         blockers = [
             Blocker(object=one.object, reason=refusal.reason.value, message=one.why, actor="whoever protects it")
             for one in refusal.objects
@@ -258,10 +260,10 @@ class Requested:
         await self._say(teardown, view, blockers)
 
     async def _hold(self, teardown: Teardown, why: str) -> None:
-        said = Said(ConditionType.BLOCKED, Reason.HELD, why)
-        await self._say(teardown, View(steps=(), wave=0, phase=Phase.HELD, said=(said,)), [])
+        said = TeardownNotice(ConditionType.BLOCKED, Reason.HELD, why)
+        await self._say(teardown, TeardownProgress(steps=(), wave=0, phase=Phase.HELD, said=(said,)), [])
 
-    async def _say(self, teardown: Teardown, view: View, blockers: list[Blocker]) -> None:
+    async def _say(self, teardown: Teardown, view: TeardownProgress, blockers: list[Blocker]) -> None:
         status = teardown_status.status(teardown, view, now=self._clock.now())
         first = next((one.message for one in view.said), "")
         status = msgspec.structs.replace(
@@ -284,9 +286,9 @@ class Requested:
         self._teardowns.take(msgspec.convert(written, Teardown))
 
 
-def _target(teardown: Teardown) -> Anchor:
+def _target(teardown: Teardown) -> ClusterTarget:
     # Nobody else looks after the target, and it is where the manager is: there is no way to it but that.
-    return Anchor(ref=teardown.spec.target, secret="", has_class=True)
+    return ClusterTarget(ref=teardown.spec.target, secret="", has_class=True)
 
 
 def is_own(teardown: Teardown) -> bool:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.client import Client
     from unwind.members.member import Member
-    from unwind.members.targets import Anchor
-    from unwind.removal.deletion_scope import Blast
-    from unwind.teardown.step_removers import Means
+    from unwind.members.targets import ClusterTarget
+    from unwind.removal.deletion_scope import DeletionScope
+    from unwind.teardown.step_removers import RemovalDeps
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class RequestRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing is deleted."""
 
     reason: Reason
@@ -44,7 +44,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 class RefusedError(UnwindError):
     """A request that is refused before anything is deleted."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: RequestRefusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
 
@@ -52,14 +52,14 @@ class RefusedError(UnwindError):
 class Refusals(Protocol):
     """Finds the objects that may not be deleted."""
 
-    async def __call__(self, member: Member, blast: Blast, /) -> tuple[Told, ...]:
+    async def __call__(self, member: Member, blast: DeletionScope, /) -> tuple[Told, ...]:
         """Each of them, with the reason."""
 
 
 class RequestedSteps(StepSource):
     """The step of one request. Claims that go are in its Inventory; one that appears later stays."""
 
-    def __init__(self, client: Client, means: Means, teardown: Teardown, *, refusals: Refusals) -> None:
+    def __init__(self, client: Client, means: RemovalDeps, teardown: Teardown, *, refusals: Refusals) -> None:
         """`refusals`: the objects that may not be deleted, each with the reason."""
         self._client = client
         self._means = means
@@ -74,7 +74,7 @@ class RequestedSteps(StepSource):
     def owns(self, owner: ObjectRef) -> bool:
         return owner.uid == self._owner.uid
 
-    async def steps(self, target: Anchor, *, gone: bool = False) -> SourceSteps:
+    async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
         """Everything that goes with the requested object, as one step, after it is written into the Inventory.
 
         Raises RefusedError if nothing may be deleted.
@@ -86,35 +86,37 @@ class RequestedSteps(StepSource):
         one = step(self._owner, self._teardown.spec.title, objects=len(seen.entries))
         return SourceSteps(steps=(one,), warnings=tuple(volume_claims.warnings(seen.retained)))
 
-    async def _look(self, member: Member) -> Blast:
+    async def _look(self, member: Member) -> DeletionScope:
         """What goes, as the server says now and not a cache. Raises RefusedError if nothing may."""
         teardown = self._teardown
         ref = teardown.spec.target
         # First of all: the API server has authorised the request by these words alone.
         if invalid := invalid_request(teardown):
-            raise RefusedError(Refusal(reason=Reason.INVALID_TARGET, message=invalid))
+            raise RefusedError(RequestRefusal(reason=Reason.INVALID_TARGET, message=invalid))
         resource = await member.discovery.resource(ref.kind, group=ref.group, version=ref.version or None)
         said = teardown.metadata.annotations.get(RESOURCE_ANNOTATION, "")
         if invalid := invalid_target(ref, resource, said):
-            raise RefusedError(Refusal(reason=Reason.INVALID_TARGET, message=invalid))
+            raise RefusedError(RequestRefusal(reason=Reason.INVALID_TARGET, message=invalid))
         volumes = volume_policy(teardown.metadata.annotations)
         if isinstance(volumes, Unknown):
-            raise RefusedError(Refusal(reason=Reason.UNKNOWN_VALUE, message=f"{VOLUMES_ANNOTATION} is {volumes}"))
+            raise RefusedError(
+                RequestRefusal(reason=Reason.UNKNOWN_VALUE, message=f"{VOLUMES_ANNOTATION} is {volumes}")
+            )
         try:
             seen = await deletion_scope.look(
                 member, resource, ref.name, namespace=ref.namespace, uid=ref.uid, volumes=volumes
             )
         except (NotFoundError, deletion_scope.AnotherError) as error:
-            raise RefusedError(Refusal(reason=Reason.TARGET_GONE, message=str(error))) from error
+            raise RefusedError(RequestRefusal(reason=Reason.TARGET_GONE, message=str(error))) from error
         if refusing := await self._refusals(member, seen):
-            raise RefusedError(Refusal(reason=Reason.PROTECTED, message=refused(refusing), objects=refusing))
+            raise RefusedError(RequestRefusal(reason=Reason.PROTECTED, message=refused(refusing), objects=refusing))
         if too_many := exceeds(teardown.metadata.annotations.get(MAX_OBJECTS_ANNOTATION), len(seen.everything)):
-            raise RefusedError(Refusal(reason=Reason.TOO_MANY_OBJECTS, message=too_many))
+            raise RefusedError(RequestRefusal(reason=Reason.TOO_MANY_OBJECTS, message=too_many))
         if lacking := await requests.missing(self._client, seen.entries):
-            raise RefusedError(Refusal(reason=Reason.NO_RIGHT, message=requests.told(lacking)))
+            raise RefusedError(RequestRefusal(reason=Reason.NO_RIGHT, message=requests.told(lacking)))
         return seen
 
-    async def _record(self, member: Member, seen: Blast) -> None:
+    async def _record(self, member: Member, seen: DeletionScope) -> None:
         """Write the Inventory. With a plan, everything that goes is written down."""
         records = Records(self._means.inventories, self._owner, member)
         await records.load(exactly=True)

@@ -18,7 +18,7 @@ from unwind.api.names import (
 from unwind.api.resources import Resource
 from unwind.api.rights import READ
 from unwind.api.unwind import TEARDOWNS, Cause, Teardown, TeardownSpec
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.kube.errors import AlreadyExistsError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def missing(client: Client, entries: Iterable[Entry]) -> tuple[Missing, ..
         if lacking:
             found.append(Missing(group, resource, tuple(lacking)))
 
-    await side_by_side((look(*one) for one in sorted(wanted)), limit=_AT_ONCE)
+    await gather_limited((look(*one) for one in sorted(wanted)), limit=_AT_ONCE)
     return tuple(sorted(found))
 
 

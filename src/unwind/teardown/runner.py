@@ -12,16 +12,16 @@ import msgspec
 from unwind import logs
 from unwind.api.names import Reason
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Plan, Release, StepState, Teardown
-from unwind.deleters.deletion import persist
+from unwind.deleters.deletion import retry_until_done
 from unwind.errors import UnwindError
-from unwind.jitter import CHANCE
+from unwind.jitter import JITTER
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.updates import WORTH_TELLING
-from unwind.planning.progress import Progress
+from unwind.planning.progress import PlanProgress
 from unwind.teardown import release
 from unwind.teardown import status as teardown_status
-from unwind.teardown.status import StepView, View
-from unwind.teardown.step_runner import OVER, Carrying
+from unwind.teardown.status import StepView, TeardownProgress
+from unwind.teardown.step_runner import OVER, StepRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Blocker, Inventory, Step, TeardownStatus
     from unwind.clock import Timer
     from unwind.kube.client import Client
-    from unwind.members.targets import Anchor
-    from unwind.teardown.drafts import Said
-    from unwind.teardown.step_removers import Means
+    from unwind.members.targets import ClusterTarget
+    from unwind.teardown.drafts import TeardownNotice
+    from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.step_sources import Sources
 
 log = logs.get(__name__)
@@ -51,18 +51,18 @@ _CALM = 1.0
 _EARLY = 0.5
 
 
-class Execution:
+class TeardownRunner:
     """Carries a teardown out to its end; can be begun again at any moment from what the API server holds."""
 
     def __init__(
         self,
         teardown: Teardown,
-        target: Anchor,
-        means: Means,
+        target: ClusterTarget,
+        means: RemovalDeps,
         client: Client,
         *,
         sources: Sources,
-        said: tuple[Said, ...] = (),
+        said: tuple[TeardownNotice, ...] = (),
         paused: bool = False,
         owns: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -100,13 +100,13 @@ class Execution:
         self._below = _below(self._plan)
         self._at_hand: dict[str, list[Inventory]] = {}
         """Inventories that were read for many steps together, by their owners."""
-        self._chance = CHANCE
+        self._chance = JITTER
         self._over = over = {
             name: step for name, step in teardown.status.unambiguous_steps.items() if step.state in OVER
         }
-        self._progress = Progress(self._plan, [step.name for step in self._plan.steps if step.name in over])
+        self._progress = PlanProgress(self._plan, [step.name for step in self._plan.steps if step.name in over])
         self._steps = {
-            step.name: Carrying(
+            step.name: StepRunner(
                 step,
                 target,
                 means,
@@ -142,7 +142,7 @@ class Execution:
             self._phase = Phase.TARGET_GONE
             self._ending.set()
 
-    def go_another_way(self, target: Anchor) -> None:
+    def go_another_way(self, target: ClusterTarget) -> None:
         """The way to the member may be another than it was: what is under way is begun anew by that."""
         self.target = target
         self._means.fleet.look_again(target)
@@ -193,9 +193,9 @@ class Execution:
         """Whether status reports an enforced step as removed, which another process has written."""
         return self._over[name].state == StepState.REMOVED and _enforced(self._steps[name].step)
 
-    async def _resume(self, before: list[Carrying]) -> None:
+    async def _resume(self, before: list[StepRunner]) -> None:
         """Confirm that steps that status reports as removed are sealed."""
-        found = await persist(
+        found = await retry_until_done(
             lambda: self._means.inventories.owned(carrying.step.object.uid for carrying in before),
             clock=self._means.clock,
             chance=self._chance,
@@ -215,7 +215,7 @@ class Execution:
             self._calm.clear()
         self._tasks[name] = group.create_task(self._carry(group, carrying))
 
-    async def _carry(self, group: asyncio.TaskGroup, carrying: Carrying) -> None:
+    async def _carry(self, group: asyncio.TaskGroup, carrying: StepRunner) -> None:
         name = carrying.step.name
         self._tell_source(carrying.step, StepState.REMOVING)
         async with asyncio.TaskGroup() as inner:
@@ -317,9 +317,9 @@ class Execution:
 
     # What it says
 
-    def view(self) -> View:
+    def view(self) -> TeardownProgress:
         """How far it has come."""
-        return View(
+        return TeardownProgress(
             steps=tuple(
                 StepView(
                     name=name,
@@ -392,7 +392,7 @@ class Execution:
         self._dirty.set()
 
     async def _put_down(self, phase: Phase) -> None:
-        await persist(
+        await retry_until_done(
             lambda: self._put(self._status(phase)),
             clock=self._means.clock,
             chance=self._chance,
@@ -439,10 +439,10 @@ class Execution:
 
 
 async def ended_without_target(
-    teardown: Teardown, target: Anchor, means: Means, client: Client, *, sources: Sources
+    teardown: Teardown, target: ClusterTarget, means: RemovalDeps, client: Client, *, sources: Sources
 ) -> Teardown:
     """The record of a teardown whose target is gone, brought to its end: the ledger has what could not be verified."""
-    ending = Execution(teardown, target, means, client, sources=sources)
+    ending = TeardownRunner(teardown, target, means, client, sources=sources)
     ending.target_gone()
     await ending.run()
     return ending.teardown

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
     from unwind.kube.decoding import Key
     from unwind.kube.informers import Informer
-    from unwind.members.targets import Anchor
+    from unwind.members.targets import ClusterTarget
 
 log = logs.get(__name__)
 
 _BREATHE = 5.0
 
 
-class Carried(Protocol):
+class Runnable(Protocol):
     """A teardown that can be carried out, and begun again at any moment."""
 
     @property
-    def target(self) -> Anchor:
+    def target(self) -> ClusterTarget:
         """What is taken apart."""
 
     @property
@@ -37,10 +37,10 @@ class Carried(Protocol):
         """Carry it out to its end."""
 
 
-C = TypeVar("C", bound=Carried)
+C = TypeVar("C", bound=Runnable)
 
 
-class UnderWay(Generic[C]):
+class RunningTeardowns(Generic[C]):
     """The teardowns that one controller carries out, by where their targets are."""
 
     def __init__(self, teardowns: Informer[Teardown], *, again: Callable[[Key, float], None]) -> None:

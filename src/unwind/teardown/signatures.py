@@ -21,7 +21,7 @@ from unwind.api.names import MANAGED_BY_LABEL, MANAGED_BY_UNWIND, RECORD_KEY_SEC
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import TEARDOWNS, Cause, Teardown, TeardownSpec
 from unwind.errors import UnwindError
-from unwind.jitter import CHANCE
+from unwind.jitter import JITTER
 from unwind.kube.decoding import Key
 from unwind.kube.errors import AlreadyExistsError, NotFoundError
 from unwind.kube.workqueue import Backoff
@@ -96,7 +96,7 @@ class RecordKeys:
             except UnwindError as error:
                 failures += 1
                 log.warning("record keys not read, will retry", why=str(error))
-                await asyncio.sleep(_RETRY.after(failures, CHANCE))
+                await asyncio.sleep(_RETRY.after(failures, JITTER))
 
     def follow(self, changes: Informer[Metadata]) -> None:
         """Read the keys again when their Secret changes, and restore it when it is deleted. `run` does it."""

@@ -23,7 +23,7 @@ from unwind.api.unwind import (
 )
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.planning.plans import circles
-from unwind.teardown.drafts import Said
+from unwind.teardown.drafts import TeardownNotice
 from unwind.why.blockers import urgency
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its objects are removed, and its inventory is not sealed yet."""
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class TeardownProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a teardown has come."""
 
     steps: tuple[StepView, ...]
     wave: int
     phase: Phase
-    said: tuple[Said, ...] = ()
+    said: tuple[TeardownNotice, ...] = ()
     release: Release | None = None
     overdue: bool = False
     paused: bool = False
@@ -68,7 +68,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """What was found out about what is waited for, by step, object and what is told of it."""
 
 
-def status(teardown: Teardown, view: View, *, now: datetime) -> TeardownStatus:
+def status(teardown: Teardown, view: TeardownProgress, *, now: datetime) -> TeardownStatus:
     """The status that says it. Times move only where something began or ended."""
     before = teardown.status
     now = now.replace(microsecond=0)
@@ -115,7 +115,7 @@ def _uncounted(status: TeardownStatus) -> TeardownStatus:
     return msgspec.structs.replace(status, removed="", left=0, steps=steps)
 
 
-def _steps(view: View, before: TeardownStatus, now: datetime) -> tuple[StepStatus, ...]:
+def _steps(view: TeardownProgress, before: TeardownStatus, now: datetime) -> tuple[StepStatus, ...]:
     known = {step.name: step for step in before.steps}
     told = []
     for step in view.steps:
@@ -143,7 +143,7 @@ def _paused(teardown: Teardown, before: TeardownStatus, now: datetime) -> tuple[
     )
 
 
-def _blockers(view: View, before: TeardownStatus, now: datetime) -> tuple[Blocker, ...]:
+def _blockers(view: TeardownProgress, before: TeardownStatus, now: datetime) -> tuple[Blocker, ...]:
     since = {(blocker.object, blocker.step, blocker.reason): blocker.since for blocker in before.blockers}
     found = []
     for step in view.steps:
@@ -176,7 +176,7 @@ def _blockers(view: View, before: TeardownStatus, now: datetime) -> tuple[Blocke
 
 
 def _conditions(
-    teardown: Teardown, view: View, phase: Phase, blockers: tuple[Blocker, ...], now: datetime
+    teardown: Teardown, view: TeardownProgress, phase: Phase, blockers: tuple[Blocker, ...], now: datetime
 ) -> tuple[Condition, ...]:
     conditions = teardown.status.conditions
     plan = teardown.spec.plan
@@ -227,14 +227,14 @@ def _conditions(
     return conditions
 
 
-def _grouped(said: Iterable[Said]) -> dict[ConditionType, tuple[str, list[str]]]:
+def _grouped(said: Iterable[TeardownNotice]) -> dict[ConditionType, tuple[str, list[str]]]:
     grouped: dict[ConditionType, tuple[str, list[str]]] = {}
     for one in said:
         grouped.setdefault(one.type, (one.reason, []))[1].append(one.message)
     return grouped
 
 
-def _ended(phase: Phase, view: View) -> str:
+def _ended(phase: Phase, view: TeardownProgress) -> str:
     left = sum(step.left for step in view.steps)
     words = {
         Phase.COMPLETE: "everything that had to be removed was seen to be absent",

@@ -13,13 +13,13 @@ from unwind.api.fields import Unknown
 from unwind.api.unwind import Inventory, Step
 from unwind.clock import SYSTEM, Clock
 from unwind.concurrency import to_tell, unless
-from unwind.deleters.deletion import persist
+from unwind.deleters.deletion import retry_until_done
 from unwind.deleters.registration import External, Registration
 from unwind.deleters.registry import Plugin
 from unwind.inventory.inventories import Inventories, items
-from unwind.jitter import CHANCE
-from unwind.members.members import Fleet
-from unwind.members.targets import Anchor
+from unwind.jitter import JITTER
+from unwind.members.members import Members
+from unwind.members.targets import ClusterTarget
 from unwind.removal.places import by_place, member_of
 from unwind.removal.removal import Removal, leave
 from unwind.why.removal_blockers import what_blocks
@@ -41,10 +41,10 @@ BEST_EFFORT = 60.0
 """Seconds that the removal of a step may take whose cluster does not wait for it."""
 
 
-class Means(msgspec.Struct, frozen=True, kw_only=True):
+class RemovalDeps(msgspec.Struct, frozen=True, kw_only=True):
     """What steps are carried out with."""
 
-    fleet: Fleet
+    fleet: Members
     inventories: Inventories
     deleters: tuple[Registration | External, ...]
     plugins: tuple[Plugin, ...] = ()
@@ -56,8 +56,8 @@ class StepContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a remover gets to know about the step that it removes."""
 
     step: Step
-    target: Anchor
-    means: Means
+    target: ClusterTarget
+    means: RemovalDeps
     teardown: str
     """The name of the Teardown."""
     chunks: Sequence[Inventory]
@@ -103,7 +103,7 @@ class StepRemoval(Protocol):
     def look_again(self) -> None:
         """Another step has ended: check again what this one waits for."""
 
-    def go_another_way(self, target: Anchor) -> None:
+    def go_another_way(self, target: ClusterTarget) -> None:
         """The credentials or the address of the target changed: connect again."""
 
     async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
@@ -168,7 +168,7 @@ class _InventoryRemoval:
         for _, removal, _ in self._removals:
             removal.look_again()
 
-    def go_another_way(self, target: Anchor) -> None:
+    def go_another_way(self, target: ClusterTarget) -> None:
         self._target = target
         self._another_way.set()
 
@@ -249,7 +249,7 @@ async def retry_forever(
         waits[about] = what
         changed()
 
-    done = await persist(work, clock=clock, chance=CHANCE, say=say)
+    done = await retry_until_done(work, clock=clock, chance=JITTER, say=say)
     if waits.pop(about, None):
         changed()
     return done

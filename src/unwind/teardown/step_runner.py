@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Blocker, Inventory, Step
     from unwind.clock import Timer
     from unwind.deleters.attempt import Waiting
-    from unwind.members.targets import Anchor
-    from unwind.teardown.step_removers import Means, StepRemoval, StepRemover
+    from unwind.members.targets import ClusterTarget
+    from unwind.teardown.step_removers import RemovalDeps, StepRemoval, StepRemover
     from unwind.teardown.step_sources import StepTerms
 
 T = TypeVar("T")
@@ -34,14 +34,14 @@ REACH = 10.0
 OVER = (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
 
 
-class Carrying:
+class StepRunner:
     """A step, while it is carried out."""
 
     def __init__(
         self,
         step: Step,
-        target: Anchor,
-        means: Means,
+        target: ClusterTarget,
+        means: RemovalDeps,
         *,
         teardown: str,
         remover: StepRemover,
@@ -158,7 +158,7 @@ class Carrying:
             await self._remove_sealed()
         self._end(StepState.REMOVED)
 
-    def go_another_way(self, target: Anchor) -> None:
+    def go_another_way(self, target: ClusterTarget) -> None:
         """The way to the member may be another than it was: what is under way by the old one may be shut out there."""
         self._target = target
         if self._removal:

@@ -18,7 +18,7 @@ from unwind.api.names import Reason
 from unwind.deleters.attempt import Failed
 from unwind.deleters.outcomes import Pace, Severity
 from unwind.planning.plans import Draft
-from unwind.teardown.drafts import Said
+from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.step_removers import InventoryRemover
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from unwind.inventory.inventories import Item
     from unwind.kube.decoding import Key
     from unwind.members.member import Member
-    from unwind.members.targets import Anchor
+    from unwind.members.targets import ClusterTarget
     from unwind.teardown.step_removers import StepContext, StepProgress, StepRemoval, StepRemover
 
 
@@ -49,7 +49,7 @@ class SourceStep(msgspec.Struct, frozen=True, kw_only=True):
     draft: Draft
     """`draft.object` is the owner of the step's Inventories. `draft.depends_on` are names of steps of the same kind and
     namespace. The number of objects is counted from the Inventories, if there are any."""
-    said: tuple[Said, ...] = ()
+    said: tuple[TeardownNotice, ...] = ()
     """Conditions of the Teardown. UnknownValue means that there is no plan."""
     elsewhere: Elsewhere = Elsewhere.NO
     required: bool = True
@@ -60,7 +60,7 @@ class SourceSteps(msgspec.Struct, frozen=True, kw_only=True):
     """All steps that one source has for a target."""
 
     steps: tuple[SourceStep, ...] = ()
-    said: tuple[Said, ...] = ()
+    said: tuple[TeardownNotice, ...] = ()
     """Conditions of the Teardown. UnknownValue means that there is no plan."""
     warnings: tuple[str, ...] = ()
     """Warnings of the plan."""
@@ -81,7 +81,7 @@ class StepTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Why objects stay if the effort is Try and the time is up, for the ledger."""
     decided_by: str = "unwind"
     """Who decided that objects stay, for the ledger."""
-    said: tuple[Said, ...] = ()
+    said: tuple[TeardownNotice, ...] = ()
     """Conditions of the Teardown while it runs."""
 
 
@@ -95,18 +95,18 @@ class StepSource(Protocol):
     def owns(self, owner: ObjectRef) -> bool:
         """Whether a step with this owner is from this source. No two sources of a target may own the same kind."""
 
-    async def steps(self, target: Anchor, *, gone: bool = False) -> SourceSteps:
+    async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
         """The steps of a target, read from the API server and not from a cache: a plan is made once.
 
         Raises if it cannot be known. `gone`: the target does not exist any more, the plan is made for the ledger.
         """
 
-    def terms(self, step: Step, target: Anchor) -> StepTerms:
+    def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
         """What the owner of a step says now. It is called often, and must not wait."""
         del step, target
         return StepTerms()
 
-    def step_changed(self, step: Step, state: StepState, target: Anchor) -> None:
+    def step_changed(self, step: Step, state: StepState, target: ClusterTarget) -> None:
         """A step has begun or ended."""
         del step, state, target
 
@@ -142,17 +142,17 @@ class Sources:
         """The source of a step. A step that no source owns is held, unless its objects stay anyway."""
         return next((one for one in self._sources if one.owns(step.object)), _UNOWNED)
 
-    def terms(self, step: Step, target: Anchor) -> StepTerms:
+    def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
         """What the owner of a step says now."""
         return self.of(step).terms(step, target)
 
-    def said(self, teardown: Teardown, target: Anchor) -> tuple[Said, ...]:
+    def said(self, teardown: Teardown, target: ClusterTarget) -> tuple[TeardownNotice, ...]:
         """What the owners of all planned steps say now."""
         steps = teardown.spec.plan.steps if teardown.spec.plan else ()
         by_owner = sorted(steps, key=lambda step: step.object.name)
         return tuple(said for step in by_owner for said in self.terms(step, target).said)
 
-    async def steps(self, target: Anchor, *, gone: bool = False) -> list[SourceSteps]:
+    async def steps(self, target: ClusterTarget, *, gone: bool = False) -> list[SourceSteps]:
         """The steps of a target by source, read from the API server."""
         return [await one.steps(target, gone=gone) for one in self._sources]
 
@@ -174,7 +174,7 @@ class _Unowned(StepSource):
         del owner
         return False
 
-    async def steps(self, target: Anchor, *, gone: bool = False) -> SourceSteps:
+    async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
         del target, gone
         return SourceSteps()
 
@@ -208,7 +208,7 @@ class _Held:
     def look_again(self) -> None:
         pass
 
-    def go_another_way(self, target: Anchor) -> None:
+    def go_another_way(self, target: ClusterTarget) -> None:
         pass
 
     async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from unwind.deleters.registration import External, Registration
     from unwind.deleters.registry import Plugin
     from unwind.inventory.inventories import Inventories, Item
-    from unwind.members.members import Fleet
-    from unwind.members.targets import Anchor
+    from unwind.members.members import Members
+    from unwind.members.targets import ClusterTarget
     from unwind.removal.releases import Releases
 
 _SHOWN = 5
@@ -116,7 +116,7 @@ class Withdrawals:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: Members,
         inventories: Inventories,
         tasks: asyncio.TaskGroup,
         *,
@@ -146,7 +146,7 @@ class Withdrawals:
         self,
         uid: str,
         cluster: Hashable,
-        target: Anchor | None,
+        target: ClusterTarget | None,
         manner: Manner,
         *,
         free: bool = True,
@@ -172,7 +172,7 @@ class Withdrawals:
             self._look_again(there.cluster)
             self._calm_down(there.cluster)
 
-    async def _run(self, it: Withdrawal, target: Anchor | None, *, take_along: bool) -> None:
+    async def _run(self, it: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
         try:
             async with fencing.scope():
                 await self._withdraw(it, target, take_along=take_along)
@@ -184,7 +184,7 @@ class Withdrawals:
         self._changed(it.uid)
         self._calm_down(it.cluster)
 
-    async def _withdraw(self, it: Withdrawal, target: Anchor | None, *, take_along: bool) -> None:
+    async def _withdraw(self, it: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
         if it.manner is Manner.FORGET:
             chunks = await self._inventories.of(it.uid)
             await self._note_all(it, chunks)
@@ -235,7 +235,7 @@ class Withdrawals:
                 for removal in other.removals:
                     removal.look_again()
 
-    async def _take_back(self, it: Withdrawal, target: Anchor | None, *, take_along: bool) -> None:
+    async def _take_back(self, it: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
         """From each cluster that it was put on: its member, and for what is Local the management cluster."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -252,7 +252,7 @@ class Withdrawals:
         except ExceptionGroup as failures:
             raise to_tell(failures) from None
 
-    async def _approach(self, target: Anchor | None) -> None:
+    async def _approach(self, target: ClusterTarget | None) -> None:
         """Find the way to the member meanwhile. What is wrong with it is told when it is needed."""
         if target:
             with suppress(UnwindError):
@@ -260,7 +260,7 @@ class Withdrawals:
                     pass
 
     async def _take_from(
-        self, it: Withdrawal, chunks: list[Inventory], target: Anchor | None, members: int, *, take_along: bool
+        self, it: Withdrawal, chunks: list[Inventory], target: ClusterTarget | None, members: int, *, take_along: bool
     ) -> None:
         async with member_of(self._fleet, chunks[0], target) as member:
             if it.manner is Manner.RELEASE:
@@ -305,7 +305,7 @@ class Withdrawals:
             if left:
                 await self._inventories.write(chunk, {item.key: {"kept": True, "ledger": note} for item in left})
 
-    async def _close(self, it: Withdrawal, target: Anchor | None, *, take_along: bool) -> None:
+    async def _close(self, it: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
         """Close the inventory of what is gone, and discard what is an account of nothing any more; a chunk with
         something in the ledger stays as a record."""
         if not await self._inventories.sealed_as_read(it.uid, it.chunks, _sealed_for(it)) or intended(it.chunks):

@@ -40,7 +40,7 @@ class Style(Enum):
     NOWHERE = ""
 
 
-class Operation(msgspec.Struct, kw_only=True):
+class ArmOperation(msgspec.Struct, kw_only=True):
     """A long-running operation."""
 
     path: str
@@ -88,7 +88,7 @@ class Vault(msgspec.Struct, kw_only=True):
         }
 
 
-class Resource(msgspec.Struct, kw_only=True):
+class ArmResource(msgspec.Struct, kw_only=True):
     """A resource, and how its deletion behaves."""
 
     id: str
@@ -103,11 +103,11 @@ class Resource(msgspec.Struct, kw_only=True):
     locked: bool = False
     """Whether it is locked; tests set and clear it."""
     deleting: bool = False
-    operation: Operation | None = None
+    operation: ArmOperation | None = None
     over: bool = False
 
 
-class Subscription(msgspec.Struct, kw_only=True):
+class ArmSubscription(msgspec.Struct, kw_only=True):
     """A subscription, and whether it is Enabled."""
 
     id: str
@@ -119,7 +119,7 @@ CLIENT = "22222222-2222-2222-2222-222222222222"
 SECRET = "not-so-secret"  # noqa: S105 - of the stand-in only
 
 
-class Request(msgspec.Struct, frozen=True):
+class ArmRequest(msgspec.Struct, frozen=True):
     """A received request."""
 
     method: str
@@ -150,10 +150,10 @@ class Arm:
         """`retry_after`: the header of every 202; None omits it."""
         self.token_lifetime = token_lifetime
         self.retry_after = retry_after
-        self.requests: list[Request] = []
-        self.resources: dict[str, Resource] = {}
+        self.requests: list[ArmRequest] = []
+        self.resources: dict[str, ArmResource] = {}
         self.deleted_vaults: dict[str, Vault] = {}
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, ArmSubscription] = {}
         self.secret = SECRET
         self.signature = "signature"
         """Suffix of the URLs of operations; at Azure, up to some thousand characters."""
@@ -161,7 +161,7 @@ class Arm:
         self._valid: set[str] = set()
         self._challenge = ""
         self._failures: list[Failure] = []
-        self._operations: dict[str, Operation] = {}
+        self._operations: dict[str, ArmOperation] = {}
         self._numbers = count(1)
         self._authority = Authority("azure-stand-in")
         self._runner: web.AppRunner | None = None
@@ -213,12 +213,12 @@ class Arm:
         lingers: int = 0,
         properties: dict[str, Any] | None = None,
         keys: int = 0,
-    ) -> Resource:
+    ) -> ArmResource:
         """Add a resource. Its deletion `takes` so many polls and, with `fails`, fails once with this code.
 
         `lingers`: so many GETs still return it after its deletion is done. `keys`: a product has so many subscriptions.
         """
-        made = Resource(
+        made = ArmResource(
             id=id, takes=takes, style=style, fails=fails, lingers=lingers, keys=keys, properties=properties or {}
         )
         self.resources[id.lower()] = made
@@ -233,16 +233,16 @@ class Arm:
         purge_takes: int = 0,
         unlisted: int = 0,
         takes: int = 0,
-    ) -> Resource:
+    ) -> ArmResource:
         """Add a Key Vault. It is soft-deleted; `unlisted`: so many GETs do not return the deleted vault yet."""
         made = self.resource(id, takes=takes)
         made.location = location
         made.vault = Vault(id=id, location=location, protected=purge_protection, takes=purge_takes, unlisted=unlisted)
         return made
 
-    def subscription(self, id: str, *, state: str = "Enabled") -> Subscription:  # noqa: A002
+    def subscription(self, id: str, *, state: str = "Enabled") -> ArmSubscription:  # noqa: A002
         """Add a subscription."""
-        made = self.subscriptions[id.lower()] = Subscription(id=id, state=state)
+        made = self.subscriptions[id.lower()] = ArmSubscription(id=id, state=state)
         return made
 
     def sent(self, method: str) -> list[str]:
@@ -304,7 +304,7 @@ class Arm:
     async def _answer(self, request: web.Request) -> web.Response:
         path = request.path
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        self.requests.append(Request(request.method, path, dict(request.query), bearer))
+        self.requests.append(ArmRequest(request.method, path, dict(request.query), bearer))
         for failure in self._failures:
             meant = failure.path.lower() in path.lower() and ("/oauth2/" in failure.path or "/oauth2/" not in path)
             if failure.times and meant and failure.method in ("", request.method):
@@ -347,7 +347,7 @@ class Arm:
         self._valid.add(token)
         return _json({"token_type": "Bearer", "expires_in": self.token_lifetime, "access_token": token})
 
-    def _show(self, resource: Resource) -> web.Response:
+    def _show(self, resource: ArmResource) -> web.Response:
         if resource.operation:
             resource.operation.go_on()  # every GET advances it
         if resource.over:
@@ -359,7 +359,7 @@ class Arm:
         state = {"provisioningState": "Deleting"} if resource.deleting else {}
         return _json({"id": resource.id, "location": resource.location, "properties": {**resource.properties, **state}})
 
-    def _delete(self, resource: Resource, query: dict[str, str]) -> web.Response:
+    def _delete(self, resource: ArmResource, query: dict[str, str]) -> web.Response:
         if resource.locked:
             return _error(409, "ScopeLocked", f"The scope '{resource.id}' cannot perform delete: it is locked.")
         if resource.keys and query.get("deleteSubscriptions") != "true":
@@ -373,7 +373,7 @@ class Arm:
         self._gone(resource)
         return web.Response(status=200, headers=_signs())
 
-    def _gone(self, resource: Resource) -> str:
+    def _gone(self, resource: ArmResource) -> str:
         resource.deleting = False
         if resource.fails:
             code, resource.fails = resource.fails, ""
@@ -413,12 +413,12 @@ class Arm:
         found.state = "Disabled"
         return _json({"subscriptionId": found.id})
 
-    def _begin(self, style: Style, polls: int, finish: Callable[[], str]) -> Operation:
+    def _begin(self, style: Style, polls: int, finish: Callable[[], str]) -> ArmOperation:
         path = f"/operations/{next(self._numbers)}"
-        made = self._operations[path] = Operation(path=path, style=style, left=polls, finish=finish)
+        made = self._operations[path] = ArmOperation(path=path, style=style, left=polls, finish=finish)
         return made
 
-    def _accepted(self, operation: Operation) -> web.Response:
+    def _accepted(self, operation: ArmOperation) -> web.Response:
         headers = {**_signs(), **self._patience()}
         if operation.style is not Style.NOWHERE:
             headers[operation.style.value] = f"{self.url}{operation.path}?api-version=2020-01-01&t=1&s={self.signature}"

@@ -21,7 +21,7 @@ T = TypeVar("T")
 _LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("unwind_life", default=None)
 
 
-class Place(msgspec.Struct, frozen=True):
+class CrashPoint(msgspec.Struct, frozen=True):
     """A line of code that was reached."""
 
     file: str
@@ -47,7 +47,7 @@ class Life:
         """`dies_at`: the suspension that it does not resume from, counted over everything in it."""
         self.dead = False
         self.suspensions = 0
-        self.places: tuple[Place, ...] = ()
+        self.places: tuple[CrashPoint, ...] = ()
         """Where it was when it crashed, the innermost frame last."""
         self._left = False
         self._dies_at = dies_at
@@ -164,13 +164,13 @@ class _Driven:
                 thrown = error
 
 
-def places(work: Any) -> tuple[Place, ...]:
+def places(work: Any) -> tuple[CrashPoint, ...]:
     """Where suspended work is, the innermost frame last."""
     found = []
     while work is not None:
         frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None) or getattr(work, "ag_frame", None)
         if frame is not None:
-            found.append(Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            found.append(CrashPoint(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         work = _awaited_by(work)
     return tuple(found)
 

@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp import web
 
 from unwind.certificates import Authority
-from unwind.kube.kubeconfig import Connection, Token
+from unwind.kube.kubeconfig import ClusterConnection, Token
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,7 +31,7 @@ class Interceptor:
     TLS ends here, which makes the requests visible: the program must use `connection`.
     """
 
-    def __init__(self, server: Connection, *, before: Seen, after: Seen) -> None:
+    def __init__(self, server: ClusterConnection, *, before: Seen, after: Seen) -> None:
         """`before` is awaited with the method, path and body of every write before it is forwarded, `after` when it was
         answered, before the program gets the response. What they raise becomes the response."""
         self._server = server
@@ -43,9 +43,9 @@ class Interceptor:
         self._port = 0
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> ClusterConnection:
         """The connection for the program."""
-        return Connection(server=f"https://127.0.0.1:{self._port}", authority=self._authority.certificate)
+        return ClusterConnection(server=f"https://127.0.0.1:{self._port}", authority=self._authority.certificate)
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(ssl=self._server.ssl_context(), limit=0)

@@ -33,7 +33,7 @@ from unwind.install.manifests import manifests, resource_of
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from unwind.kube.kubeconfig import Connection, Token
+from unwind.kube.kubeconfig import ClusterConnection, Token
 from unwind.kube.transport import HttpTransport
 from unwind.local.cluster import ALL_RIGHTS
 from unwind.server.identity import MANAGER
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from unwind.kube.client import Object
-    from unwind.local.auditing import Entry
-    from unwind.local.cluster import Cluster
+    from unwind.local.auditing import AuditEvent
+    from unwind.local.cluster import LocalCluster
 
 # The ServiceAccount is last: if it exists, its permissions do, too.
 _RIGHTS = (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ROLES, ROLE_BINDINGS, SERVICE_ACCOUNTS)
@@ -119,7 +119,7 @@ def _rendered(namespace: str) -> list[Object]:
 # Clients
 
 
-async def manager_connection(admin: Client, namespace: str) -> Connection:
+async def manager_connection(admin: Client, namespace: str) -> ClusterConnection:
     """The connection of the manager of a namespace; its permissions are installed and in effect, including those of
     every ClusterRole with the aggregation label."""
     try:
@@ -150,7 +150,7 @@ async def manager_client(admin: Client, namespace: str) -> AsyncIterator[Client]
         yield client
 
 
-async def manager_kubeconfig(cluster: Cluster, namespace: str) -> Path:
+async def manager_kubeconfig(cluster: LocalCluster, namespace: str) -> Path:
     """Write a kubeconfig for the manager of a namespace; it lasts as long as the cluster."""
     connection = await manager_connection(cluster.client, namespace)
     path = cluster.files.kubeconfig(f"manager-{namespace}")
@@ -159,7 +159,7 @@ async def manager_kubeconfig(cluster: Cluster, namespace: str) -> Path:
     return path
 
 
-def is_administrator(connection: Connection, cluster: str = "") -> bool:
+def is_administrator(connection: ClusterConnection, cluster: str = "") -> bool:
     """Whether a connection has all permissions: in one local cluster, or in whatever cluster it leads to."""
     if connection.certificate is None or connection.authority is None:
         return False
@@ -247,7 +247,7 @@ def expecting_refusals(*resources: str) -> Iterator[None]:
         window.until = datetime.now(UTC)
 
 
-def check_requests(cluster: Cluster) -> None:
+def check_requests(cluster: LocalCluster) -> None:
     """Raise if a manager sent requests with all permissions, or if RBAC refused one that no test expected."""
     found = Counter(filter(None, map(_wrong, cluster.audit.entries(containing=_MARKS))))
     if found:
@@ -259,7 +259,7 @@ _ACCOUNT = f":{MANAGER}"
 _MARKS = (MANAGER_USER_AGENT.encode(), f'{_ACCOUNT}"'.encode())
 
 
-def _wrong(entry: Entry) -> str:
+def _wrong(entry: AuditEvent) -> str:
     """What is wrong with a request; empty if nothing is, or if it is not a manager's."""
     account = entry.username.startswith("system:serviceaccount:") and entry.username.endswith(_ACCOUNT)
     if not account and entry.user_agent != MANAGER_USER_AGENT:
@@ -275,7 +275,7 @@ def _wrong(entry: Entry) -> str:
     return ""
 
 
-def _is_expected(entry: Entry) -> bool:
+def _is_expected(entry: AuditEvent) -> bool:
     at = datetime.fromisoformat(entry.request_received_timestamp)
     return any(
         (not window.resources or entry.object_ref.resource in window.resources)

@@ -20,8 +20,8 @@ from unwind.api.resources import Resource
 from unwind.errors import UnwindError
 from unwind.kube.client import Client
 from unwind.kube.decoding import Key, Metadata
-from unwind.kube.kubeconfig import Connection
-from unwind.kube.transport import Answer
+from unwind.kube.kubeconfig import ClusterConnection
+from unwind.kube.transport import ServerAnswer
 from unwind.kube.watches import Absence, Changes, Subscription, Watches
 from unwind.testing.clock import StillClock
 from unwind.testing.scripting import checkpoint
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Watches on objects in memory: changes are reported at once, and tests can trigger events.
 
 
-class Following(Watches):
+class ObjectWatcher(Watches):
     """Subscriptions to objects in memory. It opens nothing, and needs no event loop."""
 
     def __init__(self, objects: Objects, *, clock: Clock, cluster: str) -> None:
@@ -104,7 +104,7 @@ class _Absence(Absence):
         self.resource = resource
         self.key = key
         self.uid = uid
-        self._following: Following = following
+        self._following: ObjectWatcher = following
 
     @property
     def seen(self) -> Metadata | None:
@@ -149,8 +149,8 @@ class Objects:
     ) -> None:
         """`resources`: kinds whose plural is not just the kind with an s, or that have no object yet."""
         self.clock = clock or StillClock()
-        self.client = Client(Connection(server="https://objects.invalid"), transport=self)
-        self.watches = Following(self, clock=self.clock, cluster=cluster)
+        self.client = Client(ClusterConnection(server="https://objects.invalid"), transport=self)
+        self.watches = ObjectWatcher(self, clock=self.clock, cluster=cluster)
         self.requests: list[str] = []
         """The requests in order: `PATCH /apis/apps/v1/namespaces/default/deployments/web`."""
         self._resources = [*resources, *_KNOWN]
@@ -234,18 +234,18 @@ class Objects:
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
-    ) -> Answer:
+    ) -> ServerAnswer:
         await checkpoint()
         self.requests.append(f"{method} {target.partition('?')[0]}")
         code, answer = self._answer(method, target, msgspec.json.decode(body) if body else None, headers)
         await checkpoint()
-        return Answer(code, msgspec.json.encode(answer))
+        return ServerAnswer(code, msgspec.json.encode(answer))
 
     @asynccontextmanager
     async def stream(
         self, target: str, *, headers: Mapping[str, str], silence: float
-    ) -> AsyncIterator[Answer | AsyncIterator[list[bytes]]]:
-        yield Answer(405, b"the fake has no streams; use ctx.changes(...) or ctx.watches")
+    ) -> AsyncIterator[ServerAnswer | AsyncIterator[list[bytes]]]:
+        yield ServerAnswer(405, b"the fake has no streams; use ctx.changes(...) or ctx.watches")
 
     async def close(self) -> None:
         pass  # there is no connection

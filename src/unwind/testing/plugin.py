@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from unwind.kube.client import Client, Object
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 
@@ -84,7 +84,7 @@ async def _delete_namespace(client: Client, name: str) -> None:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def fresh_member(plane: Plane) -> AsyncIterator[Cluster]:
+async def fresh_member(plane: Plane) -> AsyncIterator[LocalCluster]:
     """A member that no other test has used."""
     member = await plane.add_member(f"fresh-{uuid.uuid4().hex[:8]}")
     yield member

@@ -14,7 +14,7 @@ from unwind.deleters.attempt import Waiting, attempt, enter
 from unwind.deleters.kubernetes import KubernetesEnd
 from unwind.deleters.outcomes import Gone, Kept
 from unwind.deleters.registration import Kinds, Registration, registrations
-from unwind.deleters.registry import Registry
+from unwind.deleters.registry import DeleterRegistry
 from unwind.errors import UnwindError
 from unwind.kube.absence import Presence
 from unwind.kube.client import Object
@@ -127,7 +127,7 @@ class World:
         """
         obj = await self._look()
         ctx = self._context(absent=obj is None)
-        given, registry = obj if obj is not None else ctx.tombstone(), Registry(self.links)
+        given, registry = obj if obj is not None else ctx.tombstone(), DeleterRegistry(self.links)
         if believing:
             return await enter(registry, self.end, ctx, given)
         through = await registry.chain(ctx, given, self.end)

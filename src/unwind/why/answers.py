@@ -94,7 +94,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime | None = None
 
 
-class State(StrEnum):
+class AnswerState(StrEnum):
     """The result as a CamelCase word."""
 
     HELD = "Held"
@@ -115,7 +115,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     object: ObjectRef
     cluster: str = ""
     """The member that the object is on, if the question was about a member."""
-    state: State
+    state: AnswerState
     verdict: str
     """A summary in one line."""
     since: datetime | None = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from unwind.api.meta import ObjectRef
-    from unwind.why.facts import ObjectFacts, Wait, Workload
+    from unwind.why.facts import ObjectFacts, StepWait, Workload
 
 # In order of importance: the first one found is reported first, because the others usually resolve by themselves.
 _URGENCY = (
@@ -56,7 +56,7 @@ _FOR_A_PERSON = frozenset(
 )
 
 
-class Cause(msgspec.Struct, frozen=True):
+class HoldCause(msgspec.Struct, frozen=True):
     """One reason why an object is blocked."""
 
     reason: str
@@ -74,7 +74,7 @@ def urgency(reason: str, actor: str) -> int:
 
 
 def blockers(
-    waits: Iterable[Wait],
+    waits: Iterable[StepWait],
     *,
     seen: Mapping[ObjectRef, ObjectFacts],
     workloads: Sequence[Workload] = (),
@@ -112,66 +112,70 @@ def blockers(
     return tuple(found[:shown])
 
 
-def cause(wait: Wait, seen: ObjectFacts | None, workloads: Sequence[Workload] = ()) -> Cause:
+def cause(wait: StepWait, seen: ObjectFacts | None, workloads: Sequence[Workload] = ()) -> HoldCause:
     """What blocks one object. Without observed facts, the message of the removal."""
     if wait.failed:
-        return Cause(wait.reason, wait.message, _ACTORS.get(wait.reason, "the owner of the object; Unwind retries"))
+        return HoldCause(wait.reason, wait.message, _ACTORS.get(wait.reason, "the owner of the object; Unwind retries"))
     if seen is None:
-        return Cause(wait.reason, wait.message, "")
+        return HoldCause(wait.reason, wait.message, "")
     if seen.deleted_at is None:
         # Its deletion was not requested yet: Unwind waits for something else first.
-        return Cause(wait.reason, wait.message, "unwind")
+        return HoldCause(wait.reason, wait.message, "unwind")
     causes = [*_told_by_the_server(wait.object, seen, workloads), *_held(wait.object, seen.finalizers, workloads)]
     if causes:
         first = min(causes, key=lambda one: (urgency(one.reason, one.actor), _URGENCY.index(Reason(one.reason))))
         others = [one.short or one.message for one in causes if one is not first]
         also = f" (also: {'; '.join(others)})" if others else ""
-        return Cause(first.reason, f"{first.message}{also}", first.actor)
+        return HoldCause(first.reason, f"{first.message}{also}", first.actor)
     if wait.object.kind == "Pod" and not wait.object.group:
-        return Cause(Reason.DELETING, f"{wait.object} is being stopped", "the kubelet of its node")
-    return Cause(Reason.DELETING, wait.message, "Kubernetes (API server)")
+        return HoldCause(Reason.DELETING, f"{wait.object} is being stopped", "the kubelet of its node")
+    return HoldCause(Reason.DELETING, wait.message, "Kubernetes (API server)")
 
 
-def _held(ref: ObjectRef, finalizers: Iterable[str], workloads: Sequence[Workload]) -> list[Cause]:
+def _held(ref: ObjectRef, finalizers: Iterable[str], workloads: Sequence[Workload]) -> list[HoldCause]:
     return [_by_finalizer(str(ref), one, workloads) for one in dict.fromkeys(finalizers)]
 
 
-def _by_finalizer(holder: str, finalizer: str, workloads: Sequence[Workload]) -> Cause:
+def _by_finalizer(holder: str, finalizer: str, workloads: Sequence[Workload]) -> HoldCause:
     known, short = served(finalizer), f"finalizer {finalizer}"
     if known:
-        return Cause(known.reason, f"{holder}: blocked by {short} (waiting for {known.waits_for})", known.actor, short)
+        return HoldCause(
+            known.reason, f"{holder}: blocked by {short} (waiting for {known.waits_for})", known.actor, short
+        )
     workload = serving(finalizer, workloads)
     if workload is None:
         message = f"{holder}: blocked by {short} (no controller found)"
-        return Cause(Reason.FINALIZER, message, f"{_UNSERVED}{domain(finalizer)}", short)
+        return HoldCause(Reason.FINALIZER, message, f"{_UNSERVED}{domain(finalizer)}", short)
     if workload.running:
         message = f"{holder}: blocked by {short} (its controller seems to be {workload.object}, which is running)"
-        return Cause(Reason.FINALIZER, message, str(workload.object), short)
+        return HoldCause(Reason.FINALIZER, message, str(workload.object), short)
     message = f"{holder}: blocked by {short} (its controller seems to be {workload.object}, which is not running)"
-    return Cause(Reason.FINALIZER_NOT_SERVED, message, f"the owner of {workload.object}", short)
+    return HoldCause(Reason.FINALIZER_NOT_SERVED, message, f"the owner of {workload.object}", short)
 
 
-def _told_by_the_server(ref: ObjectRef, seen: ObjectFacts, workloads: Sequence[Workload]) -> list[Cause]:
+def _told_by_the_server(ref: ObjectRef, seen: ObjectFacts, workloads: Sequence[Workload]) -> list[HoldCause]:
     """What the conditions of a Namespace that is being deleted report."""
     if NAMESPACE_FINALIZER not in seen.finalizers:
         return []
     said = {one.type: one.message for one in seen.conditions if one.status == "True"}
-    causes: list[Cause] = []
+    causes: list[HoldCause] = []
     for failure in ("NamespaceDeletionDiscoveryFailure", "NamespaceDeletionGroupVersionParsingFailure"):
         if failure in said:
             message = f"{ref}: part of the API is unavailable, so its contents cannot be listed: {said[failure]}"
-            causes.append(Cause(Reason.API_NOT_SERVED, message, "the owner of that API server or its APIService"))
+            causes.append(HoldCause(Reason.API_NOT_SERVED, message, "the owner of that API server or its APIService"))
     if "NamespaceFinalizersRemaining" in said:
         told = said["NamespaceFinalizersRemaining"]
         named = sorted(_IN_CONTENT.findall(told))
         causes += [_by_finalizer(f"an object in {ref}", one, workloads) for one in named]
         if not named:
-            causes.append(Cause(Reason.HOLDS_OTHERS, f"{ref}: {told}", "the controllers of these finalizers"))
+            causes.append(HoldCause(Reason.HOLDS_OTHERS, f"{ref}: {told}", "the controllers of these finalizers"))
     elif "NamespaceContentRemaining" in said:
         told = said["NamespaceContentRemaining"]
         kinds = ", ".join(sorted(_COUNTED.findall(told))) or told
-        causes.append(Cause(Reason.HOLDS_OTHERS, f"{ref} still contains {kinds}", "Kubernetes (namespace controller)"))
+        causes.append(
+            HoldCause(Reason.HOLDS_OTHERS, f"{ref} still contains {kinds}", "Kubernetes (namespace controller)")
+        )
     if "NamespaceDeletionContentFailure" in said:
         message = f"{ref}: an object in it cannot be deleted: {said['NamespaceDeletionContentFailure']}"
-        causes.append(Cause(Reason.HOLDS_OTHERS, message, "the owner of the webhook or policy that denies it"))
+        causes.append(HoldCause(Reason.HOLDS_OTHERS, message, "the owner of the webhook or policy that denies it"))
     return causes

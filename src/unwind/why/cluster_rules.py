@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Blocker, Teardown
     from unwind.why.answers import Kubectl
-    from unwind.why.facts import Look
+    from unwind.why.facts import ObjectSnapshot
 
 _TOPOLOGY, _DELETING = "TopologyReconciled", "Deleting"
 _HOOK = Hook.BEFORE_CLUSTER_DELETE.value
@@ -60,7 +60,7 @@ def extension(config: ExtensionConfig) -> Extension | None:
     return Extension(name=config.metadata.name, behind=behind, ours=ours)
 
 
-def cluster(look: Look, it: Cluster, kubectl: Kubectl, extensions: Iterable[Extension] = ()) -> list[Finding]:
+def cluster(look: ObjectSnapshot, it: Cluster, kubectl: Kubectl, extensions: Iterable[Extension] = ()) -> list[Finding]:
     """What blocks a Cluster API Cluster, besides its finalizers; empty if they explain it.
 
     `extensions`: those that Cluster API calls before it deletes the Cluster.
@@ -106,7 +106,7 @@ def cluster(look: Look, it: Cluster, kubectl: Kubectl, extensions: Iterable[Exte
     return found
 
 
-def _paused(look: Look, it: Cluster, kubectl: Kubectl) -> Finding:
+def _paused(look: ObjectSnapshot, it: Cluster, kubectl: Kubectl) -> Finding:
     commands = []
     if it.spec.paused:
         commands.append(kubectl.merge(look.thing, {"spec": {"paused": False}}))
@@ -139,7 +139,9 @@ def _others(message: str, extensions: list[Extension], *, ours: bool) -> str:
     return said
 
 
-def _unanswered(look: Look, name: str, message: str, extensions: list[Extension], kubectl: Kubectl) -> Finding:
+def _unanswered(
+    look: ObjectSnapshot, name: str, message: str, extensions: list[Extension], kubectl: Kubectl
+) -> Finding:
     it = next((one for one in extensions if one.name == name), Extension(name=name, behind="its server"))
     told = f"Cluster API must call the extension {name} first, but {it.behind} does not answer: {cut(message)}"
     if not it.ours:
@@ -152,7 +154,7 @@ def _unanswered(look: Look, name: str, message: str, extensions: list[Extension]
     )
 
 
-def _extended(look: Look, said: str, extensions: list[Extension], kubectl: Kubectl) -> Finding:
+def _extended(look: ObjectSnapshot, said: str, extensions: list[Extension], kubectl: Kubectl) -> Finding:
     names = " or ".join(f"{one.name} ({one.behind})" for one in extensions) or "an unknown extension"
     skip = kubectl.on("annotate", look.thing, f"{OK_TO_DELETE_ANNOTATION}=")
     looks = kubectl.call("get", "extensionconfigs.runtime.cluster.x-k8s.io", "-o", "wide")

@@ -14,7 +14,7 @@ from unwind.api.unwind import TEARDOWNS, Teardown
 from unwind.errors import UnwindError
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.why import cluster_rules, holds, refusals
-from unwind.why.answers import Answer, Effect, Finding, Link, Remedy, State, Thing, called
+from unwind.why.answers import Answer, AnswerState, Effect, Finding, Link, Remedy, Thing, called
 from unwind.why.operators import behind_service, conversion_of, manager_runs
 from unwind.why.reachable_clusters import thing_of
 from unwind.why.reader import look_at
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Object
     from unwind.kube.discovery import Named
-    from unwind.why.facts import Look
-    from unwind.why.reachable_clusters import Place
+    from unwind.why.facts import ObjectSnapshot
+    from unwind.why.reachable_clusters import ReachableCluster
 
 _DEPTH = 6
 _OBJECTS = 24
@@ -39,7 +39,7 @@ _CAPI_FINALIZERS = ("cluster.cluster.x-k8s.io",)
 _TEARDOWN = (TEARDOWNS.group, TEARDOWNS.kind)
 
 
-async def why(place: Place, named: Named, *, clock: Clock) -> Answer:
+async def why(place: ReachableCluster, named: Named, *, clock: Clock) -> Answer:
     """Why an object still exists or cannot be deleted.
 
     Changes nothing: whether the API server would accept a deletion is checked with a dry run.
@@ -62,11 +62,11 @@ class _Walk:
         self._subject = ""
         """The subject of the verdict, if it is not the object itself."""
 
-    async def answer(self, place: Place, thing: Thing) -> Answer:
+    async def answer(self, place: ReachableCluster, thing: Thing) -> Answer:
         read = await _read(place, thing)
         if isinstance(read, Finding):
             await self._tell(place, thing, [read], depth=0)
-            return self._answered(place, thing, State.NOT_KNOWN, since=None)
+            return self._answered(place, thing, AnswerState.NOT_KNOWN, since=None)
         thing, obj = read
         self._seen.add((place.name, thing.uid))
         look = await look_at(place, thing, obj, now=self._now)
@@ -74,12 +74,18 @@ class _Walk:
         state, findings = await self._judge(place, look, obj, stands=None)
         findings = _dated(findings, look)
         await self._tell(place, look.thing, findings, depth=0)
-        if state is State.DELETABLE:
+        if state is AnswerState.DELETABLE:
             self._add(_deleting(place, look), depth=0)
         return self._answered(place, look.thing, state, since=since, more=_what_follows(look, state))
 
     def _answered(
-        self, place: Place, thing: Thing, state: State, *, since: datetime | None, more: tuple[str, ...] = ()
+        self,
+        place: ReachableCluster,
+        thing: Thing,
+        state: AnswerState,
+        *,
+        since: datetime | None,
+        more: tuple[str, ...] = (),
     ) -> Answer:
         # The remedy closest to the root has the fewest side effects.
         ranked = sorted(self._remedies.values(), key=lambda one: (_ORDER.index(one[1].effect), -one[0]))
@@ -97,8 +103,8 @@ class _Walk:
         )
 
     async def _judge(
-        self, place: Place, look: Look, obj: Object, *, stands: bool | None
-    ) -> tuple[State, list[Finding]]:
+        self, place: ReachableCluster, look: ObjectSnapshot, obj: Object, *, stands: bool | None
+    ) -> tuple[AnswerState, list[Finding]]:
         """`stands`: whether no one will request its deletion; None for the object that the user asked about."""
         kind = (look.thing.resource.group, look.thing.resource.kind)
         if kind == _TEARDOWN and look.seen.deleted_at is None:
@@ -114,10 +120,10 @@ class _Walk:
             found += holds.held(look, place.kubectl, now=self._now, besides=_CAPI_FINALIZERS if found else ())
             return _held_or_going(found), found
         if stands:
-            return State.DELETABLE, [holds.standing(look, place.kubectl)]
+            return AnswerState.DELETABLE, [holds.standing(look, place.kubectl)]
         return await self._rehearse(place, look, told=stands is not None)
 
-    async def _cluster(self, place: Place, look: Look, obj: Object) -> list[Finding]:
+    async def _cluster(self, place: ReachableCluster, look: ObjectSnapshot, obj: Object) -> list[Finding]:
         try:
             resource = await place.discovery.resource(capi.EXTENSION_CONFIGS.kind, group=capi.EXTENSION_CONFIGS.group)
             configs = await place.client.list(resource)
@@ -128,7 +134,9 @@ class _Walk:
         asked = [one for one in read if one]
         return cluster_rules.cluster(look, msgspec.convert(obj, capi.Cluster), place.kubectl, asked)
 
-    async def _rehearse(self, place: Place, look: Look, *, told: bool) -> tuple[State, list[Finding]]:
+    async def _rehearse(
+        self, place: ReachableCluster, look: ObjectSnapshot, *, told: bool
+    ) -> tuple[AnswerState, list[Finding]]:
         """Whether its deletion would be accepted (dry run). `told`: another component has to request the deletion."""
         thing = look.thing
         try:
@@ -138,9 +146,9 @@ class _Walk:
         except (NotFoundError, ConflictError):
             if not told:
                 raise
-            return State.GOING, []  # it disappeared meanwhile
+            return AnswerState.GOING, []  # it disappeared meanwhile
         except ApiError as error:
-            refusal = refusals.Refusal(code=error.code, reason=error.reason, message=error.status.message)
+            refusal = refusals.APIRefusal(code=error.code, reason=error.reason, message=error.status.message)
             name = refusals.webhook_named(refusal)
             known = await self._webhooks(place, name) if name else []
             finding = refusals.refused(look, refusal, place.kubectl, known)
@@ -148,14 +156,14 @@ class _Walk:
                 # This user is not the one who will delete it, so missing permissions say nothing about the actual
                 # client.
                 message = "its deletion was not requested yet; you are not allowed to check whether it would be denied"
-                return State.NOT_KNOWN, [Finding(reason=Reason.DELETING, message=message, actor=_BEFORE)]
-            return (State.NOT_KNOWN if refusals.unknowable(refusal) else State.REFUSED), [finding]
+                return AnswerState.NOT_KNOWN, [Finding(reason=Reason.DELETING, message=message, actor=_BEFORE)]
+            return (AnswerState.NOT_KNOWN if refusals.unknowable(refusal) else AnswerState.REFUSED), [finding]
         if not told:
-            return State.DELETABLE, []
+            return AnswerState.DELETABLE, []
         message = "its deletion was not requested yet and would be accepted"
-        return State.GOING, [Finding(reason=Reason.DELETING, message=message, actor=_BEFORE)]
+        return AnswerState.GOING, [Finding(reason=Reason.DELETING, message=message, actor=_BEFORE)]
 
-    async def _webhooks(self, place: Place, name: str) -> list[refusals.Webhook]:
+    async def _webhooks(self, place: ReachableCluster, name: str) -> list[refusals.Webhook]:
         """The webhooks with this name, each with the workload behind it."""
         found: list[refusals.Webhook] = []
         for resource in (VALIDATING_WEBHOOK_CONFIGURATIONS, MUTATING_WEBHOOK_CONFIGURATIONS):
@@ -172,7 +180,7 @@ class _Walk:
             for it in found
         ]
 
-    async def _tell(self, place: Place, thing: Thing, findings: list[Finding], *, depth: int) -> None:
+    async def _tell(self, place: ReachableCluster, thing: Thing, findings: list[Finding], *, depth: int) -> None:
         for finding in findings:
             self._links.append(
                 Link(
@@ -189,7 +197,7 @@ class _Walk:
                 self._add(remedy, depth=depth)
             await self._follow(place, finding, depth=depth + 1)
 
-    async def _follow(self, place: Place, finding: Finding, *, depth: int) -> None:
+    async def _follow(self, place: ReachableCluster, finding: Finding, *, depth: int) -> None:
         """Diagnose the objects that a finding waits for."""
         if not finding.behind or depth > _DEPTH:
             return
@@ -205,7 +213,7 @@ class _Walk:
             for ref in finding.behind:
                 await self._ask(there, ref, stands=finding.stands, depth=depth)
 
-    async def _ask(self, place: Place, ref: ObjectRef, *, stands: bool, depth: int) -> None:
+    async def _ask(self, place: ReachableCluster, ref: ObjectRef, *, stands: bool, depth: int) -> None:
         if (place.name, ref.uid) in self._seen or len(self._seen) >= _OBJECTS:
             return
         self._seen.add((place.name, ref.uid))
@@ -233,29 +241,29 @@ class _Walk:
         self._remedies.setdefault(remedy.commands, (depth, remedy))
 
 
-def verdict(subject: str, thing: Thing, state: State, chain: list[Link]) -> str:
+def verdict(subject: str, thing: Thing, state: AnswerState, chain: list[Link]) -> str:
     """The answer in one line, with the root of the chain if known. `subject`: what is not finished."""
     root = _root(chain)
     said = f"{root.message}" if root else ""
     behind = f", waiting for {root.object}" if root and root.depth else ""
     match state:
-        case State.HELD:
+        case AnswerState.HELD:
             return f"{subject}{behind}: {said}"
-        case State.GOING:
+        case AnswerState.GOING:
             return f"{subject}; no blocker found" + (f" ({said})" if said else "")
-        case State.REFUSED:
+        case AnswerState.REFUSED:
             return f"{thing} cannot be deleted: {said}"
-        case State.DELETABLE:
+        case AnswerState.DELETABLE:
             return f"{thing} is not being deleted; the API server would accept its deletion"
-        case State.NOT_KNOWN:
+        case AnswerState.NOT_KNOWN:
             return f"cannot determine whether {thing} can be deleted: {said}"
 
 
-def _held_or_going(findings: list[Finding]) -> State:
-    return State.HELD if any(one.reason != Reason.DELETING for one in findings) else State.GOING
+def _held_or_going(findings: list[Finding]) -> AnswerState:
+    return AnswerState.HELD if any(one.reason != Reason.DELETING for one in findings) else AnswerState.GOING
 
 
-def _dated(findings: list[Finding], look: Look) -> list[Finding]:
+def _dated(findings: list[Finding], look: ObjectSnapshot) -> list[Finding]:
     """Each finding with its start: by default, when deletion was requested."""
     return [msgspec.structs.replace(one, since=one.since or look.deleted_at) for one in findings]
 
@@ -271,15 +279,15 @@ def _root(chain: list[Link]) -> Link | None:
     return root
 
 
-def _only(state: State, chain: list[Link], remedies: list[Remedy]) -> str:
+def _only(state: AnswerState, chain: list[Link], remedies: list[Remedy]) -> str:
     """Who must act, if no remedy unblocks the object."""
-    if state in (State.DELETABLE, State.GOING) or any(one.effect is not Effect.LOOKS for one in remedies):
+    if state in (AnswerState.DELETABLE, AnswerState.GOING) or any(one.effect is not Effect.LOOKS for one in remedies):
         return ""
     root = _root(chain)
     return root.actor if root else ""
 
 
-def _deleting(place: Place, look: Look) -> Remedy:
+def _deleting(place: ReachableCluster, look: ObjectSnapshot) -> Remedy:
     thing = look.thing
     command = place.kubectl.delete(thing)
     where = f" -n {thing.namespace}" if thing.namespace else ""
@@ -287,9 +295,9 @@ def _deleting(place: Place, look: Look) -> Remedy:
     return Remedy(commands=place.kubectl.lines(command), effect=Effect.DELETES, about=about)
 
 
-def _what_follows(look: Look, state: State) -> tuple[str, ...]:
+def _what_follows(look: ObjectSnapshot, state: AnswerState) -> tuple[str, ...]:
     """What a user should know before deleting an object."""
-    if state is not State.DELETABLE:
+    if state is not AnswerState.DELETABLE:
         return ()
     notes = [f"{cluster_rules.phrase(one)}; this object is part of it" for one in look.teardowns]
     if look.seen.finalizers:
@@ -303,7 +311,7 @@ def _what_follows(look: Look, state: State) -> tuple[str, ...]:
     return tuple(notes)
 
 
-async def _read(place: Place, thing: Thing) -> tuple[Thing, Object] | Finding:
+async def _read(place: ReachableCluster, thing: Thing) -> tuple[Thing, Object] | Finding:
     """The object, read in a version that can be served; if there is none, why not.
 
     Raises NotFoundError if it does not exist; other errors are passed on.

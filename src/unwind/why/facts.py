@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Wait(msgspec.Struct, frozen=True, kw_only=True):
+class StepWait(msgspec.Struct, frozen=True, kw_only=True):
     """An object that a step waits for, as the removal reports it."""
 
     object: ObjectRef
@@ -87,7 +87,7 @@ def workload(ref: ObjectRef, obj: Mapping[str, Any] | None, *, domains: tuple[st
 _TOLD = 600
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectReport(msgspec.Struct, frozen=True, kw_only=True):
     """A complaint about an object, from an Event or from a condition that is false."""
 
     by: str
@@ -131,7 +131,7 @@ class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
     """The workload behind the Service, if known."""
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """An object as the API server returns it, and the objects that matter for its deletion."""
 
     thing: Thing
@@ -145,7 +145,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     """The field managers that set each finalizer."""
 
     workloads: tuple[Workload, ...] = ()
-    words: tuple[Said, ...] = ()
+    words: tuple[ObjectReport, ...] = ()
     """The latest complaints of its controllers."""
     dependents: tuple[Thing, ...] = ()
     """Dependents that must be deleted before it."""
@@ -185,11 +185,11 @@ class _ObjectMetadata(msgspec.Struct, rename="camel"):
     owner_references: tuple[OwnerReference, ...] = ()
 
 
-def look(thing: Thing, obj: Mapping[str, Any]) -> Look:
+def look(thing: Thing, obj: Mapping[str, Any]) -> ObjectSnapshot:
     """The facts that an object of any kind carries itself."""
     metadata = msgspec.convert(obj.get("metadata") or {}, _ObjectMetadata)
     seen = object_facts(obj)
-    return Look(
+    return ObjectSnapshot(
         thing=msgspec.structs.replace(thing, uid=metadata.uid, name=metadata.name, namespace=metadata.namespace),
         seen=seen,
         grace=metadata.deletion_grace_period_seconds or 0,
@@ -217,11 +217,11 @@ def cut(text: str, longest: int = _TOLD) -> str:
     return line if len(line) <= longest else f"{line[:longest]}…"
 
 
-def _complaints(conditions: tuple[Condition, ...]) -> list[Said]:
+def _complaints(conditions: tuple[Condition, ...]) -> list[ObjectReport]:
     """Conditions in which controllers report a problem. Those of a Namespace or CRD are read elsewhere; there, True
     means a problem."""
     return [
-        Said(by=f"condition {one.type}", message=cut(one.message), at=one.last_transition_time)
+        ObjectReport(by=f"condition {one.type}", message=cut(one.message), at=one.last_transition_time)
         for one in conditions
         if one.message
         and (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Teardown
     from unwind.why.answers import Kubectl
-    from unwind.why.facts import Look, Silent, Unlisted, Workload
+    from unwind.why.facts import ObjectSnapshot, Silent, Unlisted, Workload
 
 RUN = Remedy(commands=("unwind run",), effect=Effect.SAFE, about="starts the manager, which resumes the teardown")
 SHOWN = 4
@@ -36,7 +36,7 @@ _SCALED = ("Deployment", "StatefulSet", "ReplicaSet")
 _GARBAGE_COLLECTOR = "Kubernetes (garbage collector)"
 
 
-def held(look: Look, kubectl: Kubectl, *, now: datetime, besides: Collection[str] = ()) -> list[Finding]:
+def held(look: ObjectSnapshot, kubectl: Kubectl, *, now: datetime, besides: Collection[str] = ()) -> list[Finding]:
     """All findings; empty if the object is about to disappear. `besides`: finalizers that are already explained."""
     found: list[Finding] = []
     # In reverse order: when several finalizers are removed one after the other, the indexes of the earlier ones stay.
@@ -60,7 +60,7 @@ def held(look: Look, kubectl: Kubectl, *, now: datetime, besides: Collection[str
     return found
 
 
-def standing(look: Look, kubectl: Kubectl) -> Finding:
+def standing(look: ObjectSnapshot, kubectl: Kubectl) -> Finding:
     """What to do about an object whose deletion was not requested although another object waits for it."""
     thing = look.thing
     if (thing.resource.group, thing.resource.kind) == ("", "Pod"):
@@ -78,7 +78,7 @@ def standing(look: Look, kubectl: Kubectl) -> Finding:
     )
 
 
-def _running(look: Look, kubectl: Kubectl) -> Finding:
+def _running(look: ObjectSnapshot, kubectl: Kubectl) -> Finding:
     thing, controller = look.thing, look.controller
     if controller is None:
         about = f"stops {thing}; no controller recreates it"
@@ -132,14 +132,14 @@ def teardown_ref(it: Teardown) -> ObjectRef:
     return Thing(resource=TEARDOWNS, name=it.metadata.name, uid=it.metadata.uid).ref
 
 
-def taken_off(look: Look, place: int, kubectl: Kubectl, about: str) -> Remedy:
+def taken_off(look: ObjectSnapshot, place: int, kubectl: Kubectl, about: str) -> Remedy:
     """Removes a finalizer by hand."""
     finalizer = look.seen.finalizers[place]
     command = kubectl.patch(look.thing, without("/metadata/finalizers", place, finalizer))
     return Remedy(commands=kubectl.lines(command), effect=Effect.LEAVES, about=about)
 
 
-def _namespace(look: Look, kubectl: Kubectl) -> list[Finding]:
+def _namespace(look: ObjectSnapshot, kubectl: Kubectl) -> list[Finding]:
     found = [_silent(one, kubectl) for one in look.silent]
     found += [conversion(one, kubectl) for one in look.unlisted]
     if look.contents:
@@ -175,7 +175,7 @@ def _silent(one: Silent, kubectl: Kubectl) -> Finding:
     )
 
 
-def _definition(look: Look, kubectl: Kubectl) -> list[Finding]:
+def _definition(look: ObjectSnapshot, kubectl: Kubectl) -> list[Finding]:
     found = [conversion(one, kubectl) for one in look.unlisted]
     if look.contents:
         found.append(
@@ -192,7 +192,7 @@ def _definition(look: Look, kubectl: Kubectl) -> list[Finding]:
     return found
 
 
-def _owning(look: Look, finalizer: str) -> Finding:
+def _owning(look: ObjectSnapshot, finalizer: str) -> Finding:
     if not look.dependents:
         message = "no blocking dependents are left; the garbage collector removes it shortly"
         return Finding(reason=Reason.DELETING, message=message, actor=_GARBAGE_COLLECTOR)
@@ -205,7 +205,7 @@ def _owning(look: Look, finalizer: str) -> Finding:
     )
 
 
-def _used(look: Look, finalizer: str) -> Finding:
+def _used(look: ObjectSnapshot, finalizer: str) -> Finding:
     what = "Pods use it" if finalizer == _CLAIM else "a PersistentVolumeClaim is bound to it"
     if not look.users:
         unused = "no Pod uses it" if finalizer == _CLAIM else "no PersistentVolumeClaim is bound to it"
@@ -220,7 +220,7 @@ def _used(look: Look, finalizer: str) -> Finding:
     )
 
 
-def _by_finalizer(look: Look, finalizer: str, place: int, kubectl: Kubectl) -> Finding:
+def _by_finalizer(look: ObjectSnapshot, finalizer: str, place: int, kubectl: Kubectl) -> Finding:
     holds = f"blocked by finalizer {finalizer}"
     if finalizer in tuple(Finalizer) and look.manager_runs is False:
         return Finding(
@@ -268,7 +268,7 @@ def _by_finalizer(look: Look, finalizer: str, place: int, kubectl: Kubectl) -> F
     return _not_served(look, holds, workload, force, kubectl)
 
 
-def _ours(look: Look, waits: Finding) -> Finding:
+def _ours(look: ObjectSnapshot, waits: Finding) -> Finding:
     """A finalizer of Unwind: the objects that it waits for are known, and no remedy removes it by hand."""
     if look.teardowns:
         return msgspec.structs.replace(waits, behind=tuple(teardown_ref(one) for one in look.teardowns))
@@ -278,7 +278,7 @@ def _ours(look: Look, waits: Finding) -> Finding:
     return msgspec.structs.replace(waits, behind=_first(look.dependents))
 
 
-def _not_served(look: Look, holds: str, workload: Workload, force: Remedy, kubectl: Kubectl) -> Finding:
+def _not_served(look: ObjectSnapshot, holds: str, workload: Workload, force: Remedy, kubectl: Kubectl) -> Finding:
     why = "is scaled to zero" if workload.wanted == 0 else "has no ready Pod"
     return Finding(
         reason=Reason.FINALIZER_NOT_SERVED,
@@ -304,7 +304,7 @@ def started(workload: Workload | None, kubectl: Kubectl) -> tuple[Remedy, ...]:
     )
 
 
-def _stopping(look: Look, kubectl: Kubectl, *, now: datetime) -> Finding:
+def _stopping(look: ObjectSnapshot, kubectl: Kubectl, *, now: datetime) -> Finding:
     """A Pod is removed when the kubelet of its node reports that its containers have stopped."""
     node, ends = look.node, look.seen.deleted_at
     until = f", grace period until {ends:%H:%M:%S} UTC" if ends and ends > now else ""
@@ -344,14 +344,14 @@ def _stopping(look: Look, kubectl: Kubectl, *, now: datetime) -> Finding:
     )
 
 
-def _last_words(look: Look) -> str:
+def _last_words(look: ObjectSnapshot) -> str:
     if not look.words:
         return ""
     last = look.words[0]
     return f"; {last.by} says: {last.message}"
 
 
-def _writer(look: Look, finalizer: str) -> str:
+def _writer(look: ObjectSnapshot, finalizer: str) -> str:
     found = look.writers.get(finalizer) or ()
     return f"; set by {', '.join(found)}" if found else ""
 

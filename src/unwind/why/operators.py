@@ -16,7 +16,7 @@ from unwind.api.resources import (
     STATEFUL_SETS,
     Resource,
 )
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.kube.shards import REPLICA_LEASES, Timing
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     from unwind.kube.client import Client
     from unwind.why.facts import Workload
-    from unwind.why.reachable_clusters import Place
+    from unwind.why.reachable_clusters import ReachableCluster
 
 _CONVERTED = "conversion webhook"
 _WORKLOADS = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS)
 
 
-async def manager_runs(place: Place, *, now: datetime) -> bool | None:
+async def manager_runs(place: ReachableCluster, *, now: datetime) -> bool | None:
     """Whether a manager of Unwind has recently renewed its Lease; None if that cannot be read."""
     try:
         leases = await place.client.list(LEASES)
@@ -51,7 +51,7 @@ async def manager_runs(place: Place, *, now: datetime) -> bool | None:
     return any(sign and now - sign < timedelta(seconds=2 * Timing().lasts) for sign in signs)
 
 
-async def conversion_of(place: Place, resource: Resource, error: ApiError) -> Unlisted:
+async def conversion_of(place: ReachableCluster, resource: Resource, error: ApiError) -> Unlisted:
     """A kind that could not be read: whether its objects need conversion, and by which webhook."""
     name = f"{resource.plural}.{resource.group}"
     bare = Unlisted(definition=None, kind=resource.kind, error=error.status.message)
@@ -69,7 +69,7 @@ async def conversion_of(place: Place, resource: Resource, error: ApiError) -> Un
     return msgspec.structs.replace(bare, definition=definition, converts=converts, workload=workload)
 
 
-async def behind_service(place: Place, namespace: str, name: str) -> Workload | None:
+async def behind_service(place: ReachableCluster, namespace: str, name: str) -> Workload | None:
     """The workload whose Pods a Service selects; None if there is none or it cannot be read."""
     try:
         service = await place.client.get(SERVICES, name, namespace=namespace)
@@ -86,7 +86,7 @@ async def behind_service(place: Place, namespace: str, name: str) -> Workload | 
     return None
 
 
-async def workloads(place: Place) -> tuple[Workload, ...]:
+async def workloads(place: ReachableCluster) -> tuple[Workload, ...]:
     """All workloads of a cluster, any of which may be the controller of a finalizer. Read once per diagnosis."""
     if place.workloads is None:
         place.workloads = await workloads_of(place.client, place.unseen)
@@ -105,5 +105,5 @@ async def workloads_of(client: Client, unseen: Callable[[str, UnwindError], obje
             return
         found.extend(facts.workload(as_thing(resource, one).ref, one) for one in items)
 
-    await side_by_side((look(resource) for resource in _WORKLOADS), limit=len(_WORKLOADS))
+    await gather_limited((look(resource) for resource in _WORKLOADS), limit=len(_WORKLOADS))
     return tuple(sorted(found, key=lambda one: str(one.object)))

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectRef
     from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
-    from unwind.members.members import Fleet
-    from unwind.members.targets import Anchor
+    from unwind.members.members import Members
+    from unwind.members.targets import ClusterTarget
     from unwind.why.facts import Workload
 
 
-class Place:
+class ReachableCluster:
     """One cluster, and how kubectl connects to it."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Place:
         discovery: Discovery | None = None,
         kubectl: Kubectl | None = None,
         name: str = "",
-        fleet: Fleet | None = None,
+        fleet: Members | None = None,
         notes: list[str] | None = None,
     ) -> None:
         """`name`: its display name, if it is not the cluster that the user asked about. `fleet`: connects to its
@@ -56,18 +56,18 @@ class Place:
             self.notes.append(note)
 
     @asynccontextmanager
-    async def member(self, ref: ObjectRef) -> AsyncIterator[Place]:
+    async def member(self, ref: ObjectRef) -> AsyncIterator[ReachableCluster]:
         """The member that an object of this cluster represents. Raises UnwindError if it is unreachable."""
         async with self.reached(await lookup.anchor_of(self.client, self.discovery, ref)) as place:
             yield place
 
     @asynccontextmanager
-    async def reached(self, anchor: Anchor) -> AsyncIterator[Place]:
+    async def reached(self, anchor: ClusterTarget) -> AsyncIterator[ReachableCluster]:
         """The member at this anchor. Raises UnwindError if it is unreachable."""
         if self.fleet is None:
             raise UnwindError(f"cannot connect to {anchor} from a member")
         async with self.fleet.member(anchor) as member:
-            yield Place(
+            yield ReachableCluster(
                 member.client,
                 discovery=member.discovery,
                 kubectl=reaching(anchor, self.kubectl),
@@ -76,7 +76,7 @@ class Place:
             )
 
 
-def reaching(anchor: Anchor, home: Kubectl) -> Kubectl:
+def reaching(anchor: ClusterTarget, home: Kubectl) -> Kubectl:
     """kubectl for a member; its first command saves the credentials to a file that only the user can read (pure).
 
     The command itself contains nothing from the Secret.
@@ -111,7 +111,9 @@ def _kubeconfig(name: str, server: str, *, insecure: bool) -> str:
 # Helpers that convert API objects for a diagnosis.
 
 
-async def thing_of(place: Place, *, group: str, kind: str, name: str, namespace: str = "", uid: str = "") -> Thing:
+async def thing_of(
+    place: ReachableCluster, *, group: str, kind: str, name: str, namespace: str = "", uid: str = ""
+) -> Thing:
     """An object by its kind, with its name in commands. Raises UnwindError if the kind is not served."""
     resource = await place.discovery.resource(kind, group=group)
     return Thing(resource=resource, name=name, namespace=namespace if resource.namespaced else "", uid=uid)

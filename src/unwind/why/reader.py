@@ -19,13 +19,13 @@ from unwind.api.resources import (
     Resource,
 )
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Teardown
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.members import contents
 from unwind.why import facts
 from unwind.why.answers import Thing
-from unwind.why.facts import Node, Said, Silent, Unlisted, cut
+from unwind.why.facts import Node, ObjectReport, Silent, Unlisted, cut
 from unwind.why.finalizers import served
 from unwind.why.operators import behind_service, conversion_of, manager_runs, workloads
 from unwind.why.reachable_clusters import as_thing, moment, thing_of
@@ -33,8 +33,8 @@ from unwind.why.reachable_clusters import as_thing, moment, thing_of
 if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.members.contents import Content
-    from unwind.why.facts import Look
-    from unwind.why.reachable_clusters import Place
+    from unwind.why.facts import ObjectSnapshot
+    from unwind.why.reachable_clusters import ReachableCluster
 
 _AT_ONCE = 16
 _OWNING = ("foregroundDeletion", "orphan")
@@ -50,7 +50,7 @@ _CONTROLLERS = 5
 """Maximum number of controllers above a Pod."""
 
 
-async def look_at(place: Place, thing: Thing, obj: Object, *, now: datetime) -> Look:
+async def look_at(place: ReachableCluster, thing: Thing, obj: Object, *, now: datetime) -> ObjectSnapshot:
     """The facts that matter for its deletion. What cannot be read is noted and left out. Raises only if API discovery
     fails."""
     look = facts.look(thing, obj)
@@ -91,13 +91,13 @@ async def look_at(place: Place, thing: Thing, obj: Object, *, now: datetime) -> 
 class _Gathering:
     """Reads the surroundings of one object."""
 
-    def __init__(self, place: Place, thing: Thing, obj: Object) -> None:
+    def __init__(self, place: ReachableCluster, thing: Thing, obj: Object) -> None:
         self._place = place
         self._client = place.client
         self._thing = thing
         self._obj = obj
 
-    async def warnings(self) -> tuple[Said, ...]:
+    async def warnings(self) -> tuple[ObjectReport, ...]:
         """The latest warning Events about it, newest first."""
         where = self._thing.namespace or "default"
         try:
@@ -106,7 +106,7 @@ class _Gathering:
             self._place.unseen(f"Events of {self._thing}", error)
             return ()
         told = [
-            Said(
+            ObjectReport(
                 by=str((one.get("source") or {}).get("component") or one.get("reportingComponent") or "an Event"),
                 message=cut(f"{one.get('reason', '')}: {one.get('message', '')}"),
                 at=moment(one.get("lastTimestamp") or one.get("eventTime") or one["metadata"].get("creationTimestamp")),
@@ -344,7 +344,7 @@ class _Gathering:
 
         # APIs that are not served are reported as a whole.
         asked = [one for one in kinds if f"{one.version}.{one.group}" not in silent]
-        await side_by_side((look(resource) for resource in asked), limit=_AT_ONCE)
+        await gather_limited((look(resource) for resource in asked), limit=_AT_ONCE)
         if forbidden:
             self._place.unseen(", ".join(sorted(forbidden)), UnwindError("you are not allowed to list them"))
         return found, sorted(unlisted, key=lambda one: one.kind)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unwind.why.answers import Kubectl
-    from unwind.why.facts import Look
+    from unwind.why.facts import ObjectSnapshot
 
 _SILENT = re.compile(r'failed calling webhook "([^"]+)": (.*)', re.DOTALL)
 _DENIED = re.compile(r'admission webhook "([^"]+)" denied the request(?:: (.*)| without explanation)', re.DOTALL)
@@ -39,7 +39,7 @@ _SCALED = ("Deployment", "StatefulSet", "ReplicaSet", "CloneSet", "UnitedDeploym
 _LOOKED_AT = {"active pods": "pods", '"Bound" status pvc': "persistentvolumeclaims"}
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class APIRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """The error of the API server."""
 
     code: int
@@ -88,18 +88,18 @@ def webhooks(thing: Thing, configuration: dict[str, Any]) -> list[Webhook]:
     return found
 
 
-def webhook_named(refusal: Refusal) -> str:
+def webhook_named(refusal: APIRefusal) -> str:
     """The webhook that the error names; empty if none is involved."""
     found = (form.search(refusal.message) for form in (_SILENT, _DENIED, _NO_DRY_RUN))
     return next((said[1] for said in found if said), "")
 
 
-def unknowable(refusal: Refusal) -> bool:
+def unknowable(refusal: APIRefusal) -> bool:
     """Whether the error says nothing about the deletion, only that a dry run is not possible."""
     return bool(_NO_DRY_RUN.search(refusal.message))
 
 
-def refused(look: Look, refusal: Refusal, kubectl: Kubectl, known: Iterable[Webhook] = ()) -> Finding:
+def refused(look: ObjectSnapshot, refusal: APIRefusal, kubectl: Kubectl, known: Iterable[Webhook] = ()) -> Finding:
     """Who refuses the deletion, why, and what to do about it. `known`: the webhooks of the cluster."""
     text = redacted(refusal.message)
     if _PROTECTION in text or DELETE_PROTECTION_LABEL in text:
@@ -190,7 +190,7 @@ def _shown(thing: Thing, kubectl: Kubectl) -> Remedy:
     return Remedy(commands=kubectl.lines(command), effect=Effect.LOOKS, about="shows the webhook and its rules")
 
 
-def _no_right(look: Look, user: str, verb: str, kubectl: Kubectl) -> Finding:
+def _no_right(look: ObjectSnapshot, user: str, verb: str, kubectl: Kubectl) -> Finding:
     thing = look.thing
     it = thing.resource
     kind = f"{it.plural}.{it.group}" if it.group else it.plural
@@ -223,7 +223,7 @@ def _no_right(look: Look, user: str, verb: str, kubectl: Kubectl) -> Finding:
 # Deletion protection
 
 
-def _protected(look: Look, text: str, kubectl: Kubectl) -> Finding:
+def _protected(look: ObjectSnapshot, text: str, kubectl: Kubectl) -> Finding:
     thing = look.thing
     if said := _WITHIN.search(text):
         return _protected_within(look, said[1], kubectl)
@@ -266,7 +266,7 @@ def _protected(look: Look, text: str, kubectl: Kubectl) -> Finding:
     )
 
 
-def _emptied(look: Look, what: str, kubectl: Kubectl) -> tuple[Remedy, ...]:
+def _emptied(look: ObjectSnapshot, what: str, kubectl: Kubectl) -> tuple[Remedy, ...]:
     """Removes what depends on a protected object."""
     thing = look.thing
     if what == "replicas" and thing.resource.kind in _SCALED:
@@ -286,7 +286,7 @@ def _emptied(look: Look, what: str, kubectl: Kubectl) -> tuple[Remedy, ...]:
     return ()
 
 
-def _protected_within(look: Look, named: str, kubectl: Kubectl) -> Finding:
+def _protected_within(look: ObjectSnapshot, named: str, kubectl: Kubectl) -> Finding:
     commands = []
     for kind, namespace, name in _NAMED.findall(named):
         where = ("-n", namespace) if namespace else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unwind.api.unwind import BLOCKERS_SHOWN
-from unwind.concurrency import side_by_side
+from unwind.concurrency import gather_limited
 from unwind.deleters.attempt import Failed
 from unwind.errors import UnwindError
 from unwind.why import blockers, facts, finalizers
@@ -41,9 +41,9 @@ async def what_blocks(
     It only reads, and raises nothing: of what cannot be looked at, it says what the removal said.
     """
     told = [
-        facts.Wait(object=ref, message=what.told, step=step, failed=True, reason=what.reason)
+        facts.StepWait(object=ref, message=what.told, step=step, failed=True, reason=what.reason)
         if isinstance(what, Failed)
-        else facts.Wait(object=ref, message=what.told, step=step)
+        else facts.StepWait(object=ref, message=what.told, step=step)
         for ref, what in waits.items()
     ]
     # Failures first: of many waits, only some are looked at.
@@ -55,7 +55,7 @@ async def what_blocks(
         if found := await _find(member, ref):
             seen[ref] = facts.object_facts(found)
 
-    await side_by_side((look(one.object) for one in told if not one.failed), limit=_AT_ONCE)
+    await gather_limited((look(one.object) for one in told if not one.failed), limit=_AT_ONCE)
     held = {name for one in seen.values() for name in one.finalizers if not finalizers.served(name)}
     workloads = await _workloads(member, items) if held else []
     if any(finalizers.serving(name, workloads) is None for name in held):
@@ -75,7 +75,7 @@ async def _workloads(member: Member, items: Collection[Item]) -> list[Workload]:
         found.append(facts.workload(ref, await _find(member, ref), domains=groups))
 
     mine = [ref for ref in refs if ref.group == "apps" and ref.kind in _WORKLOADS]
-    await side_by_side((look(ref) for ref in mine), limit=_AT_ONCE)
+    await gather_limited((look(ref) for ref in mine), limit=_AT_ONCE)
     return sorted(found, key=lambda one: str(one.object))
 
 

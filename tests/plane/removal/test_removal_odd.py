@@ -15,7 +15,7 @@ from unwind.kube.client import Client
 from unwind.testing.intercepting import Interceptor
 
 if TYPE_CHECKING:
-    from unwind.kube.kubeconfig import Connection
+    from unwind.kube.kubeconfig import ClusterConnection
 
 HTML = b"<html>\n<body>Session expired</body>\n</html>\n"
 FOREIGN = (
@@ -39,7 +39,7 @@ async def _nothing(method: str, path: str, body: bytes) -> None:
 class Odd(Interceptor):
     """Answers the first watches itself."""
 
-    def __init__(self, server: Connection, text: bytes, times: int) -> None:
+    def __init__(self, server: ClusterConnection, text: bytes, times: int) -> None:
         super().__init__(server, before=_nothing, after=_nothing)
         self._text = text
         self.left = times

@@ -22,10 +22,10 @@ from unwind.api.sveltos import (
     ProfileSpec,
     ProfileStatus,
 )
-from unwind.members.targets import Target
+from unwind.members.targets import AddonTarget
 
 SELECTOR = LabelSelector(match_labels={"env": "prod"})
-TARGET = Target(
+TARGET = AddonTarget(
     type=ClusterType.CAPI,
     ref=ObjectRef(group="cluster.x-k8s.io", kind="Cluster", namespace="fleet", name="one", uid="cluster"),
     labels={"env": "prod"},
@@ -77,7 +77,9 @@ def test_a_profile_backs_the_summary_that_it_owns_on_a_cluster_that_it_selects()
         (summary(owner()), profile(cluster_selector=LabelSelector()), TARGET, "does not select Capi cluster fleet/one"),
     ],
 )
-def test_anything_less_does_not(it: ClusterSummary, found: SeenProfile | None, target: Target | None, why: str) -> None:
+def test_anything_less_does_not(
+    it: ClusterSummary, found: SeenProfile | None, target: AddonTarget | None, why: str
+) -> None:
     assert why in backing.unbacked(it, found, target)
 
 

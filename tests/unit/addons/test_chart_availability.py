@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unwind.addons.chart_availability import LOOKING, Charts, Where
+from unwind.addons.chart_availability import LOOKING, ChartAvailability, Where
 from unwind.helm.program import Helm, HelmError
 from unwind.testing.clock import StillClock
 
@@ -37,8 +37,8 @@ class Scripted(Helm):
 
 
 @asynccontextmanager
-async def looking(helm: Helm | None, clock: StillClock) -> AsyncIterator[Charts]:
-    charts = Charts(helm, clock=clock)
+async def looking(helm: Helm | None, clock: StillClock) -> AsyncIterator[ChartAvailability]:
+    charts = ChartAvailability(helm, clock=clock)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(charts.run())
         yield charts
@@ -110,7 +110,7 @@ async def test_without_helm_no_chart_is_said_to_be_there() -> None:
 
 
 async def test_while_nobody_looks_no_chart_is_said_to_be_there() -> None:
-    assert await Charts(Scripted(""), clock=StillClock()).why_not(WEB, within=0) == LOOKING
+    assert await ChartAvailability(Scripted(""), clock=StillClock()).why_not(WEB, within=0) == LOOKING
 
 
 def test_a_password_in_an_address_is_not_told() -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from unwind.addons import cluster_summaries
 from unwind.addons.caches import SeenProfile
-from unwind.addons.cluster_profiles import Seen, Standing, standing
+from unwind.addons.cluster_profiles import ProfileState, Seen, standing
 from unwind.addons.matching import ProfileKey
 from unwind.api.capi import Cluster
 from unwind.api.meta import LabelSelector, ObjectMeta
@@ -50,7 +50,7 @@ def summary(seen: Seen, *, uid: str = "c-1", going: bool = False, **spec: Any) -
     return msgspec.structs.replace(made, metadata=metadata, status=status)
 
 
-def found(*profiles: Seen, summaries: tuple[ClusterSummary, ...] = ()) -> list[Standing]:
+def found(*profiles: Seen, summaries: tuple[ClusterSummary, ...] = ()) -> list[ProfileState]:
     return standing(TARGET, profiles, named={one.metadata.name: one for one in summaries}.get)
 
 

@@ -9,15 +9,15 @@ from unwind.addons import cluster_summaries, validation
 from unwind.addons.matching import ProfileKey, Verdict, matches, selects, verdict
 from unwind.api.meta import LabelSelector, ObjectRef, Reference, SelectorRequirement
 from unwind.api.sveltos import ClusterType, HelmChart, PolicyRef, ProfileSpec, ValuesFrom
-from unwind.members.targets import Target, key_of
+from unwind.members.targets import AddonTarget, key_of
 
 WIDE = ProfileKey("ClusterProfile", "", "web")
 NARROW = ProfileKey("Profile", "team", "web")
 
 
-def target(type_: ClusterType = ClusterType.CAPI, *, namespace: str = "team", **more: object) -> Target:
+def target(type_: ClusterType = ClusterType.CAPI, *, namespace: str = "team", **more: object) -> AddonTarget:
     ref = ObjectRef(kind="Cluster", namespace=namespace, name="prod-7", uid="u")
-    it = Target(type=type_, ref=ref, labels={"env": "prod", "zone": "a"}, secret="s", ready=True)  # noqa: S106 - the name of a Secret
+    it = AddonTarget(type=type_, ref=ref, labels={"env": "prod", "zone": "a"}, secret="s", ready=True)  # noqa: S106 - the name of a Secret
     return msgspec.structs.replace(it, **more)
 
 
@@ -113,7 +113,7 @@ def test_a_profile_is_for_its_own_namespace_only() -> None:
     ],
 )
 def test_a_cluster_that_is_deleted_gets_nothing_new_and_is_left_to_its_teardown(
-    cluster: Target | None, said: Verdict
+    cluster: AddonTarget | None, said: Verdict
 ) -> None:
     assert verdict(WIDE, PROD, cluster) is said
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unwind.addons import upgrade_rules
-from unwind.addons.upgrade_rules import Lack, Source
+from unwind.addons.upgrade_rules import Lack, ProfileSource
 from unwind.api.sveltos import HelmChart, PolicyRef, ProfileSpec, ValuesFrom
 
 
@@ -18,8 +18,8 @@ def chart(*values: ValuesFrom, action: str = "Install") -> HelmChart:
 def test_what_policies_refer_to_is_needed_in_its_namespace_or_in_that_of_the_cluster() -> None:
     spec = ProfileSpec(policy_refs=(ref("a"), ref("b", kind="Secret", namespace="there")))
     assert upgrade_rules.sources(spec, namespace="here") == [
-        Source("ConfigMap", "here", "a"),
-        Source("Secret", "there", "b"),
+        ProfileSource("ConfigMap", "here", "a"),
+        ProfileSource("Secret", "there", "b"),
     ]
 
 
@@ -32,7 +32,7 @@ def test_what_is_optional_is_not_needed() -> None:
 def test_values_of_charts_are_needed_unless_the_chart_is_uninstalled() -> None:
     values = ValuesFrom(kind="Secret", name="v")
     assert upgrade_rules.sources(ProfileSpec(helm_charts=(chart(values),)), namespace="here") == [
-        Source("Secret", "here", "v")
+        ProfileSource("Secret", "here", "v")
     ]
     assert upgrade_rules.sources(ProfileSpec(helm_charts=(chart(values, action="Uninstall"),)), namespace="here") == []
 

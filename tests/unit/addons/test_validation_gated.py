@@ -10,22 +10,22 @@ from unwind.api.fields import Unknown
 from unwind.api.meta import Condition, ObjectRef, find
 from unwind.api.names import ConditionType, Reason
 from unwind.api.sveltos import ClusterType
-from unwind.members.targets import Target
-from unwind.teardown.gate import Fault
+from unwind.members.targets import AddonTarget
+from unwind.teardown.gate import GateFault
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-LEFT_OUT = Fault(Reason.NAMESPACE_NOT_SELECTED, "it is left out")
-GONE = Fault(Reason.NOT_REGISTERED, "there is none")
+LEFT_OUT = GateFault(Reason.NAMESPACE_NOT_SELECTED, "it is left out")
+GONE = GateFault(Reason.NOT_REGISTERED, "there is none")
 
 
 def cluster(
     name: str, namespace: str = "a", type_: ClusterType = ClusterType.CAPI, *, has_class: bool = True
-) -> Target:
+) -> AddonTarget:
     ref = ObjectRef(kind="Cluster", namespace=namespace, name=name, uid=name)
-    return Target(type=type_, ref=ref, secret="", has_class=has_class)
+    return AddonTarget(type=type_, ref=ref, secret="", has_class=has_class)
 
 
-def faults(namespace: str) -> Fault | None:
+def faults(namespace: str) -> GateFault | None:
     return {"a": LEFT_OUT, "b": GONE}.get(namespace)
 
 
@@ -33,7 +33,7 @@ def test_the_first_cluster_is_named_for_each_reason_whatever_order_they_come_in(
     clusters = [cluster("z"), cluster("y", "b"), cluster("x"), cluster("w", "armed")]
     said = unarmed(clusters, faults)
     assert said == unarmed(clusters[::-1], faults)
-    assert said == Fault(
+    assert said == GateFault(
         Reason.NAMESPACE_NOT_SELECTED,
         "Cluster API does not wait for the removal from a/x and 1 more: it is left out; "
         "Cluster API does not wait for the removal from b/y: there is none",
@@ -46,7 +46,7 @@ def test_nothing_is_said_of_clusters_about_which_nobody_is_ever_asked() -> None:
     assert unarmed([], faults) is None
 
 
-def conditions(before: tuple[Condition, ...], said: Fault | Unknown | None) -> tuple[Condition, ...]:
+def conditions(before: tuple[Condition, ...], said: GateFault | Unknown | None) -> tuple[Condition, ...]:
     return validation.conditions(
         before, None, (), unarmed=said, served=True, reason=Reason.UNKNOWN_VALUE, generation=1, now=NOW
     )

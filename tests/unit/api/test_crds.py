@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from unwind.api import sveltos, unwind
-from unwind.api.crds import DEFINITIONS, PRESERVE, Definition, groups, root_schema, schema_of
+from unwind.api.crds import DEFINITIONS, PRESERVE, KindDefinition, groups, root_schema, schema_of
 from unwind.api.fields import Model, Word, doc, listed
 from unwind.api.meta import Condition
 from unwind.cli import documents
@@ -92,14 +92,14 @@ def nodes(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
             yield from nodes(schema[key], f"{path}[]")
 
 
-def schema_in(definition: Definition) -> Schema:
+def schema_in(definition: KindDefinition) -> Schema:
     crd = definition.custom_resource_definition()
     schema: Schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return schema
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda it: it.name)
-def test_every_field_is_explained_and_every_default_is_allowed(definition: Definition) -> None:
+def test_every_field_is_explained_and_every_default_is_allowed(definition: KindDefinition) -> None:
     root = schema_in(definition)
     for path, schema in nodes(root):
         for name, child in schema.get("properties", {}).items():
@@ -110,7 +110,7 @@ def test_every_field_is_explained_and_every_default_is_allowed(definition: Defin
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda it: it.name)
-def test_no_level_of_another_systems_kind_is_pruned(definition: Definition) -> None:
+def test_no_level_of_another_systems_kind_is_pruned(definition: KindDefinition) -> None:
     pruned = [
         path
         for path, schema in nodes(schema_in(definition))

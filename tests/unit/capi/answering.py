@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.unit.capi.asked import UID, body
-from unwind.addons.caches import Caches, SeenProfile
+from unwind.addons.caches import AddonCaches, SeenProfile
 from unwind.addons.gate_source import SummaryGateSource
 from unwind.api.hooks import Hook
 from unwind.api.meta import LabelSelector, ObjectMeta, OwnerReference, manifest
@@ -26,8 +26,8 @@ from unwind.api.sveltos import (
 )
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
 from unwind.capi import hook_protocol
-from unwind.capi.hook_handlers import Asking
-from unwind.capi.hook_registry import Registry
+from unwind.capi.hook_handlers import HookHandlers
+from unwind.capi.hook_registry import HookRegistry
 from unwind.server.routes import Request, Response
 from unwind.teardown.signatures import RecordKeys
 from unwind.testing.objects import Objects
@@ -35,7 +35,7 @@ from unwind.testing.objects import Objects
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from unwind.capi.hook_registry import Plugin
+    from unwind.capi.hook_registry import HookPlugin
     from unwind.hooks import Rule
     from unwind.kube.client import Client
     from unwind.kube.informers import Informer
@@ -59,7 +59,7 @@ class Standin:
         self,
         *,
         rules: Iterable[Rule] = (),
-        plugins: Iterable[Plugin] = (),
+        plugins: Iterable[HookPlugin] = (),
         hooks: Iterable[Hook] = Hook,
         served: Iterable[Any] = SERVED,
         client: Client | None = None,
@@ -67,12 +67,12 @@ class Standin:
         """`client`: what is read by, if not from the stand-in."""
         self.objects = Objects(resources=served)
         client = client or self.objects.client
-        self.caches = Caches(client)
-        registry = Registry(rules, plugins=plugins)
+        self.caches = AddonCaches(client)
+        registry = HookRegistry(rules, plugins=plugins)
         registry.load()
         self.keys = RecordKeys(client, namespace="unwind-system")
         self.keys._keys = {"key-1": b"k" * 32}
-        self.asking = Asking(
+        self.asking = HookHandlers(
             client,
             self.caches,
             SummaryGateSource(client, self.caches, namespace="unwind-system"),

@@ -19,8 +19,8 @@ from tests.unit.mangling import Bodies
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.capi import hook_protocol
 from unwind.kube.client import Client
-from unwind.kube.kubeconfig import Connection
-from unwind.kube.transport import Answer
+from unwind.kube.kubeconfig import ClusterConnection
+from unwind.kube.transport import ServerAnswer
 from unwind.server import addresses
 from unwind.server.listener import Listener
 
@@ -48,14 +48,14 @@ class Keeping:
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
-    ) -> Answer:
+    ) -> ServerAnswer:
         uid = target.partition("?")[0].rpartition("/")[2]
         state = "Removed" if uid in DONE else "Removing"
-        return Answer(200, msgspec.json.encode(self.keys.signed(teardown(("read", "Enforce", state), uid=uid))))
+        return ServerAnswer(200, msgspec.json.encode(self.keys.signed(teardown(("read", "Enforce", state), uid=uid))))
 
     @asynccontextmanager
     async def stream(self, target: str, *, headers: Mapping[str, str], silence: float) -> AsyncIterator[Any]:
-        yield Answer(405, b"")
+        yield ServerAnswer(405, b"")
 
     async def close(self) -> None:
         pass  # there is no connection
@@ -63,7 +63,7 @@ class Keeping:
 
 def keeper() -> Standin:
     keeping = Keeping()
-    standin = Standin(client=Client(Connection(server="https://keeping.invalid"), transport=keeping))
+    standin = Standin(client=Client(ClusterConnection(server="https://keeping.invalid"), transport=keeping))
     keeping.keys = standin.keys
     standin.knows(*(teardown(("cached", "Enforce", "Removing"), uid=uid) for uid in HELD))
     standin.knows(*(teardown(("cached", "Enforce", "Removed"), uid=uid) for uid in DONE))

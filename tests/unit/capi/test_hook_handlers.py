@@ -16,11 +16,11 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Blocker, Inventory, InventorySpec, MemberRef
 from unwind.capi import hook_protocol
 from unwind.capi.hook_protocol import switched_on
-from unwind.capi.hook_registry import Plugin
+from unwind.capi.hook_registry import HookPlugin
 from unwind.hooks import HookContext, Rule, Wait
 from unwind.kube.client import Client
 from unwind.kube.decoding import Key
-from unwind.kube.transport import Answer
+from unwind.kube.transport import ServerAnswer
 from unwind.manager.feature_gates import FEATURES, parse
 
 CLOSED = "waiting for add-on cleanup: "
@@ -203,10 +203,10 @@ async def test_that_something_else_was_not_found_says_nothing_about_a_teardown(
     standin = Standin()
     read = standin.objects.request
 
-    async def request(method: str, target: str, **more: Any) -> Answer:
+    async def request(method: str, target: str, **more: Any) -> ServerAnswer:
         if TEARDOWNS.plural not in target:
             return await read(method, target, **more)
-        return Answer(404, b'{"kind":"Status","code":404,"reason":"NotFound","details":{"name":"gateway"}}')
+        return ServerAnswer(404, b'{"kind":"Status","code":404,"reason":"NotFound","details":{"name":"gateway"}}')
 
     monkeypatch.setattr(standin.objects, "request", request)
     assert (await standin.ask())["retryAfterSeconds"] == 1
@@ -310,7 +310,7 @@ async def test_a_package_that_does_not_load_holds_its_hook() -> None:
     def load() -> Any:
         raise ImportError("no module")
 
-    standin = Standin(plugins=[Plugin("BeforeClusterUpgrade", load, source="others 1.0")])
+    standin = Standin(plugins=[HookPlugin("BeforeClusterUpgrade", load, source="others 1.0")])
     told = await standin.ask(Hook.BEFORE_CLUSTER_UPGRADE)
     assert told["retryAfterSeconds"] == 10
     assert told["message"].endswith("does not load: ImportError: no module")

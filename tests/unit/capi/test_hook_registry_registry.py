@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from unwind.api.hooks import Hook
-from unwind.capi.hook_registry import Plugin, Registry
+from unwind.capi.hook_registry import HookPlugin, HookRegistry
 from unwind.hooks import HookContext, Rule, hook
 
 CREATE, UPGRADE = Hook.BEFORE_CLUSTER_CREATE, Hook.BEFORE_CLUSTER_UPGRADE
@@ -32,22 +32,22 @@ def module(**contents: Any) -> ModuleType:
     return made
 
 
-def plugin(name: Hook | str, offer: Any, *beside: str) -> Plugin:
+def plugin(name: Hook | str, offer: Any, *beside: str) -> HookPlugin:
     def load() -> Any:
         if isinstance(offer, BaseException):
             raise offer
         return offer
 
-    return Plugin(str(name), load, source="others 1.0", beside=beside)
+    return HookPlugin(str(name), load, source="others 1.0", beside=beside)
 
 
-def loaded(*plugins: Plugin, known: tuple[Rule, ...] = ()) -> Registry:
-    registry = Registry(known, plugins=plugins)
+def loaded(*plugins: HookPlugin, known: tuple[Rule, ...] = ()) -> HookRegistry:
+    registry = HookRegistry(known, plugins=plugins)
     registry.load()
     return registry
 
 
-def names(registry: Registry, at: Hook) -> list[str]:
+def names(registry: HookRegistry, at: Hook) -> list[str]:
     return [f"{rule.name} of {rule.source}" for rule in registry.rules(at)]
 
 
@@ -106,7 +106,7 @@ async def test_they_are_loaded_off_the_loop_and_it_is_not_ready_before() -> None
         where.append(threading.current_thread())
         return freeze
 
-    registry = Registry(plugins=[Plugin(UPGRADE.value, load, source="others 1.0")])
+    registry = HookRegistry(plugins=[HookPlugin(UPGRADE.value, load, source="others 1.0")])
     assert not registry.ready
     async with asyncio.TaskGroup() as group:
         running = group.create_task(registry.run())
@@ -118,4 +118,4 @@ async def test_they_are_loaded_off_the_loop_and_it_is_not_ready_before() -> None
 
 
 def test_without_plugins_it_is_ready_at_once() -> None:
-    assert Registry().ready
+    assert HookRegistry().ready

@@ -15,7 +15,7 @@ from unwind.cli import foreseen
 from unwind.cli.delete import refuse
 from unwind.errors import UnwindError
 from unwind.planning.blast_radius import blast_radius
-from unwind.preview.cloud_resources import Volume
+from unwind.preview.cloud_resources import BoundVolume
 from unwind.preview.deletion import Foreseen
 from unwind.removal.deletion_scope import Told
 from unwind.render.dot import dot
@@ -72,7 +72,7 @@ def test_the_table_names_what_refuses_stays_and_costs() -> None:
             made(
                 refusals=(Told(ref("ConfigMap", "a"), "it is protected"),),
                 staying=(Told(ref("ConfigMap", "k"), "its policy is skip"),),
-                volumes=(Volume(name="pv-1", claim=ref("PersistentVolumeClaim", "d"), size="1Gi", goes=True),),
+                volumes=(BoundVolume(name="pv-1", claim=ref("PersistentVolumeClaim", "d"), size="1Gi", goes=True),),
                 warnings=("take care of [this]",),
                 along=(ref("Pod", "p"), ref("Pod", "q")),
             )

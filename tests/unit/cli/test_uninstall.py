@@ -10,9 +10,9 @@ import pytest
 from unwind.cli import console
 from unwind.cli.uninstall import _confirm
 from unwind.errors import UnwindError
-from unwind.install.uninstall import Crd, Survey
+from unwind.install.uninstall import Crd, InstalledState
 
-SEEN = Survey(
+SEEN = InstalledState(
     crds=(Crd("teardowns.unwind.dev", "1", 3), Crd("inventories.unwind.dev", "2", 0)),
     adopted={},
     bearers=(),

@@ -12,7 +12,7 @@ from unwind.deleters.outcomes import Gone
 from unwind.deleters.references import Resolver
 from unwind.kube.absence import Presence, Sighting
 from unwind.kube.client import Client
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.watches import Watches
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class FakeEnd:
 
 
 def context(*, memo: Memo | None = None, resource: Resource = CONFIG_MAPS, absent: bool = False) -> DeleteContext:
-    client = Client(Connection(server="http://127.0.0.1:1"))
+    client = Client(ClusterConnection(server="http://127.0.0.1:1"))
     return DeleteContext(
         resource=resource,
         ref=ObjectRef(group=resource.group, kind=resource.kind, namespace="default", name="one", uid="u-1"),

@@ -16,7 +16,7 @@ from unwind.api.meta import ObjectMeta
 from unwind.deleters.attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.outcomes import Again, Gone, Kept, Pace, PermanentError, Severity, TransientError
 from unwind.deleters.registration import Kinds, Registration
-from unwind.deleters.registry import Registry
+from unwind.deleters.registry import DeleterRegistry
 from unwind.kube.errors import UnreachableError
 from unwind.plugins import contained
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
 
 
-def registry(*deletes: Delete, **more: Any) -> Registry:
+def registry(*deletes: Delete, **more: Any) -> DeleterRegistry:
     kinds = (Kinds("*", "*"),)
-    return Registry(
+    return DeleterRegistry(
         [
             Registration(name=f"link-{n}", kinds=kinds, delete=delete, order=n, **more)
             for n, delete in enumerate(deletes)

@@ -13,7 +13,7 @@ from unwind.deleters.attempt import enter
 from unwind.deleters.memo import nowhere
 from unwind.deleters.outcomes import PermanentError
 from unwind.deleters.registration import External, Kinds, Registration
-from unwind.deleters.registry import Plugin, Registry
+from unwind.deleters.registry import DeleterRegistry, Plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ def breaks() -> object:
 async def test_deleters_are_entered_in_their_order_and_ties_by_name() -> None:
     trace = Trace()
     known = [trace.link("late", order=100), trace.link("b"), trace.link("a"), trace.link("first", "*", order=-1000)]
-    registry = Registry([*known, trace.link("other", "v1/Secret")])
+    registry = DeleterRegistry([*known, trace.link("other", "v1/Secret")])
     await enter(registry, FakeEnd(), context(), OBJECT)
     assert trace.entered == ["first", "a", "b", "late"]
 
@@ -60,7 +60,7 @@ async def test_a_plugin_is_not_loaded_before_one_of_its_kinds_is_deleted() -> No
         loaded.append("apps")
         return []
 
-    registry = Registry(plugins=[plugin("apps/*/*", load)])
+    registry = DeleterRegistry(plugins=[plugin("apps/*/*", load)])
     await registry.deleters(CONFIG_MAPS)
     assert loaded == []
     await registry.deleters(DEPLOYMENTS)
@@ -74,7 +74,7 @@ async def test_a_plugin_that_fails_to_load_has_its_kinds_held_and_takes_nothing_
         raise failure
 
     told: list[str] = []
-    registry = Registry(plugins=[plugin("v1/ConfigMap", load)], broken=lambda one: told.append(one.name))
+    registry = DeleterRegistry(plugins=[plugin("v1/ConfigMap", load)], broken=lambda one: told.append(one.name))
     for _ in range(2):
         with pytest.raises(PermanentError, match=r"cannot delete ConfigMap objects: plugin kube-example 1\.0") as held:
             await registry.deleters(CONFIG_MAPS)
@@ -84,20 +84,20 @@ async def test_a_plugin_that_fails_to_load_has_its_kinds_held_and_takes_nothing_
 
 
 async def test_a_plugin_whose_kinds_are_not_known_has_everything_held() -> None:
-    registry = Registry(plugins=[plugin("my-deleters", list)])
+    registry = DeleterRegistry(plugins=[plugin("my-deleters", list)])
     with pytest.raises(PermanentError, match="invalid kind"):
         await registry.deleters(SECRETS)
 
 
 async def test_a_plugin_may_not_reach_beyond_the_kinds_that_it_is_named_by() -> None:
     trace = Trace()
-    registry = Registry(plugins=[plugin("v1/ConfigMap", lambda: [trace.link("reach", "v1/*")])])
+    registry = DeleterRegistry(plugins=[plugin("v1/ConfigMap", lambda: [trace.link("reach", "v1/*")])])
     with pytest.raises(PermanentError, match=r"reach is for v1/\*.*does not cover"):
         await registry.deleters(CONFIG_MAPS)
 
 
 async def test_a_deleter_for_another_version_of_the_kind_holds_it() -> None:
-    registry = Registry([Trace().link("old", "v1beta1/ConfigMap")])
+    registry = DeleterRegistry([Trace().link("old", "v1beta1/ConfigMap")])
     with pytest.raises(PermanentError, match="old is for v1beta1/ConfigMap, not for v1"):
         await registry.deleters(CONFIG_MAPS)
 
@@ -105,7 +105,7 @@ async def test_a_deleter_for_another_version_of_the_kind_holds_it() -> None:
 async def test_two_deleters_of_one_name_hold_the_kind() -> None:
     trace = Trace()
     with pytest.raises(PermanentError, match="same name: twice"):
-        await Registry([trace.link("twice"), trace.link("twice", "v1/*")]).deleters(CONFIG_MAPS)
+        await DeleterRegistry([trace.link("twice"), trace.link("twice", "v1/*")]).deleters(CONFIG_MAPS)
 
 
 async def test_a_deleter_that_began_and_is_not_installed_any_more_holds_the_object() -> None:
@@ -114,20 +114,20 @@ async def test_a_deleter_that_began_and_is_not_installed_any_more_holds_the_obje
     with pytest.raises(
         PermanentError, match="cannot delete ConfigMap default/one: purge started its deletion and is not installed"
     ):
-        await enter(Registry(), FakeEnd(), context(memo=memo), OBJECT)
+        await enter(DeleterRegistry(), FakeEnd(), context(memo=memo), OBJECT)
 
 
 async def test_a_predicate_chooses_objects() -> None:
     trace = Trace()
     blue = trace.link("blue", when=lambda obj: obj["metadata"]["annotations"]["colour"] == "blue")
     red = trace.link("red", when=lambda obj: obj["metadata"]["annotations"]["colour"] == "red")
-    await enter(Registry([blue, red]), FakeEnd(), context(), OBJECT)
+    await enter(DeleterRegistry([blue, red]), FakeEnd(), context(), OBJECT)
     assert trace.entered == ["blue"]
 
 
 async def test_who_was_chosen_stays_when_the_object_is_gone_and_no_longer_says_so() -> None:
     trace, memo = Trace(), nowhere()
-    registry = Registry([trace.link("purge", when=lambda obj: obj["data"]["mode"] == "Purge")])
+    registry = DeleterRegistry([trace.link("purge", when=lambda obj: obj["data"]["mode"] == "Purge")])
     await enter(registry, FakeEnd(), context(memo=memo), OBJECT)
     gone = context(memo=memo, absent=True)
     await enter(registry, FakeEnd(), gone, gone.tombstone())
@@ -136,7 +136,7 @@ async def test_who_was_chosen_stays_when_the_object_is_gone_and_no_longer_says_s
 
 async def test_who_was_never_chosen_does_not_come_in_over_a_tombstone() -> None:
     trace = Trace()
-    registry = Registry([trace.link("purge", when=lambda _: True)])
+    registry = DeleterRegistry([trace.link("purge", when=lambda _: True)])
     gone = context(absent=True)
     await enter(registry, FakeEnd(), gone, gone.tombstone())
     assert trace.entered == []
@@ -144,7 +144,7 @@ async def test_who_was_never_chosen_does_not_come_in_over_a_tombstone() -> None:
 
 async def test_a_predicate_that_fails_holds_the_object() -> None:
     end = FakeEnd()
-    registry = Registry([Trace().link("fragile", when=lambda obj: obj["spec"]["x"] == 1)])
+    registry = DeleterRegistry([Trace().link("fragile", when=lambda obj: obj["spec"]["x"] == 1)])
     with pytest.raises(PermanentError, match="cannot delete ConfigMap default/one: the predicate of fragile failed"):
         await enter(registry, end, context(), OBJECT)
     assert end.calls == 0
@@ -153,7 +153,7 @@ async def test_a_predicate_that_fails_holds_the_object() -> None:
 async def test_two_ends_for_one_kind_hold_it() -> None:
     ends = [External(name=name, kinds=(Kinds("a.dev/*", "*"),), open=lambda _: None) for name in ("x", "y")]  # type: ignore[arg-type,return-value]
     buckets = Resource("a.dev", "v1", "buckets", "Bucket")
-    assert await Registry(ends[:1]).external(buckets) == ends[0]
-    assert await Registry(ends[:1]).external(CONFIG_MAPS) is None
+    assert await DeleterRegistry(ends[:1]).external(buckets) == ends[0]
+    assert await DeleterRegistry(ends[:1]).external(CONFIG_MAPS) is None
     with pytest.raises(PermanentError, match="x and y both register an external end"):
-        await Registry(ends).external(buckets)
+        await DeleterRegistry(ends).external(buckets)

@@ -8,7 +8,7 @@ import pytest
 
 from unwind.api.sveltos import HelmChart, ValuesFrom
 from unwind.helm import charts
-from unwind.helm.charts import Options
+from unwind.helm.charts import HelmOptions
 
 
 def asked(**fields: Any) -> HelmChart:
@@ -83,7 +83,7 @@ def test_defaults_that_a_crd_wrote_are_no_wishes() -> None:
         "uninstallOptions": {"keepHistory": False},
     }
     assert charts.unsupported(asked(options=options)) == []
-    assert charts.options(options) == Options(flags=("--history-max=2",))
+    assert charts.options(options) == HelmOptions(flags=("--history-max=2",))
 
 
 def test_options_are_what_helm_calls_them() -> None:
@@ -100,7 +100,7 @@ def test_options_are_what_helm_calls_them() -> None:
         "uninstallOptions": {"deletionPropagation": "background"},
     }
     assert charts.unsupported(asked(options=options)) == []
-    assert charts.options(options) == Options(
+    assert charts.options(options) == HelmOptions(
         timeout=600,
         rendering=("--skip-crds", "--no-hooks"),
         flags=("--wait", "--atomic", "--description=by hand", "--history-max=5"),
@@ -112,11 +112,11 @@ def test_options_are_what_helm_calls_them() -> None:
 
 
 def test_how_it_goes_is_remembered_in_a_word() -> None:
-    options = Options(timeout=600, hooks=False, cascade="background")
+    options = HelmOptions(timeout=600, hooks=False, cascade="background")
     assert options.uninstalling == "600s.no-hooks.background"
-    assert Options.of_uninstalling(options.uninstalling) == options
-    assert Options.of_uninstalling("") == Options()
-    assert Options.of_uninstalling("for-ever") == Options()
+    assert HelmOptions.of_uninstalling(options.uninstalling) == options
+    assert HelmOptions.of_uninstalling("") == HelmOptions()
+    assert HelmOptions.of_uninstalling("for-ever") == HelmOptions()
 
 
 def test_everything_that_goes_into_a_release_makes_it_another() -> None:

@@ -15,12 +15,12 @@ from unwind.errors import UnwindError
 from unwind.helm.charts import Chart
 from unwind.helm.program import Helm, HelmError, complained
 from unwind.kube.fencing import FencedError, Fences
-from unwind.kube.kubeconfig import Basic, Connection, Token
+from unwind.kube.kubeconfig import Basic, ClusterConnection, Token
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-MEMBER = Connection(server="https://member.test", credential=Token("hush"))
+MEMBER = ClusterConnection(server="https://member.test", credential=Token("hush"))
 CHART = Chart(release="web", namespace="shop", chart="web", repository="https://charts.test", values=("a: 1", "b: 2"))
 
 
@@ -81,7 +81,7 @@ async def test_nothing_secret_stays_where_the_process_is_killed(tmp_path: Path) 
     script = program(tmp_path, f"pwd > {tmp_path}/where; echo $$ > {pids}; exec sleep 600")
     code = (
         "import asyncio, pathlib; from unwind.helm.program import Helm; from unwind.helm.charts import Chart;"
-        "from unwind.kube.kubeconfig import Connection, Token;"
+        "from unwind.kube.kubeconfig import ClusterConnection as Connection, Token;"
         f"asyncio.run(Helm(pathlib.Path({str(script)!r})).upgrade("
         "Connection(server='https://member.test', credential=Token('hush')),"
         "Chart(release='web', namespace='shop', chart='web', values=('password: hush',)), owner='me'))"
@@ -197,7 +197,7 @@ async def test_it_dies_with_who_started_it(tmp_path: Path) -> None:
     script = program(tmp_path, f"echo $$ > {pids}; exec sleep 600")
     code = (
         "import asyncio, pathlib; from unwind.helm.program import Helm; from unwind.helm.charts import Chart;"
-        "from unwind.kube.kubeconfig import Connection;"
+        "from unwind.kube.kubeconfig import ClusterConnection as Connection;"
         f"asyncio.run(Helm(pathlib.Path({str(script)!r})).upgrade(Connection(server='https://member.test'),"
         "Chart(release='web', namespace='shop', chart='web'), owner='me'))"
     )
@@ -229,7 +229,7 @@ async def test_a_missing_program_and_a_password_are_told(tmp_path: Path) -> None
     with pytest.raises(UnwindError, match="Helm cannot be run"):
         await helm.upgrade(MEMBER, CHART, owner="me")
     with pytest.raises(UnwindError, match="cannot be given a password"):
-        await helm.upgrade(Connection(server="https://x", credential=Basic("me", "hush")), CHART, owner="me")
+        await helm.upgrade(ClusterConnection(server="https://x", credential=Basic("me", "hush")), CHART, owner="me")
 
 
 @pytest.mark.parametrize(

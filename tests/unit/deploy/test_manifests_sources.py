@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from unwind.deploy.manifests import Source, parse
+from unwind.deploy.manifests import ManifestSource, parse
 
 ONE = "{apiVersion: v1, kind: ConfigMap, metadata: {name: %s}}"
 
@@ -15,23 +15,23 @@ def encoded(text: str) -> str:
 
 def test_every_key_of_a_config_map_is_read_in_the_same_order_each_time() -> None:
     held = {"data": {"b": ONE % "b", "a": ONE % "a"}, "binaryData": {"c": encoded(ONE % "c")}}
-    source = parse(Source(kind="ConfigMap", namespace="fleet", name="s"), held)
+    source = parse(ManifestSource(kind="ConfigMap", namespace="fleet", name="s"), held)
     assert [one.name for one in source.manifests] == ["a", "b", "c"]
     assert source.faults == ()
 
 
 def test_a_secret_is_decoded() -> None:
-    source = parse(Source(kind="Secret", namespace="fleet", name="s"), {"data": {"a": encoded(ONE % "a")}})
+    source = parse(ManifestSource(kind="Secret", namespace="fleet", name="s"), {"data": {"a": encoded(ONE % "a")}})
     assert [one.name for one in source.manifests] == ["a"]
 
 
 def test_a_source_may_be_empty() -> None:
-    assert parse(Source(kind="Secret", namespace="fleet", name="s"), {}).manifests == ()
+    assert parse(ManifestSource(kind="Secret", namespace="fleet", name="s"), {}).manifests == ()
 
 
 def test_a_fault_names_the_source_the_key_and_the_document() -> None:
     held = {"data": {"a": "kind: X", "b": ONE % "b"}, "binaryData": {"c": base64.b64encode(b"\xff").decode()}}
-    source = parse(Source(kind="ConfigMap", namespace="fleet", name="s"), held)
+    source = parse(ManifestSource(kind="ConfigMap", namespace="fleet", name="s"), held)
     assert source.faults == (
         "ConfigMap fleet/s, key a, document 1: it has no apiVersion",
         "ConfigMap fleet/s, key c: it is not text",

@@ -10,19 +10,19 @@ from unwind.api.karmada import WORKS
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import ADOPTED_ANNOTATION, MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS
-from unwind.deploy.manifests import Manifest, Source
-from unwind.deploy.owner_marks import Claim, Owner, claim, hash_in, marked, seen
-from unwind.deploy.placements import Placed, place
+from unwind.deploy.manifests import Manifest, ManifestSource
+from unwind.deploy.owner_marks import Claim, DeploymentOwner, claim, hash_in, marked, seen
+from unwind.deploy.placements import PlacedObject, place
 
 
-def owner(uid: str = "u-1", **more: Any) -> Owner:
+def owner(uid: str = "u-1", **more: Any) -> DeploymentOwner:
     summary = ObjectRef(kind="ClusterSummary", name="s", uid=uid)
-    return Owner(object=summary, profile=ObjectRef(kind="ClusterProfile", name="base"), **more)
+    return DeploymentOwner(object=summary, profile=ObjectRef(kind="ClusterProfile", name="base"), **more)
 
 
-def placed(**metadata: Any) -> Placed:
+def placed(**metadata: Any) -> PlacedObject:
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", **metadata}}
-    source = Source(kind="ConfigMap", namespace="fleet", name="s", manifests=(Manifest(body, ""),))
+    source = ManifestSource(kind="ConfigMap", namespace="fleet", name="s", manifests=(Manifest(body, ""),))
     [one] = place([source], [CONFIG_MAPS]).objects.values()
     return one
 
@@ -84,8 +84,8 @@ def test_an_adopted_object_says_so() -> None:
     assert ADOPTED_ANNOTATION not in marked(placed(), owner())["metadata"]["annotations"]
 
 
-def work_owner(uid: str = "w-1", **more: Any) -> Owner:
-    return Owner(object=ref_of(WORKS, ObjectMeta(name="web", namespace="karmada-es-m", uid=uid)), **more)
+def work_owner(uid: str = "w-1", **more: Any) -> DeploymentOwner:
+    return DeploymentOwner(object=ref_of(WORKS, ObjectMeta(name="web", namespace="karmada-es-m", uid=uid)), **more)
 
 
 def test_what_a_work_makes_says_so_in_karmadas_words_and_all_of_them_are_taken_off() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from unwind.api.resources import CLUSTER_ROLES, CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS, EntryState
-from unwind.deploy.manifests import Manifest, Source
+from unwind.deploy.manifests import Manifest, ManifestSource
 from unwind.deploy.placements import implied, key_of, place, stages
 
 SERVED = [CONFIG_MAPS, NAMESPACES, CLUSTER_ROLES, CUSTOM_RESOURCE_DEFINITIONS]
@@ -20,8 +20,10 @@ def manifest(name: str, *, namespace: str = "", resource: Resource = CONFIG_MAPS
     )
 
 
-def source(*manifests: Manifest, order: int = 0, tier: int = 100) -> Source:
-    return Source(kind="ConfigMap", namespace="fleet", name=f"s{order}", order=order, tier=tier, manifests=manifests)
+def source(*manifests: Manifest, order: int = 0, tier: int = 100) -> ManifestSource:
+    return ManifestSource(
+        kind="ConfigMap", namespace="fleet", name=f"s{order}", order=order, tier=tier, manifests=manifests
+    )
 
 
 def test_an_object_without_a_namespace_goes_to_default() -> None:

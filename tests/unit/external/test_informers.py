@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from unwind.api.resources import Resource
 from unwind.deleters.attempt import Failed
 from unwind.deleters.registration import External, Kinds
-from unwind.deleters.registry import Plugin, Registry
+from unwind.deleters.registry import DeleterRegistry, Plugin
 from unwind.external.informers import survey, unserved
-from unwind.kube.discovery import Kind
+from unwind.kube.discovery import ServedKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 READ = ("get", "list", "watch")
 
 
-def kind(group: str, version: str, name: str, *, verbs: tuple[str, ...] = READ) -> Kind:
+def kind(group: str, version: str, name: str, *, verbs: tuple[str, ...] = READ) -> ServedKind:
     resource = Resource(group, version, f"{name.lower()}s", name)
-    return Kind(resource=resource, verbs=frozenset(verbs))
+    return ServedKind(resource=resource, verbs=frozenset(verbs))
 
 
 def external(api_version: str, name: str) -> External:
@@ -35,7 +35,9 @@ def external(api_version: str, name: str) -> External:
     return External(name="store", kinds=(Kinds(api_version, name),), open=opened)
 
 
-async def followed(registry: Registry, *served: Kind, removed: tuple[str, ...] = ()) -> list[tuple[str, bool]]:
+async def followed(
+    registry: DeleterRegistry, *served: ServedKind, removed: tuple[str, ...] = ()
+) -> list[tuple[str, bool]]:
     defined = [f"{one.resource.plural}.{one.resource.group}" for one in served if "." in one.resource.group]
     found = await survey(registry, served, defined=defined, removed=removed)
     return [(f"{one.resource.api_version}/{one.resource.kind}", isinstance(one.end, Failed)) for one in found]
@@ -43,14 +45,14 @@ async def followed(registry: Registry, *served: Kind, removed: tuple[str, ...] =
 
 async def test_a_kind_is_followed_in_one_version_that_its_end_is_for() -> None:
     served = (kind("example.dev", "v2", "Bucket"), kind("example.dev", "v1", "Bucket"), kind("", "v1", "Pod"))
-    any_version = Registry([external("example.dev/*", "Bucket")])
+    any_version = DeleterRegistry([external("example.dev/*", "Bucket")])
     assert await followed(any_version, *served) == [("example.dev/v2/Bucket", False)]
-    old_version = Registry([external("example.dev/v1", "Bucket")])
+    old_version = DeleterRegistry([external("example.dev/v1", "Bucket")])
     assert await followed(old_version, *served) == [("example.dev/v1/Bucket", False)]
 
 
 async def test_what_cannot_be_watched_or_is_gone_is_not_followed() -> None:
-    registry = Registry([external("*", "*")])
+    registry = DeleterRegistry([external("*", "*")])
     served = (kind("example.dev", "v1", "Review", verbs=("create",)), kind("example.dev", "v1", "Bucket"))
     assert await followed(registry, *served) == [("example.dev/v1/Bucket", False)]
     assert await followed(registry, *served, removed=("buckets.example.dev",)) == []
@@ -61,9 +63,9 @@ async def test_kinds_of_a_plugin_that_does_not_load_are_held_but_not_those_of_th
         raise ImportError("gone")
 
     served = (kind("", "v1", "Pod"), kind("example.dev", "v1", "Bucket"), kind("other.dev", "v1", "Thing"))
-    some = Registry(plugins=[Plugin("example.dev/v1/Bucket", broken, source="store 1.0")])
+    some = DeleterRegistry(plugins=[Plugin("example.dev/v1/Bucket", broken, source="store 1.0")])
     assert await followed(some, *served) == [("example.dev/v1/Bucket", True)]
-    unnamed = Registry(plugins=[Plugin("no kind", broken, source="store 1.0")])
+    unnamed = DeleterRegistry(plugins=[Plugin("no kind", broken, source="store 1.0")])
     assert await followed(unnamed, *served) == [("example.dev/v1/Bucket", True), ("other.dev/v1/Thing", True)]
 
 
@@ -72,7 +74,7 @@ async def test_a_plugin_whose_kinds_are_not_served_is_not_loaded() -> None:
         raise AssertionError("nobody needs it")
 
     plugin = Plugin("*.azure.com/*/*", load, source="azure 1.0")
-    assert await followed(Registry(plugins=[plugin]), kind("example.dev", "v1", "Bucket")) == []
+    assert await followed(DeleterRegistry(plugins=[plugin]), kind("example.dev", "v1", "Bucket")) == []
     assert not plugin.loaded
     assert not plugin.error
 

@@ -15,7 +15,7 @@ import pytest
 from unwind.api.resources import Resource
 from unwind.errors import UnwindError
 from unwind.helm import releases
-from unwind.helm.releases import Manifest, Release, Revision, Status, decode, is_own_hook
+from unwind.helm.releases import ChartManifest, HelmRelease, HelmStatus, Revision, decode, is_own_hook
 
 PAYLOAD = {
     "name": "web",
@@ -54,18 +54,18 @@ def secret(payload: Any, *, zipped: bool = True) -> dict[str, Any]:
 def test_a_release_is_read_from_its_secret(zipped: bool) -> None:
     release = releases.decode(secret(PAYLOAD, zipped=zipped))
     assert (release.name, release.namespace, release.version) == ("web", "shop", 3)
-    assert (release.status, release.pending) == (Status.PENDING_UPGRADE, True)
+    assert (release.status, release.pending) == (HelmStatus.PENDING_UPGRADE, True)
     assert release.began == dt.datetime(2026, 1, 2, 3, 4, 5, 123457, tzinfo=dt.UTC)
     assert release.chart.metadata.app_version == "9"
 
 
 def test_its_objects_are_known_with_hooks_and_what_is_kept() -> None:
     assert releases.manifests(releases.decode(secret(PAYLOAD))) == [
-        Manifest("v1", "ConfigMap", "a"),
-        Manifest("v1", "Secret", "b", namespace="else"),
-        Manifest("v1", "ConfigMap", "c", kept=True),
-        Manifest("batch/v1", "Job", "bye", hook=True, on_delete=True, replaced=True),
-        Manifest("batch/v1", "Job", "hello", hook=True),
+        ChartManifest("v1", "ConfigMap", "a"),
+        ChartManifest("v1", "Secret", "b", namespace="else"),
+        ChartManifest("v1", "ConfigMap", "c", kept=True),
+        ChartManifest("batch/v1", "Job", "bye", hook=True, on_delete=True, replaced=True),
+        ChartManifest("batch/v1", "Job", "hello", hook=True),
     ]
 
 
@@ -75,7 +75,7 @@ def test_a_secret_that_is_no_release_is_named() -> None:
 
 
 def test_a_status_that_helm_has_learned_since_is_unknown() -> None:
-    assert Release(name="web", info=releases.Info(status="dreaming")).status is Status.UNKNOWN
+    assert HelmRelease(name="web", info=releases.Info(status="dreaming")).status is HelmStatus.UNKNOWN
 
 
 def test_what_helm_printed_tells_crds_beside_templates_from_others() -> None:
@@ -90,9 +90,9 @@ def test_what_helm_printed_tells_crds_beside_templates_from_others() -> None:
         '    "helm.sh/hook": post-delete, pre-install\n    "helm.sh/hook-delete-policy": before-hook-creation\n'
     )
     serves = (Resource("x.dev", "v1", "things", "Thing", namespaced=False),)
-    plain = Manifest("apiextensions.k8s.io/v1", "CustomResourceDefinition", "things.x.dev", serves=serves)
+    plain = ChartManifest("apiextensions.k8s.io/v1", "CustomResourceDefinition", "things.x.dev", serves=serves)
     forever = msgspec.structs.replace(plain, forever=True, kept=True)
-    hook = Manifest("v1", "Pod", "bye", hook=True, on_delete=True, replaced=True)
+    hook = ChartManifest("v1", "Pod", "bye", hook=True, on_delete=True, replaced=True)
     assert releases.rendered(text) == [forever, forever, plain, hook]
 
 
@@ -119,7 +119,7 @@ def revision() -> Revision:
 
 async def test_a_release_that_helm_died_over_is_marked_as_failed_and_nothing_else_of_it_changes() -> None:
     client = Client()
-    await releases.set_status(client, revision(), releases.Status.FAILED, why="nobody was at it")  # type: ignore[arg-type]
+    await releases.set_status(client, revision(), releases.HelmStatus.FAILED, why="nobody was at it")  # type: ignore[arg-type]
     info = PAYLOAD["info"] | {"status": "failed", "description": "nobody was at it"}  # type: ignore[operator]
     assert client.written() == PAYLOAD | {"info": info}
     assert client.patch["metadata"] == {"labels": {"status": "failed"}}

@@ -11,12 +11,12 @@ from unwind.api.karmada import Cluster, ClusterSpec
 from unwind.api.names import KARMADA_NOT_READY_TAINT, Finalizer, Reason
 from unwind.karmada import member_health
 from unwind.karmada.caches import executes_for
-from unwind.karmada.member_health import Standing
+from unwind.karmada.member_health import MemberHealth
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-WELL = Standing(ready=True, reason=Reason.CLUSTER_READY, message="it answers", version="v1.36.3", identity="u-1")
-ILL = Standing(ready=False, reason=Reason.CLUSTER_NOT_REACHABLE, message="it does not answer")
-ALONE = Standing(ready=None, reason=Reason.PULL_MODE, message="left alone")
+WELL = MemberHealth(ready=True, reason=Reason.CLUSTER_READY, message="it answers", version="v1.36.3", identity="u-1")
+ILL = MemberHealth(ready=False, reason=Reason.CLUSTER_NOT_REACHABLE, message="it does not answer")
+ALONE = MemberHealth(ready=None, reason=Reason.PULL_MODE, message="left alone")
 TAINT = {"key": KARMADA_NOT_READY_TAINT, "effect": "NoSchedule"}
 # With a field that we know nothing of.
 THEIRS = {"key": "example.dev/a", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
@@ -38,7 +38,7 @@ THEIRS = {"key": "example.dev/a", "effect": "NoExecute", "timeAdded": "2026-01-0
     ],
 )
 def test_the_taint_follows_the_member_and_those_of_others_stay(
-    taints: list[Any], found: Standing, after: list[Any] | None
+    taints: list[Any], found: MemberHealth, after: list[Any] | None
 ) -> None:
     patch = member_health.marked({"spec": {"id": "u-1", "taints": taints}}, found)
     assert patch == (None if after is None else {"spec": {"taints": after}})

@@ -14,7 +14,7 @@ from unwind.api.names import REMOVE_STRATEGY_ANNOTATION
 from unwind.errors import UnwindError
 from unwind.karmada import membership
 from unwind.karmada.membership import Wish
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.kubeconfig import ClusterConnection
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 EDGE = Wish(name="edge")
@@ -75,7 +75,7 @@ def test_a_member_has_one_name_and_a_name_one_member(there: Cluster, said: str) 
 
 
 def test_only_what_was_said_is_written() -> None:
-    way = Connection(server="https://edge")
+    way = ClusterConnection(server="https://edge")
     plain = membership.cluster(EDGE, way, identity="u-1")
     assert plain["spec"] == {
         "syncMode": "Push",

@@ -9,9 +9,9 @@ import pytest
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
 from unwind.api.meta import ObjectMeta, manifest, ref_of
 from unwind.api.unwind import Step, StepState
-from unwind.karmada.caches import MemberCaches
+from unwind.karmada.caches import KarmadaCaches
 from unwind.karmada.step_source import WorkSteps
-from unwind.members.targets import Anchor
+from unwind.members.targets import ClusterTarget
 from unwind.testing.clock import StillClock
 from unwind.testing.objects import Objects
 
@@ -25,12 +25,12 @@ WORK = Work(metadata=ObjectMeta(name="web", namespace="karmada-es-m1", uid="u-we
 )
 async def test_a_work_whose_step_is_over_is_deleted_only_for_its_own_cluster(there: str | None, deleted: bool) -> None:
     api, clock = Objects(manifest(WORKS, WORK), resources=(WORKS, CLUSTERS)), StillClock()
-    members = MemberCaches(api.client, clock=clock)
+    members = KarmadaCaches(api.client, clock=clock)
     members.works.cache.put(WORK)
     if there:
         members.clusters.cache.put(Cluster(metadata=ObjectMeta(name="m1", uid=there)))
     source = WorkSteps(api.client, members, clock=clock)
-    target = Anchor(ref=ref_of(CLUSTERS, ObjectMeta(name="m1", uid="u-m1")), secret="")
+    target = ClusterTarget(ref=ref_of(CLUSTERS, ObjectMeta(name="m1", uid="u-m1")), secret="")
     running = asyncio.ensure_future(source.run())
     try:
         source.step_changed(Step(name="Work/web", object=ref_of(WORKS, WORK.metadata)), StepState.REMOVED, target)

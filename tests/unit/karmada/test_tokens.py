@@ -24,7 +24,7 @@ def test_a_token_says_whose_it_is_and_how_long_it_lasts() -> None:
     it = tokens.read(
         token(iat=BEGAN.timestamp(), exp=(BEGAN + timedelta(hours=3)).timestamp(), **{"kubernetes.io": bound})
     )
-    assert it == tokens.Token(
+    assert it == tokens.TokenClaims(
         namespace="karmada-cluster", account="karmada-edge", issued=BEGAN, expires=BEGAN + timedelta(hours=3)
     )
 
@@ -49,5 +49,5 @@ def test_a_token_that_does_not_end_or_cannot_be_read_is_never_due(text: str) -> 
 
 @pytest.mark.parametrize(("minutes", "due"), [(-5, False), (0, False), (59, False), (60, True), (200, True)])
 def test_it_is_time_for_another_when_a_third_is_over(minutes: int, due: bool) -> None:
-    it = tokens.Token(issued=BEGAN, expires=BEGAN + timedelta(hours=3))
+    it = tokens.TokenClaims(issued=BEGAN, expires=BEGAN + timedelta(hours=3))
     assert it.due(BEGAN + timedelta(minutes=minutes)) is due

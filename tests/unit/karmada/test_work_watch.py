@@ -6,22 +6,22 @@ import random
 from typing import Any
 
 from unwind.api.resources import CONFIG_MAPS, SECRETS
-from unwind.karmada.work_watch import MOST_CORRECTIONS, Noticed, Standing
+from unwind.karmada.work_watch import MOST_CORRECTIONS, Noticed, WorkState
 
 
 def obj(version: int, uid: str = "u-1") -> dict[str, Any]:
     return {"metadata": {"uid": uid, "resourceVersion": str(version)}}
 
 
-def left(version: int = 5, *keys: str) -> Standing:
+def left(version: int = 5, *keys: str) -> WorkState:
     """One whose objects were left at this version."""
-    standing = Standing()
+    standing = WorkState()
     for key in keys or ("a",):
         standing.leave(key, CONFIG_MAPS, obj(version))
     return standing
 
 
-def settle(standing: Standing, *wanted: str, trouble: str = "", now: float = 0.0) -> None:
+def settle(standing: WorkState, *wanted: str, trouble: str = "", now: float = 0.0) -> None:
     standing.settle(frozenset(wanted), trouble, now=now, chance=random.Random(1))
 
 
@@ -50,14 +50,14 @@ def test_a_change_that_comes_while_it_is_written_stays_in_doubt() -> None:
 
 
 def test_our_own_write_that_the_watch_tells_before_its_answer_is_here_is_no_doubt_afterwards() -> None:
-    standing = Standing()
+    standing = WorkState()
     standing.notice("a", Noticed("u-1", "5"))
     standing.leave("a", CONFIG_MAPS, obj(5))
     assert standing.doubts == frozenset()
 
 
 def test_versions_that_cannot_be_compared_are_looked_at_once() -> None:
-    standing = Standing()
+    standing = WorkState()
     made = {"metadata": {"uid": "u-1", "resourceVersion": "x-2"}}
     standing.leave("a", CONFIG_MAPS, made)
     assert not standing.notice("a", Noticed("u-1", "x-2"))
@@ -98,7 +98,7 @@ def test_while_it_is_not_known_what_is_wanted_nothing_is_forgotten() -> None:
 
 
 def test_what_is_not_there_is_tried_again_later_and_later_unless_what_was_in_the_way_is_gone() -> None:
-    standing = Standing()
+    standing = WorkState()
     settle(standing, "a", trouble="refused")
     first = standing.rest(0.0)
     settle(standing, "a", trouble="refused")
@@ -111,7 +111,7 @@ def test_what_is_not_there_is_tried_again_later_and_later_unless_what_was_in_the
 
 
 def test_two_who_do_not_agree_do_not_change_an_object_as_fast_as_they_can() -> None:
-    standing = Standing()
+    standing = WorkState()
     for second in range(MOST_CORRECTIONS - 1):
         standing.corrected(float(second))
     assert standing.pause(20.0) == 0

@@ -12,7 +12,7 @@ from unwind.api.karmada import Cluster, Work, WorkSpec
 from unwind.api.meta import ObjectMeta
 from unwind.api.names import Finalizer
 from unwind.karmada.work_withdrawal import Withdrawing
-from unwind.kube.errors import NotFoundError, Status
+from unwind.kube.errors import APIStatus, NotFoundError
 from unwind.teardown.withdrawal import Manner
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -44,7 +44,7 @@ class World:
 
     async def get(self, *_: object, **__: object) -> Cluster:
         if self.server is None:
-            raise NotFoundError(Status(code=404, reason="NotFound"), request="GET")
+            raise NotFoundError(APIStatus(code=404, reason="NotFound"), request="GET")
         return self.server
 
     async def chunks(self, _: str) -> list[object]:

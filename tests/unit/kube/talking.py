@@ -6,13 +6,13 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from unwind.kube.kubeconfig import Connection, Token
+from unwind.kube.kubeconfig import ClusterConnection, Token
 from unwind.kube.transport import HttpTransport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from unwind.kube.transport import Answer
+    from unwind.kube.transport import ServerAnswer
 
     Talk = Callable[["Call"], Awaitable[None]]
 
@@ -72,7 +72,7 @@ async def served(*talks: Talk) -> AsyncIterator[tuple[HttpTransport, Server]]:
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     transport = HttpTransport(
-        Connection(server=f"http://127.0.0.1:{port}", credential=Token("secret")), user_agent="test"
+        ClusterConnection(server=f"http://127.0.0.1:{port}", credential=Token("secret")), user_agent="test"
     )
     try:
         yield transport, server
@@ -102,7 +102,7 @@ def forever(answer: bytes) -> Talk:
     return talk
 
 
-async def get(transport: HttpTransport, target: str = "/x", *, within: float = 10.0) -> Answer:
+async def get(transport: HttpTransport, target: str = "/x", *, within: float = 10.0) -> ServerAnswer:
     return await transport.request("GET", target, headers=HEADERS, within=within)
 
 

@@ -12,8 +12,8 @@ from unwind.errors import UnwindError
 from unwind.kube import http1
 from unwind.kube import transport as transport_module
 from unwind.kube.errors import UnreachableError
-from unwind.kube.kubeconfig import Connection, Token
-from unwind.kube.transport import Answer, HttpTransport
+from unwind.kube.kubeconfig import ClusterConnection, Token
+from unwind.kube.transport import HttpTransport, ServerAnswer
 
 OTHER = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntrue"
 
@@ -27,7 +27,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def lines_of(transport: HttpTransport) -> list[bytes]:
     async with transport.stream("/w", headers=HEADERS, silence=5.0) as answer:
-        assert not isinstance(answer, Answer)
+        assert not isinstance(answer, ServerAnswer)
         return [line async for batch in answer for line in batch]
 
 
@@ -200,19 +200,21 @@ async def test_asking_on_a_connection_that_is_lost_fails_at_once() -> None:
 )
 async def test_nothing_that_becomes_a_header_can_hold_a_line_break(fields: dict[str, object]) -> None:
     with pytest.raises(UnwindError, match="control characters") as raised:
-        HttpTransport(Connection(server="https://127.0.0.1:1", **fields), user_agent="test")  # type: ignore[arg-type]
+        HttpTransport(ClusterConnection(server="https://127.0.0.1:1", **fields), user_agent="test")  # type: ignore[arg-type]
     assert "pass%0d" not in str(raised.value)
     assert "X-Remote-User" not in str(raised.value)
 
 
 async def test_a_user_agent_cannot_hold_a_line_break() -> None:
     with pytest.raises(UnwindError, match="control characters"):
-        HttpTransport(Connection(server="https://127.0.0.1:1"), user_agent="a\r\nb")
+        HttpTransport(ClusterConnection(server="https://127.0.0.1:1"), user_agent="a\r\nb")
 
 
 async def test_a_proxys_password_is_in_no_error() -> None:
     with pytest.raises(UnwindError, match=r"socks5://proxy:1080") as raised:
-        HttpTransport(Connection(server="https://h:1", proxy="socks5://me:hunter2@proxy:1080"), user_agent="test")
+        HttpTransport(
+            ClusterConnection(server="https://h:1", proxy="socks5://me:hunter2@proxy:1080"), user_agent="test"
+        )
     assert "hunter2" not in str(raised.value)
 
 
@@ -224,7 +226,7 @@ async def test_a_proxy_that_answers_with_the_password_has_it_left_out() -> None:
     async with served(talk) as (transport, _):
         port = transport._way.port
         through = HttpTransport(
-            Connection(server="https://example.invalid:6443", proxy=f"http://me:hunter2@127.0.0.1:{port}"),
+            ClusterConnection(server="https://example.invalid:6443", proxy=f"http://me:hunter2@127.0.0.1:{port}"),
             user_agent="test",
         )
         with pytest.raises(UnreachableError, match=r"refused the tunnel: HTTP/1\.1 407") as raised:
@@ -241,7 +243,7 @@ async def test_what_a_proxy_answers_is_bounded() -> None:
 
     async with served(talk) as (transport, _):
         through = HttpTransport(
-            Connection(server="https://example.invalid:6443", proxy=f"http://127.0.0.1:{transport._way.port}"),
+            ClusterConnection(server="https://example.invalid:6443", proxy=f"http://127.0.0.1:{transport._way.port}"),
             user_agent="test",
         )
         with pytest.raises(UnreachableError, match="too long"):

@@ -10,14 +10,14 @@ import pytest
 
 from unwind.errors import UnwindError
 from unwind.kube.credentials import Credentials
-from unwind.kube.kubeconfig import Basic, Connection, Exec, Token, TokenFile
+from unwind.kube.kubeconfig import Basic, ClusterConnection, Exec, Token, TokenFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def credentials(credential: Token | TokenFile | Basic | Exec | None) -> Credentials:
-    return Credentials(Connection(server="https://127.0.0.1:1", credential=credential))
+    return Credentials(ClusterConnection(server="https://127.0.0.1:1", credential=credential))
 
 
 def plugin(directory: Path, script: str) -> Exec:

@@ -12,12 +12,12 @@ from unwind.api.resources import CONFIG_MAPS
 from unwind.deleters.deletion import Deletions
 from unwind.deleters.memo import Memo
 from unwind.deleters.references import Resolver
-from unwind.deleters.registry import Registry
+from unwind.deleters.registry import DeleterRegistry
 from unwind.kube import transport as transport_module
 from unwind.kube.client import Client
 from unwind.kube.dial import Probe
-from unwind.kube.errors import ApiError, Status, UnreachableError
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.errors import ApiError, APIStatus, UnreachableError
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.watches import Watches
 from unwind.testing.clock import StillClock
 
@@ -45,7 +45,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("answer", ["uid", ApiError(Status(code=403), request="GET")])
+@pytest.mark.parametrize("answer", ["uid", ApiError(APIStatus(code=403), request="GET")])
 async def test_one_asks_for_all(answer: str | Exception) -> None:
     server, clock = Server(), StillClock()
     probe = Probe(cast("Client", server), clock=clock)
@@ -84,7 +84,7 @@ class Dead:
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
-    ) -> transport_module.Answer:
+    ) -> transport_module.ServerAnswer:
         self.requests += 1
         raise UnreachableError("it does not answer")
 
@@ -102,11 +102,13 @@ async def test_five_thousand_deletions_on_a_dead_member_cost_few_requests() -> N
     dead, clock = Dead(), StillClock()
     said: list[object] = []
     async with (
-        Client(Connection(server="https://dead.invalid"), transport=cast("transport_module.Transport", dead)) as client,
+        Client(
+            ClusterConnection(server="https://dead.invalid"), transport=cast("transport_module.Transport", dead)
+        ) as client,
         Watches(client, cluster="it", clock=clock) as watches,
     ):
         deletions = Deletions(
-            Registry([]), watches, Resolver(client), clock=clock, say=lambda ref, what: said.append(what)
+            DeleterRegistry([]), watches, Resolver(client), clock=clock, say=lambda ref, what: said.append(what)
         )
         refs = [
             ObjectRef(version="v1", kind="ConfigMap", namespace="n", name=f"c{n}", uid=f"u{n}") for n in range(5_000)
@@ -142,7 +144,7 @@ async def test_a_server_that_swallows_packets_is_not_waited_for_by_each_request(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(transport_module, "connect", swallow)
-    async with Client(Connection(server="https://dead.invalid")) as client:
+    async with Client(ClusterConnection(server="https://dead.invalid")) as client:
         async with asyncio.timeout(5):
             results = await asyncio.gather(
                 *(client.get(CONFIG_MAPS, "a", namespace="n") for _ in range(1_000)), return_exceptions=True

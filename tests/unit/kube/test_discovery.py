@@ -4,7 +4,7 @@ import pytest
 
 from unwind.api.resources import DEPLOYMENTS, EVENTS, NAMESPACES, Resource
 from unwind.errors import UnwindError
-from unwind.kube.discovery import Kind, choose, split
+from unwind.kube.discovery import ServedKind, choose, split
 
 OTHER_EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 CAPI = Resource("cluster.x-k8s.io", "v1beta2", "clusters", "Cluster")
@@ -13,15 +13,15 @@ KARMADA = Resource("cluster.karmada.io", "v1alpha1", "clusters", "Cluster", name
 CLASSES = Resource("cluster.x-k8s.io", "v1beta2", "clusterclasses", "ClusterClass")
 POOLS = Resource("example.dev", "v1", "pools", "Pool")
 KINDS = [
-    Kind(NAMESPACES, frozenset(), ("ns",), "namespace"),
-    Kind(EVENTS, frozenset(), ("ev",), "event"),
-    Kind(DEPLOYMENTS, frozenset(), ("deploy",), "deployment"),
-    Kind(OTHER_EVENTS, frozenset(), ("ev",), "event"),
-    Kind(CAPI, frozenset(), ("cl",), "cluster"),
-    Kind(OLD_CAPI, frozenset(), ("cl",), "cluster"),
-    Kind(KARMADA, frozenset(), (), "cluster"),
-    Kind(CLASSES, frozenset(), ("pool",), "clusterclass"),
-    Kind(POOLS, frozenset(), (), "pool"),
+    ServedKind(NAMESPACES, frozenset(), ("ns",), "namespace"),
+    ServedKind(EVENTS, frozenset(), ("ev",), "event"),
+    ServedKind(DEPLOYMENTS, frozenset(), ("deploy",), "deployment"),
+    ServedKind(OTHER_EVENTS, frozenset(), ("ev",), "event"),
+    ServedKind(CAPI, frozenset(), ("cl",), "cluster"),
+    ServedKind(OLD_CAPI, frozenset(), ("cl",), "cluster"),
+    ServedKind(KARMADA, frozenset(), (), "cluster"),
+    ServedKind(CLASSES, frozenset(), ("pool",), "clusterclass"),
+    ServedKind(POOLS, frozenset(), (), "pool"),
 ]
 
 

@@ -53,7 +53,7 @@ def test_what_stands_in_the_file_is_read(write: Any) -> None:
     }
     user = {"client-certificate-data": encoded("CERT"), "client-key-data": encoded("KEY"), "as": "auditor"}
     connection = kubeconfig.load(write(config(cluster=cluster, user=user)))
-    assert connection == kubeconfig.Connection(
+    assert connection == kubeconfig.ClusterConnection(
         server="https://c.example:6443",
         authority=b"CA",
         certificate=b"CERT",
@@ -179,7 +179,7 @@ def test_a_kubeconfig_from_a_secret_can_neither_run_programs_nor_read_files(user
 
 
 def test_what_is_written_can_be_read(write: Any) -> None:
-    connection = kubeconfig.Connection(
+    connection = kubeconfig.ClusterConnection(
         server="https://127.0.0.1:1", authority=b"CA", credential=Token("t"), server_name="x"
     )
     assert kubeconfig.load(write(kubeconfig.document(connection, cluster="c", user="u"))) == connection

@@ -9,7 +9,7 @@ from unwind.api.resources import DEPLOYMENTS
 from unwind.kube import decoding
 from unwind.kube.client import Client
 from unwind.kube.informers import Informer
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.metrics import Metrics
 from unwind.kube.workqueue import Queue
 
@@ -57,7 +57,7 @@ def test_queues_and_caches_are_read_when_somebody_asks(registry: CollectorRegist
         return None
 
     queue: Queue[str] = Queue(never)
-    informer = Informer(Client(Connection(server="https://127.0.0.1:1")), decoding.metadata(DEPLOYMENTS))
+    informer = Informer(Client(ClusterConnection(server="https://127.0.0.1:1")), decoding.metadata(DEPLOYMENTS))
     metrics.queue("cluster", queue)
     metrics.informer(informer)
     queue.add("a")

@@ -17,7 +17,7 @@ from unwind.kube.client import Client
 from unwind.kube.decoding import Key
 from unwind.kube.errors import AnotherClusterError, ApiError, NotFoundError, UnreachableError, UnreadableError
 from unwind.kube.informers import Informer
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.watches import Watches
 from unwind.kube.workqueue import Backoff
 
@@ -104,7 +104,7 @@ async def member() -> AsyncIterator[tuple[Member, Client]]:
     it = Member()
     listening = await asyncio.start_server(it.serve, "127.0.0.1", 0)
     it.port = listening.sockets[0].getsockname()[1]
-    async with Client(Connection(server=f"http://127.0.0.1:{it.port}"), deadline=5.0) as client:
+    async with Client(ClusterConnection(server=f"http://127.0.0.1:{it.port}"), deadline=5.0) as client:
         try:
             yield it, client
         finally:
@@ -223,7 +223,9 @@ async def test_a_version_that_the_server_does_not_take_is_given_up(
     it = Strict()
     listening = await asyncio.start_server(it.serve, "127.0.0.1", 0)
     async with (
-        Client(Connection(server=f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"), deadline=5) as client,
+        Client(
+            ClusterConnection(server=f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"), deadline=5
+        ) as client,
         Watches(client) as watches,
     ):
         it.objects = [config_map("a")]
@@ -339,7 +341,7 @@ async def test_a_page_that_is_too_large_is_read_in_smaller_ones(monkeypatch: pyt
 
     it = Large()
     listening = await asyncio.start_server(it.serve, "127.0.0.1", 0)
-    async with Client(Connection(server=f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")) as client:
+    async with Client(ClusterConnection(server=f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")) as client:
         assert len(await client.list(CONFIG_MAPS)) == 7
     listening.close()
     assert limits == [500, 62, 7]
@@ -471,7 +473,7 @@ async def test_who_takes_no_two_requests_at_once_gets_one_after_the_other() -> N
 
     it = Impatient()
     listening = await asyncio.start_server(it.serve, "127.0.0.1", 0)
-    async with Client(Connection(server=f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")) as client:
+    async with Client(ClusterConnection(server=f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")) as client:
         client.pin(CLUSTER)
         with pytest.raises(UnreachableError):
             await client.get(CONFIG_MAPS, "a", namespace="n")

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.kube.talking import HEADERS, PLAIN, STREAM, Call, Server, chunk, forever, get, saying, served
 from unwind.errors import UnwindError
 from unwind.kube.errors import UnreachableError
-from unwind.kube.transport import Answer
+from unwind.kube.transport import ServerAnswer
 
 if TYPE_CHECKING:
     from unwind.kube.transport import HttpTransport
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 async def test_one_connection_serves_one_request_after_the_other() -> None:
     async with served(forever(PLAIN)) as (transport, server):
-        assert await get(transport) == Answer(200, b"{}")
+        assert await get(transport) == ServerAnswer(200, b"{}")
         await transport.request("POST", "/y?a=b", body=b"[1]", headers=HEADERS, within=10.0)
         assert server.heard == ["GET /x HTTP/1.1", "POST /y?a=b HTTP/1.1 [1]"]
         assert server.connections == 1
@@ -63,7 +63,7 @@ async def test_an_answer_is_whole_however_it_was_packed(answer: bytes) -> None:
 async def test_the_servers_wish_to_wait_is_passed_on() -> None:
     busy = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
     async with served(forever(busy)) as (transport, _):
-        assert await get(transport) == Answer(429, b"", 7.0)
+        assert await get(transport) == ServerAnswer(429, b"", 7.0)
 
 
 async def test_a_connection_that_the_server_ends_is_not_used_again() -> None:
@@ -74,7 +74,7 @@ async def test_a_connection_that_the_server_ends_is_not_used_again() -> None:
         assert server.connections == 2
 
 
-async def _twice(method: str) -> tuple[Server, Answer]:
+async def _twice(method: str) -> tuple[Server, ServerAnswer]:
     """Send a request on a connection that is closed at the moment of the second request, and on another that is not."""
     async with served(saying(PLAIN, b""), forever(PLAIN)) as (transport, server):
         await get(transport)
@@ -134,7 +134,7 @@ async def test_a_path_cannot_smuggle_anything_into_a_request(target: str) -> Non
 async def read(transport: HttpTransport, lines: list[bytes], *, silence: float = 10.0) -> None:
     """Collect all lines of a stream in the list."""
     async with transport.stream("/w", headers=HEADERS, silence=silence) as answer:
-        assert not isinstance(answer, Answer)
+        assert not isinstance(answer, ServerAnswer)
         async for batch in answer:
             lines += batch
 
@@ -174,7 +174,7 @@ async def test_a_stream_that_falls_silent_is_given_up() -> None:
 async def test_a_stream_that_is_refused_is_an_answer() -> None:
     gone = b"HTTP/1.1 410 Gone\r\nContent-Length: 2\r\n\r\n{}"
     async with served(forever(gone)) as (transport, _), transport.stream("/w", headers=HEADERS, silence=9.0) as answer:
-        assert answer == Answer(410, b"{}")
+        assert answer == ServerAnswer(410, b"{}")
 
 
 async def test_a_reader_that_is_slow_makes_the_server_wait() -> None:
@@ -192,7 +192,7 @@ async def test_a_reader_that_is_slow_makes_the_server_wait() -> None:
         call.writer.write(b"0\r\n\r\n")
 
     async with served(talk) as (transport, _), transport.stream("/w", headers=HEADERS, silence=10.0) as answer:
-        assert not isinstance(answer, Answer)
+        assert not isinstance(answer, ServerAnswer)
         for _ in range(2_000):
             await asyncio.sleep(0)
         assert sent < 400  # the sockets buffer some of it, and the client a little

@@ -6,14 +6,14 @@ from datetime import timedelta
 from typing import Any, cast
 
 from unwind.api.annotation_values import DeletePolicy
-from unwind.capi.cluster_controller import Teardowns
-from unwind.components import Role, Surroundings
-from unwind.karmada.unjoin_controller import Unjoining
+from unwind.capi.cluster_controller import ClusterTeardownController
+from unwind.components import ManagerContext, Role
+from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.kube.metrics import Metrics
 from unwind.kube.server_time import ServerClock
 from unwind.manager.capi import contribute
 from unwind.manager.health import new_registry
-from unwind.teardown.request_controller import Requested
+from unwind.teardown.request_controller import RequestController
 from unwind.testing.objects import Objects
 
 
@@ -31,7 +31,7 @@ def test_whoever_carries_teardowns_out_goes_by_the_api_servers_clock_and_by_the_
     registry = new_registry()
     client = Objects(resources=()).client
     share = contribute(
-        Surroundings(
+        ManagerContext(
             client=client,
             namespace="home",
             roles=(Role.CONTROLLERS,),
@@ -45,7 +45,11 @@ def test_whoever_carries_teardowns_out_goes_by_the_api_servers_clock_and_by_the_
             keep_teardowns=timedelta(days=7),
         )
     )
-    carriers = [one for one in share.controllers if isinstance(one, Teardowns | Requested | Unjoining)]
+    carriers = [
+        one
+        for one in share.controllers
+        if isinstance(one, ClusterTeardownController | RequestController | UnjoinController)
+    ]
     assert len(carriers) == 3
     for one in carriers:
         assert isinstance(one._clock, ServerClock)

@@ -20,7 +20,7 @@ import pytest
 from unwind.errors import UnwindError
 from unwind.local import building, golang, tools
 from unwind.local.building import Silence, ensure
-from unwind.local.tools import Condition, Found, Module, Origin, Tool
+from unwind.local.tools import Binary, CacheCondition, Module, Origin, Tool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -191,7 +191,7 @@ async def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 @asynccontextmanager
-async def in_background(tool: Tool, told: Told) -> AsyncIterator[asyncio.Task[dict[str, Found]]]:
+async def in_background(tool: Tool, told: Told) -> AsyncIterator[asyncio.Task[dict[str, Binary]]]:
     build = asyncio.create_task(ensure([tool], told))
     try:
         yield build
@@ -209,7 +209,7 @@ async def read_until(process: asyncio.subprocess.Process, wanted: bytes) -> None
 async def test_what_is_missing_is_built_and_runs(shop: Workshop) -> None:
     told = Told()
     found = await ensure([shop.tool], told)
-    assert found == {"unwind-tiny": Found("unwind-tiny", shop.binary, Origin.BUILT)}
+    assert found == {"unwind-tiny": Binary("unwind-tiny", shop.binary, Origin.BUILT)}
     assert shop.runs().startswith("tiny v1.2.3 ")
     assert [event[0] for event in told.events] == ["building", "building", "built"]
     assert told.all("building") == [("unwind-tiny", 0, 1), ("unwind-tiny", 1, 1)]
@@ -232,7 +232,7 @@ async def test_only_what_is_asked_for_and_missing_is_built(shop: Workshop, tmp_p
     on_path = shutil.copy("/bin/true", tmp_path / "bin" / "unwind-other")
     found = await ensure([shop.tool, other])
     assert shop.builds() == 1
-    assert found["unwind-other"] == Found("unwind-other", Path(on_path), Origin.PATH)
+    assert found["unwind-other"] == Binary("unwind-other", Path(on_path), Origin.PATH)
     assert tools.find(third) is None
 
 
@@ -247,7 +247,7 @@ async def test_a_binary_that_was_cut_short_is_noticed_told_and_built_again(shop:
         binary.truncate(1000)
     told = Told()
     await ensure([shop.tool], told)
-    assert told.all("mending") == [("unwind-tiny", Condition.OTHER_SIZE)]
+    assert told.all("mending") == [("unwind-tiny", CacheCondition.OTHER_SIZE)]
     assert shop.builds() == 2
     assert shop.runs().startswith("tiny")
 
@@ -257,9 +257,9 @@ async def test_a_binary_without_its_record_is_noticed_told_and_built_again(shop:
     tools.record_path(shop.binary).unlink()
     told = Told()
     await ensure([shop.tool], told)
-    assert told.all("mending") == [("unwind-tiny", Condition.UNRECORDED)]
+    assert told.all("mending") == [("unwind-tiny", CacheCondition.UNRECORDED)]
     assert shop.builds() == 2
-    assert tools.condition(shop.binary) is Condition.WHOLE
+    assert tools.condition(shop.binary) is CacheCondition.WHOLE
 
 
 async def test_two_processes_that_start_at_once_build_once(shop: Workshop) -> None:
@@ -436,7 +436,7 @@ async def test_assets_that_were_cut_short_are_noticed_told_and_made_again(shop: 
     (tools.assets(shop.with_assets) / "a.yaml").write_text("")
     told = Told()
     await ensure([shop.with_assets], told)
-    assert told.all("mending") == [("unwind-tiny.assets", Condition.OTHER_SIZE)]
+    assert told.all("mending") == [("unwind-tiny.assets", CacheCondition.OTHER_SIZE)]
     assert (tools.assets(shop.with_assets) / "a.yaml").read_text() == "a: b\n"
     assert shop.builds() == 1
 

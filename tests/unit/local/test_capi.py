@@ -9,12 +9,12 @@ import pytest
 from unwind.errors import UnwindError
 from unwind.local import stubs
 from unwind.local.capi import _read, manager
-from unwind.local.components import Files
+from unwind.local.components import ClusterFiles
 from unwind.local.waiting import account, is_true
 
 
 def flags(*, rate_limited: bool = False) -> dict[str, str]:
-    argv = manager(Path("/bin/m"), Files(Path("/plane/x")), health=1, webhooks=2, rate_limited=rate_limited)
+    argv = manager(Path("/bin/m"), ClusterFiles(Path("/plane/x")), health=1, webhooks=2, rate_limited=rate_limited)
     return dict(flag.removeprefix("--").split("=", 1) for flag in argv[1:])
 
 

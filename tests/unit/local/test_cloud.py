@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unwind.local.cloud import CLEANUP_FINALIZER, Step, next_step
+from unwind.local.cloud import CLEANUP_FINALIZER, CloudStep, next_step
 
 
 def service(*, kind: str = "LoadBalancer", deleted: bool = False, marked: bool = False, address: bool = False) -> Any:
@@ -25,20 +25,20 @@ def service(*, kind: str = "LoadBalancer", deleted: bool = False, marked: bool =
 @pytest.mark.parametrize(
     ("it", "step"),
     [
-        (service(), Step.FINALIZER),
-        (service(marked=True), Step.ADDRESS),
-        (service(marked=True, address=True), Step.NOTHING),
-        (service(marked=True, address=True, deleted=True), Step.RELEASE),
-        (service(marked=True, address=True, kind="ClusterIP"), Step.RELEASE),
-        (service(kind="ClusterIP"), Step.NOTHING),
-        (service(deleted=True), Step.NOTHING),
+        (service(), CloudStep.FINALIZER),
+        (service(marked=True), CloudStep.ADDRESS),
+        (service(marked=True, address=True), CloudStep.NOTHING),
+        (service(marked=True, address=True, deleted=True), CloudStep.RELEASE),
+        (service(marked=True, address=True, kind="ClusterIP"), CloudStep.RELEASE),
+        (service(kind="ClusterIP"), CloudStep.NOTHING),
+        (service(deleted=True), CloudStep.NOTHING),
     ],
 )
-def test_each_state_of_a_service_has_its_next_step(it: Any, step: Step) -> None:
+def test_each_state_of_a_service_has_its_next_step(it: Any, step: CloudStep) -> None:
     assert next_step(it) is step
 
 
 @given(st.sampled_from(["LoadBalancer", "ClusterIP"]), st.booleans(), st.booleans(), st.booleans())
 def test_no_service_gets_an_address_before_its_finalizer(kind: str, deleted: bool, marked: bool, address: bool) -> None:
-    if next_step(service(kind=kind, deleted=deleted, marked=marked, address=address)) is Step.ADDRESS:
+    if next_step(service(kind=kind, deleted=deleted, marked=marked, address=address)) is CloudStep.ADDRESS:
         assert marked

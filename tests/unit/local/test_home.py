@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unwind.errors import UnwindError
-from unwind.local.home import Home, Record, RecordedProcess, Shape, sweep
+from unwind.local.home import Home, PlaneRecord, RecordedProcess, Shape, sweep
 from unwind.local.processes import ProcessId
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def record(
     name: str, *, supervisor: ProcessId = DEAD, ephemeral: bool = False, process: ProcessId | None = None
-) -> Record:
-    return Record(
+) -> PlaneRecord:
+    return PlaneRecord(
         name=name,
         phase="Ready",
         shape=Shape(),

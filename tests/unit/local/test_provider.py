@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unwind.local.provider import Workload, covers, finalizer, kubeconfig_secret, owner, wanted, wanted_status
+from unwind.local.provider import WorkloadCluster, covers, finalizer, kubeconfig_secret, owner, wanted, wanted_status
 from unwind.local.stubs import STUB_CLUSTERS, STUB_CONTROL_PLANES
 
 if TYPE_CHECKING:
     from unwind.api.resources import Resource
     from unwind.kube.client import Object
 
-WORKLOAD = Workload("https://127.0.0.1:6443", b"way in")
+WORKLOAD = WorkloadCluster("https://127.0.0.1:6443", b"way in")
 OWNER = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "prod-7", "uid": "u-7"}
 BOTH = pytest.mark.parametrize("resource", [STUB_CLUSTERS, STUB_CONTROL_PLANES], ids=lambda one: one.kind)
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"

@@ -8,7 +8,7 @@ import pytest
 
 from unwind.errors import UnwindError
 from unwind.local import tools
-from unwind.local.tools import Condition, Found, Module, Origin, Record, Tool, find
+from unwind.local.tools import Binary, CacheCondition, CacheRecord, Module, Origin, Tool, find
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ def executable(path: Path, content: bytes = b"#!/bin/sh\n") -> Path:
 
 def in_cache(path: Path, *, size: int | None = None) -> Path:
     executable(path)
-    record = Record(size=path.stat().st_size if size is None else size, sha256="")
+    record = CacheRecord(size=path.stat().st_size if size is None else size, sha256="")
     tools.record_path(path).write_bytes(msgspec.json.encode(record))
     return path
 
@@ -97,20 +97,20 @@ def test_a_binary_that_is_nowhere_is_not_found(tool: Tool) -> None:
 
 def test_a_binary_of_the_cache_is_found(tool: Tool) -> None:
     path = in_cache(tools.binary_path(tool))
-    assert find(tool) == Found("tiny-tool", path, Origin.CACHE)
+    assert find(tool) == Binary("tiny-tool", path, Origin.CACHE)
 
 
 def test_a_binary_on_the_path_wins_over_the_cache(tool: Tool, tmp_path: Path) -> None:
     in_cache(tools.binary_path(tool))
     path = executable(tmp_path / "bin" / "tiny-tool")
-    assert find(tool) == Found("tiny-tool", path, Origin.PATH)
+    assert find(tool) == Binary("tiny-tool", path, Origin.PATH)
 
 
 def test_the_variable_wins_over_the_path(tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executable(tmp_path / "bin" / "tiny-tool")
     path = executable(tmp_path / "mine")
     monkeypatch.setenv("UNWIND_TINY_TOOL", str(path))
-    assert find(tool) == Found("tiny-tool", path, Origin.VARIABLE)
+    assert find(tool) == Binary("tiny-tool", path, Origin.VARIABLE)
 
 
 @pytest.mark.parametrize("kind", ["missing", "a directory", "not executable"])
@@ -136,15 +136,15 @@ def test_an_empty_variable_is_as_good_as_none(tool: Tool, monkeypatch: pytest.Mo
 
 def test_what_is_in_the_cache_counts_only_with_a_record_of_its_size(tmp_path: Path) -> None:
     path = tmp_path / "thing"
-    assert tools.condition(path) is Condition.ABSENT
+    assert tools.condition(path) is CacheCondition.ABSENT
     executable(path)
-    assert tools.condition(path) is Condition.UNRECORDED
+    assert tools.condition(path) is CacheCondition.UNRECORDED
     tools.record_path(path).write_bytes(b'{"size": 1')
-    assert tools.condition(path) is Condition.UNRECORDED
+    assert tools.condition(path) is CacheCondition.UNRECORDED
     in_cache(path, size=1)
-    assert tools.condition(path) is Condition.OTHER_SIZE
+    assert tools.condition(path) is CacheCondition.OTHER_SIZE
     in_cache(path)
-    assert tools.condition(path) is Condition.WHOLE
+    assert tools.condition(path) is CacheCondition.WHOLE
 
 
 def test_a_half_written_binary_is_not_found(tool: Tool) -> None:
@@ -159,7 +159,7 @@ def test_shelving_over_a_broken_thing_makes_it_whole(tmp_path: Path) -> None:
         (directory / name).write_text(name)
     tools.shelve(tmp_path / "made", target)
     assert [file.name for file in target.iterdir()] == ["new"]
-    assert tools.condition(target) is Condition.WHOLE
+    assert tools.condition(target) is CacheCondition.WHOLE
 
 
 def test_a_directory_with_a_file_cut_short_is_not_whole(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_directory_with_a_file_cut_short_is_not_whole(tmp_path: Path) -> None:
     (tmp_path / "made" / "a.yaml").write_text("a: b\n")
     tools.shelve(tmp_path / "made", tmp_path / "files")
     (tmp_path / "files" / "a.yaml").write_text("")
-    assert tools.condition(tmp_path / "files") is Condition.OTHER_SIZE
+    assert tools.condition(tmp_path / "files") is CacheCondition.OTHER_SIZE
 
 
 def test_assets_that_were_never_fetched_are_an_error_that_says_how_to_get_them(tool: Tool) -> None:

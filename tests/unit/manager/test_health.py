@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.unit.server.calling import ECHO, Caller, post
 from unwind.manager import health
 from unwind.manager.health import new_registry
-from unwind.server.listener import Listener, Requests
+from unwind.server.listener import Listener, RequestMetrics
 
 if TYPE_CHECKING:
     from tests.unit.server.calling import Answer
@@ -56,7 +56,7 @@ async def test_readiness_names_what_is_missing_until_nothing_is() -> None:
 
 
 async def test_requests_are_counted_by_route_and_class_of_status_whatever_paths_are_asked_for() -> None:
-    registry, requests = new_registry(), Requests()
+    registry, requests = new_registry(), RequestMetrics()
     registry.register(requests)
     listening = socket.create_server(("127.0.0.1", 0))
     listener = Listener("https", [*health.routes(health.Readiness(), registry), ECHO], requests=requests)

@@ -9,30 +9,30 @@ import pytest
 
 from tests.unit.protection.asking import Server
 from unwind.api.annotation_values import DeletePolicy
-from unwind.components import Role, Surroundings
+from unwind.components import ManagerContext, Role
 from unwind.kube.client import Client
 from unwind.kube.events import Recorder
-from unwind.kube.kubeconfig import Connection
+from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.manager.feature_gates import parse
 from unwind.manager.health import new_registry
-from unwind.manager.protection import Caches, contribute
+from unwind.manager.protection import ProtectionCaches, contribute
 from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
 
 if TYPE_CHECKING:
-    from unwind.components import Share
+    from unwind.components import Components
 
 
 @pytest.fixture
 def client() -> Client:
-    return Client(Connection(server="https://example.invalid"), transport=Server())
+    return Client(ClusterConnection(server="https://example.invalid"), transport=Server())
 
 
-def share(client: Client, features: str) -> Share:
+def share(client: Client, features: str) -> Components:
     registry = new_registry()
     return contribute(
-        Surroundings(
+        ManagerContext(
             client=client,
             namespace="unwind-system",
             roles=tuple(Role),
@@ -58,6 +58,6 @@ def test_while_it_is_on_questions_are_answered_from_the_first_moment(client: Cli
     on = share(client, "ResourcesDeletionProtection=true")
     assert {route.path for route in on.routes} == {PROTECTION_PATH, LABELS_PATH}
     [caches] = on.servants
-    assert not cast("Caches", caches).synced
+    assert not cast("ProtectionCaches", caches).synced
     assert all(route.ready() for route in on.routes)
     assert [one.name for one in on.trusting] == ["unwind-protection-webhooks.unwind-system"]

@@ -12,7 +12,7 @@ from unwind.api.sveltos import ClusterType
 from unwind.kube.errors import UnreachableError
 from unwind.kube.kubeconfig import Token
 from unwind.members import credentials
-from unwind.members.targets import Anchor, Endpoint, Target
+from unwind.members.targets import AddonTarget, APIEndpoint, ClusterTarget
 
 CONFIG = """
 current-context: a
@@ -22,9 +22,9 @@ users: [{name: a, user: {token: t}}]
 """
 
 
-def target(**more: Any) -> Target:
+def target(**more: Any) -> AddonTarget:
     ref = ObjectRef(kind="Cluster", namespace="fleet", name="prod", uid="u-1")
-    return Target(type=ClusterType.CAPI, ref=ref, secret="prod-kubeconfig", **more)  # noqa: S106 - a name
+    return AddonTarget(type=ClusterType.CAPI, ref=ref, secret="prod-kubeconfig", **more)  # noqa: S106 - a name
 
 
 def secret(**data: str) -> dict[str, Any]:
@@ -59,11 +59,11 @@ def test_what_is_wrong_says_nothing_of_what_is_in_the_secret() -> None:
     assert "sesame" not in str(raised.value)
 
 
-def member(**more: Any) -> Anchor:
+def member(**more: Any) -> ClusterTarget:
     """A Karmada Cluster with a Secret and a server address."""
     given = {"secret": "edge", "secret_namespace": "karmada-cluster"} | more
     ref = ObjectRef(group="cluster.karmada.io", kind="Cluster", name="edge", uid="u-1")
-    return Anchor(ref=ref, endpoint=Endpoint(server="https://edge"), **given)
+    return ClusterTarget(ref=ref, endpoint=APIEndpoint(server="https://edge"), **given)
 
 
 def found(*owners: str, **more: Any) -> dict[str, Any]:

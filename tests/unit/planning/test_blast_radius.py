@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Entry, EntryState, LedgerNote
-from unwind.planning.blast_radius import Definition, Kind, blast_radius
+from unwind.planning.blast_radius import AffectedCRD, KindCount, blast_radius
 
 
 def entry(
@@ -30,7 +30,10 @@ def test_objects_are_counted_by_kind_the_most_frequent_first() -> None:
         [entry("Secret", "s", "web"), entry("ConfigMap", "a", "web"), entry("ConfigMap", "b", "db")],
         custom_resources={},
     )
-    assert radius.kinds == (Kind(group="", kind="ConfigMap", objects=2), Kind(group="", kind="Secret", objects=1))
+    assert radius.kinds == (
+        KindCount(group="", kind="ConfigMap", objects=2),
+        KindCount(group="", kind="Secret", objects=1),
+    )
     assert (radius.objects, radius.total) == (3, 3)
 
 
@@ -46,13 +49,13 @@ def test_namespaces_that_go_are_told_apart_from_those_that_lose_something() -> N
 def test_a_crd_takes_along_the_custom_resources_that_others_made() -> None:
     mine = entry("Widget", "mine", "web", group="example.com", resource="widgets")
     radius = blast_radius([definition("widgets.example.com"), mine], custom_resources={"widgets.example.com": 120})
-    assert radius.definitions == (Definition(name="widgets.example.com", resources=120, along=119),)
+    assert radius.definitions == (AffectedCRD(name="widgets.example.com", resources=120, along=119),)
     assert (radius.objects, radius.along, radius.total) == (2, 119, 121)
 
 
 def test_a_crd_that_nobody_counted_is_not_taken_for_an_empty_one() -> None:
     radius = blast_radius([definition("widgets.example.com")], custom_resources={})
-    assert radius.definitions == (Definition(name="widgets.example.com", resources=None, along=None),)
+    assert radius.definitions == (AffectedCRD(name="widgets.example.com", resources=None, along=None),)
     assert radius.uncounted == ("widgets.example.com",)
 
 

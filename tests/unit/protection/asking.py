@@ -14,12 +14,12 @@ from unwind.api.names import DELETE_PROTECTION_LABEL as LABEL
 from unwind.clock import SYSTEM
 from unwind.kube.client import Client
 from unwind.kube.events import Recorder
-from unwind.kube.kubeconfig import Connection
-from unwind.kube.transport import Answer
+from unwind.kube.kubeconfig import ClusterConnection
+from unwind.kube.transport import ServerAnswer
 from unwind.manager.health import new_registry
-from unwind.protection.kinds import EXEMPT, KINDS, Kind
-from unwind.protection.lookup import Looking
-from unwind.protection.webhook import Answering, Telling
+from unwind.protection.kinds import EXEMPT, KINDS, ProtectedKind
+from unwind.protection.lookup import ProtectionLookup
+from unwind.protection.webhook import DenialReporter, ProtectionWebhook
 from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
 from unwind.server.routes import Request, Response
 
@@ -85,10 +85,10 @@ def request(*, seconds: float = 10.0, path: str = PROTECTION_PATH) -> Request:
     return Request(method="POST", path=path, query="", headers={}, peer="10.0.0.1", ends=time.monotonic() + seconds)
 
 
-WIDGET = Kind(group="example.dev", plural="widgets", kind="Widget", versions=("v2",))
+WIDGET = ProtectedKind(group="example.dev", plural="widgets", kind="Widget", versions=("v2",))
 
 
-def discovery(kinds: Iterable[Kind], *, core: bool, stale: Iterable[str] = ()) -> Object:
+def discovery(kinds: Iterable[ProtectedKind], *, core: bool, stale: Iterable[str] = ()) -> Object:
     """What `/api` or `/apis` answers: every kind in its newest version."""
     groups: dict[str, list[Object]] = {}
     for kind in kinds:
@@ -114,15 +114,15 @@ class Server:
 
     def __init__(self, lists: Mapping[str, list[Object]] | None = None, *, stale: tuple[str, ...] = ()) -> None:
         self.lists = dict(lists or {})
-        self.kinds: list[Kind] = [*KINDS, *EXEMPT, WIDGET]
+        self.kinds: list[ProtectedKind] = [*KINDS, *EXEMPT, WIDGET]
         self.stale = stale
-        self.broken: dict[str, Answer | None] = {}
+        self.broken: dict[str, ServerAnswer | None] = {}
         """What is answered instead; None for nothing ever."""
         self.asked: list[tuple[str, dict[str, str]]] = []
 
     async def request(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
-    ) -> Answer:
+    ) -> ServerAnswer:
         parts = urlsplit(target)
         query = {key: unquote(values[0]) for key, values in parse_qs(parts.query).items()}
         self.asked.append((parts.path, query))
@@ -134,7 +134,7 @@ class Server:
             return answer
         if parts.path in ("/api", "/apis"):
             served = discovery(self.kinds, core=parts.path == "/api", stale=self.stale)
-            return Answer(200, msgspec.json.encode(served))
+            return ServerAnswer(200, msgspec.json.encode(served))
         found = self.lists.get(parts.path, [])
         if "labelSelector" in query:
             found = [one for one in found if LABEL in one["metadata"].get("labels", {})]
@@ -146,11 +146,11 @@ class Server:
         meta: Object = {"resourceVersion": "9"}
         if rest > 0:
             meta |= {"continue": str(start + limit), "remainingItemCount": rest}
-        return Answer(200, msgspec.json.encode({"kind": "List", "metadata": meta, "items": page}))
+        return ServerAnswer(200, msgspec.json.encode({"kind": "List", "metadata": meta, "items": page}))
 
     @asynccontextmanager
     async def stream(self, target: str, *, headers: Mapping[str, str], silence: float) -> AsyncIterator[Any]:
-        yield Answer(405, b"")
+        yield ServerAnswer(405, b"")
 
     async def close(self) -> None:
         pass  # there is no connection
@@ -179,15 +179,15 @@ class Webhook:
         self, server: Server | None = None, *, known: Known | None = None, groups: tuple[str, ...] | None = None
     ) -> None:
         self.server = server or Server()
-        client = Client(Connection(server="https://example.invalid"), transport=self.server)
+        client = Client(ClusterConnection(server="https://example.invalid"), transport=self.server)
         self.registry = new_registry()
         self.recorder = Recorder(client, instance="test", clock=SYSTEM)
         known = known or Known()
-        self.answering = Answering(
+        self.answering = ProtectionWebhook(
             counts=known,
             guards=known,
-            looking=Looking(client, groups=groups),
-            telling=Telling(registry=self.registry, recorder=self.recorder),
+            looking=ProtectionLookup(client, groups=groups),
+            telling=DenialReporter(registry=self.registry, recorder=self.recorder),
         )
 
     async def post(self, body: bytes, *, path: str = PROTECTION_PATH, seconds: float = 10.0) -> Response:

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.mangling import Bodies
 from tests.unit.protection.asking import V1, V1BETA1, Known, Webhook, crd, labelled, review
 from unwind.api.names import DELETE_PROTECTION_LABEL as LABEL
-from unwind.protection.kinds import KINDS, Kind
+from unwind.protection.kinds import KINDS, ProtectedKind
 from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
 
 pytestmark = pytest.mark.timeout(900)
@@ -84,7 +84,7 @@ def _depended_on(named: Any, old: dict[str, Any]) -> bool:
     return not kind.cascading
 
 
-def _is(kind: Kind, named: dict[str, Any]) -> bool:
+def _is(kind: ProtectedKind, named: dict[str, Any]) -> bool:
     return (named.get("group", ""), named.get("kind", "")) == (kind.group, kind.kind)
 
 

@@ -5,17 +5,26 @@ from __future__ import annotations
 import pytest
 
 from unwind.api.annotation_values import DeleteProtection
-from unwind.protection.kinds import DEFINITION, KINDS, NAMESPACE, Kind, disk_warning, not_against, of_any, unprotectable
+from unwind.protection.kinds import (
+    DEFINITION,
+    KINDS,
+    NAMESPACE,
+    ProtectedKind,
+    disk_warning,
+    not_against,
+    of_any,
+    unprotectable,
+)
 
 ALWAYS, CASCADING = DeleteProtection.ALWAYS, DeleteProtection.CASCADING
 
 
-def told(kind: Kind, word: DeleteProtection = ALWAYS, *owners: str) -> str:
+def told(kind: ProtectedKind, word: DeleteProtection = ALWAYS, *owners: str) -> str:
     return "\n".join(not_against(kind, word, owners=owners))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.resource)
-def test_whoever_may_write_can_take_every_label_away(kind: Kind) -> None:
+def test_whoever_may_write_can_take_every_label_away(kind: ProtectedKind) -> None:
     assert "can take the label policy.kruise.io/delete-protection away" in told(kind)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.plane.protection_table import BY_ITSELF, LABEL, OTHERS, ROWS, P, Row
 from unwind.api.meta import ObjectRef
 from unwind.protection import rules
-from unwind.protection.kinds import KINDS, REPLICAS, Count, Form, Kind
+from unwind.protection.kinds import KINDS, REPLICAS, Count, Form, ProtectedKind
 from unwind.protection.rules import Contents, Denied, Subject, by_itself, refused_label, way_out, with_contents
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def content(row: Row) -> dict[str, Any]:
     return found
 
 
-def subject(row: Row, kind: Kind) -> Subject:
+def subject(row: Row, kind: ProtectedKind) -> Subject:
     count = None
     if kind.count:
         try:
@@ -76,7 +76,7 @@ def subject(row: Row, kind: Kind) -> Subject:
     )
 
 
-def answers_as_it_says(row: Row, *, changed: Callable[[Kind], Kind] = lambda kind: kind) -> bool:
+def answers_as_it_says(row: Row, *, changed: Callable[[ProtectedKind], ProtectedKind] = lambda kind: kind) -> bool:
     said = with_contents(subject(row, changed(row.kind)), INSIDE.get(row.state, Contents()))
     if isinstance(said, Denied):
         return bool(row.denied) and said.message.startswith(row.denied)
@@ -100,12 +100,12 @@ def test_every_kind_is_refused_and_let_go_by_the_table() -> None:
             assert [row for row in ROWS if row.kind == kind and bool(row.denied) is refused], kind.kind
 
 
-def _replace(**fields: Any) -> Callable[[Kind], Kind]:
+def _replace(**fields: Any) -> Callable[[ProtectedKind], ProtectedKind]:
     return lambda kind: msgspec.structs.replace(kind, **fields)
 
 
-def _counting(**fields: Any) -> Callable[[Kind], Kind]:
-    def changed(kind: Kind) -> Kind:
+def _counting(**fields: Any) -> Callable[[ProtectedKind], ProtectedKind]:
+    def changed(kind: ProtectedKind) -> ProtectedKind:
         count = msgspec.structs.replace(kind.count, **fields) if kind.count else None
         return msgspec.structs.replace(kind, count=count)
 
@@ -117,7 +117,9 @@ def _counting(**fields: Any) -> Callable[[Kind], Kind]:
     [_replace(count=None), _replace(rest=None), _counting(path=("spec", "other")), _counting(what="things")],
     ids=["nothing is counted", "the rest has no say", "something else is counted", "it is called otherwise"],
 )
-def test_a_kind_that_was_changed_is_caught_where_it_is_counted(changed: Callable[[Kind], Kind]) -> None:
+def test_a_kind_that_was_changed_is_caught_where_it_is_counted(
+    changed: Callable[[ProtectedKind], ProtectedKind],
+) -> None:
     for kind in KINDS:
         if changed(kind) != kind:
             mine = [row for row in ROWS if row.kind == kind]

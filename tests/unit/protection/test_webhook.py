@@ -22,7 +22,7 @@ from tests.unit.protection.asking import (
     review,
 )
 from unwind.api.meta import ObjectRef
-from unwind.kube.transport import Answer
+from unwind.kube.transport import ServerAnswer
 from unwind.protection.rules import FORBIDDEN
 from unwind.server.routes import Response
 
@@ -178,7 +178,9 @@ async def test_a_pod_that_cannot_be_read_counts() -> None:
 
 async def test_a_labelled_namespace_that_cannot_be_looked_into_stays_with_the_error() -> None:
     server = Server()
-    server.broken[PODS] = Answer(403, b'{"kind":"Status","code":403,"reason":"Forbidden","message":"you may not"}')
+    server.broken[PODS] = ServerAnswer(
+        403, b'{"kind":"Status","code":403,"reason":"Forbidden","message":"you may not"}'
+    )
     told = await Webhook(server).ask(namespace("Cascading"))
     assert told.startswith(f"{P} list pods error: GET {PODS}: you may not (403 Forbidden)")
     assert "take the label away" not in told, "it would be refused without the label, too"
@@ -187,14 +189,19 @@ async def test_a_labelled_namespace_that_cannot_be_looked_into_stays_with_the_er
 @pytest.mark.parametrize(
     ("answer", "remedy"),
     [
-        (Answer(403, b'{"kind":"Status","code":403,"message":"you may not"}'), "give the manager the right to list it"),
-        (Answer(404, b"404 page not found\n"), "see to it that its version is served"),
-        (Answer(500, b"conversion webhook failed"), "try again"),
-        (Answer(503, b"service unavailable"), "repair the server of this API"),
-        (Answer(200, b"<html>"), "cannot decode the response"),
+        (
+            ServerAnswer(403, b'{"kind":"Status","code":403,"message":"you may not"}'),
+            "give the manager the right to list it",
+        ),
+        (ServerAnswer(404, b"404 page not found\n"), "see to it that its version is served"),
+        (ServerAnswer(500, b"conversion webhook failed"), "try again"),
+        (ServerAnswer(503, b"service unavailable"), "repair the server of this API"),
+        (ServerAnswer(200, b"<html>"), "cannot decode the response"),
     ],
 )
-async def test_a_namespace_without_a_label_stays_if_one_kind_cannot_be_listed(answer: Answer, remedy: str) -> None:
+async def test_a_namespace_without_a_label_stays_if_one_kind_cannot_be_listed(
+    answer: ServerAnswer, remedy: str
+) -> None:
     for path in (CONFIG_MAPS, "/apis/example.dev/v2/namespaces/it/widgets"):
         server = Server()
         server.broken[path] = answer
@@ -205,7 +212,7 @@ async def test_a_namespace_without_a_label_stays_if_one_kind_cannot_be_listed(an
 
 @pytest.mark.parametrize("path", ["/api", "/apis"])
 async def test_a_namespace_stays_if_the_served_kinds_are_not_known(path: str) -> None:
-    for answer in (Answer(500, b"oh"), Answer(200, b'{"kind":"APIGroupList","groups":[]}')):
+    for answer in (ServerAnswer(500, b"oh"), ServerAnswer(200, b'{"kind":"APIGroupList","groups":[]}')):
         server = Server()
         server.broken[path] = answer
         assert (await Webhook(server).ask(namespace(None))).startswith(f"{P} list protected objects error: ")
@@ -219,10 +226,10 @@ async def test_a_namespace_stays_while_an_aggregated_api_does_not_answer() -> No
 
 async def test_a_kind_that_went_while_it_was_listed_holds_no_namespace() -> None:
     class Vanishing(Server):
-        async def request(self, method: str, target: str, **more: Any) -> Answer:
+        async def request(self, method: str, target: str, **more: Any) -> ServerAnswer:
             if "/widgets" in target:
                 self.kinds.remove(WIDGET)
-                return Answer(404, b"404 page not found\n")
+                return ServerAnswer(404, b"404 page not found\n")
             return await super().request(method, target, **more)
 
     assert await Webhook(Vanishing()).ask(namespace(None)) == ""
@@ -278,7 +285,7 @@ async def test_an_object_of_any_kind_is_denied_unless_a_controller_owns_it() -> 
 
 async def test_what_is_found_is_said_although_something_else_failed() -> None:
     server = Server({PODS: [pod()]})
-    server.broken[CONFIG_MAPS] = Answer(500, b"oh")
+    server.broken[CONFIG_MAPS] = ServerAnswer(500, b"oh")
     assert "active pods 1>0" in await Webhook(server).ask(namespace("Cascading"))
 
 
@@ -348,7 +355,7 @@ async def test_crds_of_v1beta1_are_understood() -> None:
 
 async def test_a_crd_whose_resources_cannot_be_listed_stays_with_and_without_a_label() -> None:
     server = Server()
-    server.broken[WIDGETS] = Answer(404, b"404 page not found\n")
+    server.broken[WIDGETS] = ServerAnswer(404, b"404 page not found\n")
     assert "list CRs error" in await Webhook(server).ask(definition("Cascading"))
     assert "list protected objects error" in await Webhook(server).ask(definition(None))
     unserved = [{"name": "v1", "served": False, "storage": True}]

@@ -9,9 +9,9 @@ from unwind.api.meta import ObjectRef
 from unwind.api.names import DELETE_POLICY_ANNOTATION, OWNER_LABEL, SVELTOS_OWNER_ANNOTATION
 from unwind.api.unwind import Entry
 from unwind.members.contents import Content
-from unwind.preview.cloud_resources import Cloud, Volume
+from unwind.preview.cloud_resources import BoundVolume, CloudResources
 from unwind.preview.deletion import foreseen, planned
-from unwind.removal.deletion_scope import Blast, divide
+from unwind.removal.deletion_scope import DeletionScope, divide
 
 
 def namespace() -> Content:
@@ -24,7 +24,7 @@ def names(some: tuple[Content, ...]) -> list[str]:
     return [one.metadata.name for one in some]
 
 
-def staying(blast: Blast) -> dict[str, str]:
+def staying(blast: DeletionScope) -> dict[str, str]:
     return {told.object.name: told.why for told in blast.staying}
 
 
@@ -107,7 +107,7 @@ def test_the_order_is_custom_resources_load_balancers_workloads_the_rest_and_the
         content("Gadget", "g", group="example.dev"),
     ]
     blast = divide(namespace(), first, first)
-    plan, objects = planned(blast, Cloud(balancers=frozenset({"lb"})))
+    plan, objects = planned(blast, CloudResources(balancers=frozenset({"lb"})))
     assert [step.name for step in plan.steps] == [
         "custom objects",
         "load balancers",
@@ -126,8 +126,8 @@ def test_what_is_foreseen_counts_all_and_warns_of_what_stays() -> None:
     first = [kept, content("ConfigMap", "c"), content("ConfigMap", "along", "c"), release]
     blast = divide(namespace(), first, first)
     claim = blast.entries[0].object
-    volumes = (Volume(name="pv-1", claim=claim, goes=True), Volume(name="pv-2", claim=claim, goes=False))
-    seen = foreseen(blast, Cloud(volumes=volumes))
+    volumes = (BoundVolume(name="pv-1", claim=claim, goes=True), BoundVolume(name="pv-2", claim=claim, goes=False))
+    seen = foreseen(blast, CloudResources(volumes=volumes))
     assert seen.radius.objects == 4
     assert any("web is a release of Helm" in line for line in seen.warnings)
     assert [told.object.name for told in seen.staying] == ["kept", "pv-2"]

@@ -10,7 +10,7 @@ import msgspec
 
 from tests.unit.removal.making import chunk, item
 from unwind.inventory.inventories import Inventories, Note, Notes
-from unwind.kube.errors import ApiError, ConflictError, NotFoundError, Status, UnreachableError
+from unwind.kube.errors import ApiError, APIStatus, ConflictError, NotFoundError, UnreachableError
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Server:
     async def get(self, _: object, name: str, *, namespace: str) -> dict[str, Any]:
         assert namespace == self.namespace
         if name not in self.uids:
-            raise NotFoundError(Status(code=404, reason="NotFound"), request="GET")
+            raise NotFoundError(APIStatus(code=404, reason="NotFound"), request="GET")
         return {"metadata": {"uid": self.uids[name]}}
 
     def told(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ async def test_a_write_that_fails_loses_nothing_and_is_told() -> None:
 
 async def test_a_conflict_with_another_writer_loses_nothing() -> None:
     book = Book()
-    book.server.failures = [ConflictError(Status(code=409, reason="Conflict"), request="PATCH")]
+    book.server.failures = [ConflictError(APIStatus(code=409, reason="Conflict"), request="PATCH")]
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(book.notes.run())
         book.note(1)
@@ -161,7 +161,7 @@ async def test_a_chunk_that_is_gone_holds_nobody_up() -> None:
     for uids in ({}, {"chunk": "another"}):
         book = Book()
         book.server.uids = uids
-        book.server.failures = [ConflictError(Status(code=409, reason="Conflict"), request="PATCH")]
+        book.server.failures = [ConflictError(APIStatus(code=409, reason="Conflict"), request="PATCH")]
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(book.notes.run())
             book.note(1)
@@ -194,7 +194,7 @@ class Chunk:
             for step in where:
                 inner = inner[step]
             if one["op"] == "test" and inner.get(last) != one["value"]:
-                raise ApiError(Status(code=422, reason="Invalid"), request="PATCH")
+                raise ApiError(APIStatus(code=422, reason="Invalid"), request="PATCH")
             inner[last] = one["value"]
         self.chunk = msgspec.convert(there, type(self.chunk))
         return there
@@ -205,7 +205,7 @@ class Chunk:
     async def revise(self, _: object, read: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
         if self.conflicts:
             self.conflicts -= 1
-            raise ConflictError(Status(code=409, reason="Conflict"), request="PATCH")
+            raise ConflictError(APIStatus(code=409, reason="Conflict"), request="PATCH")
         assert read["metadata"]["uid"] == self.chunk.metadata.uid
         self.patches.append(patch)
         there: dict[str, Any] = msgspec.to_builtins(self.chunk)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.removal.making import item
 from unwind.api.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, Resource
-from unwind.kube.discovery import Kind
-from unwind.kube.errors import NotFoundError, Status, UnreachableError
+from unwind.kube.discovery import ServedKind
+from unwind.kube.errors import APIStatus, NotFoundError, UnreachableError
 from unwind.removal.survey import Served
 
 GADGETS = Resource("example.dev", "v1", "gadgets", "Gadget")
@@ -21,21 +21,21 @@ class Somewhere:
     """A stand-in for a member, its client and its discovery."""
 
     def __init__(self, *kinds: Resource, definitions: tuple[str, ...] = (), services: tuple[str, ...] = ()) -> None:
-        self.served = [Kind(resource=one, verbs=frozenset(["list"])) for one in kinds]
+        self.served = [ServedKind(resource=one, verbs=frozenset(["list"])) for one in kinds]
         self.definitions = definitions
         self.services = services
         self.another = False
         self.readings = 0
         self.client = self.discovery = self
 
-    async def kinds(self, *, anew: bool = False) -> list[Kind]:
+    async def kinds(self, *, anew: bool = False) -> list[ServedKind]:
         self.readings += 1
         return self.served
 
     async def get(self, resource: Resource, name: str) -> dict[str, Any]:
         assert resource == CUSTOM_RESOURCE_DEFINITIONS
         if name not in self.definitions:
-            raise NotFoundError(Status(code=404, reason="NotFound"), request="GET")
+            raise NotFoundError(APIStatus(code=404, reason="NotFound"), request="GET")
         return {}
 
     async def list(self, resource: Resource) -> list[dict[str, Any]]:
@@ -99,5 +99,5 @@ async def test_what_was_served_before_is_doubted_when_there_is_reason_to() -> No
     assert await kinds.resource(GADGET) == GADGETS
     assert await kinds.resource(GADGET, anew=True) is None
     # Should it come back, what was recorded before does not.
-    somewhere.served = [Kind(resource=GADGETS, verbs=frozenset(["list"]))]
+    somewhere.served = [ServedKind(resource=GADGETS, verbs=frozenset(["list"]))]
     assert await kinds.resource(GADGET, anew=True) is None

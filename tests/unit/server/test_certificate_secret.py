@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unwind.certificates import Authority, KeyPair
-from unwind.server.certificate_secret import Kept, Terms, next_look, renewed
+from unwind.server.certificate_secret import StoredCertificates, Terms, next_look, renewed
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 HOSTS = ("unwind.unwind-system.svc", "127.0.0.1")
@@ -22,11 +22,11 @@ def day(number: float) -> dt.datetime:
     return START + dt.timedelta(days=number)
 
 
-def at(number: float, kept: Kept | None, *, hosts: tuple[str, ...] = HOSTS) -> Kept:
+def at(number: float, kept: StoredCertificates | None, *, hosts: tuple[str, ...] = HOSTS) -> StoredCertificates:
     return renewed(kept, hosts=hosts, terms=TERMS, now=day(number))
 
 
-def verify(kept: Kept, *, by: bytes, now: dt.datetime, host: str = HOSTS[0]) -> None:
+def verify(kept: StoredCertificates, *, by: bytes, now: dt.datetime, host: str = HOSTS[0]) -> None:
     """What a caller does that has this bundle. Raises if it would not believe us."""
     store = Store(x509.load_pem_x509_certificates(by))
     verifier = PolicyBuilder().store(store).time(now).build_server_verifier(x509.DNSName(host))

@@ -12,7 +12,7 @@ from blockbuster import blockbuster_ctx
 
 from tests.unit.server.calling import Caller, serving
 from unwind.certificates import Authority, KeyPair
-from unwind.server.certificate_files import Files, Watched
+from unwind.server.certificate_files import CertificateFiles, Watched
 from unwind.server.tls import Tls
 
 if TYPE_CHECKING:
@@ -156,7 +156,9 @@ async def test_nothing_blocks_the_loop_while_requests_and_certificates_come(tmp_
     context = trusting(authority)
     tls = Tls(first)
     with blockbuster_ctx():
-        files = Files([Watched("--tls-cert", paths, lambda contents: tls.show(KeyPair(*contents)))], interval=0.01)
+        files = CertificateFiles(
+            [Watched("--tls-cert", paths, lambda contents: tls.show(KeyPair(*contents)))], interval=0.01
+        )
         running = asyncio.ensure_future(files.run())
         async with serving(tls=tls) as served:
             caller = await served.caller(tls=context)
@@ -192,7 +194,7 @@ async def test_files_are_read_again_when_they_change_and_kept_when_they_are_brok
             await asyncio.sleep(0.01)
 
     write(first)
-    files = Files([Watched("--tls-cert", paths, use)], interval=0.02)
+    files = CertificateFiles([Watched("--tls-cert", paths, use)], interval=0.02)
     running = asyncio.ensure_future(files.run())
     await until(1)
     paths[1].write_bytes(second.key)
@@ -212,7 +214,7 @@ async def test_files_are_read_again_when_they_change_and_kept_when_they_are_brok
     link.symlink_to("0")
     mounted = (link / "tls.crt", link / "tls.key")
     running.cancel()
-    files = Files([Watched("--tls-cert", mounted, use)], interval=0.02)
+    files = CertificateFiles([Watched("--tls-cert", mounted, use)], interval=0.02)
     running = asyncio.ensure_future(files.run())
     await until(4)
     fresh = tmp_path / "fresh"

@@ -9,15 +9,15 @@ import pytest
 from unwind.api.meta import ObjectRef
 from unwind.api.names import DEADLINE_ANNOTATION, ON_DEADLINE_ANNOTATION, ConditionType
 from unwind.api.sveltos import ClusterType
-from unwind.members.targets import Target
+from unwind.members.targets import AddonTarget
 from unwind.teardown.drafts import misunderstood, teardown
 
 CLUSTER = ObjectRef(group="cluster.x-k8s.io", version="v1beta2", kind="Cluster", namespace="ns", name="prod", uid="u-c")
 AT = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
 
-def target(**annotations: str) -> Target:
-    return Target(type=ClusterType.CAPI, ref=CLUSTER, secret="s", annotations=annotations, deleted_at=AT)  # noqa: S106
+def target(**annotations: str) -> AddonTarget:
+    return AddonTarget(type=ClusterType.CAPI, ref=CLUSTER, secret="s", annotations=annotations, deleted_at=AT)  # noqa: S106
 
 
 def test_a_teardown_is_named_by_the_uid_of_its_target_and_counts_from_its_deletion() -> None:

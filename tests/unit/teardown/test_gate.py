@@ -11,7 +11,7 @@ from unwind.api.capi import ExtensionConfig, ExtensionConfigSpec, ExtensionConfi
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.api.meta import Condition, LabelSelector, ObjectMeta, SelectorRequirement
 from unwind.api.names import Reason
-from unwind.teardown.gate import Fault, why_not
+from unwind.teardown.gate import GateFault, why_not
 
 NAME = "unwind-system"
 OURS = ("before-cluster-delete", "after-control-plane-initialized")
@@ -41,7 +41,7 @@ def config(
     )
 
 
-def asked(it: ExtensionConfig | None, **labels: str) -> Fault | None:
+def asked(it: ExtensionConfig | None, **labels: str) -> GateFault | None:
     return why_not(it, name=NAME, handlers=OURS, labels=labels)
 
 
@@ -57,7 +57,7 @@ def test_it_is_armed_when_it_is_discovered_for_every_namespace() -> None:
 
 
 def test_where_there_is_none_it_says_what_to_do() -> None:
-    assert asked(None) == Fault(
+    assert asked(None) == GateFault(
         Reason.NOT_REGISTERED, "there is no ExtensionConfig unwind-system: run `unwind install`"
     )
 

@@ -12,10 +12,10 @@ from unwind.api.fields import Unknown
 from unwind.api.meta import Condition, ObjectRef
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Blocker, StepStatus, Teardown
-from unwind.teardown.gate import Closed, Open, Standing, of_summaries, of_teardown
+from unwind.teardown.gate import GateClosed, GateHolder, GateOpen, of_summaries, of_teardown
 
 ENFORCE, REMOVE, LEAVE = (
-    Standing(name, behaviour)
+    GateHolder(name, behaviour)
     for name, behaviour in (
         ("ClusterProfile/enforced", ClusterDeletionBehavior.ENFORCE),
         ("ClusterProfile/removed", ClusterDeletionBehavior.REMOVE),
@@ -26,13 +26,13 @@ ENFORCE, REMOVE, LEAVE = (
 
 def told(it: Teardown) -> str:
     verdict = of_teardown(UID, it)
-    assert isinstance(verdict, Closed)
+    assert isinstance(verdict, GateClosed)
     return verdict.message
 
 
 def seconds(it: Teardown) -> int:
     verdict = of_teardown(UID, it)
-    assert isinstance(verdict, Closed)
+    assert isinstance(verdict, GateClosed)
     return verdict.seconds
 
 
@@ -44,27 +44,29 @@ def with_status(it: Teardown, **status: object) -> Teardown:
 
 
 def test_only_what_is_enforced_keeps_a_cluster_whose_teardown_has_not_begun() -> None:
-    assert of_summaries(UID, []) == Open()
-    assert of_summaries(UID, [REMOVE, LEAVE]) == Open()
-    assert of_summaries(UID, [LEAVE, ENFORCE, REMOVE]) == Closed(
+    assert of_summaries(UID, []) == GateOpen()
+    assert of_summaries(UID, [REMOVE, LEAVE]) == GateOpen()
+    assert of_summaries(UID, [LEAVE, ENFORCE, REMOVE]) == GateClosed(
         "waiting for add-on cleanup: ClusterProfile/enforced", 1
     )
 
 
 def test_a_behaviour_that_is_not_known_keeps_the_cluster_and_is_named() -> None:
-    verdict = of_summaries(UID, [Standing("ClusterProfile/typo", Unknown("EnforceRemovePolicy"))])
-    assert verdict == Closed("waiting for add-on cleanup: ClusterProfile/typo ('EnforceRemovePolicy' is not known)", 1)
+    verdict = of_summaries(UID, [GateHolder("ClusterProfile/typo", Unknown("EnforceRemovePolicy"))])
+    assert verdict == GateClosed(
+        "waiting for add-on cleanup: ClusterProfile/typo ('EnforceRemovePolicy' is not known)", 1
+    )
 
 
 def test_objects_whose_summary_is_gone_keep_the_cluster() -> None:
     verdict = of_summaries(UID, [REMOVE], ["ClusterSummary/lost/uid"])
-    assert isinstance(verdict, Closed)
+    assert isinstance(verdict, GateClosed)
     assert "ClusterSummary/lost/uid (it is gone, and what it put there is not)" in verdict.message
 
 
 def test_a_cluster_without_a_uid_is_kept() -> None:
-    assert isinstance(of_summaries("", []), Closed)
-    assert isinstance(of_teardown("", teardown(uid="")), Closed)
+    assert isinstance(of_summaries("", []), GateClosed)
+    assert isinstance(of_teardown("", teardown(uid="")), GateClosed)
 
 
 # With one
@@ -72,16 +74,16 @@ def test_a_cluster_without_a_uid_is_kept() -> None:
 
 @pytest.mark.parametrize("phase", ["Complete", "Released", "TargetGone"])
 def test_a_teardown_that_has_ended_opens_it(phase: str) -> None:
-    assert of_teardown(UID, teardown(("a", "Enforce", "Removing"), phase=phase)) == Open()
+    assert of_teardown(UID, teardown(("a", "Enforce", "Removing"), phase=phase)) == GateOpen()
 
 
 def test_the_teardown_of_another_cluster_opens_nothing() -> None:
-    assert isinstance(of_teardown(UID, teardown(uid="another", phase="Complete")), Closed)
+    assert isinstance(of_teardown(UID, teardown(uid="another", phase="Complete")), GateClosed)
 
 
 def test_it_opens_as_soon_as_every_enforced_step_is_removed_whatever_else_goes_on() -> None:
     steps = (("a", "Enforce", "Removed"), ("b", "Try", "Removing"), ("c", "Leave", ""))
-    assert of_teardown(UID, teardown(*steps)) == Open()
+    assert of_teardown(UID, teardown(*steps)) == GateOpen()
 
 
 @pytest.mark.parametrize("state", ["", "Waiting", "Removing", "Left", "GivenUp", "Removd"])
@@ -92,17 +94,17 @@ def test_an_enforced_step_that_is_not_seen_absent_keeps_it(state: str) -> None:
 @pytest.mark.parametrize("state", ["", "Removing", "Left", "GivenUp"])
 def test_a_step_of_which_nobody_knows_how_much_is_done_for_it_keeps_it_until_it_is_absent(state: str) -> None:
     assert told(teardown(("a", "Enforced", state))) == "waiting for add-on cleanup: a"
-    assert of_teardown(UID, teardown(("a", "Enforced", "Removed"))) == Open()
+    assert of_teardown(UID, teardown(("a", "Enforced", "Removed"))) == GateOpen()
 
 
 def test_a_phase_that_is_not_known_is_not_the_end() -> None:
-    assert isinstance(of_teardown(UID, teardown(("a", "Enforce", "Removing"), phase="Completed")), Closed)
+    assert isinstance(of_teardown(UID, teardown(("a", "Enforce", "Removing"), phase="Completed")), GateClosed)
 
 
 def test_a_step_that_is_told_of_twice_is_done_only_if_both_say_so() -> None:
     it = teardown(("a", "Enforce", "Removed"))
     twice = with_status(it, steps=(*it.status.steps, StepStatus(name="a", state="Removing")))
-    assert isinstance(of_teardown(UID, twice), Closed)
+    assert isinstance(of_teardown(UID, twice), GateClosed)
 
 
 def test_without_a_plan_it_is_kept_and_says_why() -> None:

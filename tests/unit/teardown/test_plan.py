@@ -10,7 +10,7 @@ from unwind.api.annotation_values import VolumePolicy
 from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.unwind import Effort, Entry, EntryState, Inventory, InventorySpec, MemberRef, Plan, Step
 from unwind.kube.errors import UnreachableError
-from unwind.members.targets import Anchor
+from unwind.members.targets import ClusterTarget
 from unwind.teardown.drafts import Drafted
 from unwind.teardown.plan import with_what_goes_along
 
@@ -25,7 +25,7 @@ class Dead:
 
     asked = 0
 
-    def member(self, target: Anchor) -> Any:
+    def member(self, target: ClusterTarget) -> Any:
         self.asked += 1
         raise UnreachableError(f"{target} does not answer")
 
@@ -53,7 +53,7 @@ async def planned(
     step = Step(name="db", object=SUMMARY, effort=effort.value, wave=1, objects=len(entries))
     drafted = await with_what_goes_along(
         fleet,
-        Anchor(ref=CLUSTER, secret=""),
+        ClusterTarget(ref=CLUSTER, secret=""),
         Drafted(plan=Plan(steps=(step,), waves=1)),
         [chunk(*entries)],
         takes_along=lambda _: takes_along,

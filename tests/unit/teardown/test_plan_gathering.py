@@ -11,9 +11,9 @@ from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, ConditionType, Reason
 from unwind.api.unwind import INVENTORIES, Effort, Entry, EntryState, Inventory, InventorySpec, MemberRef
 from unwind.inventory.inventories import Inventories
-from unwind.members.targets import Anchor
+from unwind.members.targets import ClusterTarget
 from unwind.planning.plans import Draft
-from unwind.teardown.drafts import Said
+from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.plan import combine, gather
 from unwind.teardown.step_sources import Elsewhere, SourceStep, SourceSteps
 from unwind.testing.objects import Objects
@@ -75,7 +75,9 @@ def test_a_name_that_a_step_depends_on_is_one_of_its_own_source() -> None:
 
 
 def test_one_source_that_does_not_understand_something_holds_the_plan_of_all() -> None:
-    said = Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, "effort of Chart api: 'Maybe' is not known")
+    said = TeardownNotice(
+        ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, "effort of Chart api: 'Maybe' is not known"
+    )
     others = SourceSteps(steps=(msgspec.structs.replace(step("Chart", "api"), said=(said,)),))
     found = combine([SourceSteps(steps=(step("App", "web"),)), others], {}, ())
     assert found.drafted().plan is None
@@ -84,7 +86,7 @@ def test_one_source_that_does_not_understand_something_holds_the_plan_of_all() -
 
 
 def test_a_step_that_needs_an_inventory_is_none_without_and_says_nothing() -> None:
-    said = Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, "not known")
+    said = TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, "not known")
     planted = msgspec.structs.replace(step("App", "planted"), required=False, said=(said,))
     without = combine([SourceSteps(steps=(planted,))], {}, ())
     assert (without.drafts, without.said) == ((), ())
@@ -128,7 +130,7 @@ async def test_inventories_about_other_clusters_are_read_only_where_the_step_may
     chunks = [chunk(of, 4, on=HERE), *([chunk(of, 1)] if on_target else [])]
     api = Objects(*(manifest(INVENTORIES, one) for one in chunks), resources=(INVENTORIES,))
     steps = SourceSteps(steps=(msgspec.structs.replace(step("App", "web"), elsewhere=elsewhere),))
-    target = Anchor(ref=TARGET, secret="")
+    target = ClusterTarget(ref=TARGET, secret="")
     found = await gather(Inventories(api.client, namespace="home"), target, [steps])
     assert [one.objects for one in found.drafts] == [objects]
     assert len([one for one in api.requests if "inventories" in one]) == reads
@@ -137,5 +139,7 @@ async def test_inventories_about_other_clusters_are_read_only_where_the_step_may
 async def test_an_inventory_that_names_another_target_with_this_uid_is_not_counted() -> None:
     forged = chunk(owner("App", "web"), on=msgspec.structs.replace(TARGET, name="other"))
     api = Objects(manifest(INVENTORIES, forged), resources=(INVENTORIES,))
-    found = await gather(Inventories(api.client, namespace="home"), Anchor(ref=TARGET, secret=""), [SourceSteps()])
+    found = await gather(
+        Inventories(api.client, namespace="home"), ClusterTarget(ref=TARGET, secret=""), [SourceSteps()]
+    )
     assert (found.drafts, found.lost, dict(found.chunks)) == ((), (), {})

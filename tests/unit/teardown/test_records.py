@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from unwind.addons.caches import Caches
+from unwind.addons.caches import AddonCaches
 from unwind.api import capi
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import SET_ASIDE_LABEL
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Cause, Plan, Teardown, TeardownSpec, TeardownStatus
 from unwind.inventory.inventories import Inventories
-from unwind.members.targets import Anchor
+from unwind.members.targets import ClusterTarget
 from unwind.teardown.drafts import Drafted
 from unwind.teardown.records import TeardownRecords, target_of
 from unwind.teardown.signatures import RecordKeys
@@ -21,7 +21,7 @@ from unwind.testing.clock import START, StillClock
 from unwind.testing.objects import Objects
 
 REF = ObjectRef(group=capi.CLUSTERS.group, kind="Cluster", namespace="fleet", name="prod", uid="u-1")
-TARGET = Anchor(ref=REF, secret="", deleted_at=datetime(2026, 1, 1, tzinfo=UTC))
+TARGET = ClusterTarget(ref=REF, secret="", deleted_at=datetime(2026, 1, 1, tzinfo=UTC))
 PLAN = Plan(waves=1, objects=7)
 
 
@@ -31,7 +31,7 @@ class Scene:
     def __init__(self) -> None:
         self.objects = Objects(resources=(SECRETS, TEARDOWNS, INVENTORIES))
         client = self.objects.client
-        self.caches = Caches(client)
+        self.caches = AddonCaches(client)
         self.keys = RecordKeys(client, namespace="home")
         self.clock = StillClock()
         self.drafts = 0

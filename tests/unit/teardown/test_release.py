@@ -11,7 +11,7 @@ from unwind.api.capi import CLUSTERS
 from unwind.api.meta import Condition, ObjectRef
 from unwind.api.sveltos import ClusterType
 from unwind.api.unwind import Teardown, TeardownSpec, TeardownStatus
-from unwind.members.targets import Target
+from unwind.members.targets import AddonTarget
 from unwind.teardown.release import LetGo, expired, forced, overdue, remaining
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Clusters:
 
 async def let_go(clusters: Clusters) -> LetGo | None:
     ref = ObjectRef(kind="Cluster", namespace="default", name="c", uid="u-1")
-    target = Target(type=ClusterType.CAPI, ref=ref, secret="", annotations={"unwind.dev/force-release": "seen"})
+    target = AddonTarget(type=ClusterType.CAPI, ref=ref, secret="", annotations={"unwind.dev/force-release": "seen"})
     return await forced(cast("Client", clusters), CLUSTERS, target)
 
 

@@ -11,7 +11,7 @@ from unwind.api.meta import ObjectMeta, ObjectRef
 from unwind.api.names import AGGREGATE_LABEL, MAX_OBJECTS_ANNOTATION, RESOURCE_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES
 from unwind.api.unwind import Cause, Effort, Teardown, TeardownSpec
-from unwind.kube.errors import ApiError, Details, Status
+from unwind.kube.errors import ApiError, APIStatus, Details
 from unwind.removal.deletion_scope import Told
 from unwind.teardown import requests
 from unwind.teardown.plan import combine
@@ -101,6 +101,6 @@ def test_a_missing_right_is_named_with_how_to_give_it() -> None:
 
 
 def test_what_may_not_be_read_is_known_from_the_answer() -> None:
-    status = Status(code=403, reason="Forbidden", details=Details(group="apps", kind="deployments"))
+    status = APIStatus(code=403, reason="Forbidden", details=Details(group="apps", kind="deployments"))
     assert str(requests.unread(ApiError(status, request="GET"))) == "get, list, watch deployments.apps"
-    assert requests.unread(ApiError(Status(code=403), request="GET")).resource == "*"
+    assert requests.unread(ApiError(APIStatus(code=403), request="GET")).resource == "*"

@@ -14,8 +14,8 @@ from unwind.api.names import ConditionType, Reason
 from unwind.api.unwind import Blocker, Effort, Phase, Plan, Release, Step, StepState, Teardown, TeardownSpec
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.outcomes import Pace, Severity
-from unwind.teardown.drafts import Said
-from unwind.teardown.status import UNSEALED, StepView, View, same_but_for_counts, status
+from unwind.teardown.drafts import TeardownNotice
+from unwind.teardown.status import UNSEALED, StepView, TeardownProgress, same_but_for_counts, status
 
 if TYPE_CHECKING:
     from unwind.api.unwind import TeardownStatus
@@ -46,9 +46,9 @@ BASE = StepView(name="base", state=StepState.WAITING, total=2, for_steps=("top",
 BLOCKED = msgspec.structs.replace(TOP, removed=1, waits={ref("b"): Waiting("b waits"), ref("a"): Waiting("a waits")})
 
 
-def view(*steps: StepView, **more: Any) -> View:
+def view(*steps: StepView, **more: Any) -> TeardownProgress:
     told: dict[str, Any] = {"steps": steps or (TOP, BASE), "wave": 1, "phase": Phase.REMOVING}
-    return View(**(told | more))
+    return TeardownProgress(**(told | more))
 
 
 def after(first: TeardownStatus) -> Teardown:
@@ -155,8 +155,8 @@ def test_an_end_is_an_end_and_stays_when_it_was(phase: Phase, complete: str) -> 
 
 def test_without_a_plan_it_says_why_there_is_none() -> None:
     bare = Teardown(metadata=ObjectMeta(name="u"), spec=TeardownSpec())
-    said = tuple(Said(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, word) for word in ("one", "two"))
-    told = status(bare, View(steps=(), wave=0, phase=Phase.HELD, said=said), now=NOW)
+    said = tuple(TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, word) for word in ("one", "two"))
+    told = status(bare, TeardownProgress(steps=(), wave=0, phase=Phase.HELD, said=said), now=NOW)
     assert (told.phase, told.wave) == ("Held", "")
     assert word(told, ConditionType.PLANNED) == ("False", "UnknownValue")
     found = meta.find(told.conditions, ConditionType.UNKNOWN_VALUE)

@@ -16,12 +16,12 @@ from unwind.testing.managers import check_requests, expecting_refusals, manager_
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from unwind.local.cluster import Cluster
+    from unwind.local.cluster import LocalCluster
 
 
-def logged(path: Path, *entries: dict[str, Any]) -> Cluster:
+def logged(path: Path, *entries: dict[str, Any]) -> LocalCluster:
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-    return cast("Cluster", SimpleNamespace(name="management", audit=AuditLog(path)))
+    return cast("LocalCluster", SimpleNamespace(name="management", audit=AuditLog(path)))
 
 
 def request(

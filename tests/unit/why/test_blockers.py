@@ -10,7 +10,7 @@ from unwind.api.meta import Condition, ObjectRef
 from unwind.api.names import Finalizer
 from unwind.api.unwind import Blocker
 from unwind.why.blockers import blockers, cause
-from unwind.why.facts import ObjectFacts, Wait, Workload, object_facts, workload
+from unwind.why.facts import ObjectFacts, StepWait, Workload, object_facts, workload
 from unwind.why.finalizers import serving
 
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -25,8 +25,8 @@ def held(*finalizers: str) -> ObjectFacts:
     return ObjectFacts(deleted_at=EARLIER, finalizers=finalizers)
 
 
-def told(ref: ObjectRef = GADGET) -> Wait:
-    return Wait(object=ref, message=f"{ref} waits")
+def told(ref: ObjectRef = GADGET) -> StepWait:
+    return StepWait(object=ref, message=f"{ref} waits")
 
 
 def operator(name: str = "example-operator", *, running: bool = True, domains: tuple[str, ...] = ()) -> Workload:
@@ -214,21 +214,21 @@ def test_a_blocker_that_needs_a_person_comes_first() -> None:
         (told(), held(), "Deleting", "Gadget room/one waits", "Kubernetes (API server)"),
         (told(POD), held(), "Deleting", "Pod room/web-1 is being stopped", "the kubelet of its node"),
         (
-            Wait(object=GADGET, message="no answer", failed=True, reason="Unreachable"),
+            StepWait(object=GADGET, message="no answer", failed=True, reason="Unreachable"),
             held("example.dev/hold"),
             "Unreachable",
             "no answer",
             "the administrator of the member cluster",
         ),
         (
-            Wait(object=GADGET, message="'Manage' is not known", failed=True, reason="UnknownValue"),
+            StepWait(object=GADGET, message="'Manage' is not known", failed=True, reason="UnknownValue"),
             None,
             "UnknownValue",
             "'Manage' is not known",
             "the author of that value",
         ),
         (
-            Wait(object=GADGET, message="denied", failed=True, reason="ApiError"),
+            StepWait(object=GADGET, message="denied", failed=True, reason="ApiError"),
             None,
             "ApiError",
             "denied",
@@ -237,7 +237,7 @@ def test_a_blocker_that_needs_a_person_comes_first() -> None:
     ],
 )
 def test_without_a_finalizer_it_is_told_what_is_known(
-    wait: Wait, facts: ObjectFacts | None, reason: str, message: str, actor: str
+    wait: StepWait, facts: ObjectFacts | None, reason: str, message: str, actor: str
 ) -> None:
     found = cause(wait, facts)
     assert (found.reason, found.message, found.actor) == (reason, message, actor)
@@ -264,7 +264,7 @@ def test_since_is_when_its_deletion_was_asked_for_or_when_it_was_first_told_of()
     [first] = blockers([told()], seen={}, now=EARLIER)
     [again] = blockers([told()], seen={}, before=[first], now=NOW)
     assert again.since == EARLIER
-    [of_another_step] = blockers([Wait(object=GADGET, message="", step="b")], seen={}, before=[first], now=NOW)
+    [of_another_step] = blockers([StepWait(object=GADGET, message="", step="b")], seen={}, before=[first], now=NOW)
     assert of_another_step == Blocker(object=GADGET, step="b", reason="Deleting", since=NOW)
 
 

@@ -22,7 +22,7 @@ from unwind.why import cluster_rules, facts
 from unwind.why.answers import Effect, Finding, Kubectl, Thing
 
 if TYPE_CHECKING:
-    from unwind.why.facts import Look
+    from unwind.why.facts import ObjectSnapshot
 
 KUBECTL = Kubectl()
 NOW = dt.datetime(2026, 5, 4, 12, 0, tzinfo=dt.UTC)
@@ -53,7 +53,7 @@ def cluster(
         "status": {"conditions": conditions},
     }
     it = facts.look(Thing(resource=CLUSTERS, name="prod"), obj)
-    look: Look = msgspec.structs.replace(it, **(around or {}))
+    look: ObjectSnapshot = msgspec.structs.replace(it, **(around or {}))
     return cluster_rules.cluster(look, msgspec.convert(obj, Cluster), KUBECTL, extensions)
 
 

@@ -23,7 +23,7 @@ from unwind.api.resources import (
 )
 from unwind.why import facts
 from unwind.why.answers import Effect, Kubectl, Thing
-from unwind.why.facts import Look, Node, Said, Silent, Unlisted, Workload
+from unwind.why.facts import Node, ObjectReport, ObjectSnapshot, Silent, Unlisted, Workload
 from unwind.why.holds import SHOWN, conversion, held, standing
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ DELETED = "2026-05-04T11:30:00Z"
 KUBECTL = Kubectl()
 
 
-def look(resource: Resource = CONFIG_MAPS, *finalizers: str, **around: Any) -> Look:
+def look(resource: Resource = CONFIG_MAPS, *finalizers: str, **around: Any) -> ObjectSnapshot:
     metadata: dict[str, Any] = {
         "name": "web",
         "uid": "u-1",
@@ -50,7 +50,7 @@ def look(resource: Resource = CONFIG_MAPS, *finalizers: str, **around: Any) -> L
     return msgspec.structs.replace(seen, **around)
 
 
-def only(it: Look) -> Finding:
+def only(it: ObjectSnapshot) -> Finding:
     [found] = held(it, KUBECTL, now=NOW)
     return found
 
@@ -82,7 +82,7 @@ def test_a_finalizer_is_taken_off_the_very_object_from_the_very_place() -> None:
 
 
 def test_what_the_controller_said_last_is_told() -> None:
-    words = (Said(by="backup-operator", message="BackupFailed: no bucket"),)
+    words = (ObjectReport(by="backup-operator", message="BackupFailed: no bucket"),)
     found = only(look(CONFIG_MAPS, "example.dev/x", workloads=(workload("example-operator"),), words=words))
     assert found.reason == Reason.FINALIZER
     assert "its controller seems to be Deployment ops/example-operator, which is running" in found.message

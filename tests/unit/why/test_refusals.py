@@ -16,7 +16,7 @@ from unwind.api.resources import (
 from unwind.protection import kinds, rules
 from unwind.why import facts
 from unwind.why.answers import Effect, Finding, Kubectl, Thing
-from unwind.why.refusals import Refusal, refused, unknowable, webhooks
+from unwind.why.refusals import APIRefusal, refused, unknowable, webhooks
 
 KUBECTL = Kubectl()
 HOOKS = webhooks(
@@ -42,7 +42,7 @@ def ask(message: str, resource: Resource = CONFIG_MAPS, *, label: str = "", code
     if label:
         metadata["labels"] = {DELETE_PROTECTION_LABEL: label}
     it = facts.look(Thing(resource=resource, name="web"), {"metadata": metadata})
-    return refused(it, Refusal(code=code, reason="Forbidden", message=message), KUBECTL, HOOKS)
+    return refused(it, APIRefusal(code=code, reason="Forbidden", message=message), KUBECTL, HOOKS)
 
 
 def test_a_webhook_that_does_not_answer_is_found_by_its_name() -> None:
@@ -83,7 +83,7 @@ def test_nobody_is_told_how_to_get_around_a_denial(text: str, said: str) -> None
 
 def test_a_webhook_that_supports_no_dry_run_says_nothing_about_the_deletion() -> None:
     text = 'admission webhook "guard.example.dev" does not support dry run'
-    assert unknowable(Refusal(code=400, reason="BadRequest", message=text))
+    assert unknowable(APIRefusal(code=400, reason="BadRequest", message=text))
     assert "does not support dry run" in ask(text, code=400).message
 
 

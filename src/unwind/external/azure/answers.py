@@ -92,14 +92,14 @@ _SECRET = re.compile(
 )
 
 
-class Fault(msgspec.Struct, frozen=True):
+class ArmFault(msgspec.Struct, frozen=True):
     """An error that Azure reports."""
 
     code: str = ""
     message: str = ""
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class ArmRefusal(msgspec.Struct, frozen=True):
     """When to retry a request that Azure refused: later, but never not at all."""
 
     pace: Pace
@@ -113,7 +113,7 @@ class Refusal(msgspec.Struct, frozen=True):
         )
 
 
-class Reply(msgspec.Struct, frozen=True):
+class ArmReply(msgspec.Struct, frozen=True):
     """One response, with header names in lower case."""
 
     status: int
@@ -139,7 +139,7 @@ class Reply(msgspec.Struct, frozen=True):
         return found if isinstance(found, dict) else None
 
     @property
-    def fault(self) -> Fault:
+    def fault(self) -> ArmFault:
         return fault(self.content)
 
     def retry_after(self, now: datetime) -> float:
@@ -153,16 +153,16 @@ class Reply(msgspec.Struct, frozen=True):
         return refusal.error(f"{what}: Azure answered {said}")
 
 
-def fault(content: Mapping[str, Any] | None) -> Fault:
+def fault(content: Mapping[str, Any] | None) -> ArmFault:
     """The error in a body: of a refused request, or of a failed operation."""
     found: Any = (content or {}).get("error", content)
     if not isinstance(found, dict):
-        return Fault()
+        return ArmFault()
     details = found.get("details")
     if found.get("code") in _ENVELOPES and isinstance(details, list) and details and isinstance(details[0], dict):
         found = details[0]
     code, message = found.get("code"), found.get("message")
-    return Fault(code if isinstance(code, str) else "", shown(message) if isinstance(message, str) else "")
+    return ArmFault(code if isinstance(code, str) else "", shown(message) if isinstance(message, str) else "")
 
 
 def shown(text: str) -> str:
@@ -171,7 +171,7 @@ def shown(text: str) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
-def classify(status: int, code: str, retry_after: float = 0.0) -> Refusal:
+def classify(status: int, code: str, retry_after: float = 0.0) -> ArmRefusal:
     """When to retry. `status` is 0 if there is none: for a failed operation."""
     if code in _VERY_SLOW or (status == 400 and code not in _FAST):
         pace = Pace.VERY_SLOW
@@ -179,7 +179,7 @@ def classify(status: int, code: str, retry_after: float = 0.0) -> Refusal:
         pace = Pace.FAST
     else:
         pace = Pace.SLOW
-    return Refusal(
+    return ArmRefusal(
         pace=pace,
         reason=code if _WORD.fullmatch(code) else Reason.FAILED,
         retry_after=retry_after,
@@ -201,7 +201,7 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float:
     return min(max((until - now).total_seconds(), 0.0), _LONGEST)
 
 
-def not_there(reply: Reply, id_: ArmId) -> bool:
+def not_there(reply: ArmReply, id_: ArmId) -> bool:
     """Whether Azure reports that this very resource does not exist.
 
     A 404 from a proxy does not count, nor one about the subscription, the API version or the type.
@@ -213,7 +213,7 @@ def not_there(reply: Reply, id_: ArmId) -> bool:
     return reply.fault.code.lower() in _ABSENT | own
 
 
-def sighting(reply: Reply, id_: ArmId) -> Sighting:
+def sighting(reply: ArmReply, id_: ArmId) -> Sighting:
     """Interpret the response to a GET of the resource."""
     if reply.status == 200 and reply.content is not None and reply.genuine:
         return Sighting(Presence.PRESENT, "Azure returned it")

@@ -23,7 +23,7 @@ from azure.mgmt.core.policies import AsyncARMChallengeAuthenticationPolicy
 from unwind.api.names import Reason
 from unwind.deleters.outcomes import PermanentError, TransientError
 from unwind.errors import UnwindError
-from unwind.external.azure.answers import Reply, shown
+from unwind.external.azure.answers import ArmReply, shown
 from unwind.kube import fencing
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class ArmClient:
             transport=AioHttpTransport(session=session, session_owner=False),
         )
 
-    async def get(self, path: str, *, api_version: str) -> Reply:
+    async def get(self, path: str, *, api_version: str) -> ArmReply:
         return await self._send("GET", self._url(path, api_version, {}))
 
     async def delete(
@@ -82,17 +82,17 @@ class ArmClient:
         api_version: str,
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Reply:
+    ) -> ArmReply:
         return await self._send("DELETE", self._url(path, api_version, query or {}), headers)
 
-    async def post(self, path: str, *, api_version: str) -> Reply:
+    async def post(self, path: str, *, api_version: str) -> ArmReply:
         return await self._send("POST", self._url(path, api_version, {}))
 
     def reaches(self, url: str) -> bool:
         """Whether a URL belongs to this server. No other server ever gets a token."""
         return _origin(url) == self._origin
 
-    async def poll(self, url: str) -> Reply:
+    async def poll(self, url: str) -> ArmReply:
         """Request the state of an operation. Raises PermanentError if the URL belongs to another server."""
         if not self.reaches(url):
             # The URL was stored on an object, and a user who can write to that could have the token sent to their own
@@ -109,7 +109,7 @@ class ArmClient:
         asked = urlencode({"api-version": api_version, **query})
         return f"{self.endpoint}{quote(path, safe=_PLAIN)}?{asked}"
 
-    async def _send(self, method: str, url: str, headers: Mapping[str, str] | None = None) -> Reply:
+    async def _send(self, method: str, url: str, headers: Mapping[str, str] | None = None) -> ArmReply:
         if method != "GET":
             fencing.check()
         request = HttpRequest(method, url, headers={"Accept": "application/json", **(headers or {})})
@@ -126,7 +126,7 @@ class ArmClient:
                 reason=Reason.UNREACHABLE,
             ) from None
         found = {name.lower(): value for name, value in response.headers.items()}
-        return Reply(response.status_code, found, response.content)
+        return ArmReply(response.status_code, found, response.content)
 
 
 @asynccontextmanager

@@ -9,13 +9,13 @@ import msgspec
 from unwind.api.names import Reason
 from unwind.deleters.outcomes import Gone, PermanentError
 from unwind.external.azure import answers, identity
-from unwind.external.azure.identity import ArmId, NeverCreated, Target
-from unwind.external.azure.operations import Removal
+from unwind.external.azure.identity import ArmId, AzureTarget, NeverCreated
+from unwind.external.azure.operations import AzureRemoval
 from unwind.kube.absence import Presence, Sighting
 
 if TYPE_CHECKING:
     from unwind.deleters.context import DeleteContext
-    from unwind.external.azure.answers import Reply
+    from unwind.external.azure.answers import ArmReply
     from unwind.external.azure.arm import ArmClient
     from unwind.kube.client import Object
 
@@ -38,9 +38,9 @@ class ArmEnd:
         target = self._target(ctx, obj)
         if isinstance(target, NeverCreated):
             return Gone(target.why)
-        removal = Removal(ctx, self._arm, target, what="the deletion")
+        removal = AzureRemoval(ctx, self._arm, target, what="the deletion")
 
-        async def send() -> Reply:
+        async def send() -> ArmReply:
             # From here on the recorded resource counts, even if the annotation changes.
             await ctx.memo.put(_TARGET, msgspec.json.encode(target).decode())
             ctx.log.info("azure deletion requested", resource=target.id)
@@ -56,11 +56,11 @@ class ArmEnd:
         reply = await self._arm.get(target.id, api_version=target.api_version)
         return answers.sighting(reply, ArmId.parse(target.id))
 
-    def _target(self, ctx: DeleteContext, obj: Object) -> Target | NeverCreated:
+    def _target(self, ctx: DeleteContext, obj: Object) -> AzureTarget | NeverCreated:
         kept = ctx.memo.get(_TARGET)
         if kept is not None:
             try:
-                return msgspec.json.decode(kept, type=Target)
+                return msgspec.json.decode(kept, type=AzureTarget)
             except (msgspec.DecodeError, msgspec.ValidationError):
                 raise PermanentError(
                     f"cannot decode the memo of {ctx.ref}",

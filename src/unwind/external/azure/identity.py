@@ -68,7 +68,7 @@ class ArmId(msgspec.Struct, frozen=True):
         return cls(text, subscription, group, "/".join([namespace, *types]), name)
 
 
-class Target(msgspec.Struct, frozen=True):
+class AzureTarget(msgspec.Struct, frozen=True):
     """A resource, and the API version for requests about it."""
 
     id: str
@@ -110,7 +110,7 @@ def is_of_type(resource: Resource, arm_type: str) -> bool:
     return kind.endswith(tuple(singular)) or ("zone" in kind and kind.endswith(f"{last}record"))
 
 
-def target(obj: Object, resource: Resource) -> Target | NeverCreated:
+def target(obj: Object, resource: Resource) -> AzureTarget | NeverCreated:
     """The Azure resource of an object. Raises PermanentError if that is unknown, which is not the same as none."""
     metadata: dict[str, Any] = obj["metadata"]
     status: dict[str, Any] = obj.get("status") or {}
@@ -132,7 +132,7 @@ def target(obj: Object, resource: Resource) -> Target | NeverCreated:
                 remedy=f"correct the annotation {AZURE_RESOURCE_ID_ANNOTATION}, or set the delete policy to "
                 "detach-on-delete",
             )
-        return Target(id_.text, api_version(resource))
+        return AzureTarget(id_.text, api_version(resource))
     # Azure Service Operator writes the id and its finalizer in one request, before it sends anything to Azure. So
     # without both, and without anything that came from Azure, no resource was created. With its finalizer and without
     # an id, the id was removed.

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from unwind.deleters.context import DeleteContext
-    from unwind.external.azure.answers import Reply
+    from unwind.external.azure.answers import ArmReply
     from unwind.external.azure.arm import ArmClient
-    from unwind.external.azure.identity import Target
+    from unwind.external.azure.identity import AzureTarget
 
 # The poll interval if Azure does not say one.
 _ASK_AGAIN = 10.0
@@ -60,7 +60,7 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
 
-class State(Enum):
+class OperationState(Enum):
     """The state of an operation, according to one response."""
 
     RUNNING = "running"
@@ -74,38 +74,38 @@ class State(Enum):
     """Undetermined: throttled, or unavailable."""
 
 
-def state(reply: Reply) -> State:
+def state(reply: ArmReply) -> OperationState:
     """Interpret the response to a poll, of either style (pure)."""
     if reply.status == 202:
-        return State.RUNNING
+        return OperationState.RUNNING
     if reply.status == 204:
-        return State.OVER
+        return OperationState.OVER
     if reply.status == 200:
         said = (reply.content or {}).get("status")
         # Without a status it is the result behind a `Location`, which exists only when it is done.
         word = said.lower() if isinstance(said, str) else "succeeded"
         if word in ("failed", "canceled", "cancelled"):
-            return State.BROKEN
-        return State.OVER if word == "succeeded" else State.RUNNING
+            return OperationState.BROKEN
+        return OperationState.OVER if word == "succeeded" else OperationState.RUNNING
     if 400 <= reply.status < 500 and reply.status not in (401, 408, 429):
         # Expired, or not readable: an identity that may delete in a resource group need not be allowed to read the
         # operations of the subscription.
-        return State.LOST
-    return State.UNKNOWN
+        return OperationState.LOST
+    return OperationState.UNKNOWN
 
 
-def where(reply: Reply) -> str:
+def where(reply: ArmReply) -> str:
     """The URL to poll for an operation that has started; of two, the one that returns a status (pure)."""
     return reply.headers.get("azure-asyncoperation") or reply.headers.get("location") or ""
 
 
-class Removal:
+class AzureRemoval:
     """One deletion at Azure, from the request to the verified absence: await it in every pass until it returns.
 
     It stores its state in the memo of the deleter whose context it gets, so there is one per deleter.
     """
 
-    def __init__(self, ctx: DeleteContext, arm: ArmClient, target: Target, *, what: str) -> None:
+    def __init__(self, ctx: DeleteContext, arm: ArmClient, target: AzureTarget, *, what: str) -> None:
         """`target`: the resource that will be absent. `what`: the name of the action, for messages."""
         self._ctx = ctx
         self._arm = arm
@@ -117,7 +117,7 @@ class Removal:
     def begun(self) -> bool:
         return _OPERATION in self._ctx.memo or _GONE in self._ctx.memo
 
-    async def carry_out(self, send: Callable[[], Awaitable[Reply]]) -> Gone:
+    async def carry_out(self, send: Callable[[], Awaitable[ArmReply]]) -> Gone:
         """Send the request unless it was sent already, or poll its operation; return when the target is verified
         absent.
 
@@ -136,10 +136,10 @@ class Removal:
             return await self._look(None)
         return await self._look(operation)
 
-    async def look(self) -> Reply:
+    async def look(self) -> ArmReply:
         return await self._arm.get(self._target.id, api_version=self._target.api_version)
 
-    async def _begin(self, reply: Reply) -> Gone:
+    async def _begin(self, reply: ArmReply) -> Gone:
         now = self._ctx.clock.now()
         if reply.status == 202:
             url = where(reply)
@@ -160,21 +160,21 @@ class Removal:
         ctx, now = self._ctx, self._ctx.clock.now()
         reply = await self._arm.poll(operation.url)
         match state(reply):
-            case State.RUNNING:
+            case OperationState.RUNNING:
                 moved = reply.headers.get("location", "") if reply.status == 202 else ""
                 if moved and moved != operation.url and self._arm.reaches(moved) and len(moved) <= _LONGEST_URL:
                     await ctx.memo.put(_OPERATION, Operation(operation.since, moved).text)
                 raise self._again(reply)
-            case State.UNKNOWN:
+            case OperationState.UNKNOWN:
                 raise reply.error(f"cannot poll {self._what} of {self._id}", now)
-            case State.BROKEN:
+            case OperationState.BROKEN:
                 told = reply.fault
                 # The next pass sends the request again. A crash before this would poll once more, with the same result.
                 await ctx.memo.drop(_OPERATION)
                 said = f"{told.code} {told.message}".strip() or "no reason given"
                 refusal = answers.classify(0, told.code, reply.retry_after(now))
                 raise refusal.error(f"Azure could not complete {self._what} of {self._id}: {said}")
-            case State.OVER | State.LOST:
+            case OperationState.OVER | OperationState.LOST:
                 return
 
     async def _look(self, operation: Operation | None) -> Gone:
@@ -215,12 +215,12 @@ class Removal:
             raise reply.error(f"cannot determine whether {self._id} is still absent", self._ctx.clock.now())
         return Gone(seen.why)
 
-    def _again(self, reply: Reply) -> Again:
+    def _again(self, reply: ArmReply) -> Again:
         after = reply.retry_after(self._ctx.clock.now()) or _ASK_AGAIN
         return Again(f"{self._what} of {self._id} is in progress at Azure", after=max(after, 1.0))
 
 
-def _deleting(reply: Reply) -> bool:
+def _deleting(reply: ArmReply) -> bool:
     """Whether a resource reports that it is being deleted."""
     properties = (reply.content or {}).get("properties")
     said = properties.get("provisioningState") if isinstance(properties, dict) else None

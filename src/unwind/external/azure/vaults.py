@@ -14,13 +14,13 @@ from unwind.deleters.outcomes import Again, Gone, Kept, PermanentError
 from unwind.deleters.registration import deleter
 from unwind.external.azure import answers, identity
 from unwind.external.azure.arm import ArmClient
-from unwind.external.azure.identity import ArmId, NeverCreated, Target
-from unwind.external.azure.operations import Removal
+from unwind.external.azure.identity import ArmId, AzureTarget, NeverCreated
+from unwind.external.azure.operations import AzureRemoval
 
 if TYPE_CHECKING:
     from unwind.deleters.context import DeleteContext, DeleteFunc
     from unwind.deleters.outcomes import Outcome
-    from unwind.external.azure.answers import Reply
+    from unwind.external.azure.answers import ArmReply
     from unwind.kube.client import Object
 
 # The operations on deleted vaults are not in every API version of vaults.
@@ -114,7 +114,7 @@ async def _purged(ctx: DeleteContext, vault: _Vault) -> Outcome:
         f"/subscriptions/{id_.subscription}/providers/Microsoft.KeyVault"
         f"/locations/{vault.location}/deletedVaults/{id_.name}"
     )
-    removal = Removal(ctx, arm, Target(path, _API), what="the purge")
+    removal = AzureRemoval(ctx, arm, AzureTarget(path, _API), what="the purge")
     if not removal.begun:
         reply = await removal.look()
         seen = answers.sighting(reply, ArmId.parse(path))
@@ -129,7 +129,7 @@ async def _purged(ctx: DeleteContext, vault: _Vault) -> Outcome:
         if properties.get("purgeProtectionEnabled"):
             return _protected(id_, properties)
 
-    async def send() -> Reply:
+    async def send() -> ArmReply:
         ctx.log.info("vault purge requested", resource=path)
         return await arm.post(f"{path}/purge", api_version=_API)
 

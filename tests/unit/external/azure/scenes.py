@@ -11,7 +11,7 @@ from azure.identity.aio import ClientSecretCredential
 from unwind.api.names import AZURE_FINALIZER, AZURE_RESOURCE_ID_ANNOTATION
 from unwind.api.resources import Resource
 from unwind.deleters.attempt import Failed, Waiting, attempt, enter
-from unwind.deleters.registry import Registry
+from unwind.deleters.registry import DeleterRegistry
 from unwind.external.azure.arm import ArmClient, session
 from unwind.external.azure.end import ArmEnd
 from unwind.testing.arm import CLIENT, SECRET, TENANT, Arm
@@ -93,4 +93,4 @@ class Azure:
             resource=resource,
         )
         given = ctx.tombstone() if absent else obj
-        return await attempt(enter(Registry(deleters), end, ctx, given))
+        return await attempt(enter(DeleterRegistry(deleters), end, ctx, given))

@@ -9,17 +9,19 @@ import pytest
 
 from tests.unit.external.azure.scenes import CACHE, GROUP
 from unwind.deleters.outcomes import Pace, Severity
-from unwind.external.azure.answers import Fault, Reply, classify, fault, not_there, retry_after, shown, sighting
+from unwind.external.azure.answers import ArmFault, ArmReply, classify, fault, not_there, retry_after, shown, sighting
 from unwind.external.azure.identity import ArmId
-from unwind.external.azure.operations import State, state, where
+from unwind.external.azure.operations import OperationState, state, where
 from unwind.kube.absence import Presence
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 SIGNED = {"x-ms-request-id": "1"}
 
 
-def error(status: int, code: str, **headers: str) -> Reply:
-    return Reply(status, {**SIGNED, **headers}, msgspec.json.encode({"error": {"code": code, "message": "so it is"}}))
+def error(status: int, code: str, **headers: str) -> ArmReply:
+    return ArmReply(
+        status, {**SIGNED, **headers}, msgspec.json.encode({"error": {"code": code, "message": "so it is"}})
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,12 +102,12 @@ def test_azure_is_given_the_patience_that_it_asks_for(headers: dict[str, str], s
         (error(404, ""), False),
         (error(403, "ResourceNotFound"), False),
         (error(410, "ResourceNotFound"), False),
-        (Reply(404, SIGNED, b"<html>Not Found</html>"), False),
-        (Reply(404, {}, b'{"error": {"code": "ResourceNotFound"}}'), False),
-        (Reply(200, SIGNED, b"{}"), False),
+        (ArmReply(404, SIGNED, b"<html>Not Found</html>"), False),
+        (ArmReply(404, {}, b'{"error": {"code": "ResourceNotFound"}}'), False),
+        (ArmReply(200, SIGNED, b"{}"), False),
     ],
 )
-def test_only_azures_own_word_about_the_resource_makes_it_absent(reply: Reply, *, absent: bool) -> None:
+def test_only_azures_own_word_about_the_resource_makes_it_absent(reply: ArmReply, *, absent: bool) -> None:
     assert not_there(reply, ArmId.parse(CACHE)) is absent
     assert sighting(reply, ArmId.parse(CACHE)).absent is absent
 
@@ -120,24 +122,24 @@ def test_the_plural_of_a_type_is_known_by_its_singular() -> None:
 @pytest.mark.parametrize(
     ("reply", "presence"),
     [
-        (Reply(200, SIGNED, b'{"id": "x"}'), Presence.PRESENT),
-        (Reply(200, SIGNED, b"<html>"), Presence.UNKNOWN),
-        (Reply(200, {}, b'{"welcome": "to the hotel"}'), Presence.UNKNOWN),
+        (ArmReply(200, SIGNED, b'{"id": "x"}'), Presence.PRESENT),
+        (ArmReply(200, SIGNED, b"<html>"), Presence.UNKNOWN),
+        (ArmReply(200, {}, b'{"welcome": "to the hotel"}'), Presence.UNKNOWN),
         (error(500, "InternalServerError"), Presence.UNKNOWN),
     ],
 )
-def test_only_azures_own_answer_shows_the_resource(reply: Reply, presence: Presence) -> None:
+def test_only_azures_own_answer_shows_the_resource(reply: ArmReply, presence: Presence) -> None:
     assert sighting(reply, ArmId.parse(CACHE)).presence is presence
 
 
 def test_of_an_envelope_the_first_detail_counts() -> None:
     body = {"error": {"code": "ResourceGroupDeletionBlocked", "details": [{"code": "ScopeLocked", "message": "it is"}]}}
-    assert fault(body) == Fault("ScopeLocked", "it is")
+    assert fault(body) == ArmFault("ScopeLocked", "it is")
 
 
 @pytest.mark.parametrize("body", [None, {}, {"error": "text"}, {"error": {"code": 7}}, {"code": None}])
 def test_a_body_of_any_shape_can_be_read(body: dict[str, object] | None) -> None:
-    assert fault(body) == Fault()
+    assert fault(body) == ArmFault()
 
 
 @pytest.mark.parametrize(
@@ -161,30 +163,30 @@ def test_a_long_text_is_cut() -> None:
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (Reply(202, SIGNED, b""), State.RUNNING),
-        (Reply(200, SIGNED, b'{"status": "InProgress"}'), State.RUNNING),
-        (Reply(200, SIGNED, b'{"status": "SomethingNew"}'), State.RUNNING),
-        (Reply(200, SIGNED, b'{"status": "Succeeded"}'), State.OVER),
-        (Reply(200, SIGNED, b"{}"), State.OVER),
-        (Reply(204, SIGNED, b""), State.OVER),
-        (Reply(200, SIGNED, b'{"status": "Failed"}'), State.BROKEN),
-        (Reply(200, SIGNED, b'{"status": "Canceled"}'), State.BROKEN),
-        (error(404, "OperationNotFound"), State.LOST),
-        (error(403, "AuthorizationFailed"), State.LOST),
-        (error(410, "Gone"), State.LOST),
-        (error(400, "BadRequest"), State.LOST),
-        (error(401, "ExpiredAuthenticationToken"), State.UNKNOWN),
-        (error(429, "TooManyRequests"), State.UNKNOWN),
-        (error(500, "InternalServerError"), State.UNKNOWN),
-        (Reply(302, SIGNED, b""), State.UNKNOWN),
+        (ArmReply(202, SIGNED, b""), OperationState.RUNNING),
+        (ArmReply(200, SIGNED, b'{"status": "InProgress"}'), OperationState.RUNNING),
+        (ArmReply(200, SIGNED, b'{"status": "SomethingNew"}'), OperationState.RUNNING),
+        (ArmReply(200, SIGNED, b'{"status": "Succeeded"}'), OperationState.OVER),
+        (ArmReply(200, SIGNED, b"{}"), OperationState.OVER),
+        (ArmReply(204, SIGNED, b""), OperationState.OVER),
+        (ArmReply(200, SIGNED, b'{"status": "Failed"}'), OperationState.BROKEN),
+        (ArmReply(200, SIGNED, b'{"status": "Canceled"}'), OperationState.BROKEN),
+        (error(404, "OperationNotFound"), OperationState.LOST),
+        (error(403, "AuthorizationFailed"), OperationState.LOST),
+        (error(410, "Gone"), OperationState.LOST),
+        (error(400, "BadRequest"), OperationState.LOST),
+        (error(401, "ExpiredAuthenticationToken"), OperationState.UNKNOWN),
+        (error(429, "TooManyRequests"), OperationState.UNKNOWN),
+        (error(500, "InternalServerError"), OperationState.UNKNOWN),
+        (ArmReply(302, SIGNED, b""), OperationState.UNKNOWN),
     ],
 )
-def test_how_an_operation_stands_is_read_from_one_answer(reply: Reply, expected: State) -> None:
+def test_how_an_operation_stands_is_read_from_one_answer(reply: ArmReply, expected: OperationState) -> None:
     assert state(reply) is expected
 
 
 def test_of_two_places_to_ask_the_one_with_a_status_is_taken() -> None:
     both = {"location": "https://a/1", "azure-asyncoperation": "https://a/2"}
-    assert where(Reply(202, both, b"")) == "https://a/2"
-    assert where(Reply(202, {"location": "https://a/1"}, b"")) == "https://a/1"
-    assert where(Reply(202, {}, b"")) == ""
+    assert where(ArmReply(202, both, b"")) == "https://a/2"
+    assert where(ArmReply(202, {"location": "https://a/1"}, b"")) == "https://a/1"
+    assert where(ArmReply(202, {}, b"")) == ""

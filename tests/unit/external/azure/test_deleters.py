@@ -12,7 +12,7 @@ from unwind.api.resources import Resource
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.outcomes import Gone, Kept, Pace
 from unwind.deleters.registration import Registration, registrations
-from unwind.deleters.registry import Registry, installed
+from unwind.deleters.registry import DeleterRegistry, installed
 from unwind.external.azure.deleters import azure_operator_away, cancel_subscription, product_with_subscriptions
 from unwind.external.azure.plugin import AZURE
 
@@ -122,7 +122,7 @@ async def test_a_product_that_cannot_be_deleted_stays(azure: Azure) -> None:
 
 
 async def test_the_plugin_loads_and_says_what_its_kinds_go_through() -> None:
-    registry = Registry(plugins=installed())
+    registry = DeleterRegistry(plugins=installed())
     external = await registry.external(ALIASES)
     assert external is not None
     assert external.name == AZURE.name

@@ -10,7 +10,7 @@ from tests.unit.external.azure.scenes import CACHE, CACHES, GROUP, SUBSCRIPTION,
 from unwind.api.names import AZURE_FINALIZER, AZURE_RESOURCE_ID_ANNOTATION
 from unwind.api.resources import Resource
 from unwind.deleters.outcomes import PermanentError
-from unwind.external.azure.identity import ArmId, NeverCreated, Target, api_version, is_of_type, target
+from unwind.external.azure.identity import ArmId, AzureTarget, NeverCreated, api_version, is_of_type, target
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def bare(**more: Any) -> dict[str, Any]:
 
 
 def test_the_annotation_and_the_status_say_which_resource_it_is() -> None:
-    expected = Target(CACHE, "2023-04-01")
+    expected = AzureTarget(CACHE, "2023-04-01")
     assert target(made(CACHES, CACHE), CACHES) == expected
     assert target(bare(metadata={"annotations": {AZURE_RESOURCE_ID_ANNOTATION: CACHE}}), CACHES) == expected
     assert target(bare(status={"id": CACHE}), CACHES) == expected
@@ -106,7 +106,7 @@ def test_the_annotation_and_the_status_say_which_resource_it_is() -> None:
 def test_an_annotation_and_a_status_that_differ_only_in_case_agree() -> None:
     obj = made(CACHES, CACHE)
     obj["status"]["id"] = CACHE.upper()
-    assert target(obj, CACHES) == Target(CACHE, "2023-04-01")
+    assert target(obj, CACHES) == AzureTarget(CACHE, "2023-04-01")
 
 
 def test_an_annotation_and_a_status_that_disagree_hold() -> None:
