@@ -162,7 +162,7 @@ def provisioned(left: set[str]) -> Callable[[str, Object], bool]:
 
     def over(_: str, obj: Object) -> bool:
         features = (obj.get("status") or {}).get("featureSummaries") or []
-        if features and all(one["status"] == "Provisioned" for one in features):
+        if features and all(feature["status"] == "Provisioned" for feature in features):
             left.discard(f"{obj['metadata']['namespace']}/{obj['metadata']['name']}")
         return not left
 
@@ -211,7 +211,7 @@ class Profiles:
         before: list[str] = []
         for wave in self.waves:
             for name in wave:
-                held = yaml.dump_all([config_map(self.namespace, one) for one in self.objects(name)])
+                held = yaml.dump_all([config_map(self.namespace, item) for item in self.objects(name)])
                 await self.client.create(CONFIG_MAPS, config_map(self.namespace, name, all=held))
                 refs = [{"kind": "ConfigMap", "namespace": self.namespace, "name": name}]
                 await self.client.create(
@@ -236,7 +236,7 @@ class Profiles:
     async def withdraw(self) -> float:
         """The seconds until the last object was seen to be absent, from rest; returns when the summaries are, too."""
         await asyncio.sleep(REST)
-        left = {f"{self.namespace}/{one}" for name in self.names for one in self.objects(name)}
+        left = {f"{self.namespace}/{item}" for name in self.names for item in self.objects(name)}
         summaries = {f"{self.namespace}/{name}-sveltos-edge" for name in self.names}
         async with (
             following(self.client, CLUSTER_SUMMARIES, gone(summaries), namespace=self.namespace) as tidy,
@@ -267,8 +267,8 @@ class Profiles:
 
     async def withdraw_bare(self, bare: Bare, made: dict[str, str]) -> float:
         """Wave after wave, each seen absent by watch before the next."""
-        waves = [[one for name in wave for one in self.objects(name)] for wave in reversed(self.waves)]
-        standing: list[set[str]] = [{f"{self.namespace}/{one}" for one in wave} for wave in waves]
+        waves = [[item for name in wave for item in self.objects(name)] for wave in reversed(self.waves)]
+        standing: list[set[str]] = [{f"{self.namespace}/{item}" for item in wave} for wave in waves]
         ends = [asyncio.Event() for _ in waves]
 
         def over(type_: str, obj: Object) -> bool:
@@ -284,7 +284,9 @@ class Profiles:
         async with following(self.member.client, CONFIG_MAPS, over, namespace=self.namespace) as ended:
             began = time.perf_counter()
             for wave, end in zip(waves, ends, strict=True):
-                await gather_limited((bare.delete(f"{self.namespace}/{one}", made[one]) for one in wave), limit=AT_ONCE)
+                await gather_limited(
+                    (bare.delete(f"{self.namespace}/{item}", made[item]) for item in wave), limit=AT_ONCE
+                )
                 await end.wait()
             await ended()
             return time.perf_counter() - began

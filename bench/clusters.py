@@ -100,7 +100,7 @@ class Many:
 
     def everything(self) -> set[str]:
         return {
-            f"{namespace}/{one}" for namespace in self.namespaces for it in self.profiles for one in self.objects(it)
+            f"{namespace}/{item}" for namespace in self.namespaces for it in self.profiles for item in self.objects(it)
         }
 
     async def make(self) -> None:
@@ -115,7 +115,7 @@ class Many:
         await self.management.create_namespace(namespace)
         await self.member.create_namespace(namespace)
         for name in self.profiles:
-            held = yaml.dump_all([config_map(namespace, one) for one in self.objects(name)])
+            held = yaml.dump_all([config_map(namespace, item) for item in self.objects(name)])
             await self.client.create(CONFIG_MAPS, config_map(namespace, name, all=held))
 
     async def deploy(self) -> float:
@@ -155,7 +155,7 @@ class Many:
         ):
             clusters = await self.client.list(CLUSTERS)
             began = time.perf_counter()
-            await gather_limited((self._delete(one) for one in clusters), limit=AT_ONCE)
+            await gather_limited((self._delete(cluster) for cluster in clusters), limit=AT_ONCE)
             await over()
             took = time.perf_counter() - began
             await ended()
@@ -201,7 +201,7 @@ async def many(plane: Plane, bare: Bare, manager: int) -> None:
     objects = MANY * PROFILES_EACH * OBJECTS_EACH
     print(Ratio(f"delete {MANY} clusters, {objects:,} objects", f"bare DELETEs, {AT_ONCE} at once", ours, least, 2.0))
     growth = resident[-1] / resident[0]
-    after = ", ".join(f"{one:.0f}" for one in resident)
+    after = ", ".join(f"{item:.0f}" for item in resident)
     print(f"resident after each round: {after} MB: {growth:.2f} x (goal 1.1 x) {'ok' if growth <= 1.1 else 'MISSED'}")
 
 

@@ -142,7 +142,7 @@ def paused(name: str) -> Object:
                 "classRef": {"name": "big"},
                 "version": "v1.34.0",
                 "controlPlane": {"replicas": 3},
-                "variables": [{"name": f"v-{one}", "value": "x" * 100} for one in range(10)],
+                "variables": [{"name": f"v-{number}", "value": "x" * 100} for number in range(10)],
             },
         },
     }
@@ -201,14 +201,14 @@ async def starting(management: LocalCluster) -> None:
     async def listing() -> float:
         began = time.perf_counter()
         found = await asyncio.gather(client.list(CLUSTERS), client.list(CLUSTER_SUMMARIES))
-        assert [len(one) for one in found] == [CLUSTERS_MADE, CLUSTERS_MADE * PROFILES_EACH]
+        assert [len(item) for item in found] == [CLUSTERS_MADE, CLUSTERS_MADE * PROFILES_EACH]
         return time.perf_counter() - began
 
     async with manager_client(management.client, HOME) as client:
         took, least = await alternate(start, listing)
     what = f"start to ready, {CLUSTERS_MADE:,} clusters, {CLUSTERS_MADE * PROFILES_EACH:,} summaries"
     print(Ratio(what, "listing them with the bare client", took, least, goal=3.0))
-    before, after = (statistics.median(one) for one in zip(*parts, strict=True))
+    before, after = (statistics.median(item) for item in zip(*parts, strict=True))
     print(f"until it listens (Python, imports, certificate, first connection): {before:.2f} s; caches: {after:.2f} s")
 
 
@@ -241,7 +241,7 @@ async def asking(management: LocalCluster, found: list[Object]) -> None:
 
     keys = RecordKeys(management.client, namespace=HOME)
     await keys.load()
-    await gather_limited((torn_down(one) for one in found), limit=AT_ONCE)
+    await gather_limited((torn_down(obj) for obj in found), limit=AT_ONCE)
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         authority = Authority("bench")
@@ -249,7 +249,7 @@ async def asking(management: LocalCluster, found: list[Object]) -> None:
         for file, content in (("ca", authority.certificate), ("crt", pair.certificate), ("key", pair.key)):
             (scratch / file).write_bytes(content)
         bodies = scratch / "bodies"
-        bodies.write_bytes(b"\n".join(msgspec.json.encode(question(one)) for one in found))
+        bodies.write_bytes(b"\n".join(msgspec.json.encode(question(obj)) for obj in found))
         print(f"bodies of {bodies.stat().st_size // len(found):,} bytes")
         echo = scratch / "echo"
         build = (find_go(), "build", "-o", echo, ".")
@@ -263,11 +263,11 @@ async def asking(management: LocalCluster, found: list[Object]) -> None:
         for _ in range(RUNS):
             for path, loads in seen.items():
                 loads.append(await load(echo, address, path, scratch / "ca", bodies))
-    assert not any(one.failures for loads in seen.values() for one in loads)
+    assert not any(item.failures for loads in seen.values() for item in loads)
     constant, ours = seen.values()
-    each, least = (statistics.median(one.each for one in loads) * 10_000 for loads in (ours, constant))
+    each, least = (statistics.median(item.each for item in loads) * 10_000 for loads in (ours, constant))
     print(Ratio("10,000 BeforeClusterDelete over TLS", "the same server answering a constant", each, least, goal=1.67))
-    each, least = (statistics.median(one.p99 for one in loads) * 1_000 for loads in (ours, constant))
+    each, least = (statistics.median(item.p99 for item in loads) * 1_000 for loads in (ours, constant))
     print(Ratio("p99 of 1,000 such", "the same server answering a constant", each, least, goal=2.0))
 
 
@@ -318,7 +318,7 @@ async def serve(pair: KeyPair, path: Path) -> None:
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt):
         if sys.argv[1:2] == ["serve"]:
-            certificate, key, config = (Path(one) for one in sys.argv[2:])
+            certificate, key, config = (Path(item) for item in sys.argv[2:])
             uvloop.run(serve(KeyPair(certificate.read_bytes(), key.read_bytes()), config))
         else:
             uvloop.run(main())

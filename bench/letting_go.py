@@ -124,7 +124,7 @@ async def limit_rate(plane: Plane) -> None:
     assert plane.cluster_api
     assert plane.cluster_api.daemon
     daemon = plane.cluster_api.daemon
-    daemon.argv = [one.replace("ReconcilerRateLimiting=false", "ReconcilerRateLimiting=true") for one in daemon.argv]
+    daemon.argv = [item.replace("ReconcilerRateLimiting=false", "ReconcilerRateLimiting=true") for item in daemon.argv]
     await daemon.stop()
     await daemon.start()
 
@@ -164,7 +164,7 @@ async def _place(plane: Plane, place: str, shape: str) -> None:
     await member.create_namespace(place)
     client = plane.management.client
     for name in profiles(shape):
-        held = yaml.dump_all([config_map(place, one) for one in objects(name)])
+        held = yaml.dump_all([config_map(place, item) for item in objects(name)])
         await client.create(CONFIG_MAPS, config_map(place, name, all=held))
     await create_cluster(client, name=NAME, namespace=place, member=member.name, labels={"shape": shape}, within=300)
 
@@ -186,7 +186,7 @@ async def _remove(plane: Plane, manager: Manager, place: str, shape: str) -> Way
     client, [member] = plane.management.client, plane.members.values()
     cluster = await client.get(CLUSTERS, NAME, namespace=place)
     uid = cluster["metadata"]["uid"]
-    standing = {one for name in profiles(shape) for one in objects(name)}
+    standing = {item for name in profiles(shape) for item in objects(name)}
 
     def absent(type_: str, obj: Object) -> bool:
         if type_ == "DELETED":

@@ -60,7 +60,7 @@ class Membership:
         return [f"work-{work:04}-{number:02}" for number in range(OBJECTS_EACH)]
 
     def everything(self) -> set[str]:
-        return {f"{PLACE}/{one}" for work in range(WORKS_THERE) for one in self.objects(work)}
+        return {f"{PLACE}/{item}" for work in range(WORKS_THERE) for item in self.objects(work)}
 
     async def deploy(self) -> float:
         """Join it, and have all Works on it; the seconds that these took, from the first to the last."""
@@ -123,7 +123,7 @@ def applied(left: set[str]) -> Callable[[str, Object], bool]:
 
     def over(_: str, obj: Object) -> bool:
         conditions = (obj.get("status") or {}).get("conditions") or []
-        if any(one["type"] == "Applied" and one["status"] == "True" for one in conditions):
+        if any(condition["type"] == "Applied" and condition["status"] == "True" for condition in conditions):
             left.discard(obj["metadata"]["name"])
         return not left
 

@@ -100,10 +100,12 @@ async def memory() -> None:
         record = Home(plane.name).read()
         assert record
         total = 0
-        for one in record.processes:
-            assert one.process
-            total += one.process.resident_bytes
-            print(f"{one.cluster or 'plane':<12} {one.name:<28} {one.process.resident_bytes / 2**20:6.0f} MiB")
+        for process in record.processes:
+            assert process.process
+            total += process.process.resident_bytes
+            print(
+                f"{process.cluster or 'plane':<12} {process.name:<28} {process.process.resident_bytes / 2**20:6.0f} MiB"
+            )
         print(f"{'plane and two members':<41} {total / 2**20:6.0f} MiB resident")
 
 

@@ -77,8 +77,8 @@ async def planning(drafts: list[list[Draft]]) -> float:
 async def following(drafts: list[list[Draft]]) -> float:
     plans = [plan(cluster) for cluster in drafts]
     began = time.perf_counter()
-    for one in plans:
-        progress = PlanProgress(one)
+    for item in plans:
+        progress = PlanProgress(item)
         going = list(progress.ready)
         for name in going:  # it grows while it is read
             going += progress.done(name)

@@ -66,14 +66,14 @@ async def by_policy(client: Client) -> None:
     print(Ratio(what, "the same by a policy of one constant", took, least, goal=round(1 / 0.9, 2)))
     await unlabelled(client, free)
     unprotected = await deleting(client, free, expected=0)()
-    rates = [f"{ASKED / one:,.0f}" for one in (took, least, unprotected)]
+    rates = [f"{ASKED / item:,.0f}" for item in (took, least, unprotected)]
     print(f"DELETEs a second: protected {rates[0]}, by a constant {rates[1]}, unprotected {rates[2]}")
 
 
 async def unlabelled(client: Client, free: list[Object]) -> None:
     """A Deployment without a label, with and without the policy for all kinds: its selector leaves it out."""
     name = manifests.policy_name(policies.ANY_KIND, HOME)
-    [binding] = [one for one in manifests.policy_objects(HOME)[1] if one["metadata"]["name"] == name]
+    [binding] = [item for item in manifests.policy_objects(HOME)[1] if item["metadata"]["name"] == name]
     body = {"apiVersion": SERVICE_ACCOUNTS.api_version, "kind": SERVICE_ACCOUNTS.kind}
     metadata = {"name": "canary", "namespace": NAMESPACE, "labels": {DELETE_PROTECTION_LABEL: "Always"}}
     canary = await client.create(SERVICE_ACCOUNTS, body | {"metadata": metadata})

@@ -100,7 +100,7 @@ async def register(cluster: LocalCluster, address: str, authority: Authority) ->
         return {"url": f"https://{address}{path}", "caBundle": bundle}
 
     ours = configuration("bench", calling, everything=True)
-    labelled = next(one for one in ours["webhooks"] if one["name"].startswith("labelled."))
+    labelled = next(item for item in ours["webhooks"] if item["name"].startswith("labelled."))
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": CONSTANT}}}
     constant = labelled | {"name": "constant.bench.dev", "clientConfig": calling("/constant"), "objectSelector": {}}
     client = cluster.client
@@ -200,8 +200,8 @@ async def fill(cluster: LocalCluster, namespace: str, number: int) -> None:
     numbers = iter(range(number))
 
     async def maker() -> None:
-        for one in numbers:
-            body = pod(f"web-6f9d8c7b5d-{one:05}", namespace, {"app": "web", "pod-template-hash": "6f9d8c7b5d"})
+        for number in numbers:
+            body = pod(f"web-6f9d8c7b5d-{number:05}", namespace, {"app": "web", "pod-template-hash": "6f9d8c7b5d"})
             await cluster.client.create(PODS, {"apiVersion": "v1", "kind": "Pod"} | body)
 
     await gather_limited((maker() for _ in range(AT_ONCE)), limit=AT_ONCE)

@@ -90,7 +90,7 @@ async def main() -> None:
             seen["def"].append(await load(echo, ours, "/constant", scratch / "ca"))
             seen["go"].append(await load(echo, go, "/constant", scratch / "ca"))
             seen["async def"].append(await load(echo, ours, "/waiting", scratch / "ca"))
-        assert not any(one.failures for loads in seen.values() for one in loads)
+        assert not any(item.failures for loads in seen.values() for item in loads)
         (time, p99), (go_time, go_p99) = medians(seen["def"]), medians(seen["go"])
         print(Ratio("10,000 POSTs of 4 KB over TLS", "net/http in Go", time, go_time, goal=1.0))
         print(Ratio("p99 of 1,000 such", "net/http in Go", p99, go_p99, goal=1.0))
@@ -101,8 +101,8 @@ async def main() -> None:
 def medians(loads: list[Load]) -> tuple[float, float]:
     """Seconds for 10,000 requests, and a thousand times the p99 of one."""
     return (
-        statistics.median(one.each for one in loads) * 10_000,
-        statistics.median(one.p99 for one in loads) * 1_000,
+        statistics.median(item.each for item in loads) * 10_000,
+        statistics.median(item.p99 for item in loads) * 1_000,
     )
 
 
@@ -148,6 +148,6 @@ async def serve(pair: KeyPair) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
-        uvloop.run(serve(KeyPair(*(Path(one).read_bytes() for one in sys.argv[2:]))))
+        uvloop.run(serve(KeyPair(*(Path(item).read_bytes() for item in sys.argv[2:]))))
     else:
         asyncio.run(main())

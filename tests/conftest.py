@@ -56,5 +56,5 @@ def managers_are_not_administrators() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Informer, "run", noted)
         yield
-    wrong = sorted(one for one in found if not one.startswith(_MACHINERY))
+    wrong = sorted(item for item in found if not item.startswith(_MACHINERY))
     assert not wrong, f"managers ran with all rights in: {', '.join(wrong)}; use unwind.testing.managers"

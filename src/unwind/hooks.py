@@ -117,15 +117,15 @@ def rules(it: object, *, source: str) -> Iterable[Rule]:
     if isinstance(it, Rule):
         yield msgspec.structs.replace(it, source=source)
     elif isinstance(it, ModuleType):
-        found = {id(one): one for one in vars(it).values() if isinstance(one, Rule) or _marked(one)}
-        for one in found.values():
-            yield from rules(one, source=source)
+        found = {id(var): var for var in vars(it).values() if isinstance(var, Rule) or _marked(var)}
+        for item in found.values():
+            yield from rules(item, source=source)
     elif marked := _marked(it):
         for rule in marked:
             yield msgspec.structs.replace(rule, source=source)
     elif isinstance(it, Iterable) and not isinstance(it, str):
-        for one in it:
-            yield from rules(one, source=source)
+        for item in it:
+            yield from rules(item, source=source)
     else:
         raise UnwindError(f"{it!r} is not a rule", remedy="mark it with @hook(…), or name a module that contains rules")
 

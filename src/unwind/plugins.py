@@ -87,8 +87,8 @@ class _Raised:
 def leaves(error: BaseException) -> Iterator[BaseException]:
     """All leaf errors of an exception group; the error itself if it is not a group."""
     if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
-            yield from leaves(one)
+        for exception in error.exceptions:
+            yield from leaves(exception)
     else:
         yield error
 

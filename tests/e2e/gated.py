@@ -165,7 +165,7 @@ class Ground:
 
         def known(config: Object | None) -> bool:
             handlers = ((config or {}).get("status") or {}).get("handlers") or ()
-            told = {one["requestHook"]["hook"] for one in handlers}
+            told = {handler["requestHook"]["hook"] for handler in handlers}
             return waiting.is_true(config, "Discovered") and {"BeforeClusterDelete", *hooks} <= told
 
         found = await waiting.until(self.client, EXTENSION_CONFIGS, OURS, known, "discovered", within=_LONG)
@@ -231,7 +231,7 @@ class Scene(profiles.Scene):
         def provisioned(it: Object | None) -> bool:
             of = ((it or {}).get("metadata", {}).get("annotations") or {}).get(CLUSTER_UID_ANNOTATION)
             features = ((it or {}).get("status") or {}).get("featureSummaries") or []
-            return of == cluster.uid and any(one.get("status") == "Provisioned" for one in features)
+            return of == cluster.uid and any(feature.get("status") == "Provisioned" for feature in features)
 
         summary = self.summary_name(profile, cluster.name, "capi")
         await waiting.until(
@@ -250,27 +250,27 @@ class Scene(profiles.Scene):
     def went(self) -> dict[str, tuple[str, str]]:
         """When the deletion of each object was asked for and answered, by the member's own account."""
         found = self.member.audit.deletions(resource="configmaps", namespace=self.namespace)
-        return {one.object_ref.name: (one.request_received_timestamp, one.stage_timestamp) for one in found}
+        return {item.object_ref.name: (item.request_received_timestamp, item.stage_timestamp) for item in found}
 
     async def ledger(self, teardown: Teardown) -> dict[str, tuple[str, str]]:
         """What was left behind, by name: why, and who decided."""
         assert teardown.spec.plan
         owners = {step.object.uid for step in teardown.spec.plan.steps}
         found = msgspec.convert(await self.client.list(INVENTORIES, namespace=HOME), list[Inventory])
-        entries = [one for chunk in found if chunk.spec.owner.uid in owners for one in chunk.spec.entries.values()]
-        return {one.object.name: (one.ledger.reason, one.ledger.by) for one in entries if one.ledger}
+        entries = [entry for chunk in found if chunk.spec.owner.uid in owners for entry in chunk.spec.entries.values()]
+        return {entry.object.name: (entry.ledger.reason, entry.ledger.by) for entry in entries if entry.ledger}
 
     async def clear(self) -> None:
         """Let go of what is left: the next test finds nothing of it, also after a failure."""
         for name in await self.on_member():
             await self.unblock(name)
-        for one in await self.client.list(CLUSTERS, namespace=self.namespace):
-            cluster = TheCluster(self, one["metadata"]["name"], one["metadata"]["uid"])
+        for item in await self.client.list(CLUSTERS, namespace=self.namespace):
+            cluster = TheCluster(self, item["metadata"]["name"], item["metadata"]["uid"])
             with suppress(NotFoundError, ConflictError):  # it goes, or has gone
                 await cluster.annotate(self.client, {FORCE_RELEASE_ANNOTATION: "the test is over"})
                 await cluster.delete()
-        for one in await self.client.list(CLUSTER_PROFILES):
-            meta = one["metadata"]
+        for profile in await self.client.list(CLUSTER_PROFILES):
+            meta = profile["metadata"]
             if meta["name"].startswith(self.namespace):
                 with suppress(NotFoundError):
                     await self.client.delete(CLUSTER_PROFILES, meta["name"], uid=meta["uid"])
@@ -342,10 +342,10 @@ class TheCluster:
         """When Cluster API had parts of it deleted."""
         found = self._scene.ground.management.audit.deletions(namespace=self._scene.namespace)
         return [
-            one.request_received_timestamp
-            for one in found
-            if one.object_ref.resource in ("stubcontrolplanes", "stubclusters")
-            and one.object_ref.name.startswith(self.name)
+            item.request_received_timestamp
+            for item in found
+            if item.object_ref.resource in ("stubcontrolplanes", "stubclusters")
+            and item.object_ref.name.startswith(self.name)
         ]
 
 

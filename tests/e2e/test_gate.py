@@ -80,7 +80,7 @@ async def test_a_deleted_cluster_waits_until_the_last_of_its_add_ons_is_gone(gro
     for name, needs in graph.items():
         gone = max(went[f"{name}-{number}"][1] for number in range(2))
         touched = [went[f"{need}-{number}"][0] for need in needs for number in range(2)]
-        assert all(gone <= one for one in touched)
+        assert all(gone <= item for item in touched)
     assert min(cluster.taken_apart()) > max(answered for _, answered in went.values())
 
 
@@ -303,7 +303,7 @@ async def test_cluster_api_does_not_mark_a_cluster_that_it_does_not_ask_about_wh
 def refused_marks(ground: Ground, scene: Scene) -> list[AuditEvent]:
     """Cluster API's writes to Clusters of the scene that were refused."""
     found = ground.management.audit.entries(resource="clusters", namespace=scene.namespace, user=CLUSTER_API)
-    return [one for one in found if one.code == 403]
+    return [item for item in found if item.code == 403]
 
 
 async def test_what_is_left_of_a_cluster_that_cluster_api_marked_before_its_teardown_is_in_the_ledger(
@@ -350,5 +350,5 @@ async def test_fifty_clusters_that_are_deleted_at_once_all_wait_and_all_go(groun
     await gather_limited((cluster.delete() for _, cluster in clusters), limit=FIFTY)
     await gather_limited((cluster.until_held("web-0") for _, cluster in clusters), limit=FIFTY)
     tell("all held")
-    await gather_limited((go(*one) for one in clusters), limit=FIFTY)
+    await gather_limited((go(*cluster) for cluster in clusters), limit=FIFTY)
     tell("all gone")

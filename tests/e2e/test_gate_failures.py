@@ -28,7 +28,7 @@ _REPLICA, _SHARD = "unwind-replica-", "unwind-shard-"
 async def replicas(ground: Ground) -> set[str]:
     """What the replicas are called that have made themselves known."""
     found = await ground.client.list(LEASES, namespace=HOME)
-    names = [one["metadata"]["name"] for one in found]
+    names = [item["metadata"]["name"] for item in found]
     return {name.removeprefix(_REPLICA) for name in names if name.startswith(_REPLICA)}
 
 

@@ -86,8 +86,8 @@ async def have_workers(client: Client) -> None:
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": {"template": {"spec": {}}}}
         await client.apply(resource, body | {"metadata": {"name": WITH_WORKERS, "namespace": stubs.CLASS_NAMESPACE}})
     bootstrap, machine = (
-        {"templateRef": {"apiVersion": one.api_version, "kind": one.kind, "name": WITH_WORKERS}}
-        for one in (BOOTSTRAPS, MACHINES)
+        {"templateRef": {"apiVersion": item.api_version, "kind": item.kind, "name": WITH_WORKERS}}
+        for item in (BOOTSTRAPS, MACHINES)
     )
     workers = {"machineDeployments": [{"class": "workers", "bootstrap": bootstrap, "infrastructure": machine}]}
     [made] = [it for resource, it in stubs.cluster_class() if resource == stubs.CLUSTER_CLASSES]
@@ -175,7 +175,7 @@ async def test_every_hook_of_a_clusters_life_is_asked_in_order_and_blocks_once(
     # First it was told to wait, and then that it may go on.
     for which in (Hook.BEFORE_CLUSTER_CREATE, *UPGRADE, Hook.BEFORE_CLUSTER_DELETE):
         assert asked.times(which) >= 2, which
-        assert any(f"{which.value}: once at {which.value}" in one for one in said), (which, said)
+        assert any(f"{which.value}: once at {which.value}" in item for item in said), (which, said)
     assert await scene.on_member() == {}
 
 

@@ -41,7 +41,7 @@ async def asker(ground: Ground, scene: Scene) -> Asker:
 
 def typed(answer: Answer, words: str) -> Remedy:
     """The one whose commands have these words in them."""
-    [remedy] = [one for one in answer.remedies if any(words in command for command in one.commands)]
+    [remedy] = [remedy for remedy in answer.remedies if any(words in command for command in remedy.commands)]
     return remedy
 
 
@@ -53,11 +53,11 @@ async def test_a_cluster_held_by_the_gate_is_freed_on_its_member(scene: Scene, a
     await cluster.until_held("web-0")
     # What holds it is told first as being deleted: who serves its finalizer takes a moment to find out.
     reasons = [Reason.GATE, Reason.FINALIZER, Reason.FINALIZER]
-    answer = await asker.until(PROD, lambda it: [one.reason for one in it.chain] == reasons)
+    answer = await asker.until(PROD, lambda it: [item.reason for item in it.chain] == reasons)
     assert answer.state is AnswerState.HELD
     assert chain(answer) == ["Cluster/prod", f"Teardown/{cluster.uid}", "ConfigMap/web-0"]
     assert answer.chain[-1].cluster == f"Cluster {scene.namespace}/prod"
-    assert {one.effect for one in answer.remedies} == {Effect.LEAVES}
+    assert {remedy.effect for remedy in answer.remedies} == {Effect.LEAVES}
     # Nothing of the member's credentials is printed, and yet it is reached.
     remedy, release = answer.remedies
     assert FORCE_RELEASE_ANNOTATION in release.commands[0]
@@ -82,7 +82,9 @@ async def test_a_teardown_that_waits_for_an_unreachable_member_is_released_by_th
     try:
         await cluster.delete()
         await cluster.teardown(
-            lambda it: it.phase is Phase.HELD and any(one.reason == Reason.UNREACHABLE for one in it.status.blockers)
+            lambda it: (
+                it.phase is Phase.HELD and any(blocker.reason == Reason.UNREACHABLE for blocker in it.status.blockers)
+            )
         )
         answer = await asker.ask(f"teardown/{cluster.uid}")
         assert answer.state is AnswerState.HELD
@@ -95,7 +97,7 @@ async def test_a_teardown_that_waits_for_an_unreachable_member_is_released_by_th
         assert remedy.effect is Effect.LEAVES
         assert FORCE_RELEASE_ANNOTATION in remedy.commands[0]
         about = await asker.ask(PROD)
-        assert [one.reason for one in about.chain] == [Reason.GATE, Reason.UNREACHABLE]
+        assert [item.reason for item in about.chain] == [Reason.GATE, Reason.UNREACHABLE]
         assert about.remedies == answer.remedies
         await asker.do(remedy)
         await cluster.until_gone()
@@ -124,7 +126,7 @@ async def test_a_paused_cluster_goes_on_by_the_command(scene: Scene, asker: Aske
     await scene.client.patch(CLUSTERS, "prod", {"spec": {"paused": True}}, namespace=scene.namespace)
     await cluster.delete()
     answer = await asker.ask(PROD)
-    assert [one.reason for one in answer.chain] == [Reason.PAUSED]
+    assert [item.reason for item in answer.chain] == [Reason.PAUSED]
     [remedy] = answer.remedies
     assert remedy.effect is Effect.SAFE
     await asker.do(remedy)
@@ -135,8 +137,8 @@ async def test_another_extension_that_holds_a_cluster_is_named(scene: Scene, ask
     cluster = await scene.cluster()
     async with extension(scene, "the bill is not paid") as url:
         await cluster.delete()
-        answer = await asker.until(PROD, lambda it: any(one.reason == Reason.EXTENSION for one in it.chain))
-        [told] = [one for one in answer.chain if one.reason == Reason.EXTENSION]
+        answer = await asker.until(PROD, lambda it: any(item.reason == Reason.EXTENSION for item in it.chain))
+        [told] = [item for item in answer.chain if item.reason == Reason.EXTENSION]
         assert "the bill is not paid" in told.message
         assert told.actor == f"the owner of billing ({url})"
         await asker.do(typed(answer, "ok-to-delete"))

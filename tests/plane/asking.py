@@ -189,25 +189,25 @@ class Asker:
 
 def forced(answer: Answer) -> Remedy:
     """The one that leaves something behind."""
-    [remedy] = [one for one in answer.remedies if one.effect is Effect.LEAVES]
+    [remedy] = [remedy for remedy in answer.remedies if remedy.effect is Effect.LEAVES]
     return remedy
 
 
 def safe(answer: Answer) -> Remedy:
     """The one that leaves nothing behind."""
-    [remedy] = [one for one in answer.remedies if one.effect is Effect.SAFE]
+    [remedy] = [remedy for remedy in answer.remedies if remedy.effect is Effect.SAFE]
     return remedy
 
 
 def deleting(answer: Answer) -> Remedy:
     """The one that deletes something."""
-    [remedy] = [one for one in answer.remedies if one.effect is Effect.DELETES]
+    [remedy] = [remedy for remedy in answer.remedies if remedy.effect is Effect.DELETES]
     return remedy
 
 
 def chain(answer: Answer) -> list[str]:
     """The objects of the chain, in order, by kind and name."""
-    return [f"{one.object.kind}/{one.object.name}" for one in answer.chain]
+    return [f"{item.object.kind}/{item.object.name}" for item in answer.chain]
 
 
 @asynccontextmanager

@@ -173,7 +173,7 @@ class Step:
         return chunk.spec.entries
 
     async def states(self) -> dict[str, str]:
-        return {str(one.object): one.state for one in (await self.entries()).values()}
+        return {str(entry.object): entry.state for entry in (await self.entries()).values()}
 
     async def mine(self) -> Mapping[str, Entry]:
         return await self.entries()

@@ -76,7 +76,7 @@ def seals(*owners: ObjectRef) -> Callable[[str, str, bytes], bool]:
 
     def matches(method: str, target: str, body: bytes) -> bool:
         return (
-            method == "PATCH" and b"sealedFor" in body and any(f"/inventories/{one.uid}-" in target for one in owners)
+            method == "PATCH" and b"sealedFor" in body and any(f"/inventories/{ref.uid}-" in target for ref in owners)
         )
 
     return matches

@@ -93,7 +93,7 @@ async def define(client: Client, group: str, *, granted: bool = True, **more: An
     made = await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(group, **more))
     await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, made["metadata"]["name"], "Established")
     async with asyncio.timeout(30):
-        while not any(one.resource.group == group for one in await Discovery(client).kinds()):
+        while not any(kind.resource.group == group for kind in await Discovery(client).kinds()):
             await asyncio.sleep(0.05)
     resource = Resource(group, "v1", "buckets", "Bucket")
     await _until_watched(client, resource)
@@ -230,7 +230,7 @@ async def running(
             policy=policy,
             clock=clock,
         )
-        tasks = [group.create_task(one.run()) for one in (recorder, controller)]
+        tasks = [group.create_task(item.run()) for item in (recorder, controller)]
         try:
             yield Running(controller, collected, clock)
         finally:
@@ -306,4 +306,4 @@ class Buckets:
 
 def ready(obj: Object) -> Object:
     conditions: list[Object] = (obj.get("status") or {}).get("conditions") or []
-    return next((one for one in conditions if one["type"] == "Ready"), {})
+    return next((obj for obj in conditions if obj["type"] == "Ready"), {})

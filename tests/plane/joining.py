@@ -122,8 +122,8 @@ async def prepare(cluster: LocalCluster) -> None:
 async def clear(client: Client, name: str) -> None:
     """Let go of all that stands for a member, so that its cluster can be joined again. Nobody waits for namespaces."""
     execution = f"{KARMADA_EXECUTION_NAMESPACE}{name}"
-    for one in await client.list(WORKS, namespace=execution):
-        await _drop(client, WORKS, one["metadata"]["name"], execution)
+    for work in await client.list(WORKS, namespace=execution):
+        await _drop(client, WORKS, work["metadata"]["name"], execution)
     await _drop(client, CLUSTERS, name, None)
     await _drop(client, SECRETS, name, KARMADA_CLUSTER_NAMESPACE)
     with suppress(NotFoundError, ConflictError):

@@ -285,7 +285,7 @@ class Scene:
     async def on_member(self) -> dict[str, Object]:
         """The ConfigMaps in the test's namespace of the member, by name."""
         found = await self.member.client.list(CONFIG_MAPS, namespace=self.namespace)
-        return {one["metadata"]["name"]: one for one in found if one["metadata"]["name"] != _ROOT}
+        return {item["metadata"]["name"]: item for item in found if item["metadata"]["name"] != _ROOT}
 
     async def until_on_member(self, name: str, holds: Callable[[Object], bool] = lambda _: True) -> Object:
         found = await waiting.until(
@@ -310,18 +310,18 @@ class Scene:
     def deleted(self) -> list[str]:
         """The ConfigMaps whose deletion the member accepted, in order."""
         found = self.member.audit.deletions(resource="configmaps", namespace=self.namespace)
-        return [one.object_ref.name for one in found]
+        return [item.object_ref.name for item in found]
 
     def created(self) -> list[str]:
         entries = self.member.audit.entries(verbs=("create",), resource="configmaps", namespace=self.namespace)
-        return [one.object_ref.name for one in entries if one.code < 300 and one.object_ref.name != _ROOT]
+        return [entry.object_ref.name for entry in entries if entry.code < 300 and entry.object_ref.name != _ROOT]
 
     async def clear(self) -> None:
         """Let go of what is left, so that the controllers of the next test do not find it."""
         for kind in (CLUSTER_PROFILES, PROFILES, CLUSTER_SUMMARIES, SVELTOS_CLUSTERS, INVENTORIES, SECRETS):
             namespace = self.namespace if kind.namespaced else None
-            for one in await self.client.list(kind, namespace=namespace):
-                meta = one["metadata"]
+            for item in await self.client.list(kind, namespace=namespace):
+                meta = item["metadata"]
                 if kind is CLUSTER_PROFILES and not meta["name"].startswith(self.namespace):
                     continue
                 with suppress(NotFoundError, ConflictError):
@@ -343,14 +343,14 @@ async def playing(plane: Plane, namespace: str) -> AsyncIterator[Scene]:
 
 
 def feature(summary: ClusterSummary, feature_id: str = "Resources") -> str:
-    return next((one.status for one in summary.status.feature_summaries if one.feature_id == feature_id), "")
+    return next((item.status for item in summary.status.feature_summaries if item.feature_id == feature_id), "")
 
 
 def message(summary: ClusterSummary, feature_id: str = "Resources") -> str:
-    found = (one.failure_message for one in summary.status.feature_summaries if one.feature_id == feature_id)
+    found = (item.failure_message for item in summary.status.feature_summaries if item.feature_id == feature_id)
     return next(found, None) or ""
 
 
 def condition(obj: Object, type_: str) -> Object:
     found: list[Object] = (obj.get("status") or {}).get("conditions") or []
-    return next((one for one in found if one["type"] == type_), {})
+    return next((obj for obj in found if obj["type"] == type_), {})

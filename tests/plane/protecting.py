@@ -334,7 +334,7 @@ async def _namespace(client: Client, row: Row) -> None:
 async def _labelled_in(client: Client, state: str, namespace: str) -> None:
     """An object of another kind in a namespace, labelled Always."""
     how, _, lower = state.partition("-")
-    kind = next(one for one in (*OTHERS, *COPIES) if one.kind.lower() == lower)
+    kind = next(copy for copy in (*OTHERS, *COPIES) if copy.kind.lower() == lower)
     resource = Resource(kind.group, "v1", kind.plural, kind.kind)
     fill = _CONTENT.get(kind.kind)
     body = named(resource, "kept", namespace) | (fill(ROWS[0]) if fill else {})
@@ -392,7 +392,7 @@ async def _definition(client: Client, row: Row) -> None:
     if row.state == "terminating-resource":
         await _begin_deletion(client, resource, "one")
     if row.state == "unserved":
-        unserved = [one | {"served": False} for one in body["spec"]["versions"]]
+        unserved = [item | {"served": False} for item in body["spec"]["versions"]]
         await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name_of(row), {"spec": {"versions": unserved}})
 
 

@@ -33,7 +33,7 @@ async def serve(plane: Plane, client: Client, *resources: Resource) -> None:
     """Have kinds of Cluster API served, with nobody who works on them."""
     assert plane.cluster_api
     definitions = await asyncio.to_thread(capi._read, plane.cluster_api._crds)
-    wanted = {f"{one.plural}.{one.group}" for one in resources or (CLUSTERS, EXTENSION_CONFIGS)}
+    wanted = {f"{resource.plural}.{resource.group}" for resource in resources or (CLUSTERS, EXTENSION_CONFIGS)}
     for definition in definitions:
         if definition["metadata"]["name"] in wanted:
             await capi._install(client, definition)
@@ -43,13 +43,13 @@ async def serve_only(client: Client, resource: Resource) -> None:
     """Have one version of a kind served, and no other."""
     name = f"{resource.plural}.{resource.group}"
     definition = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
-    versions = [one | {"served": one["name"] == resource.version} for one in definition["spec"]["versions"]]
+    versions = [item | {"served": item["name"] == resource.version} for item in definition["spec"]["versions"]]
     await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, {"spec": {"versions": versions}})
     async with asyncio.timeout(30):
         # It takes the API server a moment to serve it otherwise.
-        for one in versions:
-            path = f"/apis/{resource.group}/{one['name']}/{resource.plural}"
-            while await answers(client, path) is not one["served"]:
+        for version in versions:
+            path = f"/apis/{resource.group}/{version['name']}/{resource.plural}"
+            while await answers(client, path) is not version["served"]:
                 await asyncio.sleep(0.05)
 
 

@@ -48,7 +48,9 @@ CLUSTER = ObjectRef(group="cluster.x-k8s.io", version="v1beta2", kind="Cluster",
 
 async def define_inventories(client: Client) -> None:
     """Have Inventories served; they may be there already."""
-    definition = next(one for one in DEFINITIONS if one.resource == INVENTORIES).custom_resource_definition()
+    definition = next(
+        definition for definition in DEFINITIONS if definition.resource == INVENTORIES
+    ).custom_resource_definition()
     await client.apply(CUSTOM_RESOURCE_DEFINITIONS, definition)
     await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, definition["metadata"]["name"], "Established")
     await until_served(client, INVENTORIES)
@@ -58,7 +60,7 @@ async def until_served(client: Client, resource: Resource) -> None:
     """Return when a new kind can be listed, and is in what the server tells of itself."""
     async with asyncio.timeout(30):
         while True:
-            kinds = [one.resource for one in await Discovery(client).kinds()]
+            kinds = [kind.resource for kind in await Discovery(client).kinds()]
             try:
                 if resource in kinds:
                     await client.list(resource)
@@ -81,7 +83,7 @@ class Told:
     def words(self) -> list[str]:
         assert self.removal
         waits = self.removal.progress.waits.values()
-        return [one.reason if isinstance(one, Waiting) else one.message for one in waits]
+        return [wait.reason if isinstance(wait, Waiting) else wait.message for wait in waits]
 
     async def until(self, *parts: str) -> str:
         """Return what is said as soon as it has all of this in it."""
@@ -263,11 +265,11 @@ class Scene:
     def deleted(self) -> list[Audited]:
         """The deletions by uid of what this step put there, in the order in which they were answered."""
         uids = {entry.object.uid for entry in self.entries.values()}
-        return [one for one in self.cluster.audit.deletions() if one.uid in uids]
+        return [deletion for deletion in self.cluster.audit.deletions() if deletion.uid in uids]
 
     def order(self) -> list[str]:
         """What was deleted, by resource and name, each once."""
-        told = [f"{one.object_ref.resource}/{one.object_ref.name}" for one in self.deleted()]
+        told = [f"{item.object_ref.resource}/{item.object_ref.name}" for item in self.deleted()]
         return list(dict.fromkeys(told))
 
 
@@ -312,6 +314,6 @@ async def serve_finalizers(client: Client, resource: Resource, finalizer: str) -
             async for event in client.watch(resource):
                 metadata = event.object.get("metadata", {})
                 if event.type != "DELETED" and metadata.get("deletionTimestamp"):
-                    left = [one for one in metadata.get("finalizers", ()) if one != finalizer]
+                    left = [item for item in metadata.get("finalizers", ()) if item != finalizer]
                     await client.revise(resource, event.object, {"metadata": {"finalizers": left}})
         await asyncio.sleep(0.05)

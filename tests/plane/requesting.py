@@ -192,12 +192,14 @@ class Room:
     def deleted(self) -> list[str]:
         """What was deleted by its uid, of what was put here: in order, each once."""
         names = {uid: name for name, uid in self.uids.items()}
-        return list(dict.fromkeys(names[one.uid] for one in self.cluster.audit.deletions() if one.uid in names))
+        return list(
+            dict.fromkeys(names[deletion.uid] for deletion in self.cluster.audit.deletions() if deletion.uid in names)
+        )
 
     def unguarded(self) -> list[str]:
         """Deletions by us that took whatever had the name."""
         found = self.cluster.audit.deletions(namespace=self.name)
-        return [one.object_ref.name for one in found if not one.uid and one.user_agent.startswith("unwind")]
+        return [item.object_ref.name for item in found if not item.uid and item.user_agent.startswith("unwind")]
 
 
 class User(msgspec.Struct, frozen=True):
@@ -267,9 +269,9 @@ async def policies(client: Client, home: str) -> AsyncIterator[None]:
 
 async def tidy(client: Client) -> None:
     """Leave no request behind for another test's manager."""
-    for one in msgspec.convert(await client.list(TEARDOWNS), list[Teardown]):
-        if one.spec.cause == Cause.REQUESTED:
-            await client.delete(TEARDOWNS, one.metadata.name, uid=one.metadata.uid)
+    for teardown in msgspec.convert(await client.list(TEARDOWNS), list[Teardown]):
+        if teardown.spec.cause == Cause.REQUESTED:
+            await client.delete(TEARDOWNS, teardown.metadata.name, uid=teardown.metadata.uid)
 
 
 class Command:

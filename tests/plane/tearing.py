@@ -102,7 +102,7 @@ class CapiCluster:
         found = await self.client.get(CLUSTERS, self.name, namespace=self.namespace)
 
         def without(it: Object) -> Object | None:
-            return {"metadata": {"finalizers": [one for one in it["metadata"]["finalizers"] if one != HOLD]}}
+            return {"metadata": {"finalizers": [item for item in it["metadata"]["finalizers"] if item != HOLD]}}
 
         await revise(self.client, CLUSTERS, found, without)
 
@@ -170,7 +170,7 @@ class Scene(CapiCluster):
         finalizers: tuple[str, ...] = (),
     ) -> ObjectRef:
         """A profile's add-on: a summary, ConfigMaps on the member, and the inventory that names them."""
-        spec: Object = {"clusterDeletionBehavior": behaviour, "dependsOn": [self.profile(one) for one in depends_on]}
+        spec: Object = {"clusterDeletionBehavior": behaviour, "dependsOn": [self.profile(item) for item in depends_on]}
         owner = await self.client.create(
             CLUSTER_PROFILES,
             {
@@ -273,7 +273,7 @@ class Scene(CapiCluster):
     async def objects(self) -> set[str]:
         """The add-ons' ConfigMaps on the member."""
         found = await self.member.client.list(CONFIG_MAPS, namespace=self.on_member)
-        return {one["metadata"]["name"] for one in found} - {"kube-root-ca.crt"}
+        return {item["metadata"]["name"] for item in found} - {"kube-root-ca.crt"}
 
     def deleted(self) -> list[str]:
         """The ConfigMaps whose deletion the member accepted, in order."""
@@ -336,7 +336,7 @@ class Deployed(profiles.Scene):
     def went(self) -> dict[str, tuple[str, str]]:
         """When the deletion of each object was asked for and answered, by the member's own account."""
         found = self.member.audit.deletions(resource="configmaps", namespace=self.namespace)
-        return {one.object_ref.name: (one.request_received_timestamp, one.stage_timestamp) for one in found}
+        return {item.object_ref.name: (item.request_received_timestamp, item.stage_timestamp) for item in found}
 
 
 @asynccontextmanager
@@ -368,7 +368,7 @@ async def manager(
             recorder=recorder,
             clock=clock,
         )
-        tasks = [asyncio.ensure_future(one.run()) for one in (caches, controller)]
+        tasks = [asyncio.ensure_future(item.run()) for item in (caches, controller)]
         try:
             yield controller
         finally:

@@ -101,7 +101,7 @@ class Site:
         return DeploymentOwner(object=summary, profile=profile, **more)
 
     async def source(self, name: str, *manifests: Object, secret: bool = False) -> PolicyRef:
-        text = "\n---\n".join(yaml.safe_dump(one) for one in manifests)
+        text = "\n---\n".join(yaml.safe_dump(obj) for obj in manifests)
         return await self.text(name, {"all.yaml": text}, secret=secret)
 
     async def text(self, name: str, data: Mapping[str, str], *, secret: bool = False) -> PolicyRef:
@@ -124,7 +124,7 @@ class Site:
 
     async def prune(self, owner: DeploymentOwner, report: DeploymentReport) -> list[str]:
         done = await prune(self.member, self.inventories, owner, report, deleters=BUILTIN)
-        return [f"{one.object.name} {one.outcome}" for one in done]
+        return [f"{item.object.name} {item.outcome}" for item in done]
 
     async def entries(self, owner: DeploymentOwner) -> dict[str, Any]:
         chunks = await self.inventories.of(owner.uid)
@@ -147,11 +147,11 @@ class Site:
 
 
 def outcomes(report: DeploymentReport) -> dict[str, ObjectOutcome]:
-    return {one.object.name: one.outcome for one in report.results}
+    return {result.object.name: result.outcome for result in report.results}
 
 
 def message(report: DeploymentReport, name: str) -> str:
-    return next(one.message for one in report.results if one.object.name == name)
+    return next(result.message for result in report.results if result.object.name == name)
 
 
 def target(namespace: str) -> ObjectRef:
@@ -221,12 +221,12 @@ async def test_what_has_not_changed_is_not_written(site: Site, cluster: LocalClu
 def writes(cluster: LocalCluster, namespace: str) -> int:
     verbs = ("create", "update", "patch", "delete")
     ours = "unwind"
-    return sum(one.user_agent == ours for one in cluster.audit.entries(verbs=verbs, namespace=namespace))
+    return sum(entry.user_agent == ours for entry in cluster.audit.entries(verbs=verbs, namespace=namespace))
 
 
 def inventory_writes(site: Site, owner: DeploymentOwner) -> int:
     entries = site.plane.management.audit.entries(verbs=("create", "patch", "update"), resource="inventories")
-    return sum(owner.uid in one.object_ref.name for one in entries)
+    return sum(owner.uid in entry.object_ref.name for entry in entries)
 
 
 async def test_what_drops_out_of_a_manifest_drops_out_of_the_object(site: Site) -> None:
@@ -495,9 +495,9 @@ async def test_nothing_of_a_secret_is_in_what_is_said_of_it(site: Site) -> None:
     config_map = site.config_map("it", labels={"a": f"{secret} is no label"})
     text = {"1.yaml": f"password: {secret}: [", "2.yaml": yaml.safe_dump_all([broken, config_map])}
     report = await site.deploy(site.owner(), await site.text("s", text, secret=True))
-    assert [one.outcome for one in report.results] == [FAILED, FAILED]
-    told = [*report.faults, *(one.message for one in report.results)]
-    assert not [one for one in told if secret in one]
+    assert [result.outcome for result in report.results] == [FAILED, FAILED]
+    told = [*report.faults, *(result.message for result in report.results)]
+    assert not [item for item in told if secret in item]
     assert "line 1, column" in report.faults[0]
 
 
@@ -625,7 +625,7 @@ async def test_the_claims_of_a_set_that_drops_out_stay_unless_their_deletion_is_
             assert left == []
             assert len(entries) == 499
         else:
-            assert [one["metadata"]["name"] for one in left] == ["data-db-0"]
+            assert [item["metadata"]["name"] for item in left] == ["data-db-0"]
             assert len(entries) == 500
             assert entries["data-db-0"].ledger
 
@@ -682,7 +682,7 @@ async def test_a_rehearsal_touches_nothing(site: Site, cluster: LocalCluster) ->
 
 async def state(site: Site) -> dict[str, str]:
     found = await site.there.list(CONFIG_MAPS, namespace=site.namespace)
-    return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in found}
+    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in found}
 
 
 def undry(cluster: LocalCluster, namespace: str) -> list[str]:
@@ -690,9 +690,9 @@ def undry(cluster: LocalCluster, namespace: str) -> list[str]:
     with cluster.audit.path.open("rb") as log:
         entries = [msgspec.json.decode(line) for line in log if line.endswith(b"\n") and namespace.encode() in line]
     return [
-        one["requestURI"]
-        for one in entries
-        if one["verb"] not in ("get", "list", "watch") and "dryRun=All" not in one["requestURI"]
+        entry["requestURI"]
+        for entry in entries
+        if entry["verb"] not in ("get", "list", "watch") and "dryRun=All" not in entry["requestURI"]
     ]
 
 
@@ -743,7 +743,7 @@ async def test_an_inventory_is_closed_afterwards_only_if_it_is_as_it_was_read(si
     first, second = await inventories.at_hand(owner.uid)
     assert (first.spec.sealed_for, second.spec.sealed_for) == ("t", "")
     assert await inventories.sealed_as_read(owner.uid, [first, second], "t")
-    assert [one.spec.sealed_for for one in await inventories.at_hand(owner.uid)] == ["t", "t"]
+    assert [item.spec.sealed_for for item in await inventories.at_hand(owner.uid)] == ["t", "t"]
     assert (await inventories.by_owner(site.member.ref.uid))[owner.uid] == await inventories.of(owner.uid)
 
 
@@ -852,21 +852,21 @@ async def test_what_is_local_goes_to_the_management_cluster(site: Site) -> None:
     local = msgspec.structs.replace(await site.source("l", site.config_map("local")), deployment_type="Local")
     remote = await site.source("r", site.config_map("remote"))
     read = await site.read(remote, local)
-    assert [one.local for one in read] == [False, True]
+    assert [item.local for item in read] == [False, True]
     granted = granting(site.here, f"local-{site.namespace}", *LOCAL)
     async with granted, manager_client(site.here, HOME) as own, Members(own) as fleet, fleet.management() as home:
         for member in (site.member, home):
-            some = [one for one in read if one.local is (member is home)]
+            some = [item for item in read if item.local is (member is home)]
             assert (await deploy(member, site.inventories, owner, some)).counts == {CREATED: 1}
         chunks = await site.inventories.of(owner.uid)
-        assert [one.spec.chunk for one in chunks] == [0, 1]
-        assert [one.spec.member.object for one in chunks] == [site.member.ref, home.ref]
+        assert [chunk.spec.chunk for chunk in chunks] == [0, 1]
+        assert [chunk.spec.member.object for chunk in chunks] == [site.member.ref, home.ref]
         assert (await site.here.get(CONFIG_MAPS, "local", namespace=site.namespace))["metadata"]["labels"]
         assert await site.get("remote")
         # Each is pruned on its own cluster only.
         report = await deploy(home, site.inventories, owner, [])
         gone = await prune(home, site.inventories, owner, report, deleters=BUILTIN)
-        assert [one.object.name for one in gone] == ["local"]
+        assert [item.object.name for item in gone] == ["local"]
     assert list(await site.entries(owner)) == ["remote"]
 
 

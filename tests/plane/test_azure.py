@@ -161,9 +161,9 @@ class Aliases:
     def asked(self) -> list[tuple[str, str]]:
         """What was changed at Azure, in order."""
         return [
-            (one.method, one.path)
-            for one in self.arm.requests
-            if one.method in ("POST", "DELETE") and "/oauth2/" not in one.path
+            (request.method, request.path)
+            for request in self.arm.requests
+            if request.method in ("POST", "DELETE") and "/oauth2/" not in request.path
         ]
 
 

@@ -77,7 +77,7 @@ async def test_each_profile_gets_what_it_says(scene: Deployed, topology: bool) -
         assert told == (["KeptByPolicy"] * 2 if name == "leavepolicies" else [])
         assert len(entries) == len(told)
     left = await scene.on_member()
-    assert not any("unwind.dev/owner" in (one["metadata"].get("labels") or {}) for one in left.values())
+    assert not any("unwind.dev/owner" in (item["metadata"].get("labels") or {}) for item in left.values())
 
 
 async def test_features_go_from_provisioned_by_removing_to_removed(scene: Deployed) -> None:
@@ -341,7 +341,7 @@ async def test_what_is_foreign_in_a_namespace_goes_along_only_where_the_profile_
     assert teardown.spec.plan
     assert teardown.spec.plan.warnings == ((warning,) if along else ())
     assert (warning in foreseen.plan.warnings) is along
-    there = {one["metadata"]["name"] for one in await scene.member.client.list(NAMESPACES)}
+    there = {namespace["metadata"]["name"] for namespace in await scene.member.client.list(NAMESPACES)}
     assert (room in there) is not along
     notes = [entry.ledger for chunk in await scene.inventories(uid) for entry in chunk.spec.entries.values()]
     told = [(note.reason, "theirs" in note.message) for note in notes if note]

@@ -270,7 +270,9 @@ spec:
           metadata: {labels: {app: nginx}}
           spec: {containers: [{name: nginx, image: nginx}]}
 """
-_KINDS = {(one.resource.api_version, one.resource.kind): one.resource for one in DEFINITIONS}
+_KINDS = {
+    (definition.resource.api_version, definition.resource.kind): definition.resource for definition in DEFINITIONS
+}
 
 
 @pytest.mark.parametrize("example", list(yaml.safe_load_all(EXAMPLES)), ids=lambda it: it["metadata"]["name"])
@@ -354,7 +356,7 @@ async def test_kubectl_get_shows_what_becomes_of_add_ons_and_members(client: Cli
 async def test_all_of_unwinds_kinds_are_in_its_category_and_the_records_have_short_names(client: Client) -> None:
     for definition in DEFINITIONS:
         group = msgspec.json.decode(await client.raw(f"/apis/{definition.resource.api_version}"))
-        [served] = [one for one in group["resources"] if one["name"] == definition.resource.plural]
+        [served] = [item for item in group["resources"] if item["name"] == definition.resource.plural]
         assert "unwind" in served["categories"]
         if definition.resource.group == unwind.GROUP:
             assert served["shortNames"]
@@ -417,7 +419,9 @@ async def test_one_entry_of_an_inventory_is_patched_without_the_others_until_it_
 async def test_an_object_with_a_bad_value_from_before_can_still_lose_its_finalizers(client: Client) -> None:
     """Else it could never be deleted: the rule would hold what it was made to protect."""
     profiles = sveltos.PROFILES
-    definition = next(one for one in DEFINITIONS if one.resource == profiles).custom_resource_definition()
+    definition = next(
+        definition for definition in DEFINITIONS if definition.resource == profiles
+    ).custom_resource_definition()
     loose = msgspec.json.decode(msgspec.json.encode(definition))
     schema = loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     del schema["x-kubernetes-validations"]

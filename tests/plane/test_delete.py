@@ -137,7 +137,7 @@ async def test_what_is_protected_refuses_before_anything_is_deleted(room: Room, 
         await room.ask(NAMESPACES, room.name, "namespace")
         refused = await room.teardown(lambda it: it.finished, "finished")
     assert refused.phase is Phase.REFUSED
-    assert [one.object.name for one in refused.status.blockers] == ["precious"]
+    assert [blocker.object.name for blocker in refused.status.blockers] == ["precious"]
     assert room.deleted() == []
     # What is said to be kept by its annotation stays, and is no reason not to take the rest.
     await room.client.patch(
@@ -166,7 +166,7 @@ async def test_an_owner_goes_with_what_it_owns_and_leaves_what_others_own_too(
         outcome = await command.outcome("deploy/web", namespace=room.name)
     assert (outcome["gone"], outcome["removed"]) == (True, "1/1")
     assert outcome["objects"] == 5  # with a ReplicaSet, two Pods, and a ConfigMap
-    left = {one["metadata"]["name"] for one in await room.client.list(CONFIG_MAPS, namespace=room.name)}
+    left = {item["metadata"]["name"] for item in await room.client.list(CONFIG_MAPS, namespace=room.name)}
     assert left - {"kube-root-ca.crt"} == {"other", "shared", "bystander"}
     assert await room.client.list(PODS, namespace=room.name) == []
 
@@ -244,7 +244,7 @@ async def test_a_process_that_dies_at_each_of_its_writes_loses_nothing_and_does_
     ended = await room.teardown(lambda it: it.finished, "finished")
     assert ended.phase is Phase.COMPLETE
     assert not await room.there(NAMESPACES, room.name, namespace=None)
-    sent = Counter(one.uid for one in room.cluster.audit.deletions() if one.uid in room.uids.values())
+    sent = Counter(deletion.uid for deletion in room.cluster.audit.deletions() if deletion.uid in room.uids.values())
     assert sent == dict.fromkeys(room.uids.values(), 1)
 
 
@@ -359,7 +359,7 @@ async def test_a_cluster_is_deleted_as_such_and_followed_until_it_is_gone(
         await scene.let_go()
         outcome = await deleting
     assert (outcome["gone"], outcome["teardown"], outcome["removed"]) == (True, scene.uid, "6/7")
-    assert [one["object"]["name"] for one in outcome["left"]] == ["kept-0"]
+    assert [item["object"]["name"] for item in outcome["left"]] == ["kept-0"]
     assert set(scene.deleted()[:3]) == {f"shop-{number}" for number in range(3)}
     for lease in await scene.client.list(LEASES, namespace=HOME):
         meta = lease["metadata"]

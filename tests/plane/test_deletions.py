@@ -261,4 +261,4 @@ async def test_the_audit_log_shows_no_deletion_that_the_chain_did_not_send(plane
     assert sorted(entry.uid for entry in asked) == sorted(ref.uid for ref in managed)
     assert {entry.uid for entry in asked} <= set(sent)
     left = await client.list(CONFIG_MAPS, namespace=namespace)
-    assert {one["metadata"]["uid"] for one in left} >= {stranger.uid, *(ref.uid for ref in kept)}
+    assert {item["metadata"]["uid"] for item in left} >= {stranger.uid, *(ref.uid for ref in kept)}

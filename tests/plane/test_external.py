@@ -126,7 +126,7 @@ async def events(buckets: Buckets, ref: ObjectRef, count: int) -> list[str]:
     async with asyncio.timeout(30):
         while True:
             found = await buckets.client.list(EVENTS, namespace=buckets.namespace)
-            ours = [one for one in found if one["regarding"]["uid"] == ref.uid]
+            ours = [item for item in found if item["regarding"]["uid"] == ref.uid]
             if len(ours) >= count:
                 return [one["reason"] for one in sorted(ours, key=lambda one: str(one["eventTime"]))]
             await asyncio.sleep(0.05)
@@ -205,7 +205,7 @@ async def test_a_wait_is_over_when_what_is_waited_for_has_happened(buckets: Buck
     async def waits(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Gone | Kept:  # noqa: A002
         changes = await ctx.changes(CONFIG_MAPS, namespace=ctx.ref.namespace)
         found = await ctx.client.list(CONFIG_MAPS, namespace=ctx.ref.namespace)
-        if not any(one["metadata"]["name"] == "allowed" for one in found):
+        if not any(item["metadata"]["name"] == "allowed" for item in found):
             raise Again("a ConfigMap has to allow it", until=changes)
         return await next(ctx, obj)
 
@@ -223,7 +223,7 @@ async def test_a_wait_for_nothing_in_particular_is_over_when_the_object_changes(
     store = Store()
 
     async def waits(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Gone | Kept:  # noqa: A002
-        if not any(one["type"] == "Drained" for one in (obj.get("status") or {}).get("conditions") or ()):
+        if not any(condition["type"] == "Drained" for condition in (obj.get("status") or {}).get("conditions") or ()):
             raise Again("somebody has to say that it is drained")
         return await next(ctx, obj)
 
@@ -249,7 +249,7 @@ async def test_what_fails_is_tried_again_after_a_while_and_the_finalizer_stays(b
         await buckets.delete(ref)
         said = await buckets.until_said("unlucky", "ConnectionResetError")
         assert (said["severity"], said["message"]) == ("Warning", "the line is dead")
-        await until(lambda: any(0.7 < one < 1.3 for one in clock.waiting))
+        await until(lambda: any(0.7 < item < 1.3 for item in clock.waiting))
         clock.advance(2)
         said = await buckets.until_said("unlucky", "Busy")
         assert Finalizer.EXTERNAL in (await buckets.get("unlucky"))["metadata"]["finalizers"]
@@ -448,7 +448,7 @@ async def test_an_object_that_the_api_server_does_not_let_go_says_so(plane: Plan
         await buckets.delete(ref)
         said = await buckets.until_said("stuck", "Failed")
         assert said["message"].startswith(f"{ref} is done with, and cannot be let go: ")
-        await until(lambda: any(one < 2 for one in clock.waiting))
+        await until(lambda: any(item < 2 for item in clock.waiting))
         clock.advance(2)
         await buckets.until_gone("stuck")
 
@@ -500,7 +500,7 @@ async def test_an_end_that_cannot_be_opened_holds_its_objects_until_it_can(bucke
         said = await buckets.until_said("one", "Failed")
         assert "store cannot be reached: no credentials" in said["message"]
         store.refuses = None
-        await until(lambda: any(one < 2 for one in clock.waiting))
+        await until(lambda: any(item < 2 for item in clock.waiting))
         clock.advance(2)
         await buckets.until_gone("one")
         await buckets.delete(await buckets.claimed("two"))
@@ -534,7 +534,7 @@ async def test_kinds_that_come_and_go_are_followed(plane: Plane, namespace: str)
             await buckets.claimed(f"{name}-left")
             await _remove(client, f"buckets.{group}")
         await until(lambda: it.controller.ready)
-    assert [one for one in store.calls if one != "probe"] == ["first", "first-left", "second", "second-left"]
+    assert [call for call in store.calls if call != "probe"] == ["first", "first-left", "second", "second-left"]
 
 
 async def _remove(client: Client, name: str) -> None:
@@ -555,7 +555,7 @@ async def test_two_replicas_share_the_work_and_do_nothing_twice(buckets: Buckets
             running(client, namespace, known["a"], owner=shards["a"]),
             running(client, namespace, known["b"], owner=shards["b"]),
         ):
-            await until(lambda: all(len(one.owned) == 8 for one in shards.values()))
+            await until(lambda: all(len(shard.owned) == 8 for shard in shards.values()))
             for name in names:
                 await buckets.delete(await buckets.claimed(name))
             for name in names:

@@ -135,7 +135,7 @@ async def test_the_manager_works_with_exactly_the_rights_that_are_documented(
     assert not [entry for entry in manager.logged if entry["level"] in ("warning", "error")]
     assert sorted(path.name for path in store.iterdir()) == ["three", "two"]
     assert len(await client.list(INVENTORIES, namespace=HOME)) == 2
-    told = {one["reason"] for one in await client.list(EVENTS, namespace="default")}
+    told = {event["reason"] for event in await client.list(EVENTS, namespace="default")}
     assert {"FinalizerSet", "DeletionStarted", "Deleting", "Gone", "Kept"} <= told
 
     asked = list(fresh_member.audit.entries(user=MANAGER))

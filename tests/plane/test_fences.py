@@ -309,7 +309,7 @@ async def test_nothing_is_written_for_a_lost_shard_by_whatever_it_started(plane:
     await started[0]
     assert len(results) == 1
     found = await client.list(CONFIG_MAPS, namespace=namespace)
-    assert "late" not in {one["metadata"]["name"] for one in found}
+    assert "late" not in {item["metadata"]["name"] for item in found}
     # What is begun anew may write.
     with pytest.raises(AlreadyExistsError):
         await fenced("one")

@@ -55,8 +55,8 @@ async def test_ok_to_delete_is_refused_to_everyone_while_the_teardown_of_the_clu
     assert (await command(fresh_member, "install")).code == 0
     held, other = [await create_cluster(client, name, finalizers=[HOLD]) for name in ("held", "other")]
     await until_refused(partial(_mark, client, "held"))  # it is not being deleted
-    for one in (held, other):
-        await client.delete(CLUSTERS, one["metadata"]["name"], uid=one["metadata"]["uid"], namespace="default")
+    for item in (held, other):
+        await client.delete(CLUSTERS, item["metadata"]["name"], uid=item["metadata"]["uid"], namespace="default")
     teardown = await create_teardown(client, held, "Try", "Enforce")
     refused = await until_refused(partial(_mark, client, "held"))
     assert refused.code == 403
@@ -149,9 +149,9 @@ async def test_a_gated_cluster_is_deleted_in_the_background_only_and_its_namespa
     assert "-n fleet" in str(refused)
     assert "Delete the Cluster first" in str(refused)
     await _delete_namespace(client, "empty")
-    for one in (gate["metadata"]["name"], "web-planted"):
-        found = await client.get(CLUSTER_SUMMARIES, one, namespace=ROOM)
-        await client.delete(CLUSTER_SUMMARIES, one, uid=found["metadata"]["uid"], namespace=ROOM)
+    for item in (gate["metadata"]["name"], "web-planted"):
+        found = await client.get(CLUSTER_SUMMARIES, item, namespace=ROOM)
+        await client.delete(CLUSTER_SUMMARIES, item, uid=found["metadata"]["uid"], namespace=ROOM)
     await until_allowed(partial(_delete_namespace, client, ROOM))
     await until_allowed(partial(_delete, client, "gated", **FOREGROUND))
 
@@ -175,8 +175,8 @@ async def test_a_cluster_that_was_created_with_ok_to_delete_is_reported_and_clea
         await create_cluster(client, name, finalizers=[HOLD], annotations={OK_TO_DELETE_ANNOTATION: ""})
         for name in ("leaving", "held")
     ]
-    for one in leaving:
-        await client.delete(CLUSTERS, one["metadata"]["name"], uid=one["metadata"]["uid"], namespace="default")
+    for item in leaving:
+        await client.delete(CLUSTERS, item["metadata"]["name"], uid=item["metadata"]["uid"], namespace="default")
     teardown = await create_teardown(client, leaving[1], "Enforce")
     kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
     async with running(fresh_member, HOME, kubeconfig=kubeconfig) as manager:
@@ -190,9 +190,9 @@ async def test_a_cluster_that_was_created_with_ok_to_delete_is_reported_and_clea
         await until(client, CLUSTERS, "moved", clean, "without the mark", namespace="default")
         async with asyncio.timeout(30):
             while not [
-                one
-                for one in await client.list(EVENTS, namespace="default")
-                if one["reason"] == "GateNotArmed" and one["regarding"]["name"] == "moved"
+                event
+                for event in await client.list(EVENTS, namespace="default")
+                if event["reason"] == "GateNotArmed" and event["regarding"]["name"] == "moved"
             ]:
                 await asyncio.sleep(0.05)
 
@@ -200,8 +200,8 @@ async def test_a_cluster_that_was_created_with_ok_to_delete_is_reported_and_clea
             return profiles.condition(it or {}, "GateNotArmed").get("reason") == "MarkedOkToDelete"
 
         await until(client, TEARDOWNS, teardown, reported, "reported")
-        for one in leaving:
-            found = await client.get(CLUSTERS, one["metadata"]["name"], namespace="default")
+        for item in leaving:
+            found = await client.get(CLUSTERS, item["metadata"]["name"], namespace="default")
             assert OK_TO_DELETE_ANNOTATION in found["metadata"]["annotations"]
         assert await manager.stop() == 0
     asked = list(fresh_member.audit.entries(user=MANAGER))

@@ -94,7 +94,7 @@ async def test_what_was_deleted_by_hand_is_deployed_again(step: Step) -> None:
     await step.client.delete(CONFIG_MAPS, "settings-settings", uid=found["metadata"]["uid"], namespace=step.namespace)
     assert (await step.deploy(step.chart("settings"))).changed
     anew = await step.client.get(CONFIG_MAPS, "settings-settings", namespace=step.namespace)
-    states = {one.object.uid for one in (await step.entries()).values()}
+    states = {entry.object.uid for entry in (await step.entries()).values()}
     assert anew["metadata"]["uid"] in states
     assert found["metadata"]["uid"] not in states
 

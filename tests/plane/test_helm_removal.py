@@ -71,7 +71,7 @@ async def test_a_release_is_gone_with_its_pods_its_hook_and_its_namespace(step: 
     [made] = plane.members["member-1"].audit.entries(verbs=("create",), resource="jobs", namespace=step.namespace)
     assert made.user_agent.startswith("Helm/"), "the hook ran"
     deleted = plane.members["member-1"].audit.deletions(resource="deployments", namespace=step.namespace)
-    by_name = [one.user_agent[:5] for one in deleted if one.verb == "delete"]
+    by_name = [item.user_agent[:5] for item in deleted if item.verb == "delete"]
     assert by_name == ["Helm/"], "and Helm did the rest"
 
 
@@ -80,7 +80,7 @@ async def test_what_a_chart_says_is_to_be_kept_stays_and_is_in_the_ledger(step: 
     removal = await step.remove()
     assert await step.get(CONFIG_MAPS, "kept-kept")
     assert await step.get(CONFIG_MAPS, "kept-settings") is None
-    left = {str(one.object): one.ledger.reason for one in (await step.entries()).values() if one.ledger}
+    left = {str(entry.object): entry.ledger.reason for entry in (await step.entries()).values() if entry.ledger}
     assert left == {
         f"ConfigMap {step.namespace}/kept-kept": "KeptByPolicy",
         f"Namespace {step.namespace}": "ForeignContent",
@@ -130,7 +130,7 @@ async def test_a_custom_resource_is_waited_for_while_its_operator_still_runs(ste
     assert await step.releases("web") == []
     assert await step.releases("things") == []
     # As Helm has it: what stands in `crds` stays.
-    ledger = {str(one.object): one.ledger.reason for one in (await step.entries()).values() if one.ledger}
+    ledger = {str(entry.object): entry.ledger.reason for entry in (await step.entries()).values() if entry.ledger}
     assert ledger == {"CustomResourceDefinition things.helm.test": "KeptByPolicy"}
     left = await step.client.get(CUSTOM_RESOURCE_DEFINITIONS, "things.helm.test")
     await step.client.delete(CUSTOM_RESOURCE_DEFINITIONS, "things.helm.test", uid=left["metadata"]["uid"])
@@ -144,7 +144,7 @@ async def test_a_namespace_and_a_crd_of_a_chart_stay_while_something_foreign_is_
     await step.remove()
     assert await step.client.get(CONFIG_MAPS, "theirs", namespace=inner)
     assert await step.get(CUSTOM_RESOURCE_DEFINITIONS, f"things.{OWN}") is None
-    ledger = {str(one.object): one.ledger.reason for one in (await step.entries()).values() if one.ledger}
+    ledger = {str(entry.object): entry.ledger.reason for entry in (await step.entries()).values() if entry.ledger}
     assert ledger == {f"Namespace {inner}": "ForeignContent"}
 
 
@@ -177,7 +177,7 @@ async def test_the_last_hooks_run_when_everything_is_gone(
         await removing
     assert waited == [True]
     audit = plane.members["member-1"].audit.entries(verbs=("patch", "create"), namespace=step.namespace)
-    order = [(one.verb, one.object_ref.resource) for one in audit]
+    order = [(item.verb, item.object_ref.resource) for item in audit]
     assert order.index(("patch", "configmaps")) < order.index(("create", "jobs"))
     assert await step.get(JOBS, "last-farewell") is None
     assert await step.get(NAMESPACES, step.namespace) is None
@@ -201,7 +201,7 @@ async def hook_of_another(step: Step, name: str) -> Object:
 async def test_a_hook_is_recorded_by_uid_and_only_that_one_goes(step: Step) -> None:
     await step.deploy(step.chart("greeting"))
     job = await step.client.get(JOBS, "greeting-farewell", namespace=step.namespace)
-    [entry] = [one for one in (await step.entries()).values() if one.object.kind == "Job"]
+    [entry] = [entry for entry in (await step.entries()).values() if entry.object.kind == "Job"]
     assert (entry.object.uid, entry.state) == (job["metadata"]["uid"], "Confirmed")
     await step.client.delete(
         JOBS, "greeting-farewell", uid=job["metadata"]["uid"], namespace=step.namespace, propagation="Background"

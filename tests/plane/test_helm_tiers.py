@@ -83,8 +83,8 @@ async def test_who_lost_a_release_and_has_not_looked_since_leaves_all_of_it(firs
     assert await first.entries() == before
     removal = await first.remove()
     assert await second.get(DEPLOYMENTS, "farewell-web")
-    assert [one.release.status for one in await second.releases("farewell")][-1] is HelmStatus.DEPLOYED
-    left = {str(one.object): one.ledger.message for one in (await first.entries()).values() if one.ledger}
+    assert [release.release.status for release in await second.releases("farewell")][-1] is HelmStatus.DEPLOYED
+    left = {str(entry.object): entry.ledger.message for entry in (await first.entries()).values() if entry.ledger}
     said = f"Release {first.namespace}/farewell was taken over by ClusterSummary"
     assert left[f"Deployment {first.namespace}/farewell-web"].startswith(said)
     assert left[f"Namespace {first.namespace}"] == f"it was taken over by {second.owner}"
@@ -118,7 +118,7 @@ async def test_a_release_that_does_not_say_its_tier_stays_whose_it_is_until_it_d
 
 async def test_what_is_being_uninstalled_is_not_taken_over(first: Step, second: Step) -> None:
     await first.deploy(first.chart("settings"))
-    release = next(one for one in map(first.releaser.release_of, (await first.entries()).values()) if one)
+    release = next(item for item in map(first.releaser.release_of, (await first.entries()).values()) if item)
     assert await first.releaser.reserve(first.member, release, owner=first.owner) == ""
     with pytest.raises(TransientError, match=f"is being uninstalled for step {first.owner}"):
         await second.deploy(second.chart("settings"))
@@ -132,7 +132,7 @@ async def test_who_reserves_in_the_moment_of_a_takeover_sees_whose_it_is(first: 
     await first.deploy(first.chart("settings"))
     [revision] = await first.releases("settings")
     await releases.mark(first.client, revision, owner=second.owner, tier=LOWER)
-    release = next(one for one in map(first.releaser.release_of, (await first.entries()).values()) if one)
+    release = next(item for item in map(first.releaser.release_of, (await first.entries()).values()) if item)
     assert await first.releaser.reserve(first.member, release, owner=first.owner) == second.owner
 
 
@@ -163,7 +163,7 @@ async def test_who_dies_before_the_release_is_its_own_leaves_it_to_its_owner(fir
     await first.deploy(first.chart("farewell"))
     await dying_over(second, SECRETS, "farewell")
     assert f"Deployment {first.namespace}/farewell-web" in await second.states()
-    assert [one.owner for one in await first.releases("farewell")] == [first.owner]
+    assert [release.owner for release in await first.releases("farewell")] == [first.owner]
     removal = await second.remove()
     assert await first.get(DEPLOYMENTS, "farewell-web")
     namespace = await first.get(NAMESPACES, first.namespace)
@@ -179,7 +179,7 @@ async def test_who_dies_before_the_release_is_its_own_leaves_it_to_its_owner(fir
 async def test_who_dies_after_the_release_is_its_own_goes_on(first: Step, second: Step) -> None:
     await first.deploy(first.chart("web"))
     await dying_over(second, NAMESPACES, "web")
-    assert [one.owner for one in await first.releases("web")] == [second.owner]
+    assert [release.owner for release in await first.releases("web")] == [second.owner]
     # Whatever comes next, all of it is accounted for by the second.
     with pytest.raises(ReleaseTakenError):
         await first.deploy(first.chart("web"))
@@ -201,5 +201,5 @@ async def test_an_object_that_was_made_anew_by_somebody_else_is_not_taken_over(f
     theirs = await first.client.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": marks})
     with pytest.raises(HelmConflictError, match="would take over what is not its own"):
         await second.deploy(second.chart("settings"))
-    assert [one.owner for one in await first.releases("settings")] == [first.owner]
+    assert [release.owner for release in await first.releases("settings")] == [first.owner]
     assert msgspec.json.encode(await first.get(CONFIG_MAPS, "settings-settings")) == msgspec.json.encode(theirs)

@@ -195,8 +195,8 @@ async def asked(plane: Plane, namespace: str) -> AsyncIterator[Asked]:
     client = plane.management.client
     await profiles.install(client)
     yield Asked(client, namespace)
-    for one in await client.list(TEARDOWNS):
-        await client.delete(TEARDOWNS, one["metadata"]["name"], uid=one["metadata"]["uid"])
+    for item in await client.list(TEARDOWNS):
+        await client.delete(TEARDOWNS, item["metadata"]["name"], uid=item["metadata"]["uid"])
 
 
 # A process as people run it
@@ -218,7 +218,7 @@ async def test_cluster_api_discovers_over_tls_what_is_switched_on_and_is_answere
             discovery = json.dumps({"apiVersion": API_VERSION, "kind": "DiscoveryRequest"}).encode()
             status, told = await caller.post(hook_protocol.DISCOVERY_PATH, discovery)
             assert (status, told["status"]) == (200, "Success")
-            assert [one["requestHook"]["hook"] for one in told["handlers"]] == [
+            assert [item["requestHook"]["hook"] for item in told["handlers"]] == [
                 "AfterControlPlaneInitialized",
                 "BeforeClusterUpgrade",
                 "BeforeClusterDelete",

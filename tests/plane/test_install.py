@@ -178,7 +178,7 @@ async def test_install_waits_for_rivals_to_stop_and_changes_nothing_the_second_t
 
     before = await versions(fresh_member)
     second = await command(fresh_member, "install", "-o", "json")
-    results = {one["result"] for one in msgspec.json.decode(second.out)["items"]}
+    results = {item["result"] for item in msgspec.json.decode(second.out)["items"]}
     assert results == {"unchanged", "left alone", "left out"}
     assert await versions(fresh_member) == before
 

@@ -138,8 +138,11 @@ async def test_joined_again_nothing_changes_but_what_is_asked(plane: Plane, clie
     again = await join(plane, name, "-o", "json")
     assert again.code == 0, again.err
     done = msgspec.json.decode(again.out)["items"]
-    assert {one["result"] for one in done} == {"unchanged"}
-    assert {(one["kind"], one["where"]) for one in done} >= {("ServiceAccount", "member"), ("Cluster", "control plane")}
+    assert {item["result"] for item in done} == {"unchanged"}
+    assert {(item["kind"], item["where"]) for item in done} >= {
+        ("ServiceAccount", "member"),
+        ("Cluster", "control plane"),
+    }
     assert [await client.get(CLUSTERS, name), await client.get(SECRETS, name, **WHERE)] == before
 
     assert (await join(plane, name, "--cluster-region", "r2")).code == 0
@@ -154,13 +157,13 @@ async def test_what_would_be_made_is_printed_and_nothing_is_made(
     told = await join(plane, name, "--dry-run", "--remove-strategy", "Required")
     assert told.code == 0, told.err
     documents = list(yaml.safe_load_all(told.out))
-    assert [one["kind"] for one in documents] == [
+    assert [document["kind"] for document in documents] == [
         *("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"),
         *("Namespace", "Secret", "Cluster", "Namespace"),
     ]
     assert documents[6]["spec"]["removeStrategy"] == "Required"
     as_json = msgspec.json.decode((await join(plane, name, "--dry-run", "-o", "json")).out)
-    assert [one["kind"] for one in as_json["items"]] == [one["kind"] for one in documents]
+    assert [item["kind"] for item in as_json["items"]] == [document["kind"] for document in documents]
     assert await remains(client, member.client, name) == []
 
 
@@ -183,8 +186,8 @@ async def test_of_two_who_join_a_cluster_at_once_under_two_names_one_succeeds(
         *(karmada_join.join(client, member.client, Wish(name=name)) for name in names), return_exceptions=True
     )
     try:
-        [joined] = [one for one in ended if isinstance(one, karmada_join.Joined)]
-        [refused] = [one for one in ended if isinstance(one, UnwindError)]
+        [joined] = [item for item in ended if isinstance(item, karmada_join.Joined)]
+        [refused] = [item for item in ended if isinstance(item, UnwindError)]
         assert f"already joined as {joined.name}" in str(refused)
         [other] = set(names) - {joined.name}
         await waiting.until_absent(client, NAMESPACES, f"karmada-es-{other}")
@@ -259,7 +262,7 @@ async def test_somebody_elses_account_is_not_taken_over(
 async def failing(plane: Plane, write: int, how: str) -> AsyncIterator[tuple[Client, Client]]:
     """Clients of both sides, of whose writes one fails."""
     count = [write]
-    ways = [one.client.connection for one in (plane.management, plane.members["member-1"])]
+    ways = [item.client.connection for item in (plane.management, plane.members["member-1"])]
     transports = [Failing(way, count, how) for way in ways]
     async with Client(ways[0], transport=transports[0]) as home, Client(ways[1], transport=transports[1]) as member:
         yield home, member

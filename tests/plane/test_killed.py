@@ -84,10 +84,10 @@ class Stage:
         assert teardown.phase is Phase.COMPLETE
         assert teardown.status.left == 0
         assert await scene.on_member() == {}
-        sent = [one for one in scene.member.audit.deletions() if one.username == self.user]
+        sent = [deletion for deletion in scene.member.audit.deletions() if deletion.username == self.user]
         # Each of ours, once, by its uid; and nothing else.
-        assert sorted(one.uid for one in sent) == sorted(self.uids)
-        assert {one.uid: one.object_ref.name for one in sent} == self.uids
+        assert sorted(item.uid for item in sent) == sorted(self.uids)
+        assert {item.uid: item.object_ref.name for item in sent} == self.uids
 
 
 @asynccontextmanager
@@ -135,8 +135,8 @@ async def test_a_manager_that_is_killed_at_every_write_of_a_teardown_brings_it_t
         await stage.managers.kill()
         await stage.check()
         print(f"{len(killer.killed)} kills {'before' if before else 'after'}:")
-        for one in killer.killed:
-            print("  ", *one)
+        for item in killer.killed:
+            print("  ", *item)
         kinds = {(method, path.split("/")[-2 if path.endswith("status") else -1]) for method, path, _ in killer.killed}
         # It was there at all that matters: the plan, the seal, each object, each account of it.
         assert {("POST", "teardowns")} <= kinds

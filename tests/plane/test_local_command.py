@@ -205,7 +205,7 @@ def test_a_program_that_dies_is_started_again_and_status_says_so(shell: Shell) -
 
     def manager() -> dict[str, Any]:
         programs: list[dict[str, Any]] = shell.planes()[0]["processes"]
-        return next(one for one in programs if one["name"] == "kube-controller-manager")
+        return next(program for program in programs if program["name"] == "kube-controller-manager")
 
     killed = msgspec.convert(manager()["process"], ProcessId)
     assert killed.send(signal.SIGKILL)

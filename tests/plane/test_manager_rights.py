@@ -28,9 +28,9 @@ async def test_a_manager_has_the_installed_rights_and_no_others(plane: Plane, na
         with expecting_refusals("configmaps"), pytest.raises(ApiError, match="cannot create resource"):
             await client.create(CONFIG_MAPS, config_map(namespace))
     entries = list(plane.management.audit.entries(user=user))
-    [refused] = [one for one in entries if one.unauthorized]
+    [refused] = [entry for entry in entries if entry.unauthorized]
     assert (refused.code, refused.user_agent) == (403, MANAGER_USER_AGENT)
-    assert not any("system:masters" in one.user.groups for one in entries)
+    assert not any("system:masters" in entry.user.groups for entry in entries)
 
 
 async def test_a_refusal_by_admission_is_told_from_one_by_rbac(plane: Plane, namespace: str) -> None:
@@ -41,7 +41,7 @@ async def test_a_refusal_by_admission_is_told_from_one_by_rbac(plane: Plane, nam
         await _delete_namespace(admin, f"{namespace}-gone", finalizer="example.dev/hold")
         with pytest.raises(ApiError, match="because it is being terminated"):
             await client.create(CONFIG_MAPS, config_map(f"{namespace}-gone"))
-    [refused] = [one for one in plane.management.audit.entries(user=user) if one.code == 403]
+    [refused] = [entry for entry in plane.management.audit.entries(user=user) if entry.code == 403]
     assert not refused.unauthorized
     await admin.patch(NAMESPACES, f"{namespace}-gone", {"metadata": {"finalizers": None}})
 

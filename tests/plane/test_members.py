@@ -69,7 +69,7 @@ def message(it: Cluster) -> str:
 
 
 def taints(it: Cluster) -> list[str]:
-    return [one.key for one in it.spec.taints]
+    return [taint.key for taint in it.spec.taints]
 
 
 @asynccontextmanager
@@ -128,9 +128,9 @@ async def test_a_member_that_dies_and_comes_back_is_told_by_its_cluster(client: 
 async def told(client: Client, it: Cluster, reason: str) -> Object:
     async with asyncio.timeout(30):
         while True:
-            for one in await client.list(EVENTS, namespace="default"):
-                if (one["regarding"].get("uid"), one["reason"]) == (it.metadata.uid, reason):
-                    return one
+            for event in await client.list(EVENTS, namespace="default"):
+                if (event["regarding"].get("uid"), event["reason"]) == (it.metadata.uid, reason):
+                    return event
             await asyncio.sleep(0.1)
 
 
@@ -148,7 +148,7 @@ async def test_another_cluster_at_the_address_is_not_written_to(client: Client, 
             it = await member.until(lambda it: says("ClusterReady")(it) and bool(it.spec.id), "Ready")
             assert it.spec.id == identity
             by = f"system:serviceaccount:{KARMADA_CLUSTER_NAMESPACE}:{account(member.name)}"
-            writes = [one for one in cluster.audit.entries(user=by) if one.verb not in ("get", "list", "watch")]
+            writes = [entry for entry in cluster.audit.entries(user=by) if entry.verb not in ("get", "list", "watch")]
             assert writes == []
 
 
@@ -325,7 +325,7 @@ async def test_whenever_it_is_killed_the_next_life_goes_on(client: Client, clust
 
 async def test_the_rights_of_the_manager_are_enough(plane: Plane, client: Client, cluster: LocalCluster) -> None:
     user = f"manager-{a_name()}"
-    rules = [right.rule() for one in (MACHINERY, RECORDS, ADDONS, MEMBERS) for right in one.everywhere]
+    rules = [right.rule() for item in (MACHINERY, RECORDS, ADDONS, MEMBERS) for right in item.everywhere]
     reference = {"apiGroup": CLUSTER_ROLES.group, "kind": CLUSTER_ROLES.kind, "name": user}
     subjects = [{"kind": "User", "name": user, "apiGroup": CLUSTER_ROLES.group}]
     await client.create(CLUSTER_ROLES, body(CLUSTER_ROLES, user, rules=rules))
@@ -336,4 +336,4 @@ async def test_the_rights_of_the_manager_are_enough(plane: Plane, client: Client
         await set_token(client, member, "nonsense")
         await until_token(client, member, lambda it: it != "nonsense")
         await told(client, await member.get(), "TokenRenewed")
-    assert [one for one in plane.management.audit.entries(user=user) if one.code == 403] == []
+    assert [entry for entry in plane.management.audit.entries(user=user) if entry.code == 403] == []

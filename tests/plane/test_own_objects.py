@@ -219,7 +219,7 @@ async def test_a_cluster_admin_may_change_a_record_and_delete_it_by_its_uid(scen
 async def test_a_kind_of_records_goes_on_being_served(scene: Scene) -> None:
     name = f"{INVENTORIES.plural}.{INVENTORIES.group}"
     found = await scene.client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
-    versions = [one | {"served": False} for one in found["spec"]["versions"]]
+    versions = [item | {"served": False} for item in found["spec"]["versions"]]
     async with Client(scene.cluster.connection(ADMIN)) as client:
         with pytest.raises(ApiError, match="must serve version v1alpha1"):
             await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, {"spec": {"versions": versions}})
@@ -365,9 +365,9 @@ async def test_policies_come_back_as_they_were_installed_and_that_is_reported(sc
             registry.get_sample_value("unwind_policies_restored_total", {"kind": kind.kind}) or 0 for kind in wanted
         )
     assert total == count + 1
-    assert {one["type"] for one in told} == {"Warning"}
+    assert {item["type"] for item in told} == {"Warning"}
     await scene.until_guarded()
 
 
 async def _told(client: Client) -> list[Object]:
-    return [one for one in await client.list(EVENTS) if one["reason"] == EventReason.POLICY_RESTORED]
+    return [event for event in await client.list(EVENTS) if event["reason"] == EventReason.POLICY_RESTORED]

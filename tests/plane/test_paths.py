@@ -118,7 +118,7 @@ async def test_only_a_caller_who_knows_the_path_is_answered_and_the_path_can_be_
 
             key = await _key(client)
             foreign = (b"another key", key + b"!", b"")
-            wrong = [path_segments.prefix(one, CLUSTERS_PATH) for one in foreign]
+            wrong = [path_segments.prefix(item, CLUSTERS_PATH) for item in foreign]
             wrong += ["/", f"/{path_segments.segment(key, CLUSTERS_PATH)}/x", path_segments.prefix(key, PROFILES_PATH)]
             for prefix in wrong:
                 assert (await post(prefix + CLUSTERS_PATH, _deletion(cluster, "alice")))[0] == 404

@@ -52,8 +52,8 @@ async def following(client: Client, *resources: Resource) -> AsyncIterator[Watch
     async with Watches(client, cluster=await client.cluster_uid()) as watches:
         held = [await watches.changes(resource) for resource in resources]
         yield watches
-        for one in held:
-            one.close()
+        for item in held:
+            item.close()
 
 
 async def workload(client: Client, resource: Resource, namespace: str, *, replicas: int) -> Object:
@@ -108,7 +108,7 @@ async def test_a_workload_is_scaled_to_zero_before_it_goes_wherever_the_process_
     async with following(client, resource) as watches:
         proof = await prove_idempotent(fresh)
     assert isinstance(proof.end, Gone)
-    assert any("in scale_to_zero" in one for one in proof.crashes)
+    assert any("in scale_to_zero" in crash for crash in proof.crashes)
     # Whenever the deletion came to its end, nothing ran any more.
     assert {seen for end in ends for seen in end.seen} == {(0, 0)}
     for sent in plane.management.audit.deletions(resource=resource.plural, namespace=namespace):
@@ -143,7 +143,7 @@ async def test_an_owner_waits_for_what_it_owns_wherever_the_process_dies(plane: 
     async with following(client, CONFIG_MAPS, JOBS) as watches:
         proof = await prove_idempotent(fresh)
     assert isinstance(proof.end, Gone)
-    assert any("in delete" in one for one in proof.crashes)
+    assert any("in delete" in crash for crash in proof.crashes)
 
 
 async def test_what_a_policy_keeps_is_kept_wherever_the_process_dies(plane: Plane, namespace: str) -> None:

@@ -110,12 +110,12 @@ async def test_a_namespace_shows_its_order_its_radius_and_what_would_refuse(
     along = [ref["kind"] for ref in seen["along"]]
     assert (along.count("ReplicaSet"), along.count("Pod")) == (1, 2)
     assert named(seen["radius"]["loadBalancers"]) == {"Service/front"}
-    assert {one["name"]: one["goes"] for one in seen["volumes"]} == {
+    assert {item["name"]: item["goes"] for item in seen["volumes"]} == {
         f"{room.name}-disk": True,
         f"{room.name}-archive": False,
     }
-    assert [one["object"]["name"] for one in seen["refusals"]] == ["precious"]
-    assert {one["object"]["name"] for one in seen["staying"]} == {"added", f"{room.name}-archive"}
+    assert [item["object"]["name"] for item in seen["refusals"]] == ["precious"]
+    assert {item["object"]["name"] for item in seen["staying"]} == {"added", f"{room.name}-archive"}
     assert any(f"hook-{room.name}" in line for line in seen["warnings"])
     assert any(f"Namespace {room.name} stays, too" in line for line in seen["warnings"])
     assert (seen["total"], seen["refused"]) == (seen["radius"]["objects"], True)
@@ -187,8 +187,8 @@ async def test_a_cluster_shows_the_waves_of_its_add_ons_and_what_is_on_its_membe
             "ClusterProfile/left": (1, "Leave"),
         }
         assert (seen["radius"]["objects"], seen["radius"]["staying"]) == (5, 1)
-        assert [one["object"]["name"] for one in seen["refusals"]] == ["shop-0"]
-        assert [one["object"]["name"] for one in seen["staying"]] == ["left-0"]
+        assert [item["object"]["name"] for item in seen["refusals"]] == ["shop-0"]
+        assert [item["object"]["name"] for item in seen["staying"]] == ["left-0"]
         assert not seen["requested"]
         assert [step.rpartition("-")[0] for step in seen["criticalPath"]] == [
             "ClusterProfile/shop",
@@ -229,7 +229,7 @@ async def test_a_member_of_karmada_shows_what_its_strategy_leaves(plane: Plane, 
 async def test_nothing_was_written_by_any_of_this(plane: Plane, command: Command) -> None:
     await command.plan("ns/default")
     for cluster in (plane.management, *plane.members.values()):
-        assert {one.verb for one in cluster.audit.entries(user="planner")} <= READING
-        by_agent = [one for one in cluster.audit.entries() if one.user_agent.startswith("unwind-plan")]
-        assert {one.verb for one in by_agent} <= READING
+        assert {entry.verb for entry in cluster.audit.entries(user="planner")} <= READING
+        by_agent = [entry for entry in cluster.audit.entries() if entry.user_agent.startswith("unwind-plan")]
+        assert {item.verb for item in by_agent} <= READING
     assert list(plane.management.audit.entries(user="planner"))

@@ -185,7 +185,7 @@ async def test_a_deleter_that_blocks_the_event_loop_is_named_in_the_log(
     await buckets.delete(await buckets.claimed("blocks"))
     await buckets.until_gone("blocks")
     async with asyncio.timeout(30):
-        while not (blocked := [one for one in manager.logged if one["event"] == "event loop blocked"]):
+        while not (blocked := [item for item in manager.logged if item["event"] == "event loop blocked"]):
             await asyncio.sleep(0.1)
     assert blocked[0]["module"] == "bad_deleters"
     assert "in block" in blocked[0]["stack"]

@@ -151,7 +151,7 @@ async def test_what_depends_on_others_is_deployed_after_them_and_says_what_it_wa
 async def test_a_chain_is_withdrawn_in_reverse_order_when_the_label_goes(scene: Scene, plane: Plane) -> None:
     await scene.register()
     for number, name in enumerate(("base", "middle", "top")):
-        await scene.source(name, *(config_map(scene.namespace, f"{name}-{one}") for one in range(3)))
+        await scene.source(name, *(config_map(scene.namespace, f"{name}-{number}") for number in range(3)))
         await scene.profile(name, name, dependsOn=scene.needs(*("base", "middle", "top")[:number][-1:]))
     async with running(scene.client, scene.namespace):
         await scene.until_provisioned("base", "middle", "top")
@@ -165,7 +165,7 @@ async def test_a_chain_is_withdrawn_in_reverse_order_when_the_label_goes(scene: 
     assert [name.partition("-")[0] for name in scene.deleted()] == ["top"] * 3 + ["middle"] * 3 + ["base"] * 3
     asked = plane.management.audit.deletions(resource="clustersummaries", namespace=scene.namespace)
     summaries = [scene.summary_name(name) for name in ("top", "middle", "base")]
-    assert [one.object_ref.name for one in asked] == summaries, "what goes first is asked for first"
+    assert [item.object_ref.name for item in asked] == summaries, "what goes first is asked for first"
     assert [await scene.inventories(uid) for uid in uids] == [[], [], []]
 
 
@@ -345,7 +345,7 @@ async def test_what_is_deployed_already_is_not_touched_by_controllers_that_start
         await scene.profile("new", "new")
         await scene.until_provisioned("new")
     after = list(scene.member.audit.entries(namespace=scene.namespace))[len(before) :]
-    assert {one.object_ref.name for one in after if one.object_ref.resource == "configmaps"} <= {"n", ""}
+    assert {item.object_ref.name for item in after if item.object_ref.resource == "configmaps"} <= {"n", ""}
 
 
 async def test_a_dry_run_says_what_it_would_do_and_touches_nothing(scene: Scene) -> None:
@@ -353,8 +353,8 @@ async def test_a_dry_run_says_what_it_would_do_and_touches_nothing(scene: Scene)
     await scene.register()
     await scene.profile("web", "web", syncMode="DryRun")
     async with running(scene.client, scene.namespace):
-        said = await scene.until_summary("web", lambda it: any(one.type == "DryRun" for one in it.status.conditions))
-        [report] = [one.message for one in said.status.conditions if one.type == "DryRun"]
+        said = await scene.until_summary("web", lambda it: any(item.type == "DryRun" for item in it.status.conditions))
+        [report] = [item.message for item in said.status.conditions if item.type == "DryRun"]
         assert f"ConfigMap {scene.namespace}/a: Created" in report
         assert await scene.on_member() == {}
         assert await scene.inventories(said.metadata.uid) == []
@@ -435,7 +435,7 @@ async def test_the_configuration_of_a_cluster_lists_what_is_there_by_profile(sce
         [profile] = found["status"]["clusterProfileResources"]
         assert profile["clusterProfileName"] == scene.called("web")
         [deployed] = profile["Features"]
-        assert [one["name"] for one in deployed["resources"]] == ["a"]
+        assert [item["name"] for item in deployed["resources"]] == ["a"]
         await scene.delete_profile("web")
         await scene.until_profile_gone("web")
         await waiting.until_absent(scene.client, CLUSTER_CONFIGURATIONS, "sveltos-edge", namespace=scene.namespace)
@@ -684,7 +684,7 @@ async def test_the_rights_of_the_manager_are_enough(plane: Plane, scene: Scene) 
         await scene.delete_profile("web")
         await scene.until_profile_gone("web")
         await waiting.until_absent(scene.client, CLUSTER_CONFIGURATIONS, "sveltos-edge", namespace=scene.namespace)
-    refused = [one for one in plane.management.audit.entries(user=subject) if one.code == 403]
+    refused = [entry for entry in plane.management.audit.entries(user=subject) if entry.code == 403]
     assert refused == []
 
 
@@ -694,8 +694,8 @@ async def granted(scene: Scene) -> str:
     register = (MACHINERY, RECORDS, ADDONS)
     subjects = [{"kind": "User", "name": user, "apiGroup": CLUSTER_ROLES.group}]
     for role, binding, namespace, rights in (
-        (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, None, [right for one in register for right in one.everywhere]),
-        (ROLES, ROLE_BINDINGS, scene.namespace, [right for one in register for right in one.at_home]),
+        (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, None, [right for item in register for right in item.everywhere]),
+        (ROLES, ROLE_BINDINGS, scene.namespace, [right for item in register for right in item.at_home]),
     ):
         metadata = {"name": user} | ({"namespace": namespace} if namespace else {})
         rules = [right.rule() for right in rights]

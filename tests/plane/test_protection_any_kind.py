@@ -115,7 +115,7 @@ async def test_of_a_collection_of_custom_resources_the_labelled_one_stays(cluste
     path = f"{GIZMOS.path(namespace=ROOM)}?labelSelector=together%3Dyes"
     said = await refused(client._write("delete", GIZMOS, "DELETE", path, {}))
     assert f"gizmos.other.example.dev/b -n {ROOM}" in said
-    left = {one["metadata"]["name"] for one in await client.list(GIZMOS, namespace=ROOM, labels="together=yes")}
+    left = {gizmo["metadata"]["name"] for gizmo in await client.list(GIZMOS, namespace=ROOM, labels="together=yes")}
     assert "b" in left
 
 
@@ -169,8 +169,8 @@ async def test_a_protected_service_with_150_endpoints_is_scaled_to_5(cluster: Lo
 
     async def endpoints() -> tuple[int, int]:
         slices = await client.list(SLICES, namespace=ROOM, labels="kubernetes.io/service-name=wide")
-        assert all(one["metadata"]["labels"][LABEL] == "Always" for one in slices), "its controller copies labels"
-        return len(slices), sum(len(one.get("endpoints") or ()) for one in slices)
+        assert all(item["metadata"]["labels"][LABEL] == "Always" for item in slices), "its controller copies labels"
+        return len(slices), sum(len(item.get("endpoints") or ()) for item in slices)
 
     await until(lambda: _is(endpoints, (2, 150)))
     await client.patch(DEPLOYMENTS, "wide", {"spec": {"replicas": 5}}, namespace=ROOM, subresource="scale")
@@ -193,12 +193,12 @@ async def test_a_deployment_whose_template_carries_the_label_rolls_out_and_old_r
 
     async def pods(image: str) -> int:
         found = await client.list(PODS, namespace=ROOM, labels="app=rolling")
-        return sum(one["spec"]["containers"][0]["image"] == image for one in found) if _alike(found) else -1
+        return sum(item["spec"]["containers"][0]["image"] == image for item in found) if _alike(found) else -1
 
     async def replica_sets() -> list[str]:
         found = await client.list(REPLICA_SETS, namespace=ROOM, labels="app=rolling")
-        assert all(one["metadata"]["labels"][LABEL] == "Always" for one in found)
-        return [one["metadata"]["name"] for one in found]
+        assert all(item["metadata"]["labels"][LABEL] == "Always" for item in found)
+        return [item["metadata"]["name"] for item in found]
 
     await until(lambda: _is(lambda: pods("registry.example/app"), 3))
     [first] = await replica_sets()
@@ -220,7 +220,7 @@ async def test_a_deployment_whose_template_carries_the_label_rolls_out_and_old_r
 
 
 def _alike(pods: list[Object]) -> bool:
-    return len({one["spec"]["containers"][0]["image"] for one in pods}) <= 1
+    return len({obj["spec"]["containers"][0]["image"] for obj in pods}) <= 1
 
 
 async def test_an_object_with_a_controller_is_free_and_a_claim_with_one_is_not(cluster: LocalCluster) -> None:

@@ -41,7 +41,9 @@ pytestmark = pytest.mark.timeout(400)
 
 AUTHORITY = "Y2E="
 CONFIGURATION = manifests.protection_rules(HOME)
-POLICIES, BINDINGS = ({one["metadata"]["name"]: one for one in objects} for objects in manifests.policy_objects(HOME))
+POLICIES, BINDINGS = (
+    {item["metadata"]["name"]: item for item in objects} for objects in manifests.policy_objects(HOME)
+)
 
 
 class Old(HttpTransport):
@@ -103,7 +105,7 @@ async def until_asking(client: Client, *, everything: bool) -> None:
         VALIDATING_WEBHOOK_CONFIGURATIONS,
         CONFIGURATION,
         lambda it: (
-            [one["name"] for one in it["webhooks"]] == asked
+            [item["name"] for item in it["webhooks"]] == asked
             and it["webhooks"][0]["failurePolicy"] == "Fail"
             and any("apps" in rule["apiGroups"] for rule in it["webhooks"][0]["rules"]) is everything
         ),
@@ -149,7 +151,7 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
             VALIDATING_WEBHOOK_CONFIGURATIONS,
             CONFIGURATION,
             lambda it: (
-                {one["clientConfig"]["url"] for one in it["webhooks"]} == {"https://127.0.0.1:2/admit/deletions"}
+                {item["clientConfig"]["url"] for item in it["webhooks"]} == {"https://127.0.0.1:2/admit/deletions"}
             ),
         )
     async with keeping(fresh_member, on=False):
@@ -211,11 +213,15 @@ async def replaces_policies_of_earlier_builds(cluster: LocalCluster) -> None:
         await waiting.until_absent(client, VALIDATING_ADMISSION_POLICY_BINDINGS, name)
     entries = list(cluster.audit.entries(user=MANAGER))
     assert [entry for entry in entries if entry.code == 403] == []
-    [deleted] = [one for one in entries if one.verb == "delete" and one.object_ref.name == name]
+    [deleted] = [entry for entry in entries if entry.verb == "delete" and entry.object_ref.name == name]
     effective = (VALIDATING_ADMISSION_POLICY_BINDINGS.plural, VALIDATING_WEBHOOK_CONFIGURATIONS.plural)
-    last = {one.object_ref.name: one for one in entries if one.verb == "patch" and one.object_ref.resource in effective}
+    last = {
+        entry.object_ref.name: entry
+        for entry in entries
+        if entry.verb == "patch" and entry.object_ref.resource in effective
+    }
     assert last.keys() == {*BINDINGS, CONFIGURATION}
-    assert max(one.stage_timestamp for one in last.values()) <= deleted.request_received_timestamp
+    assert max(item.stage_timestamp for item in last.values()) <= deleted.request_received_timestamp
     async with keeping(cluster, on=False):
         await waiting.until_absent(client, VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION)
 
@@ -248,12 +254,12 @@ async def is_put_right(client: Client) -> None:
     resource = VALIDATING_WEBHOOK_CONFIGURATIONS
     found = await client.get(resource, CONFIGURATION)
     asking = [
-        one | {"failurePolicy": "Ignore", "clientConfig": one["clientConfig"] | {"caBundle": AUTHORITY}}
-        for one in found["webhooks"]
+        item | {"failurePolicy": "Ignore", "clientConfig": item["clientConfig"] | {"caBundle": AUTHORITY}}
+        for item in found["webhooks"]
     ]
     noted = {"metadata": {"annotations": {"example.dev/note": "mine"}}, "webhooks": asking}
     await client.patch(resource, CONFIGURATION, noted)
     await until_asking(client, everything=False)
     found = await client.get(resource, CONFIGURATION)
-    assert {one["clientConfig"]["caBundle"] for one in found["webhooks"]} == {AUTHORITY}, "that is others' business"
+    assert {item["clientConfig"]["caBundle"] for item in found["webhooks"]} == {AUTHORITY}, "that is others' business"
     assert found["metadata"]["annotations"]["example.dev/note"] == "mine"

@@ -132,7 +132,7 @@ REPLICATED = [row for row in BY_ITSELF if row.kind.count and row.kind.count.what
 @asynccontextmanager
 async def changed(client: Client, old: str, new: str) -> AsyncIterator[None]:
     name = manifests.policy_name("replicas", HOME)
-    [policy] = [one for one in manifests.policy_objects(HOME)[0] if one["metadata"]["name"] == name]
+    [policy] = [item for item in manifests.policy_objects(HOME)[0] if item["metadata"]["name"] == name]
     text = msgspec.json.encode(policy).decode()
     assert old in text
     await client.apply(VALIDATING_ADMISSION_POLICIES, msgspec.json.decode(text.replace(old, new)))
@@ -161,7 +161,7 @@ async def test_of_a_collection_what_is_protected_stays_and_each_is_named(protect
     path = f"{CONFIG_MAPS.path(namespace=ROOM)}?labelSelector=together%3Dyes"
     said = await refused(client._write("delete", CONFIG_MAPS, "DELETE", path, {}))
     assert said.endswith(f"kubectl label configmaps/b -n {ROOM} {LABEL}-"), "the request names nobody"
-    left = {one["metadata"]["name"] for one in await client.list(CONFIG_MAPS, namespace=ROOM, labels="together=yes")}
+    left = {item["metadata"]["name"] for item in await client.list(CONFIG_MAPS, namespace=ROOM, labels="together=yes")}
     assert "b" in left
 
 
@@ -220,9 +220,9 @@ async def test_a_denial_stands_in_the_api_servers_audit_log_with_its_reason(prot
     assert "replicas 3>0" in await refused(delete(protected.client, DEPLOYMENTS, made))
     lines = await asyncio.to_thread(protected.audit.path.read_text)
     [entry] = [
-        one
-        for one in map(msgspec.json.decode, lines.splitlines())
-        if one["verb"] == "delete" and one["objectRef"].get("name") == "audited"
+        item
+        for item in map(msgspec.json.decode, lines.splitlines())
+        if item["verb"] == "delete" and item["objectRef"].get("name") == "audited"
     ]
     assert entry["annotations"][f"{manifests.policy_name('replicas', HOME)}/denied"] == "Cascading"
     assert entry["responseStatus"]["code"] == 403
@@ -262,7 +262,7 @@ async def test_protect_says_who_keeps_it_and_what_it_is_not_protected_against_an
         while not (owned := await client.list(REPLICA_SETS, namespace=ROOM, labels="app=kept")):
             await asyncio.sleep(0.05)
     told = await told_by(protected, "protect", f"rs/{owned[0]['metadata']['name']}", "-n", ROOM)
-    assert any(one.startswith("the deletion of Deployment kept, which owns it: ") for one in told["notAgainst"])
+    assert any(item.startswith("the deletion of Deployment kept, which owns it: ") for item in told["notAgainst"])
 
     told = await told_by(protected, "unprotect", "deploy/kept", "-n", ROOM)
     assert (told.get("label"), told["before"], told.get("now")) == (None, "Cascading", None)

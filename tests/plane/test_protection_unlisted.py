@@ -105,7 +105,7 @@ async def serve_only_if(client: Client, resource: Resource) -> None:
     """Have one version in the CRD marked as served: it cannot be seen to answer."""
     name = f"{resource.plural}.{resource.group}"
     found = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
-    versions = [one | {"served": one["name"] == resource.version} for one in found["spec"]["versions"]]
+    versions = [item | {"served": item["name"] == resource.version} for item in found["spec"]["versions"]]
     await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, {"spec": {"versions": versions}})
 
 

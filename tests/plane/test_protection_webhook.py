@@ -229,7 +229,7 @@ async def test_pods_are_counted_as_they_come_and_go(guarded: Guarded) -> None:
     await until_allowed(lambda: delete(client, NAMESPACES, name))
 
     async def until_there_are(number: int) -> None:
-        await gather_limited((client.create(PODS, pod(f"p-{one}", name)) for one in range(number)), limit=16)
+        await gather_limited((client.create(PODS, pod(f"p-{item}", name)) for item in range(number)), limit=16)
         await until_said(guarded, f"{CASCADING} and active pods {number}>0", name)
         assert guarded.caches.counts.pods(name) == number
 
@@ -246,9 +246,9 @@ async def test_a_namespace_or_crd_that_cannot_be_looked_into_stays_with_the_erro
     await protecting.define(client, protecting.definition("lists.dev", "Gadget", "gadgets", "v1"))
     await label(client, CUSTOM_RESOURCE_DEFINITIONS, "gadgets.lists.dev", "Cascading")
     await until_allowed(lambda: delete(client, NAMESPACES, name))
-    bindings = [one for one in await client.list(CLUSTER_ROLE_BINDINGS) if _of_manager(one)]
-    for one in bindings:
-        await client.patch(CLUSTER_ROLE_BINDINGS, one["metadata"]["name"], {"subjects": []})
+    bindings = [binding for binding in await client.list(CLUSTER_ROLE_BINDINGS) if _of_manager(binding)]
+    for binding in bindings:
+        await client.patch(CLUSTER_ROLE_BINDINGS, binding["metadata"]["name"], {"subjects": []})
     try:
         said = await until_said(guarded, f"{P} list pods error: GET /api", name)
         assert "forbidden" in said
@@ -259,15 +259,16 @@ async def test_a_namespace_or_crd_that_cannot_be_looked_into_stays_with_the_erro
         said = await until_said(guarded, f"{P} list protected objects error: GET /api", unlabelled)
         assert "give the manager the right to list it" in said
     finally:
-        for one in bindings:
-            await client.patch(CLUSTER_ROLE_BINDINGS, one["metadata"]["name"], {"subjects": one["subjects"]})
+        for binding in bindings:
+            await client.patch(CLUSTER_ROLE_BINDINGS, binding["metadata"]["name"], {"subjects": binding["subjects"]})
     await until_allowed(lambda: delete(client, NAMESPACES, name))
     await until_allowed(lambda: delete(client, NAMESPACES, unlabelled))
 
 
 def _of_manager(binding: Object) -> bool:
     return any(
-        one.get("namespace") == HOME and one["kind"] == "ServiceAccount" for one in binding.get("subjects") or ()
+        subject.get("namespace") == HOME and subject["kind"] == "ServiceAccount"
+        for subject in binding.get("subjects") or ()
     )
 
 
@@ -326,7 +327,7 @@ async def test_a_collection_is_denied_by_what_is_protected_in_it(guarded: Guarde
     said = protecting.ours(caught.value)
     assert said.startswith(f"{P} {LABEL}=Always")
     assert f"services/a -n {name}" in said, "the request has no name: it is the object's"
-    assert "a" in {one["metadata"]["name"] for one in await client.list(SERVICES, namespace=name)}
+    assert "a" in {service["metadata"]["name"] for service in await client.list(SERVICES, namespace=name)}
 
 
 async def test_a_value_that_nobody_knows_is_refused_when_it_is_written_and_not_afterwards(guarded: Guarded) -> None:
@@ -352,9 +353,9 @@ async def test_reviews_of_v1beta1_are_answered_in_their_version(guarded: Guarded
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": [kind.plural]}
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}, "objectSelector": {}}
     asking["webhooks"] = [
-        one | here | {"rules": [rule], "admissionReviewVersions": ["v1beta1"]}
-        for one in asking["webhooks"]
-        if one["failurePolicy"] == "Fail"
+        item | here | {"rules": [rule], "admissionReviewVersions": ["v1beta1"]}
+        for item in asking["webhooks"]
+        if item["failurePolicy"] == "Fail"
     ]
     await client.create(VALIDATING_WEBHOOK_CONFIGURATIONS, asking)
     # The other configuration has us asked, too: it is counted twice once both are heeded.

@@ -111,7 +111,7 @@ async def running(client: Client, *, owner: ShardOwner, clock: Clock) -> AsyncIt
         deleters=BUILTIN,
         clock=clock,
     )
-    tasks = [asyncio.ensure_future(one.run()) for one in (caches, controller)]
+    tasks = [asyncio.ensure_future(item.run()) for item in (caches, controller)]
     try:
         yield
     finally:
@@ -131,7 +131,7 @@ async def test_a_deadline_counts_by_the_clock_of_the_api_server(plane: Plane, na
             # By the local clock the deadline has passed before the teardown began.
             held = await it.teardown(lambda one: one.phase is Phase.HELD or one.finished, "held")
             assert held.phase is Phase.HELD
-            assert "DeadlineExceeded" not in {one.type for one in held.status.conditions}
+            assert "DeadlineExceeded" not in {condition.type for condition in held.status.conditions}
             assert held.status.started_at
             assert abs(held.status.started_at - dt.datetime.now(dt.UTC)) < dt.timedelta(minutes=10)
             await it.unblock()

@@ -122,13 +122,13 @@ async def test_a_planted_record_does_not_keep_works_from_being_removed(plane: Pl
         assert await it.on_member() == {}
         assert sorted(it.deleted()) == ["web-0", "web-1"]
         found = msgspec.convert(await it.client.list(TEARDOWNS), list[Teardown])
-        about_it = [one for one in found if one.spec.target.uid == it.uid]
-        [record] = [one for one in about_it if one.metadata.uid != planted["metadata"]["uid"]]
+        about_it = [item for item in found if item.spec.target.uid == it.uid]
+        [record] = [item for item in about_it if item.metadata.uid != planted["metadata"]["uid"]]
         assert (record.phase, record.status.removed) == (Phase.COMPLETE, "2/2")
         assert record.metadata.name.startswith(f"{it.uid}-")
         assert record.spec.plan
         assert f"Teardown {it.uid} was not written by this manager" in " ".join(record.spec.plan.warnings)
-        [aside] = [one for one in about_it if one.metadata.uid == planted["metadata"]["uid"]]
+        [aside] = [item for item in about_it if item.metadata.uid == planted["metadata"]["uid"]]
         assert aside.metadata.labels == {"unwind.dev/set-aside": "true"}
 
 

@@ -211,7 +211,7 @@ async def test_a_manager_registers_itself_when_cluster_api_comes_and_again_when_
         again = await until_config(client, lambda it: it["metadata"]["uid"] != made["metadata"]["uid"], "made again")
         assert again["spec"]["namespaceSelector"] == {}
         again = await until_config(client, lambda it: _touched(it) == before, "to be discovered")
-        assert [one for one in manager.logged if "was made again" in one["event"]]
+        assert [item for item in manager.logged if "was made again" in item["event"]]
         assert await manager.stop() == 0
 
     asked = list(fresh_member.audit.entries(user=MANAGER))
@@ -265,7 +265,7 @@ async def test_profiles_and_teardowns_say_why_their_clusters_are_not_held(
         await discovered(client)
         await until_armed()
         record = await client.get(TEARDOWNS, teardown)
-        assert [one["type"] for one in record["status"]["conditions"]] == ["Planned"]
+        assert [item["type"] for item in record["status"]["conditions"]] == ["Planned"]
         loose = await client.get(CLUSTER_PROFILES, "loose")
         assert profiles.condition(loose, "Accepted")["status"] == "True"
         assert not profiles.condition(loose, "GateNotArmed"), "nobody waits for it"

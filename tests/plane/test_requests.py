@@ -131,9 +131,9 @@ async def test_a_right_in_a_namespace_deletes_nothing_that_is_cluster_scoped(
         ref = ref_to(room, resource, called, namespace=room.name)
         asked.append(await tenant.client.create(TEARDOWNS, body(tenant, ref, resource.plural)))
     async with manager(room.client, home):
-        refused = [await ended(room.client, one["metadata"]["name"]) for one in asked]
-    assert [one.phase for one in refused] == [Phase.REFUSED] * 2
-    assert all("is cluster-scoped" in one.status.blocked_by for one in refused)
+        refused = [await ended(room.client, item["metadata"]["name"]) for item in asked]
+    assert [item.phase for item in refused] == [Phase.REFUSED] * 2
+    assert all("is cluster-scoped" in item.status.blocked_by for item in refused)
     assert await room.there(PERSISTENT_VOLUMES, name, namespace=None)
     assert await room.there(CLUSTER_ROLE_BINDINGS, f"binding-{name}", namespace=None)
     assert room.deleted() == []

@@ -131,7 +131,7 @@ async def test_without_the_role_for_it_nothing_is_served(plane: Plane, namespace
     assert list(manager.addresses) == ["metrics"]
     # No serving certificate: only the key for paths, from which it registers others, and the key of its records.
     found = await plane.management.client.list(SECRETS, namespace=namespace)
-    assert {one["metadata"]["name"] for one in found} == {PATHS, RECORD_KEY_SECRET}
+    assert {item["metadata"]["name"] for item in found} == {PATHS, RECORD_KEY_SECRET}
 
 
 async def test_certificates_in_files_are_exchanged_under_load_without_a_failure(

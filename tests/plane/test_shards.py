@@ -41,7 +41,7 @@ async def replica(client: Client, namespace: str, identity: str) -> AsyncIterato
 
 def owners(*replicas: Shards) -> Counter[int]:
     """How many replicas there are for each shard."""
-    return Counter(shard for one in replicas for shard in one.owned)
+    return Counter(shard for shards in replicas for shard in shards.owned)
 
 
 async def test_one_replica_has_every_shard_and_leads(plane: Plane, namespace: str) -> None:

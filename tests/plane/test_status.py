@@ -193,8 +193,8 @@ async def record(plane: Plane) -> AsyncIterator[Record]:
     await made.begin()
     yield made
     # Others look at all there are: nothing of it stays.
-    for one in await client.list(INVENTORIES, namespace=HOME, labels=f"{MEMBER_LABEL}={made.uid}"):
-        metadata = one["metadata"]
+    for inventory in await client.list(INVENTORIES, namespace=HOME, labels=f"{MEMBER_LABEL}={made.uid}"):
+        metadata = inventory["metadata"]
         await client.delete(INVENTORIES, metadata["name"], uid=metadata["uid"], namespace=HOME)
     found = await client.get(TEARDOWNS, made.uid)
     await client.delete(TEARDOWNS, made.uid, uid=found["metadata"]["uid"])
@@ -326,11 +326,11 @@ async def test_the_ledger_names_each_object_with_why_by_whom_and_when(plane: Pla
     assert "Forced: the fire" in shown[3]
 
     told = (await person.types("ledger", f"cluster/{record.name}", "-o", "json")).json()
-    assert [(one["object"]["name"], one["reason"], one["by"], one.get("kept", False)) for one in told["left"]] == [
+    assert [(item["object"]["name"], item["reason"], item["by"], item.get("kept", False)) for item in told["left"]] == [
         ("old", "Forced", "ada", False),
         ("kept", "KeptByPolicy", "a label", True),
     ]
-    assert [one["release"]["message"] for one in told["released"]] == ["the fire"]
+    assert [item["release"]["message"] for item in told["released"]] == ["the fire"]
     assert (await person.types("ledger", "nobody", "-o", "json")).json() == {"released": [], "left": [], "setAside": []}
 
 
@@ -358,9 +358,9 @@ async def test_a_held_cluster_is_let_go_by_a_person_and_all_that_is_left_is_name
 
         done = await person.types(*wanted, "--yes", "-o", "json")
         told = done.json()
-    assert {one["object"]["name"] for one in told["left"]} == {"stuck-0", "stuck-1"}
-    assert {one["message"] for one in told["left"]} == {"the data centre is gone"}
-    assert [one["release"]["reason"] for one in told["released"]] == ["Forced"]
+    assert {item["object"]["name"] for item in told["left"]} == {"stuck-0", "stuck-1"}
+    assert {item["message"] for item in told["left"]} == {"the data centre is gone"}
+    assert [item["release"]["reason"] for item in told["released"]] == ["Forced"]
     assert (await it.ended()).phase == "Released"
 
     again = await person.types(*wanted, "--yes")

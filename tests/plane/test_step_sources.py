@@ -96,7 +96,7 @@ async def listed(
     )
     ref = _ref(made)
     names = [f"{name}-{number}" for number in range(objects)]
-    await it.record(ref, {one: await it.put(ref, one, finalizers) for one in names})
+    await it.record(ref, {name: await it.put(ref, name, finalizers) for name in names})
     return ref
 
 
@@ -163,7 +163,7 @@ async def test_steps_of_several_sources_run_in_one_plan_each_in_its_order_and_wi
     assert await it.objects() == {"logs-0", "logs-1"}
     left = await it.inventory(logs)
     assert left
-    notes = [one.ledger for one in left.spec.entries.values()]
+    notes = [entry.ledger for entry in left.spec.entries.values()]
     assert {(note.reason, note.message, note.by) for note in notes if note} == {
         ("KeptByPolicy", "its list says so", "ConfigMap/logs")
     }
@@ -205,7 +205,7 @@ async def test_objects_of_an_owner_that_no_source_knows_hold_the_plan(it: Scene)
         await it.delete()
         held = await it.teardown(lambda one: one.phase is Phase.HELD, "held")
         assert held.spec.plan is None
-        [said] = [one for one in held.status.conditions if one.type == "UnknownValue"]
+        [said] = [condition for condition in held.status.conditions if condition.type == "UnknownValue"]
         assert str(owner) in said.message
         assert it.deleted() == []
     async with manager(it.client, clock=clock, sources=(ListedSteps,)):

@@ -112,7 +112,7 @@ async def until_idle(client: Client, summary: Object) -> Object:
 
 def _reasons(it: Object | None) -> dict[str, str]:
     conditions = ((it or {}).get("status") or {}).get("conditions") or []
-    return {one["type"]: one["reason"] for one in conditions}
+    return {condition["type"]: condition["reason"] for condition in conditions}
 
 
 async def test_a_summary_in_another_namespace_than_its_cluster_puts_nothing_there(scene: Scene, tenant: str) -> None:
@@ -148,7 +148,7 @@ async def test_a_summary_that_no_profile_owns_puts_nothing_on_the_management_clu
     await scene.register()
     # Not in Unwind's own namespace, where no profile may put anything; and the manager has the rights for it.
     refs = await source(scene.client, scene.namespace, "web", config_map(tenant, "planted"))
-    local = [one | {"deploymentType": "Local"} for one in refs]
+    local = [ref | {"deploymentType": "Local"} for ref in refs]
     made = await plant(
         scene.client, scene.namespace, "planted", cluster=("Sveltos", scene.namespace, "edge"), policyRefs=local
     )
@@ -157,7 +157,7 @@ async def test_a_summary_that_no_profile_owns_puts_nothing_on_the_management_clu
         found = await until_idle(scene.client, made)
         assert "not owned by a profile" in found["status"]["dependencies"]
     there = await scene.client.list(CONFIG_MAPS, namespace=tenant)
-    assert "planted" not in {one["metadata"]["name"] for one in there}
+    assert "planted" not in {item["metadata"]["name"] for item in there}
 
 
 async def test_a_summary_whose_profile_does_not_select_the_cluster_puts_nothing_there(scene: Scene) -> None:
@@ -212,7 +212,7 @@ async def test_a_summary_that_was_edited_by_hand_deploys_only_what_its_profile_s
         edited = {"spec": {"clusterProfileSpec": {"policyRefs": scene.refs("evil")}}}
         await scene.client.patch(CLUSTER_SUMMARIES, name, edited, namespace=scene.namespace)
         await scene.until_summary(
-            "web", lambda it: [one.name for one in it.spec.cluster_profile_spec.policy_refs] == ["web"], "corrected"
+            "web", lambda it: [ref.name for ref in it.spec.cluster_profile_spec.policy_refs] == ["web"], "corrected"
         )
         await scene.edit("web", config_map(scene.namespace, "real"), config_map(scene.namespace, "later"))
         await scene.until_on_member("later")
@@ -315,7 +315,7 @@ async def test_a_planted_summary_neither_holds_a_cluster_nor_ends_the_record_of_
         )
         await until_idle(it.client, ghost)
         with_record = await it.client.list(TEARDOWNS)
-        assert victim.uid not in {one["metadata"]["name"] for one in with_record}
+        assert victim.uid not in {item["metadata"]["name"] for item in with_record}
         await victim.delete()
         ended = await victim.ended()
         assert ended.spec.plan

@@ -66,9 +66,9 @@ async def test_leave_leaves_everything_and_takes_the_marks_off(plane: Plane, nam
     assert teardown.status.left == 3
     assert it.deleted() == []
     found = await it.member.client.list(CONFIG_MAPS, namespace=it.on_member)
-    ours = [one for one in found if one["metadata"]["name"].startswith("stays")]
+    ours = [item for item in found if item["metadata"]["name"].startswith("stays")]
     assert len(ours) == 3
-    assert not any(one["metadata"].get("labels") for one in ours)
+    assert not any(item["metadata"].get("labels") for item in ours)
     inventory = await it.inventory(summary)
     assert inventory
     notes = [entry.ledger for entry in inventory.spec.entries.values()]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from unwind.local.plane import Plane
 
-TRIED = [one for one in THREATS if one.attempt]
+TRIED = [threat for threat in THREATS if threat.attempt]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -48,10 +48,10 @@ async def installed(plane: Plane) -> None:
     await joining.install(client)
     await install(client, Setting())
     policies = {
-        one["metadata"]["name"]
+        manifest["metadata"]["name"]
         for contribution in REGISTER
-        for one in contribution.manifests(Setting())
-        if one["kind"] == VALIDATING_ADMISSION_POLICIES.kind
+        for manifest in contribution.manifests(Setting())
+        if manifest["kind"] == VALIDATING_ADMISSION_POLICIES.kind
     }
     async with asyncio.timeout(60):
         for name in sorted(policies):
@@ -123,7 +123,7 @@ async def _in_effect(client: Client, namespace: str, rights: tuple[Right, ...]) 
                 await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("threat", TRIED, ids=[f"{one.resource}: {one.must_not}" for one in TRIED])
+@pytest.mark.parametrize("threat", TRIED, ids=[f"{item.resource}: {item.must_not}" for item in TRIED])
 async def test_a_tenant_gets_no_more_than_their_rights(
     plane: Plane, namespace: str, installed: None, threat: Threat
 ) -> None:

@@ -81,7 +81,7 @@ async def test_who_loses_a_release_says_so_at_once_and_installs_it_again_when_it
         await scene.profile("second", helmCharts=chart("red"), tier=50, syncMode="DryRun")
         dry = await scene.until_summary("second", lambda it: bool(it.status.conditions), "previewed")
         said = f"would be taken over from ClusterProfile {scene.called('first')}"
-        assert any(said in one.message for one in dry.status.conditions)
+        assert any(said in condition.message for condition in dry.status.conditions)
         await scene.edit_profile("second", {"syncMode": "Continuous"})
         failed = await scene.until_summary("first", lambda it: feature(it, "Helm") == "Failed", "Failed")
         said = f"it belongs to ClusterProfile {scene.called('second')}, whose tier is 50"
@@ -91,7 +91,7 @@ async def test_who_loses_a_release_says_so_at_once_and_installs_it_again_when_it
         assert said in release.conflict_message
         there = (await scene.on_member())["app-settings"]
         assert there["data"]["colour"] == "red"
-        assert [one.spec.entries for one in await scene.inventories(failed.metadata.uid)] in ([], [{}])
+        assert [inventory.spec.entries for inventory in await scene.inventories(failed.metadata.uid)] in ([], [{}])
         await scene.delete_profile("second")
         await scene.until_summary("first", lambda it: feature(it, "Helm") == "Provisioned", "Provisioned")
         assert (await scene.on_member())["app-settings"]["data"]["colour"] == "green"

@@ -53,7 +53,7 @@ async def test_needless_leaves_every_object_without_our_marks_and_names_it(plane
         assert it.deleted() == []
         there = await it.on_member()
         assert set(there) == {"web-0", "web-1"}
-        assert not any(OWNER_LABEL in (one["metadata"].get("labels") or {}) for one in there.values())
+        assert not any(OWNER_LABEL in (item["metadata"].get("labels") or {}) for item in there.values())
         notes = await it.ledger()
         assert {(note.reason, note.by) for note in notes.values()} == {
             ("KeptByPolicy", f"removeStrategy of Cluster {it.name}")
@@ -123,7 +123,7 @@ async def test_required_that_is_lowered_to_needless_lets_go_and_says_who_did_it(
         }
         there = await it.on_member()
         assert set(there) == {"web-1", "kept-0", "kept-1"}
-        assert not any(OWNER_LABEL in (one["metadata"].get("labels") or {}) for one in there.values())
+        assert not any(OWNER_LABEL in (item["metadata"].get("labels") or {}) for item in there.values())
 
 
 @pytest.mark.parametrize(("on_deadline", "left"), [("Hold", set()), ("Release", {"web-1"})])

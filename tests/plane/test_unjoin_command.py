@@ -64,7 +64,7 @@ class Command:
 def looks(it: Scene) -> int:
     """How often somebody asked the member who it is, but for the controllers."""
     entries = it.cluster.audit.entries(verbs=("get",), resource="namespaces")
-    return sum(not one.username.startswith("system:") for one in entries)
+    return sum(not entry.username.startswith("system:") for entry in entries)
 
 
 async def test_it_says_what_is_in_the_way_and_takes_its_credentials_out_in_the_end(

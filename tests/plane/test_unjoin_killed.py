@@ -76,7 +76,11 @@ async def test_a_manager_that_is_killed_at_every_write_of_an_unjoin_brings_it_to
         teardown = await it.record()
         assert teardown.phase is Phase.COMPLETE
         # Each of ours, once, by its uid; and nothing else.
-        sent = {one.uid: one.object_ref.name for one in it.cluster.audit.deletions() if one.username == user}
+        sent = {
+            deletion.uid: deletion.object_ref.name
+            for deletion in it.cluster.audit.deletions()
+            if deletion.username == user
+        }
         there = await it.on_member()
         if strategy is RemoveStrategy.REQUIRED:
             assert sent == uids
@@ -85,7 +89,7 @@ async def test_a_manager_that_is_killed_at_every_write_of_an_unjoin_brings_it_to
         else:
             assert sent == {}
             assert set(there) == set(uids.values()) == set(await it.ledger())
-            assert not any(OWNER_LABEL in (one["metadata"].get("labels") or {}) for one in there.values())
+            assert not any(OWNER_LABEL in (item["metadata"].get("labels") or {}) for item in there.values())
         assert await it.client.list(WORKS, namespace=it.execution) == []
         kinds = {(method, path.split("/")[-2 if path.endswith("status") else -1]) for method, path, _ in killer.killed}
         # It was there at all that matters: the plan, the seal, each Work, the namespace, the Cluster.

@@ -53,7 +53,7 @@ async def test_what_others_made_anew_in_our_place_survives(plane: Plane, namespa
         await it.delete()
         async with controllers(it.client, namespace):
             assert (await it.gone()).phase is Phase.COMPLETE
-        assert {one["metadata"]["uid"] for one in (await it.on_member()).values()} == {theirs["metadata"]["uid"]}
+        assert {item["metadata"]["uid"] for item in (await it.on_member()).values()} == {theirs["metadata"]["uid"]}
 
 
 async def test_a_member_that_is_cut_off_in_the_middle_is_waited_for_and_said_to_be(

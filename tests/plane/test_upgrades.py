@@ -27,7 +27,7 @@ async def test_a_release_is_upgraded_by_install(release: Path, fresh_member: Loc
     client = fresh_member.client
     rendered: list[Object] = list(yaml.load_all((release / "install.yaml").read_text(), yaml.CSafeLoader))
     # Without Cluster API, as `unwind install` does it: the ExtensionConfig is left out.
-    objects = [one for one in rendered if one["kind"] != "ExtensionConfig"]
+    objects = [obj for obj in rendered if obj["kind"] != "ExtensionConfig"]
     for manifest in objects:
         resource, name = resource_of(manifest), manifest["metadata"]["name"]
         await client.apply(resource, manifest, field_manager=INSTALL_FIELD_MANAGER)

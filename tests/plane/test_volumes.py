@@ -53,7 +53,7 @@ def database(namespace: str) -> Object:
 
 async def left(client: Client, namespace: str) -> list[str]:
     found = await client.list(PERSISTENT_VOLUME_CLAIMS, namespace=namespace)
-    return [one["metadata"]["name"] for one in found]
+    return [item["metadata"]["name"] for item in found]
 
 
 def ledger(chunks: list[Inventory]) -> dict[str, str]:
@@ -65,7 +65,7 @@ def ledger(chunks: list[Inventory]) -> dict[str, str]:
 def planned(teardown: Teardown) -> list[str]:
     """What the plan says of claims that stay, up to the reason."""
     assert teardown.spec.plan
-    return [one.partition(" stays: ")[0] for one in teardown.spec.plan.warnings]
+    return [warning.partition(" stays: ")[0] for warning in teardown.spec.plan.warnings]
 
 
 async def annotate(scene: profiles.Scene, profile: str, annotations: dict[str, str]) -> None:
@@ -156,7 +156,7 @@ async def test_the_plan_of_a_cluster_names_local_claims_that_stay(plane: Plane, 
     room = f"{namespace}-local"  # the other one is Unwind's own, where no profile puts anything
     await plane.management.create_namespace(room)
     await scene.source("db", database(room))
-    refs = [one | {"deploymentType": "Local"} for one in scene.refs("db")]
+    refs = [ref | {"deploymentType": "Local"} for ref in scene.refs("db")]
     await scene.profile("db", policyRefs=refs, clusterDeletionBehavior="EnforceRemovePolicies")
     deploys = Right("*", ("*",), ("get", "list", "watch", "create", "patch", "delete"))
     async with granting(scene.client, namespace, deploys), tearing.all_controllers(scene.client, namespace):
@@ -278,14 +278,14 @@ async def put_database(room: Room, *, annotations: dict[str, str] | None = None,
 async def test_the_plan_names_what_stays_and_the_request_leaves_it(room: Room, command: Command) -> None:
     await put_database(room)
     seen = await command.foreseen("sts/db", namespace=room.name)
-    assert [one["object"]["name"] for one in seen["staying"]] == [CLAIM]
+    assert [item["object"]["name"] for item in seen["staying"]] == [CLAIM]
     assert "volume claims" not in seen["objects"]
     asked = await command.foreseen("sts/db", namespace=room.name, volumes="Delete")
-    assert [one["name"] for one in asked["objects"]["volume claims"]] == [CLAIM]
+    assert [item["name"] for item in asked["objects"]["volume claims"]] == [CLAIM]
     async with manager(room.client, room.home):
         outcome = await command.outcome("sts/db", namespace=room.name)
     assert outcome["gone"]
-    assert [one["object"]["name"] for one in outcome["left"]] == [CLAIM]
+    assert [item["object"]["name"] for item in outcome["left"]] == [CLAIM]
     assert await left(room.client, room.name) == [CLAIM]
     teardown = await room.teardown(lambda it: it.finished, "finished", target="db")
     assert planned(teardown) == [f"PersistentVolumeClaim {room.name}/{CLAIM}"]
@@ -299,7 +299,7 @@ async def test_a_set_that_would_lose_its_claims_by_it_is_not_scaled_to_zero(room
     async with granting(room.client, f"{room.home}-scales", scales), manager(room.client, room.home):
         outcome = await command.outcome("sts/db", namespace=room.name)
     assert outcome["gone"]
-    assert [one["object"]["name"] for one in outcome["left"]] == [CLAIM]
+    assert [item["object"]["name"] for item in outcome["left"]] == [CLAIM]
     claim = await room.client.get(PERSISTENT_VOLUME_CLAIMS, CLAIM, namespace=room.name)
     assert "deletionTimestamp" not in claim["metadata"]
     assert claim["metadata"]["uid"] == room.uids[CLAIM]

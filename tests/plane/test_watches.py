@@ -62,8 +62,8 @@ async def test_a_label_that_goes_is_a_change_and_no_absence(plane: Plane, namesp
         assert not other.happened
         await client.delete(CONFIG_MAPS, "labelled", uid=it["metadata"]["uid"], namespace=namespace)
         await absence.wait()
-        for one in (absence, changes, other):
-            one.close()
+        for item in (absence, changes, other):
+            item.close()
 
 
 async def test_what_went_while_the_server_was_away_is_told_by_the_list(plane: Plane, namespace: str) -> None:

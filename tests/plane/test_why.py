@@ -85,8 +85,8 @@ async def test_a_finalizer_whose_controller_is_gone_is_taken_off_by_the_command(
     assert answer.state is AnswerState.HELD
     assert answer.since
     assert "no controller found" in answer.verdict
-    assert [one.reason for one in answer.chain] == [Reason.FINALIZER, Reason.FINALIZER]
-    assert {one.effect for one in answer.remedies} == {Effect.LEAVES}
+    assert [item.reason for item in answer.chain] == [Reason.FINALIZER, Reason.FINALIZER]
+    assert {remedy.effect for remedy in answer.remedies} == {Effect.LEAVES}
     # One after the other, as they are printed.
     for remedy in answer.remedies:
         await asker.do(remedy)
@@ -118,7 +118,7 @@ async def test_a_controller_that_lives_and_fails_is_named_with_its_last_words(as
     assert "its controller seems to be Deployment why/backup-operator, which is running" in link.message
     assert "backup-operator says: BackupFailed: the bucket does not answer" in link.message
     assert "or its owner if it keeps failing" in link.actor
-    looks = [one for one in answer.remedies if one.effect is Effect.LOOKS]
+    looks = [remedy for remedy in answer.remedies if remedy.effect is Effect.LOOKS]
     assert looks[0].commands == ("kubectl logs -n why deployments.apps/backup-operator --tail=50",)
     await asker.do(forced(answer))
     await asker.until_gone(CONFIG_MAPS, "failing")
@@ -152,7 +152,7 @@ async def test_a_foreground_deletion_is_followed_to_the_child_that_it_waits_for(
     answer = await asker.until("cm/parent", lambda it: bool(it.remedies))
     assert answer.state is AnswerState.HELD
     assert chain(answer) == ["ConfigMap/parent", "ConfigMap/child"]
-    assert [one.reason for one in answer.chain] == [Reason.OWNS_OTHERS, Reason.FINALIZER]
+    assert [item.reason for item in answer.chain] == [Reason.OWNS_OTHERS, Reason.FINALIZER]
     await asker.do(forced(answer))
     await asker.until_gone(CONFIG_MAPS, "parent")
 
@@ -180,7 +180,7 @@ async def test_a_namespace_that_waits_for_a_remaining_kind_names_the_object_that
     )
     await asker.delete(NAMESPACES, room)
     answer = await asker.until("ns/why-kind", lambda it: chain(it) == ["Namespace/why-kind", "ConfigMap/stays"])
-    assert [one.reason for one in answer.chain] == [Reason.HOLDS_OTHERS, Reason.PROTECTED]
+    assert [item.reason for item in answer.chain] == [Reason.HOLDS_OTHERS, Reason.PROTECTED]
     await asker.do(forced(answer))
     await asker.until_gone(NAMESPACES, "why-kind")
 
@@ -191,7 +191,7 @@ async def test_a_namespace_is_freed_by_letting_go_of_what_has_a_finalizer_in_it(
     await asker.delete(NAMESPACES, room)
     answer = await asker.until("ns/why-inside", lambda it: bool(it.remedies))
     assert chain(answer) == ["Namespace/why-inside", "ConfigMap/inside"]
-    assert [one.reason for one in answer.chain] == [Reason.HOLDS_OTHERS, Reason.FINALIZER]
+    assert [item.reason for item in answer.chain] == [Reason.HOLDS_OTHERS, Reason.FINALIZER]
     await asker.do(forced(answer))
     await asker.until_gone(NAMESPACES, "why-inside")
 
@@ -216,7 +216,8 @@ async def test_a_namespace_waits_for_an_api_service_that_does_not_answer(asker: 
     try:
         await asker.delete(NAMESPACES, room)
         answer = await asker.until(
-            "ns/why-api", lambda it: any(one.reason == Reason.API_NOT_SERVED for one in it.chain) and it.remedies != ()
+            "ns/why-api",
+            lambda it: any(item.reason == Reason.API_NOT_SERVED for item in it.chain) and it.remedies != (),
         )
         assert "v1.silent.example.dev does not answer (Service why/nobody)" in answer.chain[0].message
         assert answer.chain[0].actor == "the owner of Service why/nobody"
@@ -239,9 +240,9 @@ async def test_a_dead_conversion_webhook_is_what_a_namespace_and_its_object_wait
         assert "gadgets.v1alpha1.conversion.example.dev/one" in alone.remedies[0].commands[0]
         await asker.delete(NAMESPACES, room)
         answer = await asker.until(
-            "ns/why-conversion", lambda it: any(one.reason == Reason.WEBHOOK_SILENT for one in it.chain)
+            "ns/why-conversion", lambda it: any(item.reason == Reason.WEBHOOK_SILENT for item in it.chain)
         )
-        [told] = [one for one in answer.chain if one.reason == Reason.WEBHOOK_SILENT]
+        [told] = [item for item in answer.chain if item.reason == Reason.WEBHOOK_SILENT]
         assert f"the conversion webhook of CustomResourceDefinition gadgets.{group} ({NOWHERE})" in told.message
     finally:
         await asker.do(forced(await asker.ask("ns/why-conversion")))
@@ -258,7 +259,7 @@ async def test_a_claim_in_use_is_freed_by_stopping_what_uses_it(asker: Asker) ->
     await asker.delete(PERSISTENT_VOLUME_CLAIMS, made)
     answer = await asker.ask("pvc/used")
     assert chain(answer) == ["PersistentVolumeClaim/used", "Pod/user"]
-    assert [one.reason for one in answer.chain] == [Reason.IN_USE, Reason.STANDING]
+    assert [item.reason for item in answer.chain] == [Reason.IN_USE, Reason.STANDING]
     assert len(answer.remedies) == 1
     await asker.do(deleting(answer))
     await asker.until_gone(PERSISTENT_VOLUME_CLAIMS, "used")
@@ -335,7 +336,7 @@ async def test_a_webhook_that_denies_is_for_somebody_else_to_move(asker: Asker) 
     assert answer.state is AnswerState.REFUSED
     assert "the invoice is open" in answer.verdict
     assert answer.only == f"the owner of {way['url']}, unless you can do what the denial asks for"
-    assert {one.effect for one in answer.remedies} == {Effect.LOOKS}
+    assert {remedy.effect for remedy in answer.remedies} == {Effect.LOOKS}
 
 
 async def test_a_policy_that_denies_is_for_whoever_wrote_it(asker: Asker) -> None:
@@ -370,7 +371,7 @@ async def test_cascading_is_satisfied_by_scaling_to_zero(asker: Asker) -> None:
     answer = await asker.ask("deploy/cascading")
     assert answer.state is AnswerState.REFUSED
     assert "as long as something depends on it: replicas 2" in answer.verdict
-    assert {one.effect for one in answer.remedies} == {Effect.SAFE, Effect.LEAVES}
+    assert {remedy.effect for remedy in answer.remedies} == {Effect.SAFE, Effect.LEAVES}
     await asker.do(safe(answer))
     await asker.until_gone(DEPLOYMENTS, "cascading")
 
@@ -582,9 +583,9 @@ async def pods(asker: Asker, app: str) -> list[Object]:
 
 async def ready(asker: Asker, app: str) -> None:
     """Say of the Pods of a Deployment that they are ready, as a kubelet would."""
-    for one in await pods(asker, app):
+    for item in await pods(asker, app):
         status = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
-        await asker.client.patch(PODS, one["metadata"]["name"], status, namespace="why", subresource="status")
+        await asker.client.patch(PODS, item["metadata"]["name"], status, namespace="why", subresource="status")
 
     def runs(it: Object | None) -> bool:
         return bool(it and it.get("status", {}).get("readyReplicas"))

@@ -183,7 +183,7 @@ class Site:
     def deleted(self, *names: str) -> list[str]:
         """Of these, those whose deletion the member accepted, in order."""
         found = self.member.cluster.audit.deletions(resource="configmaps", namespace=self.there)
-        return [one.object_ref.name for one in found if one.object_ref.name in names]
+        return [item.object_ref.name for item in found if item.object_ref.name in names]
 
 
 def said(work: Work, type_: str) -> Condition | None:
@@ -232,10 +232,10 @@ async def test_a_work_comes_onto_its_member_and_goes_from_it_again(site: Site) -
         assert annotations["work.karmada.io/namespace"] == site.member.execution
         now = await site.until("first", lambda it: len(it.status.manifest_statuses) == 2)
         assert Finalizer.WORK in now.metadata.finalizers
-        assert [one.identifier.name for one in now.status.manifest_statuses] == ["first-a", "first-b"]
-        assert [one.identifier.ordinal for one in now.status.manifest_statuses] == [0, 1]
+        assert [status.identifier.name for status in now.status.manifest_statuses] == ["first-a", "first-b"]
+        assert [status.identifier.ordinal for status in now.status.manifest_statuses] == [0, 1]
         [chunk] = await site.inventory(work.metadata.uid)
-        assert {one.object.uid for one in chunk.spec.entries.values()} >= {there["metadata"]["uid"]}
+        assert {entry.object.uid for entry in chunk.spec.entries.values()} >= {there["metadata"]["uid"]}
         secret = await site.client.get(SECRETS, site.member.name, namespace=KARMADA_CLUSTER_NAMESPACE)
         assert Finalizer.CREDENTIALS in secret["metadata"]["finalizers"]
         await site.delete("first")
@@ -244,13 +244,13 @@ async def test_a_work_comes_onto_its_member_and_goes_from_it_again(site: Site) -
             await site.until_not_there(name)
     assert sorted(site.deleted("first-a", "first-b")) == ["first-a", "first-b"]
     changed = site.member.cluster.audit.entries(verbs=("patch",), resource="configmaps", namespace=site.there)
-    assert [one for one in changed if one.object_ref.name.startswith("first")] == [], "what we wrote is no drift"
+    assert [item for item in changed if item.object_ref.name.startswith("first")] == [], "what we wrote is no drift"
     assert await site.inventory(work.metadata.uid) == []
 
 
 async def test_what_somebody_changes_deletes_or_takes_our_mark_off_comes_back(site: Site) -> None:
     async with site.working():
-        work = await site.work("drift", *(site.map(f"drift-{one}", color="red") for one in "abc"))
+        work = await site.work("drift", *(site.map(f"drift-{item}", color="red") for item in "abc"))
         await site.until_applied("drift")
         await site.put("drift-a", {"data": {"color": "blue"}})
         await site.until_there("drift-a", lambda it: it["data"] == {"color": "red"})
@@ -285,7 +285,7 @@ async def test_what_changed_while_nobody_looked_is_put_right_afterwards(site: Si
 
 async def test_what_drops_out_of_a_work_goes_and_waits_for_nobody_else(site: Site) -> None:
     async with site.working():
-        await site.work("prune", *(site.map(f"prune-{one}") for one in "abc"))
+        await site.work("prune", *(site.map(f"prune-{item}") for item in "abc"))
         await site.until_applied("prune")
         await site.put("prune-a", {"metadata": {"finalizers": [HOLD]}})
         await site.until_there("prune-a", lambda it: it["metadata"].get("finalizers") == [HOLD])
@@ -475,7 +475,7 @@ async def test_how_an_object_is_on_the_member_is_told_as_it_changes(site: Site) 
         await site.work("web", deployment)
         there = await site.until_there("web", lambda it: it["status"].get("readyReplicas") == 1, DEPLOYMENTS)
         told = await site.until(
-            "web", lambda it: [one.health for one in it.status.manifest_statuses] == ["Healthy"], "healthy"
+            "web", lambda it: [status.health for status in it.status.manifest_statuses] == ["Healthy"], "healthy"
         )
         [one] = told.status.manifest_statuses
         assert (one.identifier.group, one.identifier.resource) == ("apps", "deployments")

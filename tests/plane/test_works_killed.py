@@ -53,7 +53,7 @@ class Stage:
 
     async def there(self) -> dict[str, Object]:
         found = await self.member.cluster.client.list(CONFIG_MAPS, namespace=self.namespace, labels=OWNER_LABEL)
-        return {one["metadata"]["name"]: one for one in found}
+        return {item["metadata"]["name"]: item for item in found}
 
     async def until(self, holds: Callable[[], Awaitable[bool]]) -> None:
         """Have managers live and die until it is so."""
@@ -79,7 +79,7 @@ async def staged(plane: Plane, namespace: str, tmp_path: Path, *, before: bool) 
 
     async def let_pass(method: str, path: str, body: bytes) -> None:
         # What comes before the first manager is the join. Each kill takes a while: only what this is about counts.
-        if managers.process and any(one in path for one in ABOUT):
+        if managers.process and any(item in path for item in ABOUT):
             await killer.before(method, path, body)
 
     async with AsyncExitStack() as stack:
@@ -115,7 +115,7 @@ async def test_a_manager_that_is_killed_at_every_write_puts_works_there_and_take
         await member.client.patch(WORKS, "top", needs, namespace=member.execution)
 
         async def all_applied() -> bool:
-            return all(applied(one) for one in await stage.works())
+            return all(applied(work) for work in await stage.works())
 
         await stage.until(all_applied)
         first = await stage.there()
@@ -146,9 +146,9 @@ async def test_a_manager_that_is_killed_at_every_write_puts_works_there_and_take
         assert left["metadata"]["uid"] == foreign["metadata"]["uid"]
         sent = member.cluster.audit.deletions(resource="configmaps", namespace=namespace)
         # Each of ours, once, by its uid; in the right order, and nothing else.
-        assert {one.uid: one.object_ref.name for one in sent} == uids
+        assert {item.uid: item.object_ref.name for item in sent} == uids
         assert len(sent) == len(uids)
-        names = [one.object_ref.name for one in sent]
+        names = [item.object_ref.name for item in sent]
         assert names[0] == "base-a"
         assert names[1] == "top-a", "what needs the other goes first"
         print(f"{len(stage.killer.killed)} kills {'before' if before else 'after'}:")

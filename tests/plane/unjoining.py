@@ -135,7 +135,7 @@ class Scene(joining.Member):
     async def on_member(self) -> dict[str, Object]:
         """The ConfigMaps of all Works that are on the member."""
         found = await self.cluster.client.list(CONFIG_MAPS, namespace=self.namespace)
-        return {one["metadata"]["name"]: one for one in found if one["metadata"]["name"] != "kube-root-ca.crt"}
+        return {item["metadata"]["name"]: item for item in found if item["metadata"]["name"] != "kube-root-ca.crt"}
 
     async def block(self, name: str) -> None:
         """Put a finalizer on an object on the member that nobody serves."""
@@ -153,7 +153,7 @@ class Scene(joining.Member):
     def deleted(self) -> list[str]:
         """The ConfigMaps whose deletion the member accepted, in order."""
         found = self.cluster.audit.deletions(resource="configmaps", namespace=self.namespace)
-        return [one.object_ref.name for one in found]
+        return [item.object_ref.name for item in found]
 
     async def change(self, body: Object, *, by: str = "unwind") -> None:
         await self.client.patch(CLUSTERS, self.name, body, field_manager=by)

@@ -31,7 +31,7 @@ def teardowns(draw: st.DrawFn, *, effort: st.SearchStrategy[str] = efforts) -> T
     steps = draw(st.lists(st.tuples(names, effort, states | unknown), unique_by=lambda step: step[0], max_size=8))
     waves = tuple(draw(st.integers(1, 12)) for _ in steps)
     it = teardown(*steps, waves=waves, phase=draw(going | unknown), objects=draw(st.integers(0, 200_000)))
-    counted = tuple(msgspec.structs.replace(one, removed=draw(st.integers(0, 300_000))) for one in it.status.steps)
+    counted = tuple(msgspec.structs.replace(step, removed=draw(st.integers(0, 300_000))) for step in it.status.steps)
     others = tuple(StepStatus(name=name, state=state) for name, state in draw(st.lists(st.tuples(names, states))))
     blockers = tuple(
         Blocker(object=ObjectRef(kind="Pod", name=name), step=name, reason="Finalizer", message=message, actor=message)
@@ -44,8 +44,8 @@ def teardowns(draw: st.DrawFn, *, effort: st.SearchStrategy[str] = efforts) -> T
 def states_of(it: Teardown) -> defaultdict[str, list[str]]:
     """Every state that status gives for each step."""
     said: defaultdict[str, list[str]] = defaultdict(list)
-    for one in it.status.steps:
-        said[one.name].append(one.state)
+    for step in it.status.steps:
+        said[step.name].append(step.state)
     return said
 
 
@@ -106,7 +106,7 @@ def test_without_a_teardown_only_what_is_enforced_not_known_or_lost_keeps_it(
     found: list[tuple[str, ClusterDeletionBehavior | Unknown]], lost: list[str]
 ) -> None:
     standing = [GateHolder(name, behaviour) for name, behaviour in found]
-    harmless = all(one.behaviour in ("LeavePolicies", "RemovePolicies") for one in standing)
+    harmless = all(item.behaviour in ("LeavePolicies", "RemovePolicies") for item in standing)
     verdict = of_summaries(UID, standing, lost)
     assert isinstance(verdict, GateOpen) == (harmless and not lost)
     within_bounds(verdict)

@@ -143,12 +143,12 @@ def test_every_step_goes_in_the_first_wave_that_its_dependents_allow(several: li
 def test_what_depends_on_another_goes_in_an_earlier_wave_and_a_circle_in_one(several: list[Draft]) -> None:
     truth = Oracle(several)
     waves = {step.name: step.wave for step in plan(several).steps}
-    for one in truth.removed:
+    for item in truth.removed:
         for other in truth.removed:
-            if truth.before(one, other):
-                assert waves[one] < waves[other]
-            if truth.together(one, other):
-                assert waves[one] == waves[other]
+            if truth.before(item, other):
+                assert waves[item] < waves[other]
+            if truth.together(item, other):
+                assert waves[item] == waves[other]
 
 
 @thorough
@@ -280,7 +280,9 @@ def test_a_write_is_refused_exactly_when_a_new_dependency_closes_a_cycle(
 ) -> None:
     written = write[0]
     scope = (written.kind, written.namespace)
-    before = {one.name: one.depends_on for one in existing if (one.kind, one.namespace) == scope}
+    before = {
+        declared.name: declared.depends_on for declared in existing if (declared.kind, declared.namespace) == scope
+    }
     after = {**before, written.name: written.depends_on}
     edges = {(name, need) for name, needs in after.items() for need in needs if need in after}
     paths = closure(edges)

@@ -58,7 +58,7 @@ def test_every_name_that_we_write_on_other_objects_is_in_the_table() -> None:
         value
         for key, value in vars(names).items()
         if key.endswith(("_LABEL", "_ANNOTATION")) and value.startswith(names.PREFIX)
-    } | {one.value for one in names.Finalizer}
+    } | {item.value for item in names.Finalizer}
     missing = {name for name in ours - REQUESTS - OWN_OBJECTS if f"`{name}" not in FIELDS}
     assert missing == set()
 
@@ -79,9 +79,9 @@ def test_every_kind_that_the_manager_may_change_is_in_the_table() -> None:
     }
     changed = {
         resource.partition("/")[0]
-        for one in manifests(Setting())
-        if one["kind"] == "ClusterRole"
-        for rule in one.get("rules", ())
+        for manifest in manifests(Setting())
+        if manifest["kind"] == "ClusterRole"
+        for rule in manifest.get("rules", ())
         if not rule.get("resourceNames") and not set(rule["verbs"]) <= {"get", "list", "watch"}
         for group in rule["apiGroups"]
         if group != "unwind.dev"

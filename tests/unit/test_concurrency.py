@@ -94,7 +94,7 @@ async def test_who_comes_while_a_question_is_asked_shares_the_next_one() -> None
         assert oracle.asked == 2
         oracle.let.set()
     assert (first.result(), elsewhere.result()) == (1, 2)
-    assert {one.result() for one in others} == {3}
+    assert {item.result() for item in others} == {3}
     assert oracle.asked == 3
 
 
@@ -132,7 +132,7 @@ async def test_a_failure_is_everybodys() -> None:
     await asyncio.sleep(0)
     let.set()
     told = await asyncio.gather(*asked, return_exceptions=True)
-    assert [str(one) for one in told] == ["nobody knows"] * 3
+    assert [str(item) for item in told] == ["nobody knows"] * 3
     with pytest.raises(UnwindError):
         await together.ask("a", fail)
 

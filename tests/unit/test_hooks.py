@@ -32,7 +32,7 @@ def test_one_function_may_be_a_rule_at_several_hooks() -> None:
     async def both(request: Any, ctx: HookContext[Any]) -> None: ...
 
     hook(Hook.BEFORE_CLUSTER_CREATE, name="first")(hook(Hook.AFTER_CLUSTER_UPGRADE, name="last")(both))
-    assert [(one.name, one.hook) for one in rules(both, source="")] == [
+    assert [(rule.name, rule.hook) for rule in rules(both, source="")] == [
         ("first", Hook.BEFORE_CLUSTER_CREATE),
         ("last", Hook.AFTER_CLUSTER_UPGRADE),
     ]

@@ -50,5 +50,5 @@ def test_what_is_reasonable_passes(text: str) -> None:
 def test_one_broken_document_does_not_spoil_those_before_it() -> None:
     good = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: &l {x: y}, annotations: *l}}"
     found = manifests.read_manifests(f"{good}\n---\n[", "it")
-    assert [one.name for one in found.manifests] == ["a"]
+    assert [manifest.name for manifest in found.manifests] == ["a"]
     assert len(found.faults) == 1

@@ -14,7 +14,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "threat-model.md"
 def watched() -> set[str]:
     """The resources that the installed roles let the manager watch, as RBAC names them."""
     rules = [
-        rule for one in manifests(Setting()) if one["kind"] in ("ClusterRole", "Role") for rule in one.get("rules", ())
+        rule
+        for manifest in manifests(Setting())
+        if manifest["kind"] in ("ClusterRole", "Role")
+        for rule in manifest.get("rules", ())
     ]
     return {
         f"{resource}.{group}".rstrip(".")
@@ -26,15 +29,15 @@ def watched() -> set[str]:
 
 
 def test_every_resource_that_the_manager_may_watch_has_a_row() -> None:
-    assert watched() - {one.resource for one in THREATS} == set()
+    assert watched() - {threat.resource for threat in THREATS} == set()
 
 
 def test_the_page_explains_every_resource_of_the_table() -> None:
     text = PAGE.read_text()
-    assert [one.resource for one in THREATS if f"`{one.resource}`" not in text] == []
+    assert [threat.resource for threat in THREATS if f"`{threat.resource}`" not in text] == []
 
 
 def test_every_row_tries_something_or_says_why_not() -> None:
-    for one in THREATS:
-        assert bool(one.attempt) != bool(one.reason), one
-        assert bool(one.attempt) == bool(one.must_not), one
+    for threat in THREATS:
+        assert bool(threat.attempt) != bool(threat.reason), threat
+        assert bool(threat.attempt) == bool(threat.must_not), threat

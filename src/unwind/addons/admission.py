@@ -74,7 +74,7 @@ async def answer(existing: Existing, body: bytes, _: Request) -> Response:
     written = new.declared(kind)
     before = [old.declared(kind)] if old else []
     # Who changes something else need not wait until all others were read.
-    if not set(written.depends_on).difference(*(one.depends_on for one in before)):
+    if not set(written.depends_on).difference(*(item.depends_on for item in before)):
         return Response(admission.allowed(asked))
     try:
         # As it was goes last, because that is what this write changes.

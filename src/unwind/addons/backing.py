@@ -62,4 +62,4 @@ def that_hold(
 
     `accounted`: the uids that the manager wrote an Inventory for. `backed`: whether a profile backs a summary.
     """
-    return [one for one in summaries if one.metadata.uid in accounted or backed(one)]
+    return [summary for summary in summaries if summary.metadata.uid in accounted or backed(summary)]

@@ -113,8 +113,8 @@ class AddonCaches(ClusterCaches):
 
     def all_profiles(self) -> Iterator[tuple[ProfileKey, SeenProfile]]:
         for informer in (self.cluster_profiles, self.profiles):
-            for one in informer.cache:
-                yield ProfileKey(informer.view.resource.kind, one.metadata.namespace, one.metadata.name), one
+            for item in informer.cache:
+                yield ProfileKey(informer.view.resource.kind, item.metadata.namespace, item.metadata.name), item
 
     async def read_profile(self, key: ProfileKey) -> SeenProfile | None:
         """A profile as it is now. They are read all at once: where one goes from a cluster, there are others."""
@@ -154,7 +154,7 @@ class AddonCaches(ClusterCaches):
     def needed(self, summary: ClusterSummary) -> list[ClusterSummary]:
         """The summaries on the same cluster that this one depends on."""
         places = cluster_summaries.needed_places(summary)
-        return [one for place in places for one in self.summaries.cache.by("place", place)]
+        return [summary for place in places for summary in self.summaries.cache.by("place", place)]
 
     def _informers(self) -> list[Informer[Any]]:
         return [self.cluster_profiles, self.profiles, self.summaries, *super()._informers()]

@@ -53,7 +53,7 @@ class ProfileState(msgspec.Struct, frozen=True, kw_only=True):
         return AddOn(
             profile=str(self.key),
             versions=self.profile.metadata.annotations.get(names.KUBERNETES_VERSIONS_ANNOTATION),
-            wanted=tuple(one.value for one in cluster_summaries.features(summary.spec.cluster_profile_spec))
+            wanted=tuple(feature.value for feature in cluster_summaries.features(summary.spec.cluster_profile_spec))
             if summary
             else (),
             features=summary.status.feature_summaries if summary else None,
@@ -80,11 +80,11 @@ async def fresh(caches: AddonCaches, client: Client, target: AddonTarget) -> lis
         resource = informer.view.resource
         namespace = target.ref.namespace if resource.namespaced else None
         seen += [
-            (ProfileKey(resource.kind, one.metadata.namespace, one.metadata.name), one)
-            for one in await _all(client, informer.view, namespace)
+            (ProfileKey(resource.kind, item.metadata.namespace, item.metadata.name), item)
+            for item in await _all(client, informer.view, namespace)
         ]
     summaries = await _all(client, caches.summaries.view, target.ref.namespace)
-    return standing(target, seen, named={one.metadata.name: one for one in summaries}.get)
+    return standing(target, seen, named={summary.metadata.name: summary for summary in summaries}.get)
 
 
 async def _all(client: Client, view: View[T], namespace: str | None) -> list[T]:

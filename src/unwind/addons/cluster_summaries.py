@@ -92,10 +92,10 @@ def at_home(profile: ProfileKey, spec: ProfileSpec) -> ProfileSpec:
         return spec
     replace = msgspec.structs.replace
     charts = tuple(
-        replace(chart, values_from=tuple(replace(one, namespace=profile.namespace) for one in chart.values_from))
+        replace(chart, values_from=tuple(replace(item, namespace=profile.namespace) for item in chart.values_from))
         for chart in spec.helm_charts
     )
-    references = tuple(replace(one, namespace=profile.namespace) for one in spec.policy_refs)
+    references = tuple(replace(ref, namespace=profile.namespace) for ref in spec.policy_refs)
     return replace(spec, policy_refs=references, helm_charts=charts)
 
 
@@ -161,8 +161,8 @@ def _owner(summary: ClusterSummary) -> OwnerReference | None:
 def sources(spec: ClusterSummarySpec) -> Iterator[tuple[str, str, str]]:
     """The ConfigMaps and Secrets that it is made of: kind, namespace, name."""
     wanted = spec.cluster_profile_spec
-    for one in wanted.policy_refs:
-        yield one.kind, one.namespace or spec.cluster_namespace, one.name
+    for ref in wanted.policy_refs:
+        yield ref.kind, ref.namespace or spec.cluster_namespace, ref.name
     for chart in wanted.helm_charts:
         for values in chart.values_from:
             yield values.kind, values.namespace or spec.cluster_namespace, values.name
@@ -176,7 +176,7 @@ def features(spec: ProfileSpec) -> tuple[FeatureID, ...]:
 
 def provisioned(summary: ClusterSummary) -> bool:
     """Whether all that it says was deployed. What says nothing has nothing to deploy."""
-    there = {one.feature_id for one in summary.status.feature_summaries if one.status == FeatureStatus.PROVISIONED}
+    there = {item.feature_id for item in summary.status.feature_summaries if item.status == FeatureStatus.PROVISIONED}
     return all(feature in there for feature in features(summary.spec.cluster_profile_spec))
 
 
@@ -209,7 +209,7 @@ def waited_for(summary: ClusterSummary, needed: Iterable[ClusterSummary], landed
     `needed`: those of what it needs that are on its cluster. `landed`: those (by uid) that are deployed, and whose
     status does not say so yet.
     """
-    there = {profile_of(one): one for one in needed}
+    there = {profile_of(summary): summary for summary in needed}
     told: list[str] = []
     for need in needs(summary):
         one = there.get(need)

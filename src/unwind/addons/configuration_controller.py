@@ -77,7 +77,7 @@ def features(summary: ClusterSummary, chunks: Iterable[Inventory]) -> tuple[Depl
         for one in sorted(there, key=lambda one: (one.order, one.object.kind, one.object.namespace, one.object.name))
     )[:_MOST]
     provisioned = {
-        one.feature_id for one in summary.status.feature_summaries if one.status == FeatureStatus.PROVISIONED
+        item.feature_id for item in summary.status.feature_summaries if item.status == FeatureStatus.PROVISIONED
     }
     charts = tuple(
         DeployedChart(
@@ -93,7 +93,7 @@ def features(summary: ClusterSummary, chunks: Iterable[Inventory]) -> tuple[Depl
         DeployedFeature(feature_id=FeatureID.RESOURCES.value, resources=resources) if resources else None,
         DeployedFeature(feature_id=FeatureID.HELM.value, charts=charts) if charts else None,
     ]
-    return tuple(one for one in found if one)
+    return tuple(item for item in found if item)
 
 
 def spelled_out(status: ClusterConfigurationStatus) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def spelled_out(status: ClusterConfigurationStatus) -> dict[str, Any]:
     body: dict[str, Any] = msgspec.to_builtins(status)
     for profile in (*body.get("clusterProfileResources", ()), *body.get("profileResources", ())):
         for feature in profile.get("Features", ()):
-            feature["resources"] = [{"group": ""} | one for one in feature.get("resources", ())]
-            feature["charts"] = [{"chartVersion": ""} | one for one in feature.get("charts", ())]
+            feature["resources"] = [{"group": ""} | resource for resource in feature.get("resources", ())]
+            feature["charts"] = [{"chartVersion": ""} | chart for chart in feature.get("charts", ())]
     return body
 
 
@@ -153,7 +153,7 @@ class ConfigurationController:
         await self._queue.run()
 
     def _changed(self, change: Change[ClusterSummary]) -> None:
-        old, new = (_state(one) if one else None for one in (change.old, change.new))
+        old, new = (_state(item) if item else None for item in (change.old, change.new))
         it = change.new or change.old
         if it and old != new:
             if change.new is None:
@@ -205,7 +205,7 @@ class ConfigurationController:
     async def _features(self, summary: ClusterSummary) -> tuple[DeployedFeature, ...]:
         state, uid = _state(summary), summary.metadata.uid
         told = summary.status.feature_summaries
-        if all(one.status == FeatureStatus.PROVISIONING and not one.last_applied_time for one in told):
+        if all(item.status == FeatureStatus.PROVISIONING and not item.last_applied_time for item in told):
             return ()  # nothing was put there yet
         known = self._known.get(uid)
         if known is None or known[0] != state:
@@ -236,4 +236,4 @@ class ConfigurationController:
 
 def _state(summary: ClusterSummary) -> object:
     """What of a summary says that something else is deployed now."""
-    return tuple((one.feature_id, one.hash, one.last_applied_time) for one in summary.status.feature_summaries)
+    return tuple((item.feature_id, item.hash, item.last_applied_time) for item in summary.status.feature_summaries)

@@ -51,24 +51,26 @@ class SummaryGateSource:
     def holding(self, target: AddonTarget) -> list[GateHolder]:
         """Those that a profile backs, as the caches say. One without a profile may have an Inventory, or may be
         planted: `read` decides."""
-        return _standing(one for one in self._known(target) if self._is_backed(one, target))
+        return _standing(item for item in self._known(target) if self._is_backed(item, target))
 
     async def read(self, target: AddonTarget) -> tuple[list[GateHolder], list[str]]:
         """Those that count, as the API server says now; and the names of summaries that are gone and left objects."""
         here = await self._read_summaries(target)
         chunks = await self._inventories.on(target.ref.uid)
         accounted = {chunk.spec.owner.uid for chunk in chunks}
-        others = [one for one in here if one.metadata.uid not in accounted and not self._is_backed(one, target)]
+        others = [item for item in here if item.metadata.uid not in accounted and not self._is_backed(item, target)]
         if isinstance(gate.of_summaries(target.ref.uid, _standing(others)), GateClosed):
             # What was put on the management cluster is accounted for by Inventories that are not about this one.
-            owned = await self._inventories.owned([one.metadata.uid for one in others])
-            accounted |= {one.spec.owner.uid for one in owned}
-            accounted |= {one.metadata.uid for one in others if await self._caches.read_backed(one, target)}
+            owned = await self._inventories.owned([item.metadata.uid for item in others])
+            accounted |= {item.spec.owner.uid for item in owned}
+            accounted |= {item.metadata.uid for item in others if await self._caches.read_backed(item, target)}
             here = that_hold(here, accounted, lambda one: self._is_backed(one, target))
-        return _standing(here), [one.step for one in lost([one.metadata.uid for one in here], chunks)]
+        return _standing(here), [item.step for item in lost([item.metadata.uid for item in here], chunks)]
 
     def _known(self, target: AddonTarget) -> list[ClusterSummary]:
-        return [one for one in self._caches.summaries.cache.by("cluster", key_of(target)) if is_of(one, target)]
+        return [
+            summary for summary in self._caches.summaries.cache.by("cluster", key_of(target)) if is_of(summary, target)
+        ]
 
     async def _read_summaries(self, target: AddonTarget) -> list[ClusterSummary]:
         found: list[ClusterSummary] = []
@@ -78,7 +80,7 @@ class SummaryGateSource:
                 # One of another cluster that cannot be read keeps nobody else's.
                 here = [item for item in page.items or () if _cluster_of(item).spec.cluster_name == target.ref.name]
                 found += map(_summary, here)
-        return [one for one in found if is_of(one, target)]
+        return [summary for summary in found if is_of(summary, target)]
 
     def _is_backed(self, summary: ClusterSummary, target: AddonTarget) -> bool:
         """Whether a profile backs a summary, as the caches say. What is not known yet holds."""
@@ -88,7 +90,7 @@ class SummaryGateSource:
 
 def _standing(summaries: Iterable[ClusterSummary]) -> list[GateHolder]:
     # Called as their steps will be, so that what people read does not change when the plan is made.
-    return [GateHolder(step_name(one), behaviour(one)) for one in summaries]
+    return [GateHolder(step_name(summary), behaviour(summary)) for summary in summaries]
 
 
 class _Of(Model, frozen=True, kw_only=True):

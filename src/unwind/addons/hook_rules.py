@@ -83,7 +83,7 @@ class Rulings:
             return _STARTING
         target = targets.of_capi(request.cluster)
         known = cluster_profiles.cached(self._caches, target)
-        lacks = [lack for one in known for lack in self._missing(one, target)]
+        lacks = [lack for item in known for lack in self._missing(item, target)]
         # Known or not, all charts are asked for at once: what takes long is under way when it is needed.
         lacks += await self._charts_lacking(known, within=0.0 if lacks else ctx.remaining - _RESERVE)
         if lacks:
@@ -110,7 +110,7 @@ class Rulings:
             except NotFoundError:
                 lacks.append(Lack(str(it.key), str(source), "it does not exist"))
 
-        await gather_limited((look(it, one) for it in known for one in _sources(it, target)), limit=_AT_ONCE)
+        await gather_limited((look(it, source) for it in known for source in _sources(it, target)), limit=_AT_ONCE)
         return lacks
 
     async def _charts_lacking(self, known: Iterable[ProfileState], *, within: float) -> list[Lack]:
@@ -151,11 +151,11 @@ class Rulings:
         if not target.ref.uid:
             return _NAMELESS
         to = _versions(request)
-        wait = upgrade_rules.before_upgrade([one.add_on for one in cluster_profiles.cached(self._caches, target)], to)
+        wait = upgrade_rules.before_upgrade([item.add_on for item in cluster_profiles.cached(self._caches, target)], to)
         if wait:
             return wait
         now = await cluster_profiles.fresh(self._caches, ctx.client, target)
-        return upgrade_rules.before_upgrade([one.add_on for one in now], to)
+        return upgrade_rules.before_upgrade([item.add_on for item in now], to)
 
     # After it
 
@@ -167,11 +167,11 @@ class Rulings:
             return _NAMELESS
         if not self._caches.settled:
             return _STARTING
-        wait = upgrade_rules.after(one.add_on for one in cluster_profiles.cached(self._caches, target))
+        wait = upgrade_rules.after(item.add_on for item in cluster_profiles.cached(self._caches, target))
         if wait:
             return wait
         now = await cluster_profiles.fresh(self._caches, ctx.client, target)
-        return upgrade_rules.after(one.add_on for one in now) or await self._to_do(ctx.client, now, target)
+        return upgrade_rules.after(item.add_on for item in now) or await self._to_do(ctx.client, now, target)
 
     async def _to_do(self, client: Client, known: Iterable[ProfileState], target: AddonTarget) -> Wait | None:
         """What a summary calls Provisioned may be what its sources held before: compare what is there now."""
@@ -187,8 +187,8 @@ class Rulings:
                 why = steady(str(error))
                 missing.append(f"{it.key} cannot be deployed ({why}), and whoever looks after it has to mend it")
 
-        there = [one for one in known if one.summary and one.carried_out]
-        await gather_limited((look(one) for one in there), limit=_AT_ONCE)
+        there = [state for state in known if state.summary and state.carried_out]
+        await gather_limited((look(item) for item in there), limit=_AT_ONCE)
         return upgrade_rules.waiting(missing) if missing else None
 
 
@@ -208,7 +208,7 @@ def _charts(it: ProfileState) -> Iterable[Where]:
 
 def _versions(request: Upgrading) -> list[str]:
     """All that the cluster becomes on its way; the last one of the list is the one that is asked for."""
-    on_the_way = [one.version for one in (*request.control_plane_upgrades, *request.workers_upgrades)]
+    on_the_way = [upgrade.version for upgrade in (*request.control_plane_upgrades, *request.workers_upgrades)]
     return [*on_the_way, request.to_kubernetes_version]
 
 

@@ -150,7 +150,7 @@ class ProfileController:
         if old and new and _matters(old) == _matters(new):
             return
         for key, profile in self._caches.all_profiles():
-            before, after = (verdict(key, profile.spec, one) for one in (old, new))
+            before, after = (verdict(key, profile.spec, item) for item in (old, new))
             if before is not Verdict.UNWANTED or after is not Verdict.UNWANTED:
                 self._pairs.add(Pair(key, cluster))
                 self._profiles.add(key)
@@ -190,17 +190,17 @@ class ProfileController:
 
     def _clusters_of(self, key: ProfileKey, profile: SeenProfile | None) -> set[ClusterKey]:
         """The clusters that it matches, and those that it has a summary for."""
-        found = {cluster_summaries.cluster_of(one) for one in self._caches.summaries.cache.by("profile", key)}
-        return found | {key_of(one) for one in self._matching(key, profile)} if profile else found
+        found = {cluster_summaries.cluster_of(summary) for summary in self._caches.summaries.cache.by("profile", key)}
+        return found | {key_of(item) for item in self._matching(key, profile)} if profile else found
 
     def _matching(self, key: ProfileKey, profile: SeenProfile) -> Iterator[AddonTarget]:
         """The clusters that it matches; those that are being deleted match no more."""
         spec = profile.spec
-        by_name = [one for one in spec.cluster_refs if matching.type_of(one)]
+        by_name = [ref for ref in spec.cluster_refs if matching.type_of(ref)]
         named = [
-            self._caches.target(ClusterKey(kind.value, one.namespace or key.namespace, one.name))
-            for one in by_name
-            if (kind := matching.type_of(one))
+            self._caches.target(ClusterKey(kind.value, item.namespace or key.namespace, item.name))
+            for item in by_name
+            if (kind := matching.type_of(item))
         ]
         labelled = () if spec.cluster_selector.empty else self._caches.targets(spec.cluster_selector.match_labels)
         seen: set[ClusterKey] = set()
@@ -312,8 +312,8 @@ class ProfileController:
         ):
             return  # it holds, and the profile says so
         # Of a chain that goes the last is the first whose turn it is: nothing else is asked of the server before it.
-        for one in dependents(summary, self._caches.needing, self._caches.needed):
-            if over := self._withdrawing.get(one.metadata.uid):
+        for dependent in dependents(summary, self._caches.needing, self._caches.needed):
+            if over := self._withdrawing.get(dependent.metadata.uid):
                 await over.wait()
         where = summary.metadata
         # It may be gone, or the name another's: then there is nothing to delete.
@@ -365,12 +365,12 @@ class ProfileController:
         """Take our finalizer off a profile that is deleted, once there is no summary of it."""
         if not _claimed(profile):
             return
-        if any(_holds(one) for one in self._caches.summaries.cache.by("profile", key)):
+        if any(_holds(summary) for summary in self._caches.summaries.cache.by("profile", key)):
             self._mention(key, profile)
             return
         found = await self._client.list(CLUSTER_SUMMARIES, namespace=key.namespace or None)
         summaries = msgspec.convert(found, list[ClusterSummary])
-        if not any(cluster_summaries.profile_of(one) == key and _holds(one) for one in summaries):
+        if not any(cluster_summaries.profile_of(summary) == key and _holds(summary) for summary in summaries):
             await self._set_finalizers(key, profile, add=False)
 
     async def _set_finalizers(self, key: ProfileKey, profile: SeenProfile, *, add: bool) -> None:
@@ -388,7 +388,7 @@ class ProfileController:
             there = now["metadata"].get("finalizers") or []
             if (Finalizer.PROFILE in there) is add or (add and now["metadata"].get("deletionTimestamp")):
                 return None
-            left = [one for one in there if one != Finalizer.PROFILE]
+            left = [item for item in there if item != Finalizer.PROFILE]
             return {"metadata": {"finalizers": [*left, Finalizer.PROFILE.value] if add else left}}
 
         await revise(self._client, informer.view.resource, {"metadata": read}, change)
@@ -397,7 +397,7 @@ class ProfileController:
         """Write which clusters match, and what stands against it."""
         matching_clusters = tuple(
             sorted(
-                (_reference(one) for one in self._matching(key, profile)),
+                (_reference(item) for item in self._matching(key, profile)),
                 key=lambda one: (one.kind, one.namespace, one.name),
             )
         )

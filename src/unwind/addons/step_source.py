@@ -103,14 +103,14 @@ class SummarySteps(FollowedSource):
         self._caches.summaries.subscribe(tell)
 
     def targets(self) -> Collection[Key]:
-        return {key for one in self._caches.summaries.cache if (key := _capi_key(one))}
+        return {key for summary in self._caches.summaries.cache if (key := _capi_key(summary))}
 
     def target_uids(self, key: Key) -> Collection[str]:
         summaries = self._caches.summaries.cache.by("cluster", ClusterKey(ClusterType.CAPI.value, *key))
         return {
-            one.metadata.annotations.get(CLUSTER_UID_ANNOTATION, "")
-            for one in summaries
-            if Finalizer.SUMMARY in one.metadata.finalizers
+            summary.metadata.annotations.get(CLUSTER_UID_ANNOTATION, "")
+            for summary in summaries
+            if Finalizer.SUMMARY in summary.metadata.finalizers
         }
 
 
@@ -122,9 +122,9 @@ async def read_steps(
     A summary that has neither a profile nor an Inventory of its own is no step: the manager put nothing there for it.
     """
     found = await client.list(CLUSTER_SUMMARIES, namespace=target.ref.namespace)
-    here = [one for one in msgspec.convert(found, list[ClusterSummary]) if is_of(one, target)]
+    here = [summary for summary in msgspec.convert(found, list[ClusterSummary]) if is_of(summary, target)]
     here.sort(key=lambda one: one.metadata.name)
-    return SourceSteps(steps=tuple(step_of(one, required=backed(one)) for one in here))
+    return SourceSteps(steps=tuple(step_of(item, required=backed(item)) for item in here))
 
 
 def step_of(summary: ClusterSummary, *, required: bool = True) -> SourceStep:
@@ -178,7 +178,7 @@ def behaviour(summary: ClusterSummary) -> ClusterDeletionBehavior | Unknown:
 
 def is_local(summary: ClusterSummary) -> bool:
     """Whether some of its objects are on the management cluster (pure)."""
-    return any(one.deployment_type == DeploymentType.LOCAL for one in summary.spec.cluster_profile_spec.policy_refs)
+    return any(ref.deployment_type == DeploymentType.LOCAL for ref in summary.spec.cluster_profile_spec.policy_refs)
 
 
 def is_of(summary: ClusterSummary, target: AddonTarget) -> bool:

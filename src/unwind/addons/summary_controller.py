@@ -319,7 +319,7 @@ class SummaryController:
         needed = self._caches.needed(summary)
         if waited_for := cluster_summaries.waited_for(summary, needed, self._landed):
             self._words.wait(summary, Reason.WAITING, f"waits for: {'; '.join(waited_for)}")
-            if needed and not cluster_summaries.provisioned(summary) and all(self._comes(one) for one in needed):
+            if needed and not cluster_summaries.provisioned(summary) and all(self._comes(item) for item in needed):
                 await self._prepared.make(self._deploying, summary, self._profile_of(summary), target)
             return
         stop = self._stops[key_of(summary)] = asyncio.Event()
@@ -413,10 +413,10 @@ class SummaryController:
                 message = f"stopMatchingBehavior {withdraws}: nothing is removed, a person has to put it right"
                 self._words.wait(summary, Reason.UNKNOWN_VALUE, message)
             elif withdraws and (before := self._dependents(summary)):
-                if all((it := self._withdrawals.get(one.metadata.uid)) and it.free.is_set() for one in before):
+                if all((it := self._withdrawals.get(item.metadata.uid)) and it.free.is_set() for item in before):
                     # Its turn comes next: when it does, all is ready.
                     self._begin(summary, target, Manner.REMOVE, free=False)
-                named = ", ".join(sorted(str(cluster_summaries.profile_of(one)) for one in before))
+                named = ", ".join(sorted(str(cluster_summaries.profile_of(item)) for item in before))
                 self._words.wait(summary, Reason.WAITING, f"waits until these are gone, which need it: {named}")
             else:
                 await self._take_back(summary, target, Manner.REMOVE if withdraws else Manner.RELEASE)
@@ -424,10 +424,10 @@ class SummaryController:
     def _dependents(self, summary: ClusterSummary) -> list[ClusterSummary]:
         """Those that need it and still stand. One without our finalizer has nothing on the cluster."""
         return [
-            one
-            for one in dependents(summary, self._caches.needing, self._caches.needed)
-            if Finalizer.SUMMARY in one.metadata.finalizers
-            and not ((it := self._withdrawals.get(one.metadata.uid)) and it.absent)
+            dependent
+            for dependent in dependents(summary, self._caches.needing, self._caches.needed)
+            if Finalizer.SUMMARY in dependent.metadata.finalizers
+            and not ((it := self._withdrawals.get(dependent.metadata.uid)) and it.absent)
         ]
 
     def _begin(self, summary: ClusterSummary, target: AddonTarget | None, manner: Manner, *, free: bool) -> Withdrawal:
@@ -486,11 +486,11 @@ class SummaryController:
         """Whether another summary of the same cluster has, or may put, something there. One that ends at the same
         moment has not: otherwise each of two would leave the Secret to the other."""
         cluster = cluster_summaries.cluster_of(last)
-        for one in self._caches.summaries.cache.by("cluster", cluster):
-            if one.metadata.uid == last.metadata.uid:
+        for summary in self._caches.summaries.cache.by("cluster", cluster):
+            if summary.metadata.uid == last.metadata.uid:
                 continue
-            it = self._withdrawals.get(one.metadata.uid)
-            released = one.metadata.terminating and Finalizer.SUMMARY not in one.metadata.finalizers
+            it = self._withdrawals.get(summary.metadata.uid)
+            released = summary.metadata.terminating and Finalizer.SUMMARY not in summary.metadata.finalizers
             if not released and not (it and it.done):
                 return True
         return False

@@ -80,7 +80,7 @@ class DeploymentResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trouble(self) -> str:
-        return "; ".join(one.message for one in self.results if one.status is FeatureStatus.FAILED)
+        return "; ".join(result.message for result in self.results if result.status is FeatureStatus.FAILED)
 
     def apply(self, status: ClusterSummaryStatus, *, now: datetime) -> ClusterSummaryStatus:
         """The status that tells it."""
@@ -138,12 +138,12 @@ class SummaryDeployment:
         adopt = annotations.get(names.ADOPT_ANNOTATION) == "true"
         hashes = {
             FeatureID.RESOURCES: _hash([found, spec.tier, adopt]),
-            FeatureID.HELM: _hash([*(one.inputs for one in asked), spec.tier]),
+            FeatureID.HELM: _hash([*(item.inputs for item in asked), spec.tier]),
         }
         had = {
-            FeatureID.read(one.feature_id): one
-            for one in summary.status.feature_summaries
-            if one.status != FeatureStatus.REMOVED
+            FeatureID.read(item.feature_id): item
+            for item in summary.status.feature_summaries
+            if item.status != FeatureStatus.REMOVED
         }
         features = [
             feature
@@ -226,7 +226,7 @@ class DeploymentTask:
         """
         self._news = news
         done = DeploymentResult(report="" if self.dry_run else None)
-        if self._first and not self._charts and not any(one.local for one in self._sources):
+        if self._first and not self._charts and not any(source.local for source in self._sources):
             self._landed = landed
         async with self._shared.fleet.member(self._target) as member:
             if FeatureID.RESOURCES in self._hashes:
@@ -237,23 +237,26 @@ class DeploymentTask:
 
     async def _resources(self, member: Member, done: DeploymentResult) -> DeploymentResult:
         """To the member, and what is Local to the management cluster. Each has an inventory of its own."""
-        reports = [await self._put(member, [one for one in self._sources if not one.local], first=self._first)]
-        local = [one for one in self._sources if one.local]
+        reports = [await self._put(member, [source for source in self._sources if not source.local], first=self._first)]
+        local = [source for source in self._sources if source.local]
         if local or (not (self._first or self.dry_run) and await self._was_local()):
             async with self._shared.fleet.management() as home:
                 reports.append(await self._put(home, local, within=self._owner.profile.namespace))
         if self.dry_run:
             changes = [
-                str(one) for report in reports for one in report.results if one.outcome is not ObjectOutcome.UNCHANGED
+                str(result)
+                for report in reports
+                for result in report.results
+                if result.outcome is not ObjectOutcome.UNCHANGED
             ]
             faults = [fault for report in reports for fault in report.faults]
             told = _first([*faults, *changes]) or "nothing would change"
             return msgspec.structs.replace(done, report=f"Resources: {told}")
         trouble = "; ".join(report.trouble for report in reports if not report.complete)
         there = [
-            one.object
+            item.object
             for report in reports
-            for one in report.of(ObjectOutcome.CREATED, ObjectOutcome.UPDATED, ObjectOutcome.UNCHANGED)
+            for item in report.of(ObjectOutcome.CREATED, ObjectOutcome.UPDATED, ObjectOutcome.UNCHANGED)
         ]
         kinds = sorted({f"{ref.kind}.{ref.version}.{ref.group}" for ref in there})
         deployed = DeployedKinds(feature_id=FeatureID.RESOURCES.value, deployed_group_version_kind=tuple(kinds))
@@ -262,7 +265,9 @@ class DeploymentTask:
             done,
             results=(*done.results, result),
             kinds=(*done.kinds, deployed),
-            taken_from=frozenset(one.taken_from for report in reports for one in report.results if one.taken_from),
+            taken_from=frozenset(
+                result.taken_from for report in reports for result in report.results if result.taken_from
+            ),
             lacking=any(report.of(ObjectOutcome.CONFLICT) for report in reports),
         )
 
@@ -318,7 +323,7 @@ class DeploymentTask:
                 conflict = str(error)
             except UnwindError as error:
                 failure = str(error)
-            troubles += [f"{chart.source}: {one}" for one in (conflict, failure) if one]
+            troubles += [f"{chart.source}: {item}" for item in (conflict, failure) if item]
             releases.append(
                 HelmReleaseSummary(
                     release_name=chart.release,
@@ -335,7 +340,7 @@ class DeploymentTask:
             results=(*done.results, result),
             releases=tuple(releases),
             taken_from=frozenset(taken_from),
-            lacking=done.lacking or any(one.conflict_message for one in releases),
+            lacking=done.lacking or any(summary.conflict_message for summary in releases),
         )
 
     def _book(self, member: Member, chart: Chart) -> ReleaseBook:
@@ -357,7 +362,7 @@ class DeploymentTask:
         doomed = {
             key
             for key, entry in records.entries.items()
-            if releases.release_of(entry) and not any(is_of(entry, one) for one in wanted) and entry.ledger is None
+            if releases.release_of(entry) and not any(is_of(entry, item) for item in wanted) and entry.ledger is None
         }
         if not doomed:
             return

@@ -47,7 +47,7 @@ def with_results(
     status: ClusterSummaryStatus, results: Iterable[FeatureResult], *, now: datetime
 ) -> ClusterSummaryStatus:
     """The status with what became of features; one that fails again counts on."""
-    before = {one.feature_id: one for one in status.feature_summaries}
+    before = {summary.feature_id: summary for summary in status.feature_summaries}
     after = dict(before)
     for result in results:
         old = before.get(result.feature, FeatureSummary())
@@ -68,10 +68,10 @@ def with_results(
 
 def all_of(summary: ClusterSummary, status: FeatureStatus, message: str = "") -> list[FeatureResult]:
     """The same of every feature that it has or had."""
-    had = [FeatureID.read(one.feature_id) for one in summary.status.feature_summaries]
+    had = [FeatureID.read(item.feature_id) for item in summary.status.feature_summaries]
     known = [
         *cluster_summaries.features(summary.spec.cluster_profile_spec),
-        *(one for one in had if isinstance(one, FeatureID)),
+        *(item for item in had if isinstance(item, FeatureID)),
     ]
     return [FeatureResult(feature=feature, status=status, message=message) for feature in dict.fromkeys(known)]
 
@@ -167,7 +167,7 @@ class SummaryWriter:
 
     def mention(self, summary: ClusterSummary, results: list[FeatureResult]) -> None:
         """Mention how far features are."""
-        waits = any(one.message for one in results)
+        waits = any(result.message for result in results)
         self._mention(summary, partial(self._with, results), WORTH_TELLING if waits else IN_TIME)
 
     async def say(self, summary: ClusterSummary, results: list[FeatureResult]) -> None:

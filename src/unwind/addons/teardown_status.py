@@ -55,7 +55,7 @@ class Projections:
 
     async def _put(self, summary: ClusterSummary, word: FeatureStatus) -> None:
         before = summary.status.feature_summaries
-        after = tuple(msgspec.structs.replace(one, status=word.value) for one in before)
+        after = tuple(msgspec.structs.replace(item, status=word.value) for item in before)
         if after != before:
             change = {"featureSummaries": msgspec.to_builtins(after)}
             await summary_status.put(self._client, self._summaries, summary, change)

@@ -47,15 +47,15 @@ class AddOn(msgspec.Struct, frozen=True, kw_only=True):
 def failures(it: AddOn) -> list[str]:
     """What of an add-on fails, for people. A status that is not known is one that nobody can call well."""
     told: list[str] = []
-    for one in it.features or ():
-        status = FeatureStatus.read(one.status) if one.status else None
+    for feature in it.features or ():
+        status = FeatureStatus.read(feature.status) if feature.status else None
         if isinstance(status, Unknown):
-            told.append(f"{one.feature_id}: its status {status}")
+            told.append(f"{feature.feature_id}: its status {status}")
         elif status in _FAILED:
-            told.append(f"{one.feature_id}: {one.failure_message or 'it does not say why'}")
-        elif status is FeatureStatus.PROVISIONING and one.consecutive_failures:
+            told.append(f"{feature.feature_id}: {feature.failure_message or 'it does not say why'}")
+        elif status is FeatureStatus.PROVISIONING and feature.consecutive_failures:
             # Each new try says Provisioning for a moment, and who asks in that moment must not take it for well.
-            told.append(f"{one.feature_id}: it failed, and is tried again")
+            told.append(f"{feature.feature_id}: it failed, and is tried again")
     return told
 
 
@@ -110,21 +110,21 @@ class Lack(msgspec.Struct, frozen=True):
 def sources(spec: ProfileSpec, *, namespace: str) -> list[ProfileSource]:
     """What has to exist for a profile on a cluster of this namespace."""
     found = [
-        ProfileSource(one.kind, one.namespace or namespace, one.name) for one in spec.policy_refs if not one.optional
+        ProfileSource(ref.kind, ref.namespace or namespace, ref.name) for ref in spec.policy_refs if not ref.optional
     ]
     for chart in spec.helm_charts:
         if chart.helm_chart_action == HelmChartAction.INSTALL:
             found += [
-                ProfileSource(one.kind, one.namespace or namespace, one.name)
-                for one in chart.values_from
-                if not one.optional
+                ProfileSource(item.kind, item.namespace or namespace, item.name)
+                for item in chart.values_from
+                if not item.optional
             ]
     return list(dict.fromkeys(found))
 
 
 def before_create(lacks: Iterable[Lack]) -> Wait | None:
     """Wait until nothing is lacking."""
-    said = [f"{one.profile} needs {one.what}: {steady(one.why)}" for one in lacks]
+    said = [f"{lack.profile} needs {lack.what}: {steady(lack.why)}" for lack in lacks]
     if not said:
         return None
     return Wait(
@@ -144,7 +144,7 @@ SOON = 2
 
 def after(add_ons: Iterable[AddOn]) -> Wait | None:
     """Wait until each add-on is on the cluster as its profile says now."""
-    missing = [why for one in add_ons if not one.dry_run and (why := unsettled(one))]
+    missing = [why for on in add_ons if not on.dry_run and (why := unsettled(on))]
     return waiting(missing) if missing else None
 
 
@@ -159,7 +159,7 @@ def unsettled(it: AddOn) -> str:
         return "" if it.refused else f"{it.profile} is about to be put on this cluster by Unwind"
     if failing := failures(it):
         return f"{it.profile} fails ({steady(several(failing))}), and whoever looks after it has to mend it"
-    there = {one.feature_id for one in it.features if one.status == FeatureStatus.PROVISIONED}
+    there = {feature.feature_id for feature in it.features if feature.status == FeatureStatus.PROVISIONED}
     if any(feature not in there for feature in it.wanted):
         return f"{it.profile} {steady(it.waits) or 'is being deployed by Unwind'}"
     if not it.in_step and not it.refused:
@@ -202,7 +202,7 @@ class Range(msgspec.Struct, frozen=True):
     comparisons: tuple[Comparison, ...]
 
     def has(self, version: tuple[int, int, int]) -> bool:
-        return all(one.holds(version) for one in self.comparisons)
+        return all(comparison.holds(version) for comparison in self.comparisons)
 
 
 def read(text: str) -> Range | Unknown:
@@ -234,7 +234,7 @@ def number(text: str) -> tuple[int, int, int] | Unknown:
 def before_upgrade(add_ons: Iterable[AddOn], to: Iterable[str]) -> Wait | None:
     """Wait while an add-on fails, or is not for one of the versions that the cluster becomes on its way."""
     wanted = list(dict.fromkeys(to))
-    against = [why for one in add_ons for why in _against(one, wanted)]
+    against = [why for on in add_ons for why in _against(on, wanted)]
     if not against:
         return None
     return Wait(f"waiting for add-ons that stand against an upgrade: {several(against)}", LONGEST)

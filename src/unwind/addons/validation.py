@@ -183,21 +183,21 @@ def _unknown(spec: ProfileSpec) -> Iterator[str]:
         words.append((f"policyRefs[{place}].deploymentType", DeploymentType.read(reference.deployment_type)))
     for place, chart in enumerate(spec.helm_charts):
         words.append((f"helmCharts[{place}].helmChartAction", HelmChartAction.read(chart.helm_chart_action)))
-        words += [(f"helmCharts[{place}].valuesFrom.kind", SourceKind.read(one.kind)) for one in chart.values_from]
+        words += [(f"helmCharts[{place}].valuesFrom.kind", SourceKind.read(item.kind)) for item in chart.values_from]
     yield from (f"{field}: {word}" for field, word in words if isinstance(word, Unknown))
 
 
 def _unsupported(key: ProfileKey, spec: ProfileSpec, unknown: Iterable[str]) -> Iterator[str]:
-    said = {one.partition(":")[0] for one in unknown}
+    said = {item.partition(":")[0] for item in unknown}
     found = in_spec(spec)
     for place, chart in enumerate(spec.helm_charts):
         found += charts.unsupported(chart, name=f"helmCharts[{place}]")
-    for one in found:
+    for item in found:
         # A word that is not known is not supported either; to say so twice helps nobody.
-        field = one.partition(" ")[0].rstrip(":")
+        field = item.partition(" ")[0].rstrip(":")
         if field not in said:
             said.add(field)
-            yield one
+            yield item
     for place, reference in enumerate(spec.policy_refs):
         if reference.deployment_type == DeploymentType.LOCAL and key.kind == PROFILES.kind:
             # Whoever may write a Profile in one namespace would put things into the management cluster with our rights.
@@ -304,7 +304,7 @@ def unread(raw: Any, model: Any, path: str = "") -> list[str]:
 def _types(model: type[msgspec.Struct]) -> Mapping[str, Any]:
     """The types of a model's fields, by what they are called in documents. To find that out takes milliseconds."""
     types = get_type_hints(model)
-    return {one.encode_name: types[one.name] for one in msgspec.structs.fields(model)}
+    return {field.encode_name: types[field.name] for field in msgspec.structs.fields(model)}
 
 
 # What a profile says of clusters that must wait for it, and that Cluster API would take apart without asking.

@@ -146,7 +146,7 @@ class LabelSelector(Model, frozen=True, kw_only=True):
     def satisfied_by(self, labels: Mapping[str, str]) -> bool:
         """Whether the labels match. An empty selector matches everything; an unknown operator matches nothing."""
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
-            one.satisfied_by(labels) for one in self.match_expressions
+            expression.satisfied_by(labels) for expression in self.match_expressions
         )
 
 

@@ -222,7 +222,7 @@ class ClusterTeardownController:
             execution.go_another_way(execution.target)
 
     def _look_at_all(self) -> None:
-        clusters = {Key(one.metadata.namespace, one.metadata.name) for one in self._caches.clusters.all()}
+        clusters = {Key(item.metadata.namespace, item.metadata.name) for item in self._caches.clusters.all()}
         # A cluster may have gone while no manager ran: then the owners of its steps are all that tell of it.
         told = {key for source in self._followed for key in source.targets()}
         for key in {*clusters, *self._records.keys(), *told, *self._under_way}:
@@ -292,7 +292,7 @@ class ClusterTeardownController:
     def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
         """The clusters of this name, by uid, that records or sources tell of and that are not there any more."""
         told = {uid for source in self._followed for uid in source.target_uids(key)}
-        told |= {one.spec.target.uid for one in self._records.of(key)}
+        told |= {item.spec.target.uid for item in self._records.of(key)}
         return told - {"", cluster.metadata.uid if cluster else ""} - self._records.cleaned
 
     async def _bereaved(self, key: Key, uid: str) -> None:
@@ -302,7 +302,7 @@ class ClusterTeardownController:
         sighting = await self._client.sighting(
             self._caches.clusters.resource, ref.name, uid=ref.uid, namespace=ref.namespace
         )
-        if not sighting.absent or any(one.metadata.uid == uid for one in self._caches.clusters.all()):
+        if not sighting.absent or any(item.metadata.uid == uid for item in self._caches.clusters.all()):
             return  # also where the cluster of this uid has another name: then the uid on the summary is forged
         execution = self._under_way.get(key)
         if execution and execution.target.ref.uid == ref.uid:

@@ -137,9 +137,9 @@ class HookHandlers:
         return self._caches.teardowns.synced and self._source.synced
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
-        for one in (change.old, change.new):
-            if one:
-                self._answers.pop(one.spec.target.uid, None)
+        for item in (change.old, change.new):
+            if item:
+                self._answers.pop(item.spec.target.uid, None)
 
     async def _confirmed(self, asked: HookRequest, request: Request) -> Response:
         """The answer where the caches know of nothing that keeps the cluster."""

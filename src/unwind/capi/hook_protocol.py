@@ -23,7 +23,7 @@ TIMEOUT = 10
 """Seconds that Cluster API waits for an answer."""
 
 _SUCCESS = "Success"
-_CLUSTERS = {(one.api_version, one.kind) for one in (CLUSTERS, CLUSTERS_V1BETA1)}
+_CLUSTERS = {(item.api_version, item.kind) for item in (CLUSTERS, CLUSTERS_V1BETA1)}
 _CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # What the API server lets a name and a uid be. Both become part of paths and selectors, so nothing else may come in.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")

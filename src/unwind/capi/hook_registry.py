@@ -41,7 +41,7 @@ async def ask(rules: Sequence[Rule], request: HookRequest, *, client: Client, wi
         _broken(rule, "it was cancelled") if task.cancelled() else task.result()
         for rule, task in zip(rules, tasks, strict=True)
     ]
-    return [one for one in said if one is not None]
+    return [item for item in said if item is not None]
 
 
 def together(waits: Iterable[Wait]) -> Wait | None:
@@ -49,7 +49,7 @@ def together(waits: Iterable[Wait]) -> Wait | None:
     found = list(waits)
     if not found:
         return None
-    return Wait("; ".join(sorted({one.why for one in found})), min(one.seconds for one in found))
+    return Wait("; ".join(sorted({item.why for item in found})), min(item.seconds for item in found))
 
 
 async def _asked(rule: Rule, request: HookRequest, client: Client, within: float) -> Wait | None:

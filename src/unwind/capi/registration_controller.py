@@ -301,7 +301,7 @@ class RegistrationController:
     async def _have_discovered(self, resource: Resource, ours: ExtensionConfig) -> float | None:
         """Have Cluster API look again where it does not know what we answer to. When to look next, if it is to."""
         wanted = {f"{name}.{self._extension}": hook.value for name, hook in self._hooks.items()}
-        known = {one.name: one.request_hook.hook for one in ours.status.handlers}
+        known = {handler.name: handler.request_hook.hook for handler in ours.status.handlers}
         if known == wanted and api_meta.is_true(ours.status.conditions, gate.DISCOVERED):
             return None
         digest = hashlib.sha256(repr(sorted(wanted.items())).encode()).hexdigest()[:12]

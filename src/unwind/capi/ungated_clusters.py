@@ -191,7 +191,7 @@ class UngatedClusterController:
                 faults[meta.namespace] = self._gate.why_not(meta.namespace) is not None
             marked = OK_TO_DELETE_ANNOTATION in meta.annotations and not meta.terminating
             if cluster.class_name and (marked or faults[meta.namespace]):
-                found += any(enforcing(one.behaviour) for one in self._source.known(targets.of_capi(cluster)))
+                found += any(enforcing(item.behaviour) for item in self._source.known(targets.of_capi(cluster)))
         return found
 
     def _look_at_all(self) -> None:
@@ -201,8 +201,8 @@ class UngatedClusterController:
     def _cluster_changed(self, change: Change[Cluster]) -> None:
         it = change.new
         if it and it.metadata.terminating and OK_TO_DELETE_ANNOTATION in it.metadata.annotations:
-            for one in self._caches.teardowns.cache.by("target", change.key):
-                self._queue.add(Key("", one.metadata.name))
+            for teardown in self._caches.teardowns.cache.by("target", change.key):
+                self._queue.add(Key("", teardown.metadata.name))
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
         if change.new and not change.new.finished:

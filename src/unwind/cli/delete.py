@@ -129,7 +129,7 @@ async def delete(
 def refuse(seen: Foreseen, max_objects: int | None) -> None:
     """Raise UnwindError if the deletion is refused or exceeds `max_objects`."""
     if seen.refusals:
-        told = "; ".join(f"{one.object}: {one.why}" for one in seen.refusals[:_SHOWN])
+        told = "; ".join(f"{refusal.object}: {refusal.why}" for refusal in seen.refusals[:_SHOWN])
         more = f"; and {len(seen.refusals) - _SHOWN} more" if len(seen.refusals) > _SHOWN else ""
         raise UnwindError(f"cannot delete {seen.title}: {told}{more}")
     going = foreseen.total(seen)
@@ -194,7 +194,7 @@ async def _carried_out(
 
 async def _tell_withdrawn(client: Client, seen: Foreseen, *, quiet: bool) -> None:
     """Print each cluster that a profile was withdrawn from, until cancelled: a profile has no Teardown to report it."""
-    if quiet or (seen.target.group, seen.target.kind) not in ((one.group, one.kind) for one in PROFILES):
+    if quiet or (seen.target.group, seen.target.kind) not in ((profile.group, profile.kind) for profile in PROFILES):
         return
 
     def tell(change: Change[ClusterSummary]) -> None:
@@ -225,7 +225,7 @@ async def _left(client: Client, home: str, teardown: Teardown) -> tuple[LedgerRo
 def _outcome(
     seen: Foreseen, teardown: Teardown | None, *, gone: bool = False, left: tuple[LedgerRow, ...] = ()
 ) -> DeleteResult:
-    kept = any(one.object.uid == seen.target.uid for one in left)
+    kept = any(row.object.uid == seen.target.uid for row in left)
     complete = teardown is not None and teardown.phase in (Phase.COMPLETE, Phase.TARGET_GONE)
     return DeleteResult(
         target=seen.target,
@@ -249,10 +249,10 @@ def _conclude(outcome: DeleteResult, seen: Foreseen, *, wait: bool, quiet: bool)
     if outcome.refused:
         raise UnwindError(f"cannot delete {seen.title}: {outcome.refused}")
     if not quiet:
-        for one in outcome.left:
-            console.announce(f"left behind: {one.object}: {one.message}")
+        for item in outcome.left:
+            console.announce(f"left behind: {item.object}: {item.message}")
     if not outcome.gone:
-        kept = [one.message for one in outcome.left if one.object.uid == seen.target.uid]
+        kept = [item.message for item in outcome.left if item.object.uid == seen.target.uid]
         why = kept[0] if kept else f"its Teardown ended as {outcome.phase}"
         raise UnwindError(f"{seen.title} was kept: {why}", remedy="list what is left with `unwind plan`")
     if not quiet:

@@ -82,9 +82,9 @@ async def _chain(registry: DeleterRegistry, kind: str, held: dict[str, str]) -> 
 
 
 def _all(registry: DeleterRegistry, kind: str | None) -> list[DeleterRow]:
-    found = [one for one in registry.all() if kind is None or _may_be_for(one, kind)]
-    links = sorted((one for one in found if isinstance(one, Registration)), key=lambda one: (one.order, one.name))
-    ends = [_row(one) for one in found if isinstance(one, External)]
+    found = [item for item in registry.all() if kind is None or _may_be_for(item, kind)]
+    links = sorted((item for item in found if isinstance(item, Registration)), key=lambda one: (one.order, one.name))
+    ends = [_row(item) for item in found if isinstance(item, External)]
     return [*(_row(link) for link in links), *ends, _kubernetes()]
 
 

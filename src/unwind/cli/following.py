@@ -56,7 +56,7 @@ class TeardownFollower:
         """The Teardown as last seen."""
         if self._name:
             return self._informer.cache.get(Key("", self._name))
-        return next((one for one in self._informer.cache if self._is_followed(one)), None)
+        return next((item for item in self._informer.cache if self._is_followed(item)), None)
 
     async def until_finished(self) -> Teardown:
         """Return when it is finished. Raises UnwindError if the Teardown is deleted before that."""

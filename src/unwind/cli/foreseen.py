@@ -110,9 +110,9 @@ def _paragraphs(foreseen: Foreseen, *, wide: bool) -> Iterator[tuple[str, str, l
     yield "Refused, nothing would be deleted:", "bold red", refusals
     yield "Cloud resources:", "bold", _in_the_cloud(foreseen)
     definitions = [
-        f"{one.name}: {_number(one.resources)} custom resources"
-        + (f", {one.along} not managed by this target" if one.along else "")
-        for one in foreseen.radius.definitions
+        f"{definition.name}: {_number(definition.resources)} custom resources"
+        + (f", {definition.along} not managed by this target" if definition.along else "")
+        for definition in foreseen.radius.definitions
     ]
     yield "CustomResourceDefinitions and their custom resources:", "bold", definitions
     yield "Deleted with their owners:", "bold", _named(foreseen.along, wide=wide)
@@ -120,7 +120,9 @@ def _paragraphs(foreseen: Foreseen, *, wide: bool) -> Iterator[tuple[str, str, l
     yield "Kept:", "bold", staying if wide else _cut(staying)
     yield "Warnings:", "bold yellow", list(foreseen.warnings) if wide else _cut(foreseen.warnings, most=_WARNINGS)
     if wide:
-        kinds = [f"{one.objects:>6} {one.kind}{f'.{one.group}' if one.group else ''}" for one in foreseen.radius.kinds]
+        kinds = [
+            f"{kind.objects:>6} {kind.kind}{f'.{kind.group}' if kind.group else ''}" for kind in foreseen.radius.kinds
+        ]
         yield "Objects by kind:", "bold", kinds
         for step in foreseen.plan.steps:
             yield f"Wave {step.wave}, {step.name}:", "bold", [str(ref) for ref in foreseen.objects.get(step.name, ())]
@@ -130,12 +132,14 @@ def _paragraphs(foreseen: Foreseen, *, wide: bool) -> Iterator[tuple[str, str, l
 
 def _in_the_cloud(foreseen: Foreseen) -> list[str]:
     balancers = foreseen.radius.load_balancers
-    volumes = [one for one in foreseen.volumes if one.goes]
+    volumes = [volume for volume in foreseen.volumes if volume.goes]
     told = []
     if balancers:
-        told.append(f"{counted(len(balancers), 'load balancer')}: {', '.join(_cut([str(one) for one in balancers]))}")
+        told.append(
+            f"{counted(len(balancers), 'load balancer')}: {', '.join(_cut([str(balancer) for balancer in balancers]))}"
+        )
     if volumes:
-        named = [f"{one.name} ({one.size})" if one.size else one.name for one in volumes]
+        named = [f"{volume.name} ({volume.size})" if volume.size else volume.name for volume in volumes]
         told.append(f"{counted(len(volumes), 'volume')}: {', '.join(_cut(named))}")
     return told
 

@@ -61,14 +61,14 @@ def hooks(
         console.show_json(told)
         return
     _show(listed)
-    for one in listed:
-        for why in one.held:
-            console.err.print(f"[bold]blocked:[/] {one.hook}: {why}")
+    for item in listed:
+        for why in item.held:
+            console.err.print(f"[bold]blocked:[/] {item.hook}: {why}")
 
 
 def _listed(hook: Hook, registry: HookRegistry, *, on: bool) -> Listed:
-    own = [HookRow(name=one.name, source="unwind", about=one.about) for one in KNOWN if hook in one.hooks]
-    others = [HookRow(name=one.name, source=one.source, about=one.about) for one in registry.rules(hook)]
+    own = [HookRow(name=item.name, source="unwind", about=item.about) for item in KNOWN if hook in item.hooks]
+    others = [HookRow(name=rule.name, source=rule.source, about=rule.about) for rule in registry.rules(hook)]
     return Listed(hook=hook.value, on=on, blocks=hook.blocks, rules=(*own, *others), held=tuple(registry.broken(hook)))
 
 
@@ -77,8 +77,8 @@ def _show(listed: list[Listed]) -> None:
     for heading in ("HOOK", "ENABLED", "RULE", "SOURCE"):
         table.add_column(heading, no_wrap=True)
     table.add_column("DESCRIPTION")
-    for one in listed:
-        first = (one.hook, "yes" if one.on else "no")
-        for place, row in enumerate(one.rules):
+    for item in listed:
+        first = (item.hook, "yes" if item.on else "no")
+        for place, row in enumerate(item.rules):
             table.add_row(*(("", "") if place else first), row.name, row.source, row.about)
     console.out.print(table)

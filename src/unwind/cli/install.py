@@ -90,9 +90,9 @@ async def install(
             client, setting, adopt_crds=adopt_crds, rotate_path=rotate_path, announce=_announce, warn=_warn
         )
     if output:
-        documents.show([msgspec.to_builtins(one) for one in done], output)
+        documents.show([msgspec.to_builtins(item) for item in done], output)
         return
-    counts = Counter(one.result.value for one in done)
+    counts = Counter(item.result.value for item in done)
     console.out.print(", ".join(f"{word} {count}" for word, count in counts.items()))
 
 

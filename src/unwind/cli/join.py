@@ -67,7 +67,7 @@ async def join(
             return
         joined = await karmada_join.join(home, member, wish, announce=_announce)
     if output:
-        documents.show([msgspec.to_builtins(one) for one in joined.done], output)
+        documents.show([msgspec.to_builtins(item) for item in joined.done], output)
         return
     console.out.print(f"{joined.name} joined (cluster ID {joined.id})")
 

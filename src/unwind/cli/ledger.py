@@ -114,7 +114,7 @@ async def read(client: Client, cluster: str | None, namespace: str | None) -> Le
     every_one = records.readable(found)
     teardowns = records.chosen(every_one, cluster, namespace)
     # A deleted cluster may also be given by the name of its Teardown, which is its uid.
-    uids = {one.spec.target.uid for one in teardowns}
+    uids = {teardown.spec.target.uid for teardown in teardowns}
     left: list[LedgerRow] = []
     async with aclosing(inventories(client)) as every:
         async for inventory in every:
@@ -126,12 +126,12 @@ async def read(client: Client, cluster: str | None, namespace: str | None) -> Le
         left=tuple(sorted(left, key=_when_left, reverse=True)),
         set_aside=tuple(
             SetAside(
-                teardown=one.metadata.name,
-                target=one.spec.target,
-                message=one.metadata.annotations.get(SET_ASIDE_ANNOTATION, ""),
+                teardown=item.metadata.name,
+                target=item.spec.target,
+                message=item.metadata.annotations.get(SET_ASIDE_ANNOTATION, ""),
             )
-            for one in every_one
-            if records.is_set_aside(one) and records.meant(one.spec.target, cluster, namespace)
+            for item in every_one
+            if records.is_set_aside(item) and records.meant(item.spec.target, cluster, namespace)
         ),
     )
 
@@ -180,14 +180,14 @@ def standing(inventory: Inventory) -> list[ObjectRef]:
 def table(whole: Ledger) -> RenderableType:
     """The ledger as text: force-releases first, then each object."""
     parts: list[RenderableType] = []
-    for one in whole.released:
-        release = one.release
-        said = Text.assemble((one.title, "bold"), f" was released by {release.by}")
+    for item in whole.released:
+        release = item.release
+        said = Text.assemble((item.title, "bold"), f" was released by {release.by}")
         said.append(f"{_on(release.at)} ({release.reason}): {release.message}")
-        if one.left:
-            said.append(f"; {counted(one.left, 'object')} left behind", style="yellow")
+        if item.left:
+            said.append(f"; {counted(item.left, 'object')} left behind", style="yellow")
         parts.append(said)
-    parts += [Text(f"{one.target}: {one.message}") for one in whole.set_aside]
+    parts += [Text(f"{item.target}: {item.message}") for item in whole.set_aside]
     if parts and whole.left:
         parts.append(Text())
     if whole.left:
@@ -200,11 +200,11 @@ def _objects(left: Sequence[LedgerRow]) -> Table:
     for heading in ("CLUSTER", "OBJECT", "REASON", "BY"):
         shown.add_column(heading, overflow="fold")
     shown.add_column("TIME", no_wrap=True)
-    for one in left:
-        why = f"{one.reason}: {one.message}" if one.message else one.reason
-        when = one.at.strftime("%Y-%m-%d %H:%M") if one.at else ""
+    for row in left:
+        why = f"{row.reason}: {row.message}" if row.message else row.reason
+        when = row.at.strftime("%Y-%m-%d %H:%M") if row.at else ""
         # Cells are plain text, never markup.
-        shown.add_row(*(Text(cell) for cell in (one.cluster, str(one.object), why, one.by, when)))
+        shown.add_row(*(Text(cell) for cell in (row.cluster, str(row.object), why, row.by, when)))
     return shown
 
 

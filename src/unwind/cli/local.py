@@ -304,14 +304,22 @@ def _announce(line: str) -> None:
 def _state(home: Home, record: PlaneRecord) -> str:
     if not home.in_use:
         return "Dead"
-    return "Degraded" if any(one.process is None or not one.process.alive for one in record.processes) else record.phase
+    return (
+        "Degraded"
+        if any(process.process is None or not process.process.alive for process in record.processes)
+        else record.phase
+    )
 
 
 def _add_rows(table: Table, state: str, record: PlaneRecord) -> None:
     colour = {"Ready": "green", "Starting": "yellow", "Stopping": "yellow"}.get(state, "red")
     for number, cluster in enumerate(record.clusters):
-        programs = [one for one in record.processes if one.cluster == cluster.name or (number == 0 and not one.cluster)]
-        running = [one.process for one in programs if one.process and one.process.alive]
+        programs = [
+            process
+            for process in record.processes
+            if process.cluster == cluster.name or (number == 0 and not process.cluster)
+        ]
+        running = [program.process for program in programs if program.process and program.process.alive]
         table.add_row(
             record.name,
             cluster.name,
@@ -326,9 +334,9 @@ def _add_rows(table: Table, state: str, record: PlaneRecord) -> None:
 def _remarks(state: str, record: PlaneRecord) -> Iterator[str]:
     if state == "Dead":
         yield f"Control plane {record.name!r} was killed: clean up with `unwind local down --name {record.name}`."
-    for one in record.processes:
-        if one.restarts:
-            times = "once" if one.restarts == 1 else f"{one.restarts} times"
-            yield f"{one.name} of {one.cluster or record.name} restarted {times}: see {one.log}"
+    for process in record.processes:
+        if process.restarts:
+            times = "once" if process.restarts == 1 else f"{process.restarts} times"
+            yield f"{process.name} of {process.cluster or record.name} restarted {times}: see {process.log}"
     for balancer in record.load_balancers:
         yield f"Simulated load balancer of {balancer}"

@@ -221,10 +221,10 @@ def _show(told: Protected) -> None:
     out.print(Text(" ".join(filter(None, (_BY[by.way], by.by))) + f": {by.note}"))
     _show_now(told)
     out.print(Text("not protected against:"))
-    for one in told.not_against:
-        out.print(Text(f"  {one}"))
-    for one in told.warnings:
-        console.err.print(Text(f"Warning: {one}", style="bold"))
+    for item in told.not_against:
+        out.print(Text(f"  {item}"))
+    for warning in told.warnings:
+        console.err.print(Text(f"Warning: {warning}", style="bold"))
 
 
 def _show_now(told: Protected) -> None:

@@ -44,11 +44,11 @@ async def listed(client: Client, resource: Resource, **selected: Any) -> list[Ob
 def readable(found: Iterable[Object]) -> list[Teardown]:
     """Decoded Teardowns. One that cannot be decoded is reported and skipped."""
     read = []
-    for one in found:
+    for obj in found:
         try:
-            read.append(msgspec.convert(one, Teardown))
+            read.append(msgspec.convert(obj, Teardown))
         except msgspec.ValidationError as error:
-            name = one["metadata"]["name"]
+            name = obj["metadata"]["name"]
             console.announce(f"cannot read Teardown {name}: {error}; see `kubectl get teardown {name} -o yaml`")
     return read
 
@@ -68,21 +68,22 @@ def meant(ref: ObjectRef, wanted: str | None, namespace: str | None) -> bool:
 def chosen(all_: Iterable[Teardown], wanted: str | None, namespace: str | None) -> list[Teardown]:
     """The selected Teardowns. One that the manager did not write is selected by its own name only."""
     return [
-        one
-        for one in all_
-        if one.metadata.name == wanted or (meant(one.spec.target, wanted, namespace) and not is_set_aside(one))
+        teardown
+        for teardown in all_
+        if teardown.metadata.name == wanted
+        or (meant(teardown.spec.target, wanted, namespace) and not is_set_aside(teardown))
     ]
 
 
 def picked(found: Iterable[Object], wanted: str | None, namespace: str | None) -> list[Object]:
     """The same selection on undecoded objects."""
     return [
-        one
-        for one in found
-        if one["metadata"]["name"] == wanted
+        obj
+        for obj in found
+        if obj["metadata"]["name"] == wanted
         or (
-            meant(msgspec.convert(one["spec"]["target"], ObjectRef), wanted, namespace)
-            and SET_ASIDE_LABEL not in (one["metadata"].get("labels") or {})
+            meant(msgspec.convert(obj["spec"]["target"], ObjectRef), wanted, namespace)
+            and SET_ASIDE_LABEL not in (obj["metadata"].get("labels") or {})
         )
     ]
 
@@ -101,7 +102,7 @@ async def of_target(client: Client, uid: str) -> Teardown | None:
     if found and not is_set_aside(found):
         return found
     every = msgspec.convert(await client.list(TEARDOWNS, labels=f"!{SET_ASIDE_LABEL}"), list[Teardown])
-    records = (one for one in every if one.spec.target.uid == uid and one.spec.cause != Cause.REQUESTED)
+    records = (item for item in every if item.spec.target.uid == uid and item.spec.cause != Cause.REQUESTED)
     return next(records, None)
 
 
@@ -116,7 +117,7 @@ def names(context: CompletionContext) -> list[tuple[str, str]]:
 
     async def ask(client: Client) -> list[tuple[str, str]]:
         found = msgspec.convert(await client.list(TEARDOWNS), list[Teardown])
-        return sorted({one.spec.target.name: f"{one.spec.target.kind}, {one.phase}" for one in found}.items())
+        return sorted({item.spec.target.name: f"{item.spec.target.kind}, {item.phase}" for item in found}.items())
 
     return completed(context, ask)
 

@@ -119,7 +119,7 @@ def _type(schema: dict[str, Any], *, required: bool) -> str:
 def _said(schema: dict[str, Any]) -> str:
     said = [_cell(schema.get("description", ""))]
     if choices := schema.get("enum"):
-        said.append(f"One of {', '.join(f'`{one}`' for one in choices)}.")
+        said.append(f"One of {', '.join(f'`{choice}`' for choice in choices)}.")
     if "default" in schema:
         said.append(f"Default: `{schema['default']}`.")
     return " ".join(filter(None, said))
@@ -137,11 +137,11 @@ class _Word(NamedTuple):
 def _words() -> Iterator[str]:
     module, classes = _read(Path(names.__file__))
     sections = {
-        "Annotations": [one for one in module if one.name.endswith("_ANNOTATION")],
-        "Labels": [one for one in module if one.name.endswith("_LABEL")],
-        "Finalizers": [*classes["Finalizer"], *(one for one in module if one.name.endswith("_FINALIZER"))],
-        "Taints": [one for one in module if one.name.endswith("_TAINT")],
-        "Field managers": [one for one in module if one.name.endswith("FIELD_MANAGER")],
+        "Annotations": [item for item in module if item.name.endswith("_ANNOTATION")],
+        "Labels": [item for item in module if item.name.endswith("_LABEL")],
+        "Finalizers": [*classes["Finalizer"], *(item for item in module if item.name.endswith("_FINALIZER"))],
+        "Taints": [item for item in module if item.name.endswith("_TAINT")],
+        "Field managers": [item for item in module if item.name.endswith("FIELD_MANAGER")],
         "Conditions": classes["ConditionType"],
         "Reasons": classes["Reason"],
         "Events": classes["EventReason"],
@@ -151,8 +151,8 @@ def _words() -> Iterator[str]:
         yield ""
         yield "| | description |"
         yield "|---|---|"
-        for one in sorted(found, key=lambda word: word.value):
-            yield f"| `{one.value}` | {_cell(one.said)} |"
+        for item in sorted(found, key=lambda word: word.value):
+            yield f"| `{item.value}` | {_cell(item.said)} |"
         yield ""
 
 
@@ -181,10 +181,10 @@ def _metrics() -> Iterator[str]:
     yield ""
     yield "| metric | type | description | labels |"
     yield "|---|---|---|---|"
-    found = {one for path in sorted(_SOURCE.rglob("*.py")) for one in _measured(ast.parse(path.read_text()))}
+    found = {item for path in sorted(_SOURCE.rglob("*.py")) for item in _measured(ast.parse(path.read_text()))}
     for name, kind, said, labels in sorted(found):
         suffix = "_total" if kind == "counter" and not name.endswith("_total") else ""
-        yield f"| `{name}{suffix}` | {kind} | {_cell(said)} | {', '.join(f'`{one}`' for one in labels)} |"
+        yield f"| `{name}{suffix}` | {kind} | {_cell(said)} | {', '.join(f'`{label}`' for label in labels)} |"
 
 
 def _measured(tree: ast.AST) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
@@ -193,13 +193,16 @@ def _measured(tree: ast.AST) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
             case ast.Call(func=ast.Name(kind), args=[ast.Constant(str(name)), ast.Constant(str(said)), *more]) if (
                 kind in _METRICS
             ):
-                given = [*more, *(one.value for one in node.keywords if one.arg in ("labels", "labelnames"))]
+                given = [
+                    *more,
+                    *(keyword.value for keyword in node.keywords if keyword.arg in ("labels", "labelnames")),
+                ]
                 labels = [
-                    str(one.value)
+                    str(elt.value)
                     for each in given
                     if isinstance(each, ast.List | ast.Tuple)
-                    for one in each.elts
-                    if isinstance(one, ast.Constant)
+                    for elt in each.elts
+                    if isinstance(elt, ast.Constant)
                 ]
                 yield name, _METRICS[kind], said, tuple(labels)
 
@@ -244,8 +247,8 @@ def _features() -> Iterator[str]:
     yield ""
     yield "| gate | default | description |"
     yield "|---|---|---|"
-    for one in FEATURES:
-        yield f"| `{one.name}` | {'on' if one.default else 'off'} | {_cell(one.what)} |"
+    for feature in FEATURES:
+        yield f"| `{feature.name}` | {'on' if feature.default else 'off'} | {_cell(feature.what)} |"
 
 
 def _cell(text: str) -> str:

@@ -55,8 +55,8 @@ def _leaving(context: CompletionContext) -> list[tuple[str, str]]:
     """The names of clusters that are being deleted."""
 
     async def ask(client: Client) -> list[tuple[str, str]]:
-        going = [one for one in await clusters(client) if one.metadata.terminating]
-        return [(one.metadata.name, str(one)) for one in going]
+        going = [cluster for cluster in await clusters(client) if cluster.metadata.terminating]
+        return [(item.metadata.name, str(item)) for item in going]
 
     return records.completed(context, ask)
 
@@ -123,15 +123,15 @@ async def clusters(client: Client) -> list[ReleaseTarget]:
             if error.code == 404:
                 continue  # this kind or version is not installed
             raise
-        for one in objects:
-            metadata = msgspec.convert(one["metadata"], ObjectMeta)
+        for item in objects:
+            metadata = msgspec.convert(item["metadata"], ObjectMeta)
             found.setdefault(metadata.uid, ReleaseTarget(resource=resource, metadata=metadata))
     return list(found.values())
 
 
 async def _find(client: Client, wanted: str, namespace: str | None) -> ReleaseTarget:
     """The selected cluster that is being deleted; raises UnwindError if it is not exactly one."""
-    every = [one for one in await clusters(client) if records.meant(one.ref, wanted, namespace)]
+    every = [cluster for cluster in await clusters(client) if records.meant(cluster.ref, wanted, namespace)]
     where = f" in namespace {namespace}" if namespace else ""
     if not every:
         raise UnwindError(
@@ -139,7 +139,7 @@ async def _find(client: Client, wanted: str, namespace: str | None) -> ReleaseTa
             remedy="list clusters with `kubectl get clusters -A`",
         )
     # Two systems may have a cluster of the same name; only the one being deleted is selected.
-    going = [one for one in every if one.metadata.terminating]
+    going = [item for item in every if item.metadata.terminating]
     if not going:
         one = every[0]
         raise UnwindError(
@@ -147,7 +147,7 @@ async def _find(client: Client, wanted: str, namespace: str | None) -> ReleaseTa
             remedy=f"delete it first with `{_deletion(one)}`",
         )
     if len(going) > 1:
-        listed = ", ".join(f"{one.metadata.namespace or one.resource.group}/{one.metadata.name}" for one in going)
+        listed = ", ".join(f"{item.metadata.namespace or item.resource.group}/{item.metadata.name}" for item in going)
         raise UnwindError(
             f"cannot release cluster {wanted!r}: several are being deleted{where}: {listed}", remedy="use --namespace"
         )

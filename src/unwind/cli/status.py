@@ -81,7 +81,7 @@ async def status(
         _nothing(cluster, namespace, some=bool(every))
         return
     if output in ("json", "yaml"):
-        documents.show([plain(one) for one in found], output)
+        documents.show([plain(item) for item in found], output)
         return
     console.show(_picture(records.readable(found), cluster, output))
 
@@ -111,8 +111,8 @@ def _picture(teardowns: list[Teardown], cluster: str | None, output: Form) -> Re
     if cluster is None or output == "wide":
         return shown.overview(teardowns, now=now, wide=output == "wide")
     parts: list[RenderableType] = []
-    for one in shown.ordered(teardowns):
-        parts += [Text(), shown.detail(one, now=now)] if parts else [shown.detail(one, now=now)]
+    for item in shown.ordered(teardowns):
+        parts += [Text(), shown.detail(item, now=now)] if parts else [shown.detail(item, now=now)]
     return Group(*parts)
 
 
@@ -129,7 +129,7 @@ class _Choice:
     def over(self, informer: Informer[Teardown]) -> bool:
         """Whether the watch can end: one target is selected, and its teardowns are finished."""
         mine = self.of(informer)
-        return self.cluster is not None and bool(mine) and all(one.finished for one in mine)
+        return self.cluster is not None and bool(mine) and all(item.finished for item in mine)
 
 
 async def _watch(client: Client, choice: _Choice, output: Form, within: float | None) -> None:

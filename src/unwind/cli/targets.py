@@ -32,10 +32,12 @@ def names(context: CompletionContext) -> list[tuple[str, str]]:
     """Completions for a target: clusters and namespaces."""
 
     async def ask(client: Client) -> list[tuple[str, str]]:
-        found = [(f"ns/{one['metadata']['name']}", "Namespace") for one in await client.list(NAMESPACES)]
+        found = [(f"ns/{namespace['metadata']['name']}", "Namespace") for namespace in await client.list(NAMESPACES)]
         for resource in (capi.CLUSTERS, sveltos.SVELTOS_CLUSTERS, karmada.CLUSTERS):
             with suppress(ApiError):  # the CRD may not be installed
-                found += [(f"cluster/{one['metadata']['name']}", resource.kind) for one in await client.list(resource)]
+                found += [
+                    (f"cluster/{item['metadata']['name']}", resource.kind) for item in await client.list(resource)
+                ]
         return sorted(found)
 
     return records.completed(context, ask)

@@ -52,8 +52,8 @@ async def uninstall(
     if output == "json":
         console.show_json(outcome)
         return
-    for one in outcome.kept:
-        console.out.print(f"kept {one}", markup=False)
+    for item in outcome.kept:
+        console.out.print(f"kept {item}", markup=False)
     console.out.print(
         f"deleted {len(outcome.deleted)}, finalizers removed {outcome.released}, kept {len(outcome.kept)}"
     )

@@ -66,7 +66,7 @@ def _joined(context: CompletionContext) -> list[tuple[str, str]]:
 
     async def ask(client: Client) -> list[tuple[str, str]]:
         found = msgspec.convert(await client.list(CLUSTERS), list[Cluster])
-        return [(one.metadata.name, str(one.removal)) for one in found]
+        return [(item.metadata.name, str(item.removal)) for item in found]
 
     return records.completed(context, ask)
 
@@ -263,8 +263,8 @@ def _outcome(
             {"name": _work(step.name).removeprefix("Work "), "state": step.state, "message": step.message}
             for step in (status.steps if status else ())
         ),
-        blockers=tuple(msgspec.to_builtins(one) for one in blockers),
-        left=tuple(msgspec.to_builtins(one) for one in left),
+        blockers=tuple(msgspec.to_builtins(blocker) for blocker in blockers),
+        left=tuple(msgspec.to_builtins(row) for row in left),
         credentials=credentials,
     )
 

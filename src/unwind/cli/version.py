@@ -90,11 +90,11 @@ async def _asked(told: VersionReport, kubeconfig: Kubeconfig, context: Context, 
 
 
 def _managers(leases: Iterable[Object], *, now: datetime) -> Iterable[Manager]:
-    for one in leases:
-        metadata = one["metadata"]
-        if metadata["name"].startswith(REPLICA_LEASES) and held(one, now=now):
+    for obj in leases:
+        metadata = obj["metadata"]
+        if metadata["name"].startswith(REPLICA_LEASES) and held(obj, now=now):
             annotations = metadata.get("annotations") or {}
-            yield Manager(name=one["spec"]["holderIdentity"], version=annotations.get(VERSION_ANNOTATION, ""))
+            yield Manager(name=obj["spec"]["holderIdentity"], version=annotations.get(VERSION_ANNOTATION, ""))
 
 
 def _show(told: VersionReport) -> None:
@@ -102,8 +102,8 @@ def _show(told: VersionReport) -> None:
     say(f"unwind   {told.client} (Python {told.python})", markup=False)
     if told.server:
         say(f"server   {told.server}", markup=False)
-    for one in told.managers or ():
-        say(f"manager  {one.version or 'unknown version'} ({one.name})", markup=False)
+    for manager in told.managers or ():
+        say(f"manager  {manager.version or 'unknown version'} ({manager.name})", markup=False)
     if told.managers == ():
         say("manager  not running")
     if told.problem:

@@ -100,7 +100,7 @@ def _unfinished(error: BaseException) -> Waiting | Failed:
         return _waiting(again)
     # Of several errors, report a readable one first, and last those that only follow from others.
     found = sorted(
-        (one for one in leaves(error) if not isinstance(one, Again)),
+        (leave for leave in leaves(error) if not isinstance(leave, Again)),
         key=lambda one: (not isinstance(one, UnwindError), isinstance(one, asyncio.CancelledError)),
     )
     first = found[0]
@@ -123,16 +123,16 @@ def _again(error: BaseException) -> Again | None:
     Several waits become one, for the first event and at most the shortest time.
     """
     found = list(leaves(error))
-    several = [one for one in found if isinstance(one, Again)]
+    several = [item for item in found if isinstance(item, Again)]
     if len(several) < len(found):
         return None
     if len(several) == 1:
         return several[0]
-    afters = [one.after for one in several if isinstance(one.after, int | float)]
+    afters = [item.after for item in several if isinstance(item.after, int | float)]
     return Again(
-        "; ".join(dict.fromkeys(str(one.reason) for one in several)),
+        "; ".join(dict.fromkeys(str(item.reason) for item in several)),
         after=min([*afters, _SEVERAL_WITHIN]),
-        until=next((one.until for one in several if one.until is not None), None),
+        until=next((item.until for item in several if item.until is not None), None),
     )
 
 

@@ -144,9 +144,9 @@ class WaitForDependents:
             namespace = ctx.ref.namespace or None
             changes = await ctx.changes(resource, namespace=namespace)
             left = [
-                f"{resource.kind} {one['metadata']['name']}"
-                for one in await ctx.client.list(resource, namespace=namespace)
-                if (self._depends or _owns)(obj, one)
+                f"{resource.kind} {item['metadata']['name']}"
+                for item in await ctx.client.list(resource, namespace=namespace)
+                if (self._depends or _owns)(obj, item)
             ]
             if left:
                 more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
@@ -161,7 +161,7 @@ class WaitForDependents:
 
 def _owns(owner: Object, obj: Object) -> bool:
     uid = owner["metadata"]["uid"]
-    return any(one.get("uid") == uid for one in obj["metadata"].get("ownerReferences") or ())
+    return any(reference.get("uid") == uid for reference in obj["metadata"].get("ownerReferences") or ())
 
 
 def _owner_goes_first(obj: Object) -> bool:

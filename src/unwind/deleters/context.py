@@ -40,9 +40,9 @@ class ChainEntry:
 
     def close(self, *, but: object = None) -> None:
         """Cancel subscriptions that nothing waits for."""
-        for one in self.subscriptions:
-            if one is not but:
-                one.close()
+        for subscription in self.subscriptions:
+            if subscription is not but:
+                subscription.close()
 
 
 class DeleteContext:

@@ -217,10 +217,10 @@ async def pause(clock: Clock, after: float | None, until: Event | None) -> None:
     timer = clock.call_later(after, over.set) if after is not None else None
     try:
         async with asyncio.TaskGroup() as group:
-            waits = [group.create_task(one) for one in (happened(until, clock), over.wait())]
+            waits = [group.create_task(item) for item in (happened(until, clock), over.wait())]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for one in waits:
-                one.cancel()
+            for wait in waits:
+                wait.cancel()
     finally:
         if timer:
             timer.cancel()

@@ -150,14 +150,14 @@ def registrations(it: object, *, source: str) -> Iterable[Registration | Externa
         yield msgspec.structs.replace(it, source=source)
     elif isinstance(it, ModuleType):
         # The same deleter under two names counts once.
-        found = {id(one): one for one in vars(it).values() if _marked(one) or isinstance(one, Registration | External)}
-        for one in found.values():
-            yield from registrations(one, source=source)
+        found = {id(var): var for var in vars(it).values() if _marked(var) or isinstance(var, Registration | External)}
+        for item in found.values():
+            yield from registrations(item, source=source)
     elif _marked(it):
         yield _registration(it, source=source)
     elif isinstance(it, Iterable) and not isinstance(it, str):
-        for one in it:
-            yield from registrations(one, source=source)
+        for item in it:
+            yield from registrations(item, source=source)
     else:
         raise UnwindError(f"not a deleter: {it!r}", remedy="use @deleter(…), or a module that contains deleters")
 

@@ -115,8 +115,8 @@ class Plugin:
             self.error = str(error) if isinstance(error, UnwindError) else f"{type(error).__name__}: {error}"
             return
         self._offers = tuple(
-            msgspec.structs.replace(one, delete=contained(one.delete)) if isinstance(one, Registration) else one
-            for one in offers
+            msgspec.structs.replace(offer, delete=contained(offer.delete)) if isinstance(offer, Registration) else offer
+            for offer in offers
         )
 
     def offers(self) -> tuple[Registration | External, ...]:
@@ -163,7 +163,7 @@ class DeleterRegistry:
 
     async def load(self, resource: Resource | None = None) -> None:
         """Load the plugins that may be for a resource; all of them if none is given."""
-        wanted = [one for one in self.plugins if one in self._untried and _concerns(one, resource)]
+        wanted = [plugin for plugin in self.plugins if plugin in self._untried and _concerns(plugin, resource)]
         if wanted:
             async with self._loading:
                 for plugin in self._untried.intersection(wanted):
@@ -189,9 +189,9 @@ class DeleterRegistry:
         """The external end for a resource; None if its objects represent nothing outside the cluster."""
         await self.load(resource)
         self._refuse_broken(resource)
-        found = [one for one in self.all() if isinstance(one, External) and _for(one, resource)]
+        found = [item for item in self.all() if isinstance(item, External) and _for(item, resource)]
         if len(found) > 1:
-            who = " and ".join(one.name for one in found)
+            who = " and ".join(item.name for item in found)
             raise PermanentError(
                 f"cannot delete {resource.kind} objects: {who} both register an external end for them",
                 reason=Reason.HELD,
@@ -220,7 +220,7 @@ class DeleterRegistry:
             yield from plugin.offers()
 
     def _matching(self, resource: Resource) -> list[Registration]:
-        links = [one for one in self.all() if isinstance(one, Registration) and _for(one, resource)]
+        links = [item for item in self.all() if isinstance(item, Registration) and _for(item, resource)]
         links.sort(key=lambda link: (link.order, link.name))
         twice = {link.name for link in links if sum(other.name == link.name for other in links) > 1}
         if twice:

@@ -43,7 +43,7 @@ async def _clean(client: Client, database: Object) -> None:
         try:
             if await _runs(client):
                 found = await client.get(DATABASES, metadata["name"], namespace=metadata["namespace"])
-                left = [one for one in found["metadata"].get("finalizers", ()) if one != CLEANUP]
+                left = [finalizer for finalizer in found["metadata"].get("finalizers", ()) if finalizer != CLEANUP]
                 await client.revise(DATABASES, found, {"metadata": {"finalizers": left}})
                 return
         except NotFoundError:

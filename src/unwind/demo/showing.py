@@ -35,7 +35,7 @@ _SAID = {
 def hook_message(cluster: Object | None) -> str:
     """The hook's last response to Cluster API, from the conditions of the Cluster."""
     conditions = ((cluster or {}).get("status") or {}).get("conditions") or []
-    told: Object = next((one for one in conditions if one["type"] == "TopologyReconciled"), {})
+    told: Object = next((condition for condition in conditions if condition["type"] == "TopologyReconciled"), {})
     _, found, message = " ".join(str(told.get("message", "")).split()).partition(_HOOK)
     return message if found else ""
 

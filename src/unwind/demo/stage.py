@@ -91,12 +91,12 @@ class DemoStage:
             )
         except UnwindError as error:
             found = await self.client.get(CLUSTER_SUMMARIES, summary, namespace=where)
-            told = [one.get("failureMessage", "") for one in _features(found)]
+            told = [feature.get("failureMessage", "") for feature in _features(found)]
             raise UnwindError(error.what, remedy="; ".join(filter(None, told)) or f"see {self.log}") from None
 
     async def deployed(self) -> int:
         """The number of objects that the add-ons deployed."""
-        return sum(len(one.spec.entries) for one in await self.inventories())
+        return sum(len(inventory.spec.entries) for inventory in await self.inventories())
 
     async def inventories(self) -> list[Inventory]:
         found = await self.client.list(INVENTORIES, namespace=HOME)
@@ -131,15 +131,15 @@ class DemoStage:
     def infrastructure_after(self, uids: Collection[str]) -> float:
         """The seconds between the last deletion of these objects on the member and the first deletion of the cluster's
         control plane or infrastructure, from both audit logs. Raises UnwindError if the order is wrong."""
-        on_member = [one.stage_timestamp for one in self.member.audit.deletions() if one.uid in uids]
+        on_member = [deletion.stage_timestamp for deletion in self.member.audit.deletions() if deletion.uid in uids]
         infrastructure = [
-            one.request_received_timestamp
+            deletion.request_received_timestamp
             for resource in (STUB_CONTROL_PLANES, STUB_CLUSTERS)
-            for one in self.plane.management.audit.deletions(resource=resource.plural, namespace=scenery.NAMESPACE)
+            for deletion in self.plane.management.audit.deletions(resource=resource.plural, namespace=scenery.NAMESPACE)
         ]
         if not on_member or not infrastructure:
             raise UnwindError("cannot find the deletion of the cluster's infrastructure in the audit logs")
-        last, first = (datetime.fromisoformat(one) for one in (max(on_member), min(infrastructure)))
+        last, first = (datetime.fromisoformat(item) for item in (max(on_member), min(infrastructure)))
         if first < last:
             raise UnwindError(f"the cluster's infrastructure was deleted at {first}, before its last add-on at {last}")
         return (first - last).total_seconds()
@@ -157,7 +157,7 @@ class DemoStage:
     async def let_go(self) -> None:
         """Remove the finalizer without controller, as after a manual backup."""
         found = await self.member_client.get(scenery.DATABASES, scenery.HELD, namespace=scenery.HELD_IN)
-        left = [one for one in found["metadata"].get("finalizers", ()) if one != scenery.BACKUP]
+        left = [finalizer for finalizer in found["metadata"].get("finalizers", ()) if finalizer != scenery.BACKUP]
         await self.member_client.revise(scenery.DATABASES, found, {"metadata": {"finalizers": left}})
 
 
@@ -247,7 +247,7 @@ async def _until_listening(process: asyncio.subprocess.Process, listen: str, log
 
 def _provisioned(summary: Object | None) -> bool:
     features = _features(summary)
-    return bool(features) and all(one.get("status") == "Provisioned" for one in features)
+    return bool(features) and all(feature.get("status") == "Provisioned" for feature in features)
 
 
 def _features(summary: Object | None) -> list[Object]:

@@ -223,4 +223,4 @@ async def until_established(member: Member, name: str) -> None:
 
 def _conditions(definition: Object) -> dict[str, dict[str, str]]:
     found = (definition.get("status") or {}).get("conditions") or []
-    return {one["type"]: one for one in found}
+    return {item["type"]: item for item in found}

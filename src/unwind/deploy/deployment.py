@@ -160,8 +160,8 @@ class _Deployment:
 
     async def _carry_out(self, stage: Iterable[PlacedObject]) -> None:
         """One stage, side by side; then its adoptions, which have to be in the inventory first."""
-        placed = {one.key: one for one in stage}
-        await gather_limited((self._one(one) for one in placed.values()), limit=_AT_ONCE)
+        placed = {obj.key: obj for obj in stage}
+        await gather_limited((self._one(item) for item in placed.values()), limit=_AT_ONCE)
         adopting = {key: placed[key] for key in self._adoptions if key in placed}
         if adopting:
             await self._records.put(
@@ -170,10 +170,10 @@ class _Deployment:
                     for key, one in adopting.items()
                 }
             )
-            await gather_limited((self._one(one) for one in adopting.values()), limit=_AT_ONCE)
-        fresh = [one for one in placed.values() if is_definition(one) and self._changed(one)]
+            await gather_limited((self._one(item) for item in adopting.values()), limit=_AT_ONCE)
+        fresh = [item for item in placed.values() if is_definition(item) and self._changed(item)]
         if fresh:
-            await gather_limited((self._established(one) for one in fresh), limit=_AT_ONCE)
+            await gather_limited((self._established(item) for item in fresh), limit=_AT_ONCE)
 
     async def _one(self, placed: PlacedObject) -> None:
         """Whatever becomes of one object, the others go on."""
@@ -222,8 +222,8 @@ class _Deployment:
         """What failed may have needed what was made beside it: a Pod its ServiceAccount, a binding its role."""
         failed = [one for key, one in objects.items() if self._settled[key].outcome is ObjectOutcome.FAILED]
         # What is known by its uid has been updated in vain; what was seen of it is old by now.
-        again = [one for one in failed if one.key not in self._known and not self._settled[one.key].uid]
-        if again and any(one.outcome is ObjectOutcome.CREATED for one in self._settled.values()):
+        again = [item for item in failed if item.key not in self._known and not self._settled[item.key].uid]
+        if again and any(item.outcome is ObjectOutcome.CREATED for item in self._settled.values()):
             await self._carry_out(again)
 
     # What is written down

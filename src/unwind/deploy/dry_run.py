@@ -97,7 +97,7 @@ async def _created(
         # An apply, because it can be a dry run; there is nothing that it could be over.
         await member.client.apply(placed.resource, owner_marks.marked(placed, owner), dry_run=True)
     except NotFoundError as error:
-        if any(one.ref.kind == "Namespace" and one.ref.name == placed.ref.namespace for one in others.values()):
+        if any(item.ref.kind == "Namespace" and item.ref.name == placed.ref.namespace for item in others.values()):
             return ObjectOutcome.CREATED, "not checked: its namespace is not there yet"
         return ObjectOutcome.FAILED, apply.told(placed, error)
     except ApiError as error:

@@ -220,7 +220,7 @@ class _Deployment:
         return Preview(
             installs=last is None,
             changes=last is None or bool(self._rival) or last.inputs != self._chart.inputs,
-            objects=tuple(one.ref for one in wanted if not one.manifest.hook),
+            objects=tuple(item.ref for item in wanted if not item.manifest.hook),
             conflicts=tuple(self._conflicts(affected, await self._found(affected))),
             taken_from=self._rival.whose if self._rival else "",
         )
@@ -293,8 +293,8 @@ class _Deployment:
         client = self._member.client
         about = msgspec.json.decode(await client.raw("/version"), type=_About)
         served: dict[str, None] = {}  # a set that keeps the order
-        for one in await self._member.discovery.kinds(anew=True):
-            served |= {one.resource.api_version: None, f"{one.resource.api_version}/{one.resource.kind}": None}
+        for kind in await self._member.discovery.kinds(anew=True):
+            served |= {kind.resource.api_version: None, f"{kind.resource.api_version}/{kind.resource.kind}": None}
         found = await self._helm.render(
             client.connection, self._chart, upgrade=upgrade, version=about.git_version, served=served
         )
@@ -303,8 +303,8 @@ class _Deployment:
     async def _of(self, revisions: Sequence[Revision]) -> list[ReleaseObject]:
         """The objects of all these revisions: after an upgrade that broke off, those of the one before it are there."""
         found: dict[str, ReleaseObject] = {}
-        for one in revisions:
-            manifests = await asyncio.to_thread(releases.manifests, one.release)
+        for revision in revisions:
+            manifests = await asyncio.to_thread(releases.manifests, revision.release)
             parts = await parts_of(self._member, manifests, namespace=self._chart.namespace)
             found |= {it.key: it for it in parts}
         return list(found.values())
@@ -319,16 +319,16 @@ class _Deployment:
                     one.resource, one.manifest.name, namespace=one.namespace or None
                 )
 
-        await gather_limited((look(one) for one in wanted if one.served), limit=_AT_ONCE)
+        await gather_limited((look(obj) for obj in wanted if obj.served), limit=_AT_ONCE)
         return found
 
     async def _standing(self, objects: list[ReleaseObject]) -> tuple[ObjectRef, ...] | None:
         """The objects, if all of them are there as they were written down; None if one is missing, or going."""
-        parts = [one for one in objects if not one.manifest.hook]
+        parts = [obj for obj in objects if not obj.manifest.hook]
         found = await self._found(parts)
         refs = []
-        for one in parts:
-            entry, there = self._entries.get(one.key), found.get(one.key)
+        for part in parts:
+            entry, there = self._entries.get(part.key), found.get(part.key)
             if there is None or entry is None or entry.object.uid != there["metadata"]["uid"]:
                 return None
             if there["metadata"].get("deletionTimestamp"):
@@ -340,20 +340,20 @@ class _Deployment:
         """What Helm would change or delete by its name, and that is not ours."""
         chart, conflicts = self._chart, []
         entries = {**self._entries, **(self._rival.entries if self._rival else {})}
-        for one in affected:
-            there = found.get(one.key)
-            if there is None or one.manifest.forever:
+        for obj in affected:
+            there = found.get(obj.key)
+            if there is None or obj.manifest.forever:
                 continue
-            known = entries.get(one.key)
-            if one.manifest.hook:
+            known = entries.get(obj.key)
+            if obj.manifest.hook:
                 # Whose release a hook is of, it does not say: only that it is one.
-                foreign = one.manifest.replaced and not is_own_hook(there, known.object.uid if known else None)
+                foreign = obj.manifest.replaced and not is_own_hook(there, known.object.uid if known else None)
             else:
                 # Somebody may have created it anew with Helm's marks on it, from a backup say.
                 other = known and known.object.uid and known.object.uid != there["metadata"]["uid"]
                 foreign = bool(other) or not of_release(there, namespace=chart.namespace, release=chart.release)
             if foreign:
-                conflicts.append(str(one.ref))
+                conflicts.append(str(obj.ref))
         return sorted(conflicts)
 
     # What is written down
@@ -405,7 +405,7 @@ class _Deployment:
             if not (it.forever and one.key in found):
                 intended[one.key] = self._entry(one.ref, one.resource, hook=it.hook, kept=it.kept)
         # A hook that Helm deletes and creates anew has another uid then, which is not known if we die in between.
-        replaced = {one.key for one in wanted if one.manifest.hook and one.manifest.replaced}
+        replaced = {obj.key for obj in wanted if obj.manifest.hook and obj.manifest.replaced}
         await self._write(
             {
                 key: entry
@@ -418,26 +418,26 @@ class _Deployment:
         """Write down what there is now, with uids; what is gone is taken out."""
         chart, refs = self._chart, []
         changes: dict[str, Entry | None] = {}
-        staying = {one.key for one in wanted}
-        forever = [one for one in wanted if one.manifest.forever and one.key in self._entries]
+        staying = {obj.key for obj in wanted}
+        forever = [obj for obj in wanted if obj.manifest.forever and obj.key in self._entries]
         parts = [*await self._of(revisions), *forever]
-        found = await self._found(one for one in parts if not one.manifest.on_delete)
-        for one in parts:
-            there = found.get(one.key)
-            if one.manifest.hook:
+        found = await self._found(part for part in parts if not part.manifest.on_delete)
+        for part in parts:
+            there = found.get(part.key)
+            if part.manifest.hook:
                 # One for when the release goes is created then, and maybe more than once.
-                if not one.manifest.on_delete and one.key in self._entries:
-                    changes[one.key] = self._hook(one, there)
+                if not part.manifest.on_delete and part.key in self._entries:
+                    changes[part.key] = self._hook(part, there)
                 continue
             if there is None:
-                if one.key not in staying:
-                    changes[one.key] = None  # Helm has deleted it
+                if part.key not in staying:
+                    changes[part.key] = None  # Helm has deleted it
                 continue
-            if not one.manifest.forever and not of_release(there, namespace=chart.namespace, release=chart.release):
+            if not part.manifest.forever and not of_release(there, namespace=chart.namespace, release=chart.release):
                 continue
             uid = there["metadata"]["uid"]
-            changes[one.key] = self._entry(one.ref, one.resource, uid=uid, kept=one.manifest.kept)
-            refs.append(msgspec.structs.replace(one.ref, uid=uid))
+            changes[part.key] = self._entry(part.ref, part.resource, uid=uid, kept=part.manifest.kept)
+            refs.append(msgspec.structs.replace(part.ref, uid=uid))
         await self._write({key: entry for key, entry in changes.items() if self._entries.get(key) != entry})
         return tuple(refs)
 
@@ -473,17 +473,19 @@ async def parts_of(member: Member, manifests: Iterable[ChartManifest], *, namesp
     """Where objects of a chart belong on a member; those of kinds that nobody serves are left out."""
     manifests = list(manifests)
     # What the chart's own CRDs will have served counts as well.
-    coming = {(one.api_version, one.kind): one for it in manifests for one in it.serves}
+    coming = {(serve.api_version, serve.kind): serve for it in manifests for serve in it.serves}
     known: dict[tuple[str, str], Resource] = {}
     for anew in (False, True):
-        kinds = [one.resource for one in await member.discovery.kinds(anew=anew)]
-        known = {(one.api_version, one.kind): one for one in kinds}
-        if all((one.api_version, one.kind) in known for one in manifests):
+        kinds = [kind.resource for kind in await member.discovery.kinds(anew=anew)]
+        known = {(kind.api_version, kind.kind): kind for kind in kinds}
+        if all((manifest.api_version, manifest.kind) in known for manifest in manifests):
             break
     return [
-        ReleaseObject(one, resource, (one.namespace or namespace) if resource.namespaced else "", kind in known)
-        for one in manifests
-        if (resource := known.get(kind := (one.api_version, one.kind)) or coming.get(kind))
+        ReleaseObject(
+            manifest, resource, (manifest.namespace or namespace) if resource.namespaced else "", kind in known
+        )
+        for manifest in manifests
+        if (resource := known.get(kind := (manifest.api_version, manifest.kind)) or coming.get(kind))
     ]
 
 
@@ -499,16 +501,16 @@ def _handed(entry: Entry, chart: Chart) -> Entry:
 
 def _without(parts: Iterable[ReleaseObject], others: Iterable[ReleaseObject]) -> list[ReleaseObject]:
     """Those that are not among the others, and are no hooks."""
-    keys = {one.key for one in others}
-    return [one for one in parts if one.key not in keys and not one.manifest.hook]
+    keys = {obj.key for obj in others}
+    return [obj for obj in parts if obj.key not in keys and not obj.manifest.hook]
 
 
 def _terminating(wanted: Iterable[ReleaseObject], found: Mapping[str, Object]) -> ObjectRef | None:
     """One that is being deleted: Helm would find it there, and be content."""
-    for one in wanted:
-        there = found.get(one.key)
-        if there and there["metadata"].get("deletionTimestamp") and not (one.manifest.hook or one.manifest.forever):
-            return one.ref
+    for obj in wanted:
+        there = found.get(obj.key)
+        if there and there["metadata"].get("deletionTimestamp") and not (obj.manifest.hook or obj.manifest.forever):
+            return obj.ref
     return None
 
 

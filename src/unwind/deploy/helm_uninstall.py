@@ -87,7 +87,7 @@ class HelmReleases:
 async def leave(member: Member, *, namespace: str, release: str, owner: str) -> None:
     """Take our marks off a release that stays where it is (LeavePolicies). Its objects carry none but Helm's."""
     revisions = await releases.history(member.client, namespace=namespace, release=release)
-    await releases.disown(member.client, [one for one in revisions if one.owner == owner])
+    await releases.disown(member.client, [revision for revision in revisions if revision.owner == owner])
 
 
 class _Uninstallation:
@@ -107,9 +107,11 @@ class _Uninstallation:
         self._release = release
         self._owner = owner
         self._has_a_say = has_a_say
-        ours = [one for one in entries if one.source.removesuffix(HOOK) == source(release.namespace, release.name)]
-        self._uids = {key_of(one.object): one.object.uid for one in ours if not one.source.endswith(HOOK)}
-        self._hooks = {key_of(one.object): one.object.uid for one in ours if one.source.endswith(HOOK)}
+        ours = [
+            entry for entry in entries if entry.source.removesuffix(HOOK) == source(release.namespace, release.name)
+        ]
+        self._uids = {key_of(item.object): item.object.uid for item in ours if not item.source.endswith(HOOK)}
+        self._hooks = {key_of(item.object): item.object.uid for item in ours if item.source.endswith(HOOK)}
 
     async def run(self) -> None:
         last = await self._last()
@@ -161,14 +163,14 @@ class _Uninstallation:
     ) -> list[ChartManifest]:
         """Objects whose kinds are not served as they are written: Helm would give up over them. What there is of them
         is in the inventory, and goes by it."""
-        there = {id(one.manifest) for one in parts if one.served}
-        unserved = [one for one in manifests if id(one) not in there]
+        there = {id(obj.manifest) for obj in parts if obj.served}
+        unserved = [manifest for manifest in manifests if id(manifest) not in there]
         if not unserved:
             return []
         silent = set(await self._member.discovery.silent())
-        for one in unserved:
-            if f"{one.version}.{one.group}" in silent:
-                raise TransientError(f"nobody answers for {one.kind} {one.name}, which is in {self._release}")
+        for item in unserved:
+            if f"{item.version}.{item.group}" in silent:
+                raise TransientError(f"nobody answers for {item.kind} {item.name}, which is in {self._release}")
         return unserved
 
     async def _not_for_helm(self, parts: Sequence[ReleaseObject]) -> list[ChartManifest]:
@@ -193,7 +195,7 @@ class _Uninstallation:
             elif not part.manifest.hook and await self._has_a_say(part.resource, there):
                 others.append(part.manifest)
 
-        await gather_limited((look(one) for one in parts if one.served and _deleted(one.manifest)), limit=_AT_ONCE)
+        await gather_limited((look(obj) for obj in parts if obj.served and _deleted(obj.manifest)), limit=_AT_ONCE)
         if foreign:
             await self._hold(sorted(foreign, key=lambda one: str(one[0].ref)))
         return others

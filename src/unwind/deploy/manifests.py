@@ -128,7 +128,7 @@ def gather(bodies: Iterable[Any]) -> Read:
     for number, body in enumerate(bodies):
         place = numbered(number)
         try:
-            manifests += [Manifest(one, place) for one in _objects(body)]
+            manifests += [Manifest(item, place) for item in _objects(body)]
         except _FaultError as fault:
             faults.append(f"{place}: {fault}")
     return Read(manifests, faults)
@@ -196,7 +196,7 @@ def _plain(value: Any, most: list[int]) -> Any:
     if isinstance(value, dict):
         return {_as_key(key): _plain(one, most) for key, one in value.items()}
     if isinstance(value, list):
-        return [_plain(one, most) for one in value]
+        return [_plain(item, most) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         raise _FaultError(f"{value} is no number in JSON")
     if not isinstance(value, str | int | float | bool | bytes | None):

@@ -181,16 +181,16 @@ def applied(managed: Fields) -> Fields | None:
     What a create sets belongs to its manager by *Update*, and an apply by the same manager takes away only what an
     apply has set. So a key that is dropped from a ConfigMap's manifest would stay in the ConfigMap for ever.
     """
-    set_by_create = [one for one in managed if _ours(one, "Update")]
+    set_by_create = [item for item in managed if _ours(item, "Update")]
     if not set_by_create:
         return None
-    merged = next((one for one in managed if _ours(one, "Apply")), None)
-    for one in set_by_create:
+    merged = next((item for item in managed if _ours(item, "Apply")), None)
+    for item in set_by_create:
         if merged is None:
-            merged = one | {"operation": "Apply"}
+            merged = item | {"operation": "Apply"}
         else:
-            merged = merged | {"fieldsV1": _union(merged.get("fieldsV1") or {}, one.get("fieldsV1") or {})}
-    others = [one for one in managed if not _ours(one, "Update") and not _ours(one, "Apply")]
+            merged = merged | {"fieldsV1": _union(merged.get("fieldsV1") or {}, item.get("fieldsV1") or {})}
+    others = [item for item in managed if not _ours(item, "Update") and not _ours(item, "Apply")]
     return [*others, merged] if merged else others
 
 

@@ -97,7 +97,7 @@ def place(
     management cluster: nothing is put there, and no object of a kind that the manager acts by.
     """
     sources = list(sources)
-    known = {(one.group, one.version, one.kind): one for one in (*_defined(sources), *served)}
+    known = {(resource.group, resource.version, resource.kind): resource for resource in (*_defined(sources), *served)}
     objects: dict[str, PlacedObject] = {}
     misplaced: list[Misplaced] = []
     for source in sorted(sources, key=lambda one: one.order):
@@ -112,7 +112,7 @@ def place(
             elif rival.source.tier == source.tier:
                 where = f"{rival.source}, {rival.place}, and in {source}, {found.place}"
                 misplaced.append(Misplaced(found.ref, source, f"it is written twice: in {where}"))
-    twice = {(one.ref, one.source.tier) for one in misplaced if not one.unserved}
+    twice = {(item.ref, item.source.tier) for item in misplaced if not item.unserved}
     # Neither of the two: which one was meant, nobody knows.
     for key, one in list(objects.items()):
         if (one.ref, one.source.tier) in twice:
@@ -122,15 +122,15 @@ def place(
 
 def implied(placement: Placement, existing: Iterable[str]) -> dict[str, PlacedObject]:
     """The namespaces that the objects need and that neither are there nor written down. Sveltos makes them, too."""
-    there = {*existing, *(one.ref.name for one in placement.objects.values() if one.resource == NAMESPACES)}
+    there = {*existing, *(item.ref.name for item in placement.objects.values() if item.resource == NAMESPACES)}
     made: dict[str, PlacedObject] = {}
-    for one in sorted(placement.objects.values(), key=lambda it: it.source.order):
-        name = one.ref.namespace
+    for item in sorted(placement.objects.values(), key=lambda it: it.source.order):
+        name = item.ref.namespace
         if not name or name in there:
             continue
         there.add(name)
         body = {"apiVersion": "v1", "kind": NAMESPACES.kind, "metadata": {"name": name}}
-        found = _object(NAMESPACES, body, one.source, f"the namespace of {one.ref}")
+        found = _object(NAMESPACES, body, item.source, f"the namespace of {item.ref}")
         made[found.key] = msgspec.structs.replace(found, implied=True)
     return made
 
@@ -138,14 +138,14 @@ def implied(placement: Placement, existing: Iterable[str]) -> dict[str, PlacedOb
 def stages(objects: Iterable[PlacedObject]) -> list[list[PlacedObject]]:
     """Groups of objects that go side by side, one after the other: namespaces, definitions, then source by source."""
     groups: dict[tuple[int, int], list[PlacedObject]] = {}
-    for one in objects:
-        if one.resource == NAMESPACES:
+    for obj in objects:
+        if obj.resource == NAMESPACES:
             stage = (0, 0)
-        elif is_definition(one):
+        elif is_definition(obj):
             stage = (1, 0)
         else:
-            stage = (2, one.source.order)
-        groups.setdefault(stage, []).append(one)
+            stage = (2, obj.source.order)
+        groups.setdefault(stage, []).append(obj)
     return [groups[stage] for stage in sorted(groups)]
 
 

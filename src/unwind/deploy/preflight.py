@@ -52,7 +52,7 @@ async def wanted(
     """
     reserved = home if member.ref.kind == NAMESPACES.kind else ""
     placement = await _placement(member, sources, within, reserved)
-    needed = {one.ref.namespace for one in placement.objects.values()} - {""}
+    needed = {item.ref.namespace for item in placement.objects.values()} - {""}
     foreign: set[str] = set()
 
     async def look(name: str) -> None:
@@ -67,8 +67,8 @@ async def wanted(
     await gather_limited((look(name) for name in sorted(needed)), limit=_AT_ONCE)
     implied = {} if within else placements.implied(placement, foreign)
     failed = [
-        ObjectResult(object=one.ref, outcome=ObjectOutcome.FAILED, source=str(one.source), message=one.why)
-        for one in placement.misplaced
+        ObjectResult(object=item.ref, outcome=ObjectOutcome.FAILED, source=str(item.source), message=item.why)
+        for item in placement.misplaced
     ]
     faults = tuple(fault for source in sources for fault in source.faults)
     return Wanted(placement.objects | implied, failed, faults, whole=not faults and not failed)
@@ -86,7 +86,7 @@ async def there(
     member: Member, objects: Iterable[PlacedObject], entries: Mapping[str, Entry], owner: str
 ) -> dict[str, LiveMarks]:
     """Those that were put there before and still are, by key. One that is missing here may be there all the same."""
-    confirmed = [one for one in objects if (it := entries.get(one.key)) and it.state == EntryState.CONFIRMED]
+    confirmed = [obj for obj in objects if (it := entries.get(obj.key)) and it.state == EntryState.CONFIRMED]
     by_resource: dict[Resource, list[PlacedObject]] = {}
     for one in confirmed:
         by_resource.setdefault(one.resource, []).append(one)
@@ -102,8 +102,8 @@ async def there(
     many = [resource for resource, some in by_resource.items() if len(some) >= _MANY]
     await gather_limited((_listed(member, resource, owner, found) for resource in many), limit=_AT_ONCE)
     # Of those that the list did not show, somebody may have taken off the label.
-    left = [one for one in confirmed if one.key not in found]
-    await gather_limited((look(one) for one in left), limit=_AT_ONCE)
+    left = [item for item in confirmed if item.key not in found]
+    await gather_limited((look(item) for item in left), limit=_AT_ONCE)
     return found
 
 
@@ -124,7 +124,7 @@ class _Partial(msgspec.Struct):
 
 async def _placement(member: Member, sources: list[ManifestSource], within: str, reserved: str) -> Placement:
     placement = await _placed(member, sources, within, reserved, anew=False)
-    if any(one.unserved for one in placement.misplaced):
+    if any(item.unserved for item in placement.misplaced):
         # What is served may have changed since it was last asked.
         placement = await _placed(member, sources, within, reserved, anew=True)
     return placement
@@ -134,5 +134,5 @@ async def _placed(
     member: Member, sources: list[ManifestSource], within: str, reserved: str, *, anew: bool
 ) -> Placement:
     # What can only be asked, such as a SubjectAccessReview, is never there afterwards.
-    served = [one.resource for one in await member.discovery.kinds(anew=anew) if one.verbs >= _LASTING]
+    served = [kind.resource for kind in await member.discovery.kinds(anew=anew) if kind.verbs >= _LASTING]
     return placements.place(sources, served, within=within, reserved=reserved)

@@ -59,11 +59,11 @@ class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def of(self, *outcomes: ObjectOutcome) -> list[ObjectResult]:
         """Those with one of these outcomes."""
-        return [one for one in self.results if one.outcome in outcomes]
+        return [result for result in self.results if result.outcome in outcomes]
 
     @property
     def counts(self) -> dict[ObjectOutcome, int]:
-        return dict(Counter(one.outcome for one in self.results))
+        return dict(Counter(result.outcome for result in self.results))
 
     @property
     def complete(self) -> bool:
@@ -78,7 +78,7 @@ class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def troubles(self) -> list[str]:
         """All that is in the way, each by name."""
-        return [*self.faults, *(str(one) for one in self.of(ObjectOutcome.FAILED, ObjectOutcome.CONFLICT))]
+        return [*self.faults, *(str(item) for item in self.of(ObjectOutcome.FAILED, ObjectOutcome.CONFLICT))]
 
 
 def first(told: Iterable[str], *, shown: int = _SHOWN) -> str:

@@ -170,8 +170,8 @@ class ExternalController:
                 policy=self._policy,
                 clock=self._clock,
             )
-            for one in (self._queue, self._namespaces, self._following):
-                tasks.create_task(one.run())
+            for item in (self._queue, self._namespaces, self._following):
+                tasks.create_task(item.run())
 
     async def _cluster(self) -> str:
         failures = 0

@@ -58,9 +58,9 @@ def candidates(served: Iterable[ServedKind], *, removed: Collection[str] = ()) -
     `removed`: CRDs (`plural.group`) that are gone, of which the server has not taken notice everywhere.
     """
     kinds: dict[tuple[str, str], list[Resource]] = {}
-    for one in served:
-        resource = one.resource
-        if one.verbs >= _NEEDED and crd_name(resource) not in removed:
+    for kind in served:
+        resource = kind.resource
+        if kind.verbs >= _NEEDED and crd_name(resource) not in removed:
             kinds.setdefault((resource.group, resource.kind), []).append(resource)
     return kinds
 
@@ -75,7 +75,7 @@ async def survey(
             ExternalKind(resource, end) for resource in versions if (end := await _end(registry, resource)) is not None
         ]
         # An end may be for one of several versions only: then the objects are read in that one.
-        chosen = next((one for one in ends if isinstance(one.end, External)), ends[0] if ends else None)
+        chosen = next((end for end in ends if isinstance(end.end, External)), ends[0] if ends else None)
         # A plugin that does not even say which kinds it is for holds all of them; of those that the API server itself
         # brings along, none ever got our finalizer.
         if chosen and (isinstance(chosen.end, External) or crd_name(chosen.resource) in defined):
@@ -85,7 +85,7 @@ async def survey(
 
 def unserved(defined: Iterable[str], served: Iterable[ServedKind]) -> set[str]:
     """The CRDs whose kinds the server does not serve, or not yet."""
-    return set(defined) - {crd_name(one.resource) for one in served}
+    return set(defined) - {crd_name(kind.resource) for kind in served}
 
 
 def crd_name(resource: Resource) -> str:
@@ -188,7 +188,7 @@ class ExternalInformers:
         silent = await self.discovery.silent()
         defined = {key.name for key in self._crds.cache.keys()}  # noqa: SIM118 - a cache is no dict
         surveyed = await survey(self._registry, served, defined=defined, removed=self._removed)
-        found = {one.resource: one for one in surveyed}
+        found = {item.resource: item for item in surveyed}
         for resource in list(self.kinds):
             # Where an aggregated server does not answer, nothing is known of its kinds: they are not given up.
             if resource not in found and f"{resource.version}.{resource.group}" not in silent:

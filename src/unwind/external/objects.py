@@ -91,4 +91,4 @@ def released(obj: Object) -> Object | None:
     finalizers = obj["metadata"].get("finalizers") or []
     if Finalizer.EXTERNAL not in finalizers:
         return None
-    return {"metadata": {"finalizers": [one for one in finalizers if one != Finalizer.EXTERNAL]}}
+    return {"metadata": {"finalizers": [finalizer for finalizer in finalizers if finalizer != Finalizer.EXTERNAL]}}

@@ -57,7 +57,7 @@ def not_ready(
 
     `without`: the fields that the kind's schema does not have.
     """
-    before = next((one for one in conditions if one.get("type") == ConditionType.READY), None)
+    before = next((obj for obj in conditions if obj.get("type") == ConditionType.READY), None)
     ours: Object = {
         "type": ConditionType.READY.value,
         "status": "False",
@@ -74,7 +74,7 @@ def not_ready(
         return conditions
     if before is None:
         return [*conditions, after]
-    return [after if one is before else one for one in conditions]
+    return [after if obj is before else obj for obj in conditions]
 
 
 def listed(obj: Object) -> list[Object] | None:
@@ -83,13 +83,13 @@ def listed(obj: Object) -> list[Object] | None:
     found = status.get("conditions") if isinstance(status, dict) else None
     if found is None:
         return []
-    fits = isinstance(found, list) and all(isinstance(one, dict) for one in found)
+    fits = isinstance(found, list) and all(isinstance(item, dict) for item in found)
     return found if fits else None
 
 
 def dropped(obj: Object, wanted: Object) -> set[str] | None:
     """The fields of a condition that the server did not keep; None if it kept nothing of it."""
-    kept = next((one for one in listed(obj) or () if one.get("type") == wanted["type"]), None)
+    kept = next((item for item in listed(obj) or () if item.get("type") == wanted["type"]), None)
     if kept is None or kept.get("message") != wanted["message"]:
         return None
     return {key for key in wanted if key not in kept}
@@ -170,7 +170,7 @@ class Reports:
             after = not_ready(before, said, generation=generation, now=now, without=self._unknown)
             if after is before:
                 return None
-            wanted.update(next(one for one in after if one not in before))
+            wanted.update(next(item for item in after if item not in before))
             return {"status": {"conditions": after}}
 
         try:

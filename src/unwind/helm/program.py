@@ -169,7 +169,7 @@ class Helm:
         argv += _origin(chart)
         names = [chart.release, self._located(chart.chart)]
         async with self._place(connection, values=chart.values) as place:
-            argv += [f"--values={_path(one)}" for one in place.values]
+            argv += [f"--values={_path(value)}" for value in place.values]
             return await self._run(command, argv, names, place, within=_OPERATIONS * options.timeout + _START)
 
     def _located(self, chart: str) -> str:

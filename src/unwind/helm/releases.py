@@ -197,7 +197,7 @@ class ChartManifest(msgspec.Struct, frozen=True):
 async def history(client: Client, *, namespace: str, release: str) -> list[Revision]:
     """Every revision of a release that there is, the oldest first; none if there is no such release."""
     found = await client.list(SECRETS, namespace=namespace, labels=f"owner=helm,name={release}")
-    kept = [Revision(decode(one), one) for one in found if one.get("type") == SECRET_TYPE]
+    kept = [Revision(decode(item), item) for item in found if item.get("type") == SECRET_TYPE]
     return sorted(kept, key=lambda one: one.release.version)
 
 
@@ -227,11 +227,11 @@ def _unpacked(secret: Object) -> bytes:
 
 def manifests(release: HelmRelease) -> list[ChartManifest]:
     """The objects of a revision, and its hooks. Costs milliseconds: large ones are for a thread."""
-    found = [_manifest(one) for one in _documents(release.manifest)]
+    found = [_manifest(document) for document in _documents(release.manifest)]
     for hook in release.hooks or ():
         found += [
-            msgspec.structs.replace(_manifest(one), hook=True, on_delete=hook.on_delete, replaced=hook.replaced)
-            for one in _documents(hook.manifest)
+            msgspec.structs.replace(_manifest(document), hook=True, on_delete=hook.on_delete, replaced=hook.replaced)
+            for document in _documents(hook.manifest)
         ]
     return found
 
@@ -324,7 +324,7 @@ def of_release(obj: Object, *, namespace: str, release: str) -> bool:
 
 def is_hook(obj: Object) -> bool:
     """Whether an object was made by Helm as a hook. It carries no mark of its release."""
-    written = any(one.get("manager") == "helm" for one in obj["metadata"].get("managedFields") or ())
+    written = any(field.get("manager") == "helm" for field in obj["metadata"].get("managedFields") or ())
     return written and HELM_HOOK_ANNOTATION in (obj["metadata"].get("annotations") or {})
 
 
@@ -364,14 +364,14 @@ async def mark(client: Client, revision: Revision, *, owner: str, tier: int) -> 
 
 async def forget(client: Client, revision: Revision, gone: Iterable[ChartManifest]) -> None:
     """Take objects out of a revision whose kinds are not served any more: Helm cannot even name them, and gives up."""
-    leaving = {(one.api_version, one.kind, one.namespace, one.name) for one in gone}
+    leaving = {(manifest.api_version, manifest.kind, manifest.namespace, manifest.name) for manifest in gone}
 
     def stays(document: dict[str, Any]) -> bool:
         it = _manifest(document)
         return (it.api_version, it.kind, it.namespace, it.name) not in leaving
 
     def prune(payload: dict[str, Any]) -> None:
-        kept = [one for one in _documents(str(payload.get("manifest", ""))) if stays(one)]
+        kept = [document for document in _documents(str(payload.get("manifest", ""))) if stays(document)]
         payload["manifest"] = yaml.dump_all(kept, Dumper=yaml.CSafeDumper, explicit_start=True)
         payload["hooks"] = [
             hook for hook in payload.get("hooks") or () if all(map(stays, _documents(str(hook.get("manifest", "")))))
@@ -382,11 +382,11 @@ async def forget(client: Client, revision: Revision, gone: Iterable[ChartManifes
 
 async def disown(client: Client, revisions: Iterable[Revision]) -> None:
     """Take our marks off a release that is left where it is."""
-    for one in revisions:
+    for revision in revisions:
         patch = {
             "metadata": {"labels": dict.fromkeys((OWNER_LABEL, CHART_INPUTS_LABEL, CHART_TIER_LABEL, REPLICA_LABEL))}
         }
-        await client.revise(SECRETS, one.secret, patch)
+        await client.revise(SECRETS, revision.secret, patch)
 
 
 async def _rewrite(

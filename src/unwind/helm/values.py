@@ -26,8 +26,8 @@ async def collect(client: Client, asked: HelmChart, *, namespace: str) -> tuple[
     `namespace`: the cluster's, for references that name none. Raises, naming it, if one is missing or is no YAML.
     """
     found: list[str] = []
-    for one in asked.values_from:
-        found += await _of(client, one, one.namespace or namespace)
+    for item in asked.values_from:
+        found += await _of(client, item, item.namespace or namespace)
     return tuple(found)
 
 

@@ -121,4 +121,4 @@ async def _missing(client: Client) -> str:
 
 async def _ours(client: Client, resource: Resource, start: str) -> dict[str, Object]:
     found = await client.list(resource, labels=f"{MANAGED_BY_LABEL}={MANAGED_BY_UNWIND}")
-    return {one["metadata"]["name"]: one for one in found if one["metadata"]["name"].startswith(start)}
+    return {item["metadata"]["name"]: item for item in found if item["metadata"]["name"].startswith(start)}

@@ -69,7 +69,7 @@ async def install(
     await _refuse_rivals(client, warn)
     found = [await _look(client, manifest) for manifest in manifests(setting)]
     elsewhere = await _served_elsewhere(client)
-    _refuse_foreign([one for one in found if one.name not in elsewhere], adopt_crds=adopt_crds)
+    _refuse_foreign([item for item in found if item.name not in elsewhere], adopt_crds=adopt_crds)
 
     done: list[InstalledObject] = []
     after = max(place for place, one in enumerate(found) if one.resource == CUSTOM_RESOURCE_DEFINITIONS)
@@ -89,7 +89,7 @@ async def install(
             found = [_with(one, manifest) for one, manifest in zip(found, manifests(setting), strict=True)]
         if place == after:
             # Before objects that need our kinds: a policy over Teardowns refuses everything until they are served.
-            crds = [one.name for one in done if one.kind == CUSTOM_RESOURCE_DEFINITIONS.kind]
+            crds = [obj.name for obj in done if obj.kind == CUSTOM_RESOURCE_DEFINITIONS.kind]
             await _until_established(client, crds, elsewhere)
     return done
 
@@ -115,16 +115,16 @@ async def _put(client: Client, one: ExistingObject, elsewhere: dict[str, str]) -
 
 async def _refuse_rivals(client: Client, warn: Callable[[str], None]) -> None:
     alive = await rivals.find(client, now=datetime.now(UTC))
-    for one in alive:
-        if one.rival.coexists:
-            warn(f"{one.rival.name} is running ({one.found}): {one.rival.note}")
-    against = [one for one in alive if not one.rival.coexists]
+    for item in alive:
+        if item.rival.coexists:
+            warn(f"{item.rival.name} is running ({item.found}): {item.rival.note}")
+    against = [item for item in alive if not item.rival.coexists]
     if against:
         raise UnwindError(
             "cannot install: "
-            + "; ".join(f"{one.rival.name} is running ({one.found})" for one in against)
+            + "; ".join(f"{item.rival.name} is running ({item.found})" for item in against)
             + ": two controllers would work on the same objects",
-            remedy="stop it first: " + "; ".join(one.remedy for one in against),
+            remedy="stop it first: " + "; ".join(item.remedy for item in against),
         )
 
 
@@ -150,9 +150,9 @@ async def _served_elsewhere(client: Client) -> dict[str, str]:
 
 
 def _refuse_foreign(found: list[ExistingObject], *, adopt_crds: bool) -> None:
-    foreign = [one for one in found if one.foreign and one.resource != NAMESPACES]
-    crds = [one.name for one in foreign if one.resource == CUSTOM_RESOURCE_DEFINITIONS]
-    others = [f"{one.resource.kind} {one.name}" for one in foreign if one.resource != CUSTOM_RESOURCE_DEFINITIONS]
+    foreign = [obj for obj in found if obj.foreign and obj.resource != NAMESPACES]
+    crds = [item.name for item in foreign if item.resource == CUSTOM_RESOURCE_DEFINITIONS]
+    others = [f"{item.resource.kind} {item.name}" for item in foreign if item.resource != CUSTOM_RESOURCE_DEFINITIONS]
     if others:
         raise UnwindError(
             f"cannot install: objects with these names exist and were not created by Unwind: {', '.join(others)}",

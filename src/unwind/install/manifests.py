@@ -81,9 +81,9 @@ def called(obj: Object) -> str:
 
 def policies(setting: Setting, register: Sequence[Contribution] = REGISTER) -> tuple[list[Object], list[Object]]:
     """The admission policies that install writes, and their bindings. The manager restores deleted ones."""
-    found = [marked(one) for contribution in register for one in contribution.manifests(setting)]
+    found = [marked(manifest) for contribution in register for manifest in contribution.manifests(setting)]
     kinds = (VALIDATING_ADMISSION_POLICIES.kind, VALIDATING_ADMISSION_POLICY_BINDINGS.kind)
-    made, bindings = ([one for one in found if one["kind"] == kind] for kind in kinds)
+    made, bindings = ([item for item in found if item["kind"] == kind] for kind in kinds)
     return made, bindings
 
 
@@ -94,7 +94,7 @@ def _restoring(setting: Setting, register: Sequence[Contribution]) -> list[Right
     """
     kinds = (VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS)
     return [
-        Right(kind.group, (kind.plural,), ("get", "create", "patch"), tuple(one["metadata"]["name"] for one in found))
+        Right(kind.group, (kind.plural,), ("get", "create", "patch"), tuple(item["metadata"]["name"] for item in found))
         for kind, found in zip(kinds, policies(setting, register), strict=True)
         if found
     ]

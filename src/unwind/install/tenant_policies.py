@@ -95,11 +95,11 @@ def _sources(setting: Setting) -> list[Object]:
         f"authorizer.group('{sveltos.CONFIG_GROUP}').resource('{sveltos.CLUSTER_PROFILES.plural}')"
         f".check('{DEPLOY_LOCAL}').allowed()"
     )
-    changed = " || ".join(f"object.?spec.?{one} != oldObject.?spec.?{one}" for one in ("policyRefs", "helmCharts"))
+    changed = " || ".join(f"object.?spec.?{item} != oldObject.?spec.?{item}" for item in ("policyRefs", "helmCharts"))
     policy = {
         "matchConstraints": {
             "resourceRules": [
-                resource_rule(one, "CREATE", "UPDATE") for one in (sveltos.CLUSTER_PROFILES, sveltos.PROFILES)
+                resource_rule(item, "CREATE", "UPDATE") for item in (sveltos.CLUSTER_PROFILES, sveltos.PROFILES)
             ]
         },
         "matchConditions": [
@@ -137,13 +137,13 @@ def _credentials(setting: Setting) -> list[Object]:
     group = "request.resource.group"
     of_karmada = f"{group} == '{karmada.CLUSTERS.group}'"
     changed = " || ".join(
-        f"object.?spec.?{one} != oldObject.?spec.?{one}" for one in (*_KARMADA_FIELDS, *_SVELTOS_FIELDS)
+        f"object.?spec.?{field} != oldObject.?spec.?{field}" for field in (*_KARMADA_FIELDS, *_SVELTOS_FIELDS)
     )
     ref = "object.?spec.?secretRef"
     policy = {
         "matchConstraints": {
             "resourceRules": [
-                resource_rule(one, "CREATE", "UPDATE") for one in (karmada.CLUSTERS, sveltos.SVELTOS_CLUSTERS)
+                resource_rule(item, "CREATE", "UPDATE") for item in (karmada.CLUSTERS, sveltos.SVELTOS_CLUSTERS)
             ]
         },
         "matchConditions": [
@@ -197,7 +197,7 @@ def _names_anew(annotation: str) -> str:
 def _attribution(setting: Setting) -> list[Object]:
     policy = {
         "matchConstraints": {
-            "resourceRules": [resource_rule(one, "CREATE", "UPDATE") for one in (capi.CLUSTERS, karmada.CLUSTERS)]
+            "resourceRules": [resource_rule(item, "CREATE", "UPDATE") for item in (capi.CLUSTERS, karmada.CLUSTERS)]
         },
         "matchConditions": [
             {"name": "names-a-user", "expression": " || ".join(map(_names_anew, _NAMING))},

@@ -143,7 +143,11 @@ async def _refuse_running_teardowns(client: Client, crds: list[Object]) -> None:
     if not any(crd["metadata"]["name"] == name for crd in crds):
         return
     teardowns = [msgspec.convert(obj, Teardown) for obj in await client.list(TEARDOWNS)]
-    running = [one for one in teardowns if not one.finished and names.SET_ASIDE_LABEL not in one.metadata.labels]
+    running = [
+        teardown
+        for teardown in teardowns
+        if not teardown.finished and names.SET_ASIDE_LABEL not in teardown.metadata.labels
+    ]
     if running:
         listed = ", ".join(
             f"{teardown.metadata.name} ({teardown.spec.title}, {teardown.status.phase or 'Pending'})"
@@ -251,7 +255,7 @@ async def _in_use(client: Client, namespace: str) -> str:
         if not resource.namespaced or "list" not in kind.verbs or resource.plural in _TELLING:
             continue
         async with aclosing(existing_objects.metadata(client, resource, namespace=namespace)) as found:
-            there += [f"{resource.kind} {one.name}" async for one in found if _counts(resource, one)]
+            there += [f"{resource.kind} {item.name}" async for item in found if _counts(resource, item)]
     shown = ", ".join(there[:5])
     return f"{shown} and {len(there) - 5} more" if len(there) > 5 else shown
 

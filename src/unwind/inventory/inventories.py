@@ -74,7 +74,9 @@ class Inventories:
         """The chunks of an owner, by its uid, read from the server."""
         found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{OWNER_LABEL}={owner}")
         # A label is only a way to find them: whose they are is frozen in the spec.
-        chunks = [one for one in msgspec.convert(found, list[Inventory]) if one.spec.owner.uid == owner]
+        chunks = [
+            inventory for inventory in msgspec.convert(found, list[Inventory]) if inventory.spec.owner.uid == owner
+        ]
         return sorted(chunks, key=lambda one: one.spec.chunk)
 
     async def at_hand(self, owner: str) -> list[Inventory]:
@@ -95,7 +97,11 @@ class Inventories:
     async def on(self, member: str) -> list[Inventory]:
         """The chunks of all owners on a cluster, by the uid of what stands for it, read from the server."""
         found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{MEMBER_LABEL}={member}")
-        return [one for one in msgspec.convert(found, list[Inventory]) if one.spec.member.object.uid == member]
+        return [
+            inventory
+            for inventory in msgspec.convert(found, list[Inventory])
+            if inventory.spec.member.object.uid == member
+        ]
 
     async def owned(self, owners: Iterable[str]) -> list[Inventory]:
         """The chunks of several owners, read from the server, with one question for many of them."""
@@ -126,8 +132,8 @@ class Inventories:
         first = await self._seal(f"{owner}-0", teardown)
         # Asked once for all who seal at this moment: a cluster may have hundreds of owners on it.
         others = await (self._further.ask("", self._all_further) if first else self.of(owner))
-        sealed = [await self._seal(one.metadata.name, teardown) for one in others if one.spec.owner.uid == owner]
-        return sorted((one for one in (first, *sealed) if one), key=lambda one: one.spec.chunk)
+        sealed = [await self._seal(item.metadata.name, teardown) for item in others if item.spec.owner.uid == owner]
+        return sorted((item for item in (first, *sealed) if item), key=lambda one: one.spec.chunk)
 
     async def sealed_as_read(self, owner: str, chunks: Iterable[Inventory], teardown: str) -> bool:
         """Close the chunks of an owner if they are as they were read, and no more of them than then: whether that is
@@ -141,7 +147,7 @@ class Inventories:
         except (ConflictError, NotFoundError):
             return False
         others = await (self._further.ask("", self._all_further) if known else self.of(owner))
-        return all(one.metadata.name in known for one in others if one.spec.owner.uid == owner)
+        return all(item.metadata.name in known for item in others if item.spec.owner.uid == owner)
 
     async def get(self, name: str) -> Inventory | None:
         """One chunk, by its name; None if there is none."""

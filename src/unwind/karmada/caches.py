@@ -102,7 +102,7 @@ class KarmadaCaches(InformerSet):
     def needed(self, work: Work) -> list[Work]:
         """Those that it needs and that are there."""
         found = (self.works.cache.get(Key(work.metadata.namespace, name)) for name in needs(work))
-        return [one for one in found if one]
+        return [item for item in found if item]
 
     def works_of(self, cluster: Cluster) -> list[Work]:
         return self.works.cache.by("namespace", cluster.execution_namespace)

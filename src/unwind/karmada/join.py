@@ -181,7 +181,7 @@ class _Work:
                         left.append(f"{self._called(client, resource, made)} ({error})")
                     self._made.pop()
         except TimeoutError:
-            left += [self._called(*one) for one in reversed(self._made)]
+            left += [self._called(*item) for item in reversed(self._made)]
         return left
 
     async def _delete(self, client: Client, resource: Resource, made: Object) -> None:
@@ -291,7 +291,7 @@ class _Work:
 
     async def _refuse_twins(self, ours: Cluster) -> None:
         """Two joins of the same cluster under two names may both find none at first; the later one gives way."""
-        others = [one for one in await _clusters(self._home) if membership.may_be_older(one, ours)]
+        others = [cluster for cluster in await _clusters(self._home) if membership.may_be_older(cluster, ours)]
         membership.standing(self._wish, others, identity=ours.spec.id, server=ours.spec.api_endpoint)
 
     async def _have_owned(self, secret: Object, cluster: Object) -> None:
@@ -405,7 +405,7 @@ def _name(found: Object) -> str:
 async def _inside(client: Client, namespace: str) -> list[contents.Content]:
     """What users or programs created in a namespace."""
     found = await contents.in_namespace(client, Discovery(client), namespace)
-    return [one for one in found if not contents.made_by_the_server(one)]
+    return [item for item in found if not contents.made_by_the_server(item)]
 
 
 def _marked(found: Object, home: str) -> bool:

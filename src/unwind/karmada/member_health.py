@@ -98,7 +98,7 @@ def marked(read: Object, standing: MemberHealth) -> Object | None:
     taints: list[Object] = spec.get("taints") or []
     wanted = taints
     if standing.ready:
-        wanted = [one for one in taints if not _not_ready(one)]
+        wanted = [obj for obj in taints if not _not_ready(obj)]
     elif standing.ready is False and not any(map(_not_ready, taints)):
         wanted = [*taints, {"key": KARMADA_NOT_READY_TAINT, "effect": _NO_SCHEDULE}]
     patch: Object = {}

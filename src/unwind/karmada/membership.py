@@ -140,10 +140,10 @@ def standing(wish: Wish, clusters: Iterable[Cluster], *, identity: str, server: 
     `identity`: the uid of the member's kube-system namespace. `server`: its address.
     """
     found = None
-    for one in clusters:
-        name, spec = one.metadata.name, one.spec
+    for item in clusters:
+        name, spec = item.metadata.name, item.spec
         if name == wish.name:
-            found = one
+            found = item
         elif spec.id == identity or (not spec.id and spec.api_endpoint == server):
             raise UnwindError(
                 f"this cluster is already joined as {name}",

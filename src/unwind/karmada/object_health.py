@@ -75,7 +75,7 @@ def _current(status: Object, metadata: Object) -> bool:
 
 def _says(status: Object, condition: str) -> bool:
     found: list[Any] = status.get("conditions") or []
-    return any(one.get("type") == condition and one.get("status") == "True" for one in found)
+    return any(item.get("type") == condition and item.get("status") == "True" for item in found)
 
 
 _RULES: dict[tuple[str, str], Callable[[Object, Object, Object], bool]] = {

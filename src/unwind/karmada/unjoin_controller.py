@@ -157,7 +157,7 @@ class UnjoinController:
     def _cluster_changed(self, change: Change[Cluster]) -> None:
         leaving, old, new = self._under_way.get(change.key), change.old, change.new
         if leaving and old and new and new.metadata.uid == leaving.target.ref.uid:
-            ready = [is_true(one.status.conditions, ConditionType.READY) for one in (old, new)]
+            ready = [is_true(item.status.conditions, ConditionType.READY) for item in (old, new)]
             # Whoever waits for its next try need not wait any longer.
             if _way_to(old) != _way_to(new) or ready == [False, True]:
                 leaving.go_another_way(targets.of_karmada(new))
@@ -182,9 +182,9 @@ class UnjoinController:
                 leaving.go_another_way(leaving.target)
 
     def _look_at_all(self) -> None:
-        clusters = {Key("", one.metadata.name) for one in self._members.clusters.cache}
+        clusters = {Key("", cluster.metadata.name) for cluster in self._members.clusters.cache}
         # A Cluster may have gone while nobody looked: then its Works are all that tell of it.
-        told = {key for one in self._members.works.cache if (key := _key_of(one.metadata.namespace))}
+        told = {key for work in self._members.works.cache if (key := _key_of(work.metadata.namespace))}
         for key in {*clusters, *self._records.keys(), *told, *self._under_way}:
             self._queue.add(key)
 
@@ -267,10 +267,10 @@ class UnjoinController:
     async def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
         """The members of this name, by the uid of their Clusters, that records or Works tell of and that are not there
         any more."""
-        told = {one.spec.target.uid for one in self._records.of(key)}
+        told = {item.spec.target.uid for item in self._records.of(key)}
         if cluster is None:
             works = self._members.works.cache.by("namespace", f"{KARMADA_EXECUTION_NAMESPACE}{key.name}")
-            held = [one.metadata.uid for one in works if Finalizer.WORK in one.metadata.finalizers]
+            held = [work.metadata.uid for work in works if Finalizer.WORK in work.metadata.finalizers]
             chunks = await self._means.inventories.owned(held)
             told |= {chunk.spec.member.object.uid for chunk in chunks}
         return told - {"", cluster.metadata.uid if cluster else ""} - self._records.cleaned
@@ -307,7 +307,7 @@ class UnjoinController:
     def _way_to(self, uid: str) -> Key | None:
         """The Secret with the way to a member whose Cluster is gone: it belonged to that, and is held by us."""
         for secret in self._secrets.cache:
-            owners = {one.uid for one in secret.owner_references}
+            owners = {reference.uid for reference in secret.owner_references}
             if Finalizer.CREDENTIALS in secret.finalizers and uid in owners:
                 return Key(secret.namespace, secret.name)
         return None

@@ -94,7 +94,7 @@ def raised(cluster: Cluster, plan: Plan | None, works: Iterable[Work]) -> bool:
     if cluster.removal is not RemoveStrategy.REQUIRED or plan is None or enforced(plan):
         return False
     planned = {step.object.uid for step in plan.steps}
-    return any(one.metadata.uid in planned and not one.spec.preserve_resources_on_deletion for one in works)
+    return any(work.metadata.uid in planned and not work.spec.preserve_resources_on_deletion for work in works)
 
 
 def decided_by(work: Work | None, target: object) -> str:

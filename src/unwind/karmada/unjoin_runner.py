@@ -150,11 +150,11 @@ class UnjoinCleanup:
             return
         chunks = [chunk for chunk in await self._means.inventories.owned(self._planned) if ledgered(chunk)]
         for those in by_place(chunks):
-            left = [one for one in items(those) if one.entry.ledger and one.entry.ledger.reason == decided.reason]
+            left = [item for item in items(those) if item.entry.ledger and item.entry.ledger.reason == decided.reason]
             owners = {chunk.metadata.name: chunk.spec.owner.uid for chunk in those}
             async with member_of(self._means.fleet, those[0], self._target) as member:
                 await gather_limited(
-                    (release(member, one, owner=owners[one.chunk]) for one in left if one.entry.object.uid),
+                    (release(member, item, owner=owners[item.chunk]) for item in left if item.entry.object.uid),
                     limit=_AT_ONCE,
                 )
 
@@ -162,13 +162,14 @@ class UnjoinCleanup:
         """What a Work put there while the plan was made is in no step of it, or its step was over before; it goes, or
         stays, like all the others."""
         async with asyncio.TaskGroup() as group:
-            for one in await self._late():
-                group.create_task(self._carry(one))
+            for item in await self._late():
+                group.create_task(self._carry(item))
 
     async def _late(self) -> list[Lost]:
         chunks = await self._means.inventories.on(self._target.ref.uid)
         return lost(
-            frozenset(), [one for one in chunks if one.spec.owner.uid not in self._planned or not one.spec.sealed_for]
+            frozenset(),
+            [chunk for chunk in chunks if chunk.spec.owner.uid not in self._planned or not chunk.spec.sealed_for],
         )
 
     async def _carry(self, one: Lost) -> None:
@@ -213,8 +214,8 @@ class UnjoinCleanup:
 
     async def _let_works_go(self) -> None:
         works = msgspec.convert(await self._client.list(WORKS, namespace=self._namespace), list[Work])
-        unaccounted = {one.owner.uid for one in await self._late()}
-        if again := [str(ref_of(WORKS, one.metadata)) for one in works if one.metadata.uid in unaccounted]:
+        unaccounted = {item.owner.uid for item in await self._late()}
+        if again := [str(ref_of(WORKS, work.metadata)) for work in works if work.metadata.uid in unaccounted]:
             raise UnwindError(f"what {', '.join(sorted(again)[:3])} put on the member is not accounted for")
         failures: list[Failed | Waiting] = []
 
@@ -224,9 +225,9 @@ class UnjoinCleanup:
             if result is not None:
                 failures.append(result)
 
-        await gather_limited((let_go(one) for one in works), limit=_AT_ONCE)
+        await gather_limited((let_go(work) for work in works), limit=_AT_ONCE)
         if failures:
-            raise UnwindError("; ".join(sorted(one.told for one in failures)[:_SHOWN]))
+            raise UnwindError("; ".join(sorted(failed.told for failed in failures)[:_SHOWN]))
 
     async def _take_finalizers_off(self) -> None:
         """The Cluster is gone, and maybe another has its name, for which these Works are: they are not held any more,
@@ -326,7 +327,7 @@ async def take_off(client: Client, resource: Resource, ref: ObjectRef, finalizer
 
     def without(now: Object) -> Object | None:
         have = now["metadata"].get("finalizers") or []
-        left = [one for one in have if one != finalizer]
+        left = [item for item in have if item != finalizer]
         return {"metadata": {"finalizers": left}} if left != have else None
 
     await revise(client, resource, found, without)

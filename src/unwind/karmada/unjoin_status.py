@@ -42,12 +42,16 @@ _OURS = (
 
 def failing(blockers: Iterable[Blocker], *, now: datetime) -> tuple[Blocker, ...]:
     """Those of them that a person should know of."""
-    return tuple(one for one in blockers if one.reason not in _USUAL or _is_slow(one, now))
+    return tuple(blocker for blocker in blockers if blocker.reason not in _USUAL or _is_slow(blocker, now))
 
 
 def looked_at_again(blockers: Iterable[Blocker], *, now: datetime) -> float | None:
     """In how many seconds another of them counts as failing; None if no other does by time alone."""
-    due = [one.since + SLOW - now for one in blockers if one.since and one.reason in _USUAL and not _is_slow(one, now)]
+    due = [
+        blocker.since + SLOW - now
+        for blocker in blockers
+        if blocker.since and blocker.reason in _USUAL and not _is_slow(blocker, now)
+    ]
     return max(1.0, min(due).total_seconds()) if due else None
 
 
@@ -77,7 +81,7 @@ def conditions(
         wanted[ConditionType.PLAN_FROZEN] = (Reason.STRATEGY_CHANGED, message)
     under_way = teardown and not teardown.finished
     found = (*failing(teardown.status.blockers if teardown and under_way else (), now=now), *blockers)
-    if teardown and under_way and not any(one.reason == Reason.UNREACHABLE for one in found):
+    if teardown and under_way and not any(item.reason == Reason.UNREACHABLE for item in found):
         found = (*silent(cluster, teardown), *found)
     if found and teardown:
         wanted[ConditionType.UNJOIN_FAILED] = (found[0].reason, told(found, teardown))
@@ -115,21 +119,21 @@ def silent(cluster: Cluster, teardown: Teardown) -> tuple[Blocker, ...]:
 def told(blockers: tuple[Blocker, ...], teardown: Teardown) -> str:
     """Each Work and each object that is in the way, why, since when, and who must act; as much as fits."""
     together: dict[tuple[str, str, str], list[Blocker]] = {}
-    for one in blockers:
+    for blocker in blockers:
         # A member that does not answer is in the way of all its Works, for the same reason.
-        together.setdefault((str(one.object), one.reason, one.message), []).append(one)
+        together.setdefault((str(blocker.object), blocker.reason, blocker.message), []).append(blocker)
     parts = []
     for (obj, _, message), those in list(together.items())[:_SHOWN]:
         words = message or obj
         named = words if obj in words else f"{obj}: {words}"
-        parts.append(f"{_named([one.step for one in those])}{_cut(named, _TOLD)}{_aside(those)}")
+        parts.append(f"{_named([item.step for item in those])}{_cut(named, _TOLD)}{_aside(those)}")
     if len(together) > _SHOWN:
         parts.append(f"and {len(together) - _SHOWN} more")
-    mentioned = {one.step for one in blockers}
+    mentioned = {blocker.step for blocker in blockers}
     waiting = [
-        one.name
-        for one in teardown.status.steps
-        if one.state in (StepState.WAITING, StepState.REMOVING) and one.name not in mentioned
+        step.name
+        for step in teardown.status.steps
+        if step.state in (StepState.WAITING, StepState.REMOVING) and step.name not in mentioned
     ]
     if waiting and not teardown.finished:
         parts.append(f"not removed yet: {_listed(waiting)}")
@@ -137,19 +141,19 @@ def told(blockers: tuple[Blocker, ...], teardown: Teardown) -> str:
 
 
 def _named(steps: list[str]) -> str:
-    found = [one for one in dict.fromkeys(steps) if one]
+    found = [fromkey for fromkey in dict.fromkeys(steps) if fromkey]
     return f"{_listed(found)}: " if found else ""
 
 
 def _listed(steps: list[str]) -> str:
-    names = [one.replace("/", " ", 1) if one.startswith(f"{WORKS.kind}/") else one for one in steps]
+    names = [step.replace("/", " ", 1) if step.startswith(f"{WORKS.kind}/") else step for step in steps]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
 
 def _aside(those: list[Blocker]) -> str:
-    since = min((one.since for one in those if one.since), default=None)
-    actor = next((one.actor for one in those if one.actor), "")
+    since = min((blocker.since for blocker in those if blocker.since), default=None)
+    actor = next((blocker.actor for blocker in those if blocker.actor), "")
     words = [f"since {since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"] if since else []
     words += [f"must act: {actor}"] if actor else []
     return f" ({'; '.join(words)})" if words else ""

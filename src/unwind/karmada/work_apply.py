@@ -110,8 +110,8 @@ def matters(work: Work, cluster: Cluster) -> object:
     """What decides what has to be on the member; neither status does."""
     meta = work.metadata
     said = tuple(
-        meta.annotations.get(one)
-        for one in (names.ADOPT_ANNOTATION, names.TAKE_ALONG_ANNOTATION, names.VOLUMES_ANNOTATION)
+        meta.annotations.get(item)
+        for item in (names.ADOPT_ANNOTATION, names.TAKE_ALONG_ANNOTATION, names.VOLUMES_ANNOTATION)
     )
     return meta.uid, meta.generation, said, cluster.metadata.uid, cluster.spec.id
 

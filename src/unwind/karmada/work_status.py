@@ -146,7 +146,7 @@ def manifest_status(placed: PlacedObject, ordinal: int, obj: Object) -> Manifest
 def status_to_apply(work: Work, status: WorkStatus) -> Object:
     """What is applied to say so: our conditions, and no one else's."""
     meta = work.metadata
-    ours = [one for one in status.conditions if one.type in _OURS]
+    ours = [condition for condition in status.conditions if condition.type in _OURS]
     return {
         "apiVersion": WORKS.api_version,
         "kind": WORKS.kind,
@@ -199,9 +199,9 @@ class WorkWriter:
     async def wait(self, work: Work, waits: Iterable[Waiting | Failed | Exception]) -> None:
         """Say what is waited for until it is gone; nothing, if there is nothing."""
         waits = list(waits)
-        told = first_waits(one.told if not isinstance(one, Exception) else str(one) for one in waits)
+        told = first_waits(wait.told if not isinstance(wait, Exception) else str(wait) for wait in waits)
         reason = Reason.DELETING if waits else None
-        reached = not any(_unreached(one) for one in waits)
+        reached = not any(_unreached(wait) for wait in waits)
         await self.write(work, lambda it: waiting_status(it, reason, told, reached=reached, now=self._clock.now()))
 
     async def wait_for(self, work: Work, others: str) -> None:

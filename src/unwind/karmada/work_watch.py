@@ -104,7 +104,7 @@ class WorkState:
     @property
     def resources(self) -> frozenset[Resource]:
         """What it has objects of."""
-        return frozenset(one.resource for one in self._left.values())
+        return frozenset(item.resource for item in self._left.values())
 
     def notice(self, key: str, noticed: Noticed) -> bool:
         """Take in what a watch says; whether somebody has to look."""
@@ -305,9 +305,9 @@ class _Followed:
         async with asyncio.TaskGroup() as group:
             while not self._shut:
                 self._changed.clear()
-                for resource in [one for one in watches if one not in self.owners]:
+                for resource in [watch for watch in watches if watch not in self.owners]:
                     watches.pop(resource).cancel()
-                for resource in [one for one in self.owners if one not in watches]:
+                for resource in [owner for owner in self.owners if owner not in watches]:
                     watches[resource] = group.create_task(self._informer(member, resource).run())
                 await self._changed.wait()
             for task in watches.values():
@@ -336,7 +336,7 @@ class _Followed:
 
     def _listed(self, resource: Resource, informer: Informer[Metadata]) -> None:
         # What went while nobody watched is told by nothing but its absence from the list.
-        there = frozenset(_key(resource, one) for one in informer.cache.keys())  # noqa: SIM118 - a cache is no dict
+        there = frozenset(_key(resource, key) for key in informer.cache.keys())  # noqa: SIM118 - a cache is no dict
         self._told_list(frozenset(self.owners.get(resource, ())), resource, there)
 
     def _troubled(self, error: Exception) -> None:

@@ -69,7 +69,7 @@ class Withdrawing:
         elif work.spec.preserve_resources_on_deletion:
             await self._take_back(work, cluster, Manner.RELEASE)
         elif before := self._dependents(work):
-            named = ", ".join(sorted(one.metadata.name for one in before))
+            named = ", ".join(sorted(item.metadata.name for item in before))
             await self._words.wait_for(work, f"waits until these Works are gone, which need it: {named}")
         else:
             await self._take_back(work, cluster, Manner.REMOVE)
@@ -98,9 +98,9 @@ class Withdrawing:
     def _dependents(self, work: Work) -> list[Work]:
         """Those that need it and still stand."""
         return [
-            one
-            for one in dependents(work, self._caches.needing, self._caches.needed)
-            if not ((it := self._withdrawals.get(one.metadata.uid)) and it.absent)
+            dependent
+            for dependent in dependents(work, self._caches.needing, self._caches.needed)
+            if not ((it := self._withdrawals.get(dependent.metadata.uid)) and it.absent)
         ]
 
     def _volumes(self, work: Work) -> VolumePolicy | Unknown:
@@ -129,7 +129,7 @@ class Withdrawing:
             await self._words.wait(work, [it.error])
             raise it.error
         elif it.free.is_set() and it.waits:
-            await self._words.wait(work, [what for one in it.removals for what in one.progress.waits.values()])
+            await self._words.wait(work, [what for removal in it.removals for what in removal.progress.waits.values()])
 
     async def _let_go(self, work: Work) -> float | None:
         """The member is not managed any more, and nobody knows the way to it: what may be there is in the ledger."""

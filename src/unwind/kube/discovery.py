@@ -85,9 +85,11 @@ def choose(kinds: Iterable[ServedKind], text: str) -> Resource | None:
     comes first, as with kubectl; between two others it is ambiguous.
     """
     word, _, rest = text.lower().partition(".")
-    fitting = [one for one in kinds if _of(one.resource, rest)]
-    named = [one.resource for one in fitting if word in (one.resource.plural, one.resource.kind.lower(), one.singular)]
-    found = named or [one.resource for one in fitting if word in one.short_names]
+    fitting = [kind for kind in kinds if _of(kind.resource, rest)]
+    named = [
+        item.resource for item in fitting if word in (item.resource.plural, item.resource.kind.lower(), item.singular)
+    ]
+    found = named or [item.resource for item in fitting if word in item.short_names]
     # The first version of each is the preferred one.
     groups = {it.group: it for it in reversed(found)}
     if len(groups) < 2:
@@ -186,8 +188,8 @@ class Discovery:
     async def resource(self, kind: str, *, group: str = "", version: str | None = None) -> Resource:
         """The resource of a kind, in this version or the preferred one."""
         for anew in (False, True):
-            for one in await self.kinds(anew=anew):
-                it = one.resource
+            for item in await self.kinds(anew=anew):
+                it = item.resource
                 if (it.kind, it.group) == (kind, group) and version in (None, it.version):
                     return it
         name = f"{group}/{version}" if version and group else version or group or "v1"
@@ -203,18 +205,18 @@ class Discovery:
 def _kinds(groups: Iterable[_Group]) -> Iterator[ServedKind]:
     for group in groups:
         for version in group.versions:
-            for one in version.resources:
+            for resource in version.resources:
                 yield ServedKind(
                     resource=Resource(
                         group.metadata.name,
                         version.version,
-                        one.resource,
-                        one.response_kind.kind,
-                        namespaced=one.scope == "Namespaced",
+                        resource.resource,
+                        resource.response_kind.kind,
+                        namespaced=resource.scope == "Namespaced",
                     ),
-                    verbs=frozenset(one.verbs),
-                    short_names=tuple(one.short_names),
-                    singular=one.singular_resource,
+                    verbs=frozenset(resource.verbs),
+                    short_names=tuple(resource.short_names),
+                    singular=resource.singular_resource,
                 )
 
 

@@ -330,8 +330,8 @@ def _read(decode: Callable[[Any], R], body: bytes | msgspec.Raw) -> R:
 
 def _serves(definition: Object, version: str) -> bool:
     conditions = definition.get("status", {}).get("conditions") or []
-    established = any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
-    return established and any(one["name"] == version and one["served"] for one in definition["spec"]["versions"])
+    established = any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
+    return established and any(item["name"] == version and item["served"] for item in definition["spec"]["versions"])
 
 
 # Kinds that are followed together: who is told when one of them is known, and which cannot be followed.

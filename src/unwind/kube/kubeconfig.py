@@ -330,7 +330,7 @@ def _credential(user: dict[str, Any], file: Path | None) -> Token | TokenFile | 
         return Exec(
             command=command,
             args=plugin.get("args") or [],
-            env={one["name"]: one["value"] for one in plugin.get("env") or []},
+            env={item["name"]: item["value"] for item in plugin.get("env") or []},
             api_version=plugin["apiVersion"],
             install_hint=plugin.get("installHint") or "",
             provide_cluster_info=bool(plugin.get("provideClusterInfo")),

@@ -91,5 +91,5 @@ class ServedVersions:
 
 def served(definition: Object, known: Sequence[Resource]) -> Resource | None:
     """The first of the known versions that a CRD serves."""
-    names = {one["name"] for one in definition["spec"]["versions"] if one["served"]}
-    return next((one for one in known if one.version in names), None)
+    names = {item["name"] for item in definition["spec"]["versions"] if item["served"]}
+    return next((resource for resource in known if resource.version in names), None)

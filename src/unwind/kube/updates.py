@@ -24,7 +24,7 @@ async def discard(
         found = await client.delete(resource, name, uid=uid, namespace=namespace)
         while found["kind"] == resource.kind and found["metadata"]["uid"] == uid:
             have = found["metadata"].get("finalizers") or []
-            left = [one for one in have if one != finalizer]
+            left = [item for item in have if item != finalizer]
             if left == have:
                 return
             try:
@@ -97,7 +97,7 @@ async def set_finalizer(
         have = now["metadata"].get("finalizers") or []
         if (finalizer in have) is wanted:
             return None
-        left = [one for one in have if one != finalizer]
+        left = [item for item in have if item != finalizer]
         return {"metadata": {"finalizers": [*left, str(finalizer)] if wanted else left}}
 
     return await revise(client, resource, {"metadata": read}, change)
@@ -119,9 +119,9 @@ def not_seen(field_manager: str) -> str:
 def who_wrote(obj: Object, *path: str) -> str:
     """The field manager that wrote a field last."""
     writers = [
-        (one.get("time", ""), one.get("manager", ""))
-        for one in obj["metadata"].get("managedFields") or ()
-        if _has(one.get("fieldsV1", {}), path)
+        (field.get("time", ""), field.get("manager", ""))
+        for field in obj["metadata"].get("managedFields") or ()
+        if _has(field.get("fieldsV1", {}), path)
     ]
     return max(writers)[1] if writers else "unknown"
 

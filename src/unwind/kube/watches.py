@@ -187,8 +187,8 @@ class _Followed:
         if self._changes:
             namespace, name = change.key
             for choice in ((namespace, name), (namespace, None), (None, name), (None, None)):
-                for one in self._changes.get(choice, ()):
-                    one.tell()
+                for item in self._changes.get(choice, ()):
+                    item.tell()
 
     def _listed(self) -> None:
         """Objects that were gone before the watch started are missing from the list."""

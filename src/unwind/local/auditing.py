@@ -133,7 +133,7 @@ class AuditLog:
             for line in log:
                 if not line.endswith(b"\n"):
                     return  # an incomplete line, still being written
-                if containing and not any(one in line for one in containing):
+                if containing and not any(item in line for item in containing):
                     continue
                 entry = _decode(line)
                 ref = entry.object_ref

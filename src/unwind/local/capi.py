@@ -85,9 +85,9 @@ class ClusterApi:
         client = self._management.client
         health, webhooks = self._ports = [Port(), Port()]
         conversion = self._conversion(webhooks)
-        convertible = [one | {"spec": one["spec"] | {"conversion": conversion}} for one in definitions]
+        convertible = [obj | {"spec": obj["spec"] | {"conversion": conversion}} for obj in definitions]
         await gather_limited(
-            (_install(client, one) for one in [*convertible, *stubs.custom_resource_definitions()]),
+            (_install(client, definition) for definition in [*convertible, *stubs.custom_resource_definitions()]),
             limit=_INSTALLING_AT_ONCE,
         )
         for resource, manifest in stubs.cluster_class():

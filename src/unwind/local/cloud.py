@@ -118,7 +118,9 @@ async def _unmark(client: Client, metadata: Object) -> bool:
             return True  # recreated with another uid
         if "deletionTimestamp" not in service["metadata"]:
             service = await _set_ingress(client, service, None)
-        await _set_finalizers(client, service, [one for one in _finalizers(service) if one != CLEANUP_FINALIZER])
+        await _set_finalizers(
+            client, service, [finalizer for finalizer in _finalizers(service) if finalizer != CLEANUP_FINALIZER]
+        )
     except NotFoundError:
         return True
     except (ApiError, UnreachableError):

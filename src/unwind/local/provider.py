@@ -226,7 +226,7 @@ class Provider:
         remaining = self._gone_at.setdefault(metadata["uid"], now + takes) - now
         if remaining > 0:
             return remaining
-        finalizers = [one for one in metadata["finalizers"] if one != finalizer(resource)]
+        finalizers = [item for item in metadata["finalizers"] if item != finalizer(resource)]
         await _merge(client, resource, stub, {"metadata": {"finalizers": finalizers}})
         del self._gone_at[metadata["uid"]]
         return None

@@ -63,7 +63,7 @@ async def until(
 
 def is_true(obj: Object | None, condition: str) -> bool:
     """Whether the object exists and the condition is True."""
-    return any(one["type"] == condition and one["status"] == "True" for one in _conditions(obj))
+    return any(item["type"] == condition and item["status"] == "True" for item in _conditions(obj))
 
 
 def account(obj: Object | None, condition: str = "") -> str:
@@ -71,9 +71,11 @@ def account(obj: Object | None, condition: str = "") -> str:
     if obj is None:
         return "it does not exist"
     told = {
-        one["type"]: f"{one['type']} is {one['status']} ({one.get('reason', '')}): {one['message']}"
-        for one in _conditions(obj)
-        if one.get("message")
+        condition[
+            "type"
+        ]: f"{condition['type']} is {condition['status']} ({condition.get('reason', '')}): {condition['message']}"
+        for condition in _conditions(obj)
+        if condition.get("message")
     }
     # A summary condition contains the messages of others, as a multi-line list.
     words = told.get(condition) or "; ".join(told.values())

@@ -207,7 +207,7 @@ class _Process:
         parts += [shards, *(part for share in shares for part in share.controllers)] if controls else []
         parts += [part for share in shares for part in share.servants] if serves else []
         self._parts += dict.fromkeys(parts)  # a cache may be used by both roles, and runs once
-        tls = await self._secure(client, [one for share in shares for one in share.trusting]) if serves else None
+        tls = await self._secure(client, [item for share in shares for item in share.trusting]) if serves else None
 
         log.info("started", server=connection.server, version=version.git_version, roles=",".join(options.roles))
         self._readiness.add(self._parts)
@@ -303,9 +303,9 @@ def _tune_collection() -> None:
 
 
 async def _refuse_rivals(client: Client) -> None:
-    against = [one for one in await rivals.find(client, now=datetime.now(UTC)) if not one.rival.coexists]
+    against = [item for item in await rivals.find(client, now=datetime.now(UTC)) if not item.rival.coexists]
     if against:
-        told = ", ".join(f"{one.rival.name} ({one.found})" for one in against)
+        told = ", ".join(f"{item.rival.name} ({item.found})" for item in against)
         raise UnwindError(f"cannot start: conflicting controllers are running: {told}", remedy=against[0].remedy)
 
 

@@ -226,7 +226,7 @@ class ClusterCaches(InformerSet):
         if gone.secret == SveltosCluster(metadata=ObjectMeta(name=gone.ref.name)).kubeconfig_secret:
             return False
         place = (gone.ref.namespace, gone.secret)
-        return any((one.ref.namespace, one.secret) == place for one in self.targets())
+        return any((target.ref.namespace, target.secret) == place for target in self.targets())
 
     def knows(self, cluster: ClusterKey) -> bool:
         """Whether it can be said of a cluster that it is not there."""
@@ -239,11 +239,11 @@ class ClusterCaches(InformerSet):
         """Have it told of every cluster that changes."""
 
         def capi(change: Change[Cluster]) -> None:
-            old, new = (targets.of_capi(one) if one else None for one in (change.old, change.new))
+            old, new = (targets.of_capi(item) if item else None for item in (change.old, change.new))
             changed(ClusterKey(ClusterType.CAPI.value, *change.key), old, new)
 
         def registered(change: Change[SveltosCluster]) -> None:
-            old, new = (targets.of_sveltos(one) if one else None for one in (change.old, change.new))
+            old, new = (targets.of_sveltos(item) if item else None for item in (change.old, change.new))
             changed(ClusterKey(ClusterType.SVELTOS.value, *change.key), old, new)
 
         self._followers.append(changed)

@@ -65,11 +65,11 @@ def listable(kinds: Iterable[ServedKind], *, namespaced: bool) -> list[Resource]
     """The resources whose objects users care about, each in the preferred version. `namespaced`: only namespaced
     resources."""
     found = {
-        (one.resource.group, one.resource.plural): one.resource
-        for one in reversed(list(kinds))
+        (kind.resource.group, kind.resource.plural): kind.resource
+        for kind in reversed(list(kinds))
         # A resource that cannot be deleted is a view of another one (such as Pod metrics) and does not block a
         # namespace.
-        if one.verbs >= {"list", "delete"} and (one.resource.namespaced or not namespaced) and not _passing(one)
+        if kind.verbs >= {"list", "delete"} and (kind.resource.namespaced or not namespaced) and not _passing(kind)
     }
     return list(found.values())
 
@@ -93,7 +93,7 @@ async def of_kind(client: Client, resource: Resource, *, namespace: str | None =
 def defined_by(definition: Object) -> Resource | None:
     """The resource that a CRD defines; None if it serves no version, so its objects cannot be listed."""
     spec = definition["spec"]
-    served = [one["name"] for one in spec["versions"] if one["served"]]
+    served = [item["name"] for item in spec["versions"] if item["served"]]
     if not served:
         return None
     names, scope = spec["names"], spec["scope"]
@@ -130,14 +130,14 @@ def descendants(contents: Iterable[Content], uids: Collection[str]) -> list[Cont
 def orphans(contents: Collection[Content], kinds: Collection[tuple[str, str]]) -> list[Content]:
     """Objects that the garbage collector is about to delete, because all their owners are gone. `kinds` (group, kind):
     those that are listed completely, so that a missing owner is known not to exist."""
-    uids = {one.metadata.uid for one in contents}
+    uids = {content.metadata.uid for content in contents}
     return [
-        one
-        for one in contents
-        if one.metadata.owner_references
+        content
+        for content in contents
+        if content.metadata.owner_references
         and all(
             owner.uid not in uids and (owner.api_version.rpartition("/")[0], owner.kind) in kinds
-            for owner in one.metadata.owner_references
+            for owner in content.metadata.owner_references
         )
     ]
 
@@ -145,4 +145,4 @@ def orphans(contents: Collection[Content], kinds: Collection[tuple[str, str]]) -
 def named(found: Collection[Content], *, shown: int = _SHOWN) -> str:
     """The first few objects by name, for display."""
     more = f" and {len(found) - shown} more" if len(found) > shown else ""
-    return ", ".join(sorted(str(one) for one in found)[:shown]) + more
+    return ", ".join(sorted(str(content) for content in found)[:shown]) + more

@@ -141,7 +141,7 @@ async def let_go(client: Client, target: ClusterTarget) -> None:
         if not belongs(target, found):
             return
         finalizers = _finalizers(found)
-        left = [one for one in finalizers if one != Finalizer.CREDENTIALS]
+        left = [finalizer for finalizer in finalizers if finalizer != Finalizer.CREDENTIALS]
         if left == finalizers or await _write(client, found, left):
             return
 

@@ -33,7 +33,7 @@ def anchor(resource: Resource, obj: Object) -> ClusterTarget:
 async def anchor_of(client: Client, discovery: Discovery, ref: ObjectRef) -> ClusterTarget:
     """The anchor of a member, read now. Raises UnwindError if its object is gone, or was replaced by another of that
     name."""
-    if not any((one.group, one.kind) == (ref.group, ref.kind) for one in _KINDS):
+    if not any((resource.group, resource.kind) == (ref.group, ref.kind) for resource in _KINDS):
         raise UnwindError(f"cannot connect to {ref}: it does not represent a cluster")
     resource = await discovery.resource(ref.kind, group=ref.group)
     try:
@@ -51,18 +51,18 @@ async def called(client: Client, discovery: Discovery, text: str) -> ClusterTarg
     Raises UnwindError if there is none, or more than one.
     """
     namespace, slash, name = text.rpartition("/")
-    served = {(one.resource.group, one.resource.kind) for one in await discovery.kinds()}
+    served = {(kind.resource.group, kind.resource.kind) for kind in await discovery.kinds()}
     found: list[ClusterTarget] = []
-    for one in _KINDS:
-        if (one.group, one.kind) not in served or (slash and not one.namespaced):
+    for item in _KINDS:
+        if (item.group, item.kind) not in served or (slash and not item.namespaced):
             continue
-        resource = await discovery.resource(one.kind, group=one.group)
+        resource = await discovery.resource(item.kind, group=item.group)
         objects = await client.list(resource, namespace=namespace or None, fields=f"metadata.name={name}")
         found += [anchor(resource, it) for it in objects]
     if not found:
         raise UnwindError(f"cluster {text!r} not found", remedy="use NAME or NAMESPACE/NAME")
     if len(found) > 1:
-        several = ", ".join(f"{one} ({one.ref.group})" for one in found)
+        several = ", ".join(f"{target} ({target.ref.group})" for target in found)
         raise UnwindError(f"{text!r} is ambiguous: {several}", remedy="use NAMESPACE/NAME")
     return found[0]
 

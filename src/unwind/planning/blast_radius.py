@@ -62,7 +62,7 @@ class Radius(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def uncounted(self) -> tuple[str, ...]:
         """CRDs whose custom resources were not counted."""
-        return tuple(one.name for one in self.definitions if one.resources is None)
+        return tuple(definition.name for definition in self.definitions if definition.resources is None)
 
 
 def blast_radius(
@@ -89,7 +89,7 @@ def blast_radius(
     return Radius(
         objects=len(going),
         staying=len(every) - len(going),
-        along=sum(one.along or 0 for one in definitions),
+        along=sum(definition.along or 0 for definition in definitions),
         kinds=tuple(
             KindCount(group=group, kind=kind, objects=count)
             for (group, kind), count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))

@@ -143,7 +143,9 @@ def closes_cycle(existing: Iterable[Declared], written: Declared) -> tuple[str, 
     `existing` includes the previous version of the profile, if any. Only a new name in its `dependsOn` closes a cycle:
     removing a name from an existing cycle, or changing anything else, is allowed.
     """
-    needs: dict[str, Collection[str]] = {one.name: one.depends_on for one in existing if written.sees(one)}
+    needs: dict[str, Collection[str]] = {
+        declared.name: declared.depends_on for declared in existing if written.sees(declared)
+    }
     added = set(written.depends_on).difference(needs.get(written.name, ()))
     needs[written.name] = added
     return shortest_cycle(needs, written.name) if added else None
@@ -156,17 +158,17 @@ def shortest_cycle(needs: Needs, name: str) -> tuple[str, ...] | None:
     """
     before: dict[str, str] = {}
     seen = [name]
-    for one in seen:  # the list grows during the iteration
-        for need in sorted(needs[one]):
+    for item in seen:  # the list grows during the iteration
+        for need in sorted(needs[item]):
             if need == name:
-                cycle = [one]
+                cycle = [item]
                 while cycle[-1] != name:
                     cycle.append(before[cycle[-1]])
                 cycle.reverse()
                 smallest = cycle.index(min(cycle))
                 return (*cycle[smallest:], *cycle[:smallest])
             if need in needs and need not in before:
-                before[need] = one
+                before[need] = item
                 seen.append(need)
     return None
 

@@ -101,8 +101,8 @@ class PlanProgress:
         found: set[str] = set()
         seen = list(self._groups[self._place[name]])
         known = set(seen)
-        for one in seen:  # the list grows during the iteration
-            for dependent in self._dependents.get(one, ()):
+        for item in seen:  # the list grows during the iteration
+            for dependent in self._dependents.get(item, ()):
                 if dependent in known:
                     continue
                 known.add(dependent)

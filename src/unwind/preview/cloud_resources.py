@@ -44,10 +44,10 @@ async def look(member: Member, refs: Iterable[ObjectRef]) -> CloudResources:
             if (ref.group, ref.kind) == (resource.group, resource.kind):
                 found.setdefault(ref.namespace, {})[ref.uid] = ref
     balancers = [
-        one["metadata"]["uid"]
+        service["metadata"]["uid"]
         for namespace, wanted in services.items()
-        for one in await member.client.list(SERVICES, namespace=namespace)
-        if one["metadata"]["uid"] in wanted and one["spec"].get("type") == "LoadBalancer"
+        for service in await member.client.list(SERVICES, namespace=namespace)
+        if service["metadata"]["uid"] in wanted and service["spec"].get("type") == "LoadBalancer"
     ]
     volumes = []
     for namespace, wanted in claims.items():

@@ -84,7 +84,7 @@ async def foresee(client: Client, named: Named, *, home: str, volumes: VolumePol
         if kind == (karmada.CLUSTERS.group, karmada.CLUSTERS.kind):
             member = await client.get(named.resource, named.name, type=karmada.Cluster)
             return await _of_karmada(places, member)
-        if kind in ((one.group, one.kind) for one in expected_refusals.PROFILES):
+        if kind in ((profile.group, profile.kind) for profile in expected_refusals.PROFILES):
             profile = await client.get(named.resource, named.name, namespace=named.where, type=sveltos.ClusterProfile)
             return await _of_profile(places, named.resource, profile)
         return await deletion.of_object(here, named, home=home, volumes=volumes)
@@ -132,7 +132,7 @@ async def _of_karmada(places: Places, cluster: karmada.Cluster) -> Foreseen:
     works = msgspec.convert(listed, list[karmada.Work])
     found = await gather(places.inventories, target, [steps_of(cluster, works)])
     decided = found.drafted(decided=True).plan or Plan()
-    said = {one.metadata.uid: one.metadata.annotations for one in works}
+    said = {work.metadata.uid: work.metadata.annotations for work in works}
     return await _of_cluster(
         places, target, cluster.metadata, found.drafted(), decided, found.chunks.values(), said=said
     )
@@ -164,15 +164,18 @@ async def _of_cluster(
     )
     made = told.plan or made
     entries = _by_step(made, chunks)
-    going = [one for step in made.steps if step.effort != Effort.LEAVE for one in entries[step.name]]
+    going = [item for step in made.steps if step.effort != Effort.LEAVE for item in entries[step.name]]
     emptied = [
-        one for step in made.steps if policies.get(step.object.uid) is VolumePolicy.DELETE for one in entries[step.name]
+        item
+        for step in made.steps
+        if policies.get(step.object.uid) is VolumePolicy.DELETE
+        for item in entries[step.name]
     ]
     seen = await look_at(places.fleet, target, going, emptied=emptied)
     for some in entries.values():
         some.extend(seen.claims_of(some))
     # A word that is not known holds the whole plan.
-    held = [Told(target.ref, one.message) for one in drafted.said if one.type is ConditionType.UNKNOWN_VALUE]
+    held = [Told(target.ref, item.message) for item in drafted.said if item.type is ConditionType.UNKNOWN_VALUE]
     held += [
         Told(step.object, _unknown_volumes(policy))
         for step in made.steps
@@ -185,7 +188,7 @@ async def _of_cluster(
         [seen],
         along=along,
         refusals=[*await _by_label(places.here, target.ref, metadata), *held],
-        warnings=(*warnings, *(one.message for one in drafted.said if one.type is not ConditionType.UNKNOWN_VALUE)),
+        warnings=(*warnings, *(item.message for item in drafted.said if item.type is not ConditionType.UNKNOWN_VALUE)),
     )
 
 
@@ -195,7 +198,7 @@ def _unknown_volumes(policy: Unknown) -> str:
 
 async def _said_by_profiles(places: Places, drafts: Iterable[Draft]) -> dict[str, Mapping[str, str]]:
     """The annotations of the profiles of summaries, by the summary's uid."""
-    resources = {one.kind: one for one in expected_refusals.PROFILES}
+    resources = {profile.kind: profile for profile in expected_refusals.PROFILES}
     found: dict[str, Mapping[str, str]] = {}
     for draft in drafts:
         if draft.kind in resources:
@@ -216,7 +219,7 @@ async def _of_profile(places: Places, resource: Resource, profile: sveltos.Clust
     key = ProfileKey(resource.kind, meta.namespace, meta.name)
     listed = await places.client.list(CLUSTER_SUMMARIES, namespace=meta.namespace or None)
     summaries = msgspec.convert(listed, list[ClusterSummary])
-    its = [one for one in summaries if cluster_summaries.profile_of(one) == key]
+    its = [summary for summary in summaries if cluster_summaries.profile_of(summary) == key]
     withdraws = cluster_summaries.withdraws(profile.spec)
     ref = ref_of(resource, meta)
     refusals = await _by_label(places.here, ref, meta)
@@ -226,25 +229,25 @@ async def _of_profile(places: Places, resource: Resource, profile: sveltos.Clust
     if isinstance(volumes, Unknown) and withdraws is True:
         refusals.append(Told(ref, _unknown_volumes(volumes)))
     effort = Effort.ENFORCE if withdraws is True else Effort.LEAVE
-    chunks = await places.inventories.owned(one.metadata.uid for one in its) if its else []
+    chunks = await places.inventories.owned(item.metadata.uid for item in its) if its else []
     counts = _counted(chunks)
     made = plan(
         Draft(
-            name=_place(one),
-            object=ref_of(CLUSTER_SUMMARIES, one.metadata),
+            name=_place(item),
+            object=ref_of(CLUSTER_SUMMARIES, item.metadata),
             kind=CLUSTER_SUMMARIES.kind,
-            declared=_place(one),
+            declared=_place(item),
             effort=effort,
-            objects=counts.get(one.metadata.uid, 0),
+            objects=counts.get(item.metadata.uid, 0),
         )
-        for one in its
+        for item in its
     )
     entries = _by_step(made, chunks)
     seen = []
     if effort is not Effort.LEAVE:
-        for one in its[:LOOKED_AT]:
-            there = await _seen_on(places, one, entries[_place(one)], emptied=volumes is VolumePolicy.DELETE)
-            entries[_place(one)] += there.claims
+        for item in its[:LOOKED_AT]:
+            there = await _seen_on(places, item, entries[_place(item)], emptied=volumes is VolumePolicy.DELETE)
+            entries[_place(item)] += there.claims
             seen.append(there)
     unseen = len(its) - LOOKED_AT
     warnings = needed_by(key, its, summaries)
@@ -279,12 +282,12 @@ async def _seen_on(places: Places, summary: ClusterSummary, entries: list[Entry]
 
 def needed_by(key: ProfileKey, its: Iterable[ClusterSummary], summaries: Iterable[ClusterSummary]) -> tuple[str, ...]:
     """What is on the same clusters and depends on a profile that goes: it waits for them (pure)."""
-    places = {cluster_summaries.cluster_of(one) for one in its}
+    places = {cluster_summaries.cluster_of(summary) for summary in its}
     return tuple(
-        f"{cluster_summaries.profile_of(one)} on {cluster_summaries.cluster_of(one)} depends on it and stays:"
+        f"{cluster_summaries.profile_of(summary)} on {cluster_summaries.cluster_of(summary)} depends on it and stays:"
         " it waits for that"
-        for one in summaries
-        if cluster_summaries.cluster_of(one) in places and key in cluster_summaries.needs(one)
+        for summary in summaries
+        if cluster_summaries.cluster_of(summary) in places and key in cluster_summaries.needs(summary)
     )
 
 
@@ -333,24 +336,26 @@ def _foreseen(
     balancers = {
         (entry.object.namespace, entry.object.name)
         for entry in every
-        if any(entry.object.uid in one.cloud.balancers for one in seen)
+        if any(entry.object.uid in preview.cloud.balancers for preview in seen)
     }
     resources: dict[str, int] = {}
-    for one in seen:
-        for name, count in one.resources.items():
+    for preview in seen:
+        for name, count in preview.resources.items():
             resources[name] = resources.get(name, 0) + count
-    unseen = [f"not looked at, so what goes along there is not known: {one.unseen}" for one in seen if one.unseen]
+    unseen = [
+        f"not looked at, so what goes along there is not known: {preview.unseen}" for preview in seen if preview.unseen
+    ]
     warned = tuple(dict.fromkeys((*made.warnings, *warnings, *unseen)))
-    protected = [told for one in seen for told in one.protected]
+    protected = [told for preview in seen for told in preview.protected]
     return Foreseen(
         title=str(ref),
         target=ref,
         requested=False,
         plan=msgspec.structs.replace(made, steps=steps, objects=going, warnings=warned),
         objects={name: tuple(entry.object for entry in some) for name, some in entries.items()},
-        along=tuple(ref_to(one) for one in along),
+        along=tuple(ref_to(content) for content in along),
         radius=blast_radius(every, custom_resources=resources, load_balancers=balancers),
-        volumes=tuple(volume for one in seen for volume in one.cloud.volumes),
+        volumes=tuple(volume for preview in seen for volume in preview.cloud.volumes),
         refusals=(*refusals, *protected),
         staying=tuple(
             Told(entry.object, f"{name} is left as it is" if name in left else _why_staying(entry))

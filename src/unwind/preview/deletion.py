@@ -69,7 +69,7 @@ async def of_object(
 ) -> Foreseen:
     """What the deletion of one object, with all that it holds and owns, would come to. Only reads."""
     seen = await deletion_scope.look(member, named.resource, named.name, namespace=named.namespace, volumes=volumes)
-    refs = [ref_to(one) for one in seen.everything]
+    refs = [ref_to(item) for item in seen.everything]
     cloud = await cloud_resources.look(member, refs)
     refusals = await expected_refusals.refusals(member, seen, home=home)
     needed = await dependents.warnings(member.client, refs)
@@ -118,14 +118,16 @@ def planned(seen: DeletionScope, cloud: CloudResources) -> tuple[Plan, dict[str,
 
 
 def _radius(seen: DeletionScope, cloud: CloudResources) -> Radius:
-    entries = [entry_of(one) for one in seen.everything]
-    there = [ref_to(one) for one in seen.everything] + [told.object for told in seen.staying]
+    entries = [entry_of(item) for item in seen.everything]
+    there = [ref_to(item) for item in seen.everything] + [told.object for told in seen.staying]
     resources = {}
     if is_a(seen.target, CUSTOM_RESOURCE_DEFINITIONS):
         name = seen.target.metadata.name
         plural, _, group = name.partition(".")
         kinds = {
-            one.resource.kind for one in seen.everything if (one.resource.plural, one.resource.group) == (plural, group)
+            item.resource.kind
+            for item in seen.everything
+            if (item.resource.plural, item.resource.group) == (plural, group)
         }
         resources[name] = sum(ref.group == group and ref.kind in kinds for ref in there)
     balancers = {(ref.namespace, ref.name) for ref in there if ref.uid in cloud.balancers}
@@ -142,20 +144,20 @@ def _of_itself(seen: DeletionScope) -> tuple[str, ...]:
     ]
     if target.metadata.deletion_timestamp:
         told.append(f"{target} is being deleted already")
-    for one in seen.along:
-        policy = builtin.effective_policy(one.metadata.annotations or {}).policy
+    for item in seen.along:
+        policy = builtin.effective_policy(item.metadata.annotations or {}).policy
         if isinstance(policy, Unknown) or policy is not DeletePolicy.MANAGE:
-            told.append(f"{one} says that it is to be kept, but goes with what it belongs to")
+            told.append(f"{item} says that it is to be kept, but goes with what it belongs to")
     releases = {
         name
-        for one in seen.going
-        if is_a(one, SECRETS) and (labels := one.metadata.labels or {}).get("owner") == "helm"
+        for item in seen.going
+        if is_a(item, SECRETS) and (labels := item.metadata.labels or {}).get("owner") == "helm"
         if (name := labels.get("name", ""))
     }
     told += [
         f"{name} is a release of Helm, whose hooks are not run: `helm uninstall` runs them" for name in sorted(releases)
     ]
-    inside = [one for one in seen.staying if one.object.namespace == target.metadata.name]
+    inside = [item for item in seen.staying if item.object.namespace == target.metadata.name]
     if is_a(target, NAMESPACES) and inside:
         told.append(f"{target} stays, too, because of what stays in it: {inside[0].object}{_more(len(inside) - 1)}")
     if is_a(target, CUSTOM_RESOURCE_DEFINITIONS) and seen.staying:
@@ -170,9 +172,9 @@ def _more(count: int) -> str:
 def _retained(cloud: CloudResources) -> list[Told]:
     return [
         Told(
-            ObjectRef(version="v1", kind="PersistentVolume", name=one.name),
-            f"the reclaim policy of the volume of {one.claim} is not Delete",
+            ObjectRef(version="v1", kind="PersistentVolume", name=volume.name),
+            f"the reclaim policy of the volume of {volume.claim} is not Delete",
         )
-        for one in cloud.volumes
-        if not one.goes
+        for volume in cloud.volumes
+        if not volume.goes
     ]

@@ -53,11 +53,11 @@ async def warnings(client: Client, going: Iterable[ObjectRef]) -> tuple[str, ...
             continue
         beside = sorted({ref.namespace for ref in refs.values() if ref.namespace})
         for namespace in beside if resource in _BESIDE else [None]:
-            for one in await _list(client, resource, namespace):
-                if one["metadata"]["uid"] not in uids:
-                    for use in dict.fromkeys(uses(one)):
+            for item in await _list(client, resource, namespace):
+                if item["metadata"]["uid"] not in uids:
+                    for use in dict.fromkeys(uses(item)):
                         if use in refs:
-                            told.setdefault(use, []).append(_named(resource, one))
+                            told.setdefault(use, []).append(_named(resource, item))
     return tuple(
         f"{ref} goes, and is used by what stays: {_some(told[use])}" for use, ref in refs.items() if use in told
     )
@@ -101,14 +101,14 @@ def by_pod(pod: Object) -> Iterator[Used]:
             yield from _of(SECRETS, home, secret.get("secretName") or secret.get("name"))
         yield from _of(PERSISTENT_VOLUME_CLAIMS, home, (volume.get("persistentVolumeClaim") or {}).get("claimName"))
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        given = [one.get("valueFrom") or {} for one in container.get("env") or ()]
+        given = [item.get("valueFrom") or {} for item in container.get("env") or ()]
         for key, resource in (("configMap", CONFIG_MAPS), ("secret", SECRETS)):
-            for one in given:
-                yield from _of(resource, home, (one.get(f"{key}KeyRef") or {}).get("name"))
-            for one in container.get("envFrom") or ():
-                yield from _of(resource, home, (one.get(f"{key}Ref") or {}).get("name"))
-    for one in spec.get("imagePullSecrets") or ():
-        yield from _of(SECRETS, home, one.get("name"))
+            for item in given:
+                yield from _of(resource, home, (item.get(f"{key}KeyRef") or {}).get("name"))
+            for item in container.get("envFrom") or ():
+                yield from _of(resource, home, (item.get(f"{key}Ref") or {}).get("name"))
+    for item in spec.get("imagePullSecrets") or ():
+        yield from _of(SECRETS, home, item.get("name"))
     yield from _of(SERVICE_ACCOUNTS, home, spec.get("serviceAccountName"))
 
 
@@ -117,8 +117,8 @@ def by_ingress(ingress: Object) -> Iterator[Used]:
     paths = [path for rule in spec.get("rules") or () for path in (rule.get("http") or {}).get("paths") or ()]
     for backend in [spec.get("defaultBackend") or {}, *(path.get("backend") or {} for path in paths)]:
         yield from _of(SERVICES, home, (backend.get("service") or {}).get("name"))
-    for one in spec.get("tls") or ():
-        yield from _of(SECRETS, home, one.get("secretName"))
+    for item in spec.get("tls") or ():
+        yield from _of(SECRETS, home, item.get("secretName"))
 
 
 def by_autoscaler(autoscaler: Object) -> Iterator[Used]:
@@ -154,11 +154,11 @@ def by_profile(profile: Object) -> Iterator[Used]:
     """The sources of its add-ons. One in the namespace of each cluster is none in particular."""
     home, spec = profile["metadata"].get("namespace", ""), profile.get("spec") or {}
     given = list(spec.get("policyRefs") or ())
-    given += [one for chart in spec.get("helmCharts") or () for one in chart.get("valuesFrom") or ()]
-    for one in given:
-        resource = SECRETS if one.get("kind") == SECRETS.kind else CONFIG_MAPS
-        if place := one.get("namespace") or home:
-            yield from _of(resource, place, one.get("name"))
+    given += [item for chart in spec.get("helmCharts") or () for item in chart.get("valuesFrom") or ()]
+    for item in given:
+        resource = SECRETS if item.get("kind") == SECRETS.kind else CONFIG_MAPS
+        if place := item.get("namespace") or home:
+            yield from _of(resource, place, item.get("name"))
 
 
 def _service(given: Object | None) -> Iterator[Used]:

@@ -49,7 +49,7 @@ class MemberPreview(msgspec.Struct, frozen=True, kw_only=True):
             for entry in entries
             if entry.object.kind == STATEFUL_SETS.kind
         }
-        return [one for one in self.claims if (one.object.namespace, one.source) in sets]
+        return [claim for claim in self.claims if (claim.object.namespace, claim.source) in sets]
 
 
 async def look_at(
@@ -81,10 +81,10 @@ async def _seen(member: Member, entries: Sequence[Entry], emptied: Collection[st
                 found = await member.client.get(STATEFUL_SETS, ref.name, namespace=ref.namespace)
                 policy = VolumePolicy.DELETE if ref.uid in emptied else VolumePolicy.RETAIN
                 of_set = await volume_claims.of_set(member, found, order=0, policy=policy)
-                made += [one for one in of_set if one.object.uid not in known]
+                made += [item for item in of_set if item.object.uid not in known]
         except NotFoundError:
             continue  # it is gone already
-    cloud = await cloud_resources.look(member, [*refs, *(one.object for one in made if not one.kept)])
+    cloud = await cloud_resources.look(member, [*refs, *(entry.object for entry in made if not entry.kept)])
     protected = await expected_refusals.protected(member, await _labelled(member, entries))
     return MemberPreview(resources=resources, cloud=cloud, claims=tuple(made), protected=tuple(protected))
 
@@ -109,4 +109,4 @@ async def _labelled(member: Member, entries: Iterable[Entry]) -> list[Content]:
             if error.code != 404:
                 raise
             continue  # a version that is not served any more: the removal finds the one that is
-    return [one for one in found if one.metadata.uid in uids]
+    return [content for content in found if content.metadata.uid in uids]

@@ -56,14 +56,17 @@ def with_authorities(wanted: Object, found: Object) -> Object:
 
     Who writes those is somebody else.
     """
-    bundles = {one.get("name"): (one.get("clientConfig") or {}).get("caBundle") for one in found.get("webhooks") or ()}
+    bundles = {
+        webhook.get("name"): (webhook.get("clientConfig") or {}).get("caBundle")
+        for webhook in found.get("webhooks") or ()
+    }
     if "webhooks" not in wanted:
         return wanted
     asking = [
-        one | {"clientConfig": one["clientConfig"] | {"caBundle": bundle}}
-        if (bundle := bundles.get(one["name"]))
-        else one
-        for one in wanted["webhooks"]
+        item | {"clientConfig": item["clientConfig"] | {"caBundle": bundle}}
+        if (bundle := bundles.get(item["name"]))
+        else item
+        for item in wanted["webhooks"]
     ]
     return wanted | {"webhooks": asking}
 

@@ -37,15 +37,15 @@ async def refusals(member: Member, blast: DeletionScope, *, home: str) -> tuple[
 
 async def protected(member: Member, some: Iterable[Content]) -> list[Told]:
     """Those of these that are protected by their label, and what somebody would read who deletes them."""
-    labelled = [one for one in some if _labelled(one) and not one.metadata.deletion_timestamp]
+    labelled = [content for content in some if _labelled(content) and not content.metadata.deletion_timestamp]
     found: dict[str, Told] = {}
 
     async def look(one: Content) -> None:
         if denied := await _denied(member, one):
             found[one.metadata.uid] = Told(ref_to(one), denied.message)
 
-    await gather_limited((look(one) for one in labelled), limit=_AT_ONCE)
-    return [found[one.metadata.uid] for one in labelled if one.metadata.uid in found]
+    await gather_limited((look(item) for item in labelled), limit=_AT_ONCE)
+    return [found[item.metadata.uid] for item in labelled if item.metadata.uid in found]
 
 
 def out_of_bounds(blast: DeletionScope, *, home: str) -> list[Told]:
@@ -59,13 +59,13 @@ def out_of_bounds(blast: DeletionScope, *, home: str) -> list[Told]:
         why = "Unwind itself is in it: `unwind uninstall` takes it out"
     elif ref.group == unwind.GROUP or (is_a(target, CUSTOM_RESOURCE_DEFINITIONS) and _of_ours(ref.name)):
         why = "it is one of Unwind's own records, which hold what is being deleted"
-    elif any(is_a(target, one) for one in (*CLUSTERS, *PROFILES)):
+    elif any(is_a(target, cluster) for cluster in (*CLUSTERS, *PROFILES)):
         why = f"a {ref.kind} is deleted as such: what hangs on it is taken apart by its own controllers"
     found = [Told(ref, why)] if why else []
-    inside = [one for one in blast.everything if one is not target and any(is_a(one, kind) for kind in CLUSTERS)]
+    inside = [item for item in blast.everything if item is not target and any(is_a(item, kind) for kind in CLUSTERS)]
     return found + [
-        Told(ref_to(one), f"a whole cluster hangs on it: delete {one} first, which takes its add-ons apart")
-        for one in inside
+        Told(ref_to(item), f"a whole cluster hangs on it: delete {item} first, which takes its add-ons apart")
+        for item in inside
     ]
 
 

@@ -138,8 +138,8 @@ _BUILT_IN = frozenset(
         "batch",
         "policy",
         *(
-            f"{one}.k8s.io"
-            for one in (
+            f"{item}.k8s.io"
+            for item in (
                 "admissionregistration",
                 "apiextensions",
                 "apiregistration",

@@ -120,7 +120,7 @@ class ProtectionLookup:
         served = contents.listable(await self._discovery.kinds(anew=True), namespaced=True)
         if silent := await self._discovery.silent():
             seen.fail(f"{', '.join(silent)} does not answer; repair its server, or delete its APIService")
-        skipped = sorted({one.group for one in served if not self._may_read(one)})
+        skipped = sorted({item.group for item in served if not self._may_read(item)})
         if skipped:
             what = f"objects of the API groups {', '.join(skipped)} were not looked at (--authorized-groups)"
             seen.skipped = f"{what}: a protected one among them stays, and the namespace stays terminating"
@@ -134,11 +134,11 @@ class ProtectionLookup:
                     raise
                 unserved.append((resource, error))
 
-        await self._each(seen, [partial(look, one) for one in served if _can_hold(one) and self._may_read(one)])
+        await self._each(seen, [partial(look, item) for item in served if _can_hold(item) and self._may_read(item)])
         if unserved:
             # A CRD may have been deleted meanwhile, with all its resources.
             still = contents.listable(await self._discovery.kinds(anew=True), namespaced=True)
-            there = {(one.group, one.plural) for one in still}
+            there = {(item.group, item.plural) for item in still}
             for resource, error in unserved:
                 if (resource.group, resource.plural) in there:
                     seen.fail(_told(error))

@@ -244,7 +244,7 @@ class ProtectedObjects:
         found: list[ObjectRef] = []
         for informer in self._informers.values():
             if informer.cache.count("guarded", namespace) and follows(informer):
-                found += [one.ref for one in informer.cache.by("guarded", namespace, limit=FEW - len(found))]
+                found += [item.ref for item in informer.cache.by("guarded", namespace, limit=FEW - len(found))]
                 if len(found) == FEW:
                     break
         return tuple(found)

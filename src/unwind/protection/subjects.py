@@ -143,13 +143,13 @@ def definition(body: msgspec.Raw | bytes) -> Defined:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
     listed = spec.versions or ([_Version(spec.version)] if spec.version else [])
-    served = sorted((one for one in listed if one.served), key=lambda one: not one.storage)
+    served = sorted((item for item in listed if item.served), key=lambda one: not one.storage)
     return Defined(
         group=spec.group,
         plural=spec.names.plural,
         kind=spec.names.kind,
         namespaced=spec.scope != "Cluster",
-        versions=tuple(one.name for one in served),
+        versions=tuple(item.name for item in served),
     )
 
 

@@ -106,19 +106,19 @@ async def look(
         raise AnotherError(f"{target} is another one by now", remedy="look at it, and ask again")
     if is_a(target, NAMESPACES):
         around = await contents.in_namespace(member.client, member.discovery, name)
-        first = [one for one in around if not contents.made_by_the_server(one)]
+        first = [item for item in around if not contents.made_by_the_server(item)]
         said = target.metadata.annotations or {}
     else:
         first = await _of_definition(member, found) if is_a(target, CUSTOM_RESOURCE_DEFINITIONS) else []
         around = await _around(member, [*first, target])
         said = await _said_by_namespace(member, namespace)
     divided = divide(target, first, around, namespace=said)
-    sets = [one for one in divided.everything if is_a(one, STATEFUL_SETS)]
+    sets = [item for item in divided.everything if is_a(item, STATEFUL_SETS)]
     of_sets = await _claims(member, sets, volumes)
     retained = [entry for entry in of_sets if entry.kept and entry.object.uid != target.metadata.uid]
-    known = {one.metadata.uid for one in divided.everything}
+    known = {item.metadata.uid for item in divided.everything}
     wanted = {entry.object.uid for entry in of_sets if not entry.kept} - known
-    more = [one for one in around if one.metadata.uid in wanted]
+    more = [item for item in around if item.metadata.uid in wanted]
     if more or retained:
         divided = divide(target, [*first, *more], around, namespace=said, retained=retained)
     return divided
@@ -138,8 +138,8 @@ def divide(
     `namespace`: the annotations of the namespace that they are in. `retained`: claims of StatefulSets that stay.
     """
     around = list(around)
-    there = {one.metadata.uid for one in (*around, *first)}
-    staying = {one.object.uid: volume_claims.why_retained(one) for one in retained if one.object.uid in there}
+    there = {content.metadata.uid for content in (*around, *first)}
+    staying = {entry.object.uid: volume_claims.why_retained(entry) for entry in retained if entry.object.uid in there}
     held: dict[str, str] = {}
     for one in (*first, target):
         ruling = builtin.effective_policy(one.metadata.annotations or {}, namespace=namespace)
@@ -155,8 +155,8 @@ def divide(
     for one in contents.descendants(first, list(staying)):
         if one.metadata.uid != target.metadata.uid:
             staying.setdefault(one.metadata.uid, "it belongs to what stays")
-    candidates = {one.metadata.uid: one for one in (*first, target) if one.metadata.uid not in staying}
-    everything = {one.metadata.uid: one for one in (*around, *first, target)}
+    candidates = {content.metadata.uid: content for content in (*first, target) if content.metadata.uid not in staying}
+    everything = {content.metadata.uid: content for content in (*around, *first, target)}
     going = {
         uid: one
         for uid, one in candidates.items()
@@ -181,9 +181,9 @@ def divide(
         along=tuple(one for uid, one in gone.items() if uid not in going),
         staying=tuple(
             [Told(ref_to(everything[uid]), why) for uid, why in staying.items()]
-            + [Told(ref_to(one), _torn(one, gone)) for one in torn.values()]
+            + [Told(ref_to(item), _torn(item, gone)) for item in torn.values()]
         ),
-        retained=tuple(one for one in retained if one.object.uid in staying),
+        retained=tuple(entry for entry in retained if entry.object.uid in staying),
         held=tuple(Told(ref_to(everything[uid]), why) for uid, why in held.items()),
     )
 
@@ -205,9 +205,9 @@ def _with_belongings(
 ) -> dict[str, Content]:
     """These, and what belongs to nobody but them, by however many steps."""
     children: dict[str, list[Content]] = {}
-    for one in everything.values():
-        for owner in _owners(one):
-            children.setdefault(owner, []).append(one)
+    for item in everything.values():
+        for owner in _owners(item):
+            children.setdefault(owner, []).append(item)
     gone = dict(going)
     waiting = list(going)
     for uid in waiting:  # it grows while it is read
@@ -244,8 +244,8 @@ async def _of_definition(member: Member, definition: Object) -> list[Content]:
 
 async def _around(member: Member, owners: Sequence[Content]) -> list[Content]:
     """Everything that may belong to these: it is where they are, or anywhere if they are of the whole cluster."""
-    able = [one for one in owners if propagation(one.resource) == "Foreground"]
-    places = {one.metadata.namespace for one in able}
+    able = [content for content in owners if propagation(content.resource) == "Foreground"]
+    places = {item.metadata.namespace for item in able}
     if not able:
         return []
     if len(places) == 1 and (place := places.pop()):
@@ -264,9 +264,9 @@ async def _said_by_namespace(member: Member, namespace: str) -> dict[str, str]:
 async def _claims(member: Member, sets: Iterable[Content], policy: VolumePolicy) -> list[Entry]:
     """The claims of StatefulSets; those that stay are `kept`."""
     found: list[Entry] = []
-    for one in sets:
+    for content in sets:
         try:
-            it = await member.client.get(STATEFUL_SETS, one.metadata.name, namespace=one.metadata.namespace)
+            it = await member.client.get(STATEFUL_SETS, content.metadata.name, namespace=content.metadata.namespace)
         except NotFoundError:
             continue  # it went while it was looked at
         found += await volume_claims.of_set(member, it, order=0, policy=policy)

@@ -52,26 +52,26 @@ def sort(
     `removed`: by uid. `going`: the owners whose objects are removed beside this. `kinds`: those of which everything is
     among what is held.
     """
-    belongings = {one.metadata.uid for one in contents.descendants(held, removed)}
+    belongings = {descendant.metadata.uid for descendant in contents.descendants(held, removed)}
     services = {(ref.namespace, ref.name) for ref in removed.values() if (ref.group, ref.kind) == ("", "Service")}
     rest = [
-        one
-        for one in held
-        if one.metadata.uid not in belongings
-        and one.metadata.uid not in removed
-        and not contents.made_by_the_server(one)
-        and not follows(one, removed, services)
+        content
+        for content in held
+        if content.metadata.uid not in belongings
+        and content.metadata.uid not in removed
+        and not contents.made_by_the_server(content)
+        and not follows(content, removed, services)
     ]
     leaving = {
-        one.metadata.uid
-        for one in rest
-        if one.metadata.deletion_timestamp or (one.metadata.labels or {}).get(OWNER_LABEL) in going
+        item.metadata.uid
+        for item in rest
+        if item.metadata.deletion_timestamp or (item.metadata.labels or {}).get(OWNER_LABEL) in going
     }
-    leaving |= {one.metadata.uid for one in contents.orphans(held, kinds)}
-    leaving |= {one.metadata.uid for one in contents.descendants(held, leaving)}
+    leaving |= {orphan.metadata.uid for orphan in contents.orphans(held, kinds)}
+    leaving |= {descendant.metadata.uid for descendant in contents.descendants(held, leaving)}
     return Sorted(
-        tuple(one for one in rest if one.metadata.uid in leaving),
-        tuple(one for one in rest if one.metadata.uid not in leaving),
+        tuple(item for item in rest if item.metadata.uid in leaving),
+        tuple(item for item in rest if item.metadata.uid not in leaving),
     )
 
 
@@ -95,8 +95,8 @@ async def held_by(
     """What a Namespace or a CRD holds. `removed`, `going`: as `sort` has them. Raises where nobody can know."""
     if ref.kind == NAMESPACES.kind:
         everything = await contents.in_namespace(client, discovery, ref.name)
-        served = [one.resource for one in await discovery.kinds()]
-        kinds = {(one.group, one.kind) for one in served if one.namespaced}
+        served = [kind.resource for kind in await discovery.kinds()]
+        kinds = {(item.group, item.kind) for item in served if item.namespaced}
         return sort(everything, removed=removed, going=going, kinds=kinds)
     resource = contents.defined_by(obj)
     if resource is None:
@@ -108,7 +108,7 @@ async def foreigners(member: Member, item: Item, *, removed: Mapping[str, Object
     """What is somebody else's in the Namespace or the CRD that an entry is about, for people; nothing if it is about
     something else, or is not there."""
     ref, client = item.entry.object, member.client
-    if (ref.group, ref.kind) not in ((one.group, one.kind) for one in (NAMESPACES, CUSTOM_RESOURCE_DEFINITIONS)):
+    if (ref.group, ref.kind) not in ((item.group, item.kind) for item in (NAMESPACES, CUSTOM_RESOURCE_DEFINITIONS)):
         return ""
     try:
         found = await client.get(item.resource, ref.name)
@@ -153,8 +153,8 @@ class ForeignContent:
     def look_again(self) -> None:
         """`going` is another: what was waited for may never come."""
         self._looks += 1
-        for one in self._waiting.values():
-            one.tell()
+        for item in self._waiting.values():
+            item.tell()
 
     async def delete(self, ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
         self._waiting.pop(ctx.ref.uid, None)
@@ -165,8 +165,8 @@ class ForeignContent:
         staying = await _not_left_over(ctx.client, held.staying, self._removed.values())
         if staying:
             # What belongs to something that is named need not be named itself.
-            owned = contents.descendants(staying, [one.metadata.uid for one in staying])
-            message = f"it holds what is not ours: {contents.named([one for one in staying if one not in owned])}"
+            owned = contents.descendants(staying, [item.metadata.uid for item in staying])
+            message = f"it holds what is not ours: {contents.named([item for item in staying if item not in owned])}"
             ctx.log.info("kept", why=message)
             return Kept(Reason.FOREIGN_CONTENT, message, by="unwind")
         if held.going:
@@ -178,11 +178,11 @@ class ForeignContent:
         `looks`: as it was before it was asked which are going."""
         several = Several()
         try:
-            for one in list(held)[:_AT_ONCE]:
-                it = one.metadata
-                changes = await ctx.watches.changes(one.resource, namespace=it.namespace, name=it.name)
+            for content in list(held)[:_AT_ONCE]:
+                it = content.metadata
+                changes = await ctx.watches.changes(content.resource, namespace=it.namespace, name=it.name)
                 several.add(changes)
-                if await _changed(ctx.client, one):
+                if await _changed(ctx.client, content):
                     changes.tell()
         except BaseException:
             several.close()
@@ -206,9 +206,9 @@ async def _not_left_over(client: Client, staying: Iterable[Content], removed: Co
     """Without the locks of workloads that were removed: nearly every operator has one, and nobody takes it away."""
     workloads = [(ref.namespace, f"{ref.name}-") for ref in removed if ref.group == "apps"]
     left: list[Content] = []
-    for one in staying:
-        it = one.metadata
-        if workloads and (one.resource.group, one.resource.kind) == (LEASES.group, LEASES.kind):
+    for content in staying:
+        it = content.metadata
+        if workloads and (content.resource.group, content.resource.kind) == (LEASES.group, LEASES.kind):
             try:
                 lease = await client.get(LEASES, it.name, namespace=it.namespace)
             except NotFoundError:
@@ -217,5 +217,5 @@ async def _not_left_over(client: Client, staying: Iterable[Content], removed: Co
             holder = (lease.get("spec") or {}).get("holderIdentity") or ""
             if any(it.namespace == where and holder.startswith(name) for where, name in workloads):
                 continue
-        left.append(one)
+        left.append(content)
     return left

@@ -75,14 +75,14 @@ async def _wait_for(member: Member, left: list[Content]) -> None:
     told = f"{contents.named(left, shown=_SHOWN)} still belong to what was removed"
     several = Several()
     try:
-        for one in left[:_AT_ONCE]:
-            it = one.metadata
-            absence = await member.watches.absence(one.resource, name=it.name, uid=it.uid, namespace=it.namespace)
+        for content in left[:_AT_ONCE]:
+            it = content.metadata
+            absence = await member.watches.absence(content.resource, name=it.name, uid=it.uid, namespace=it.namespace)
             several.add(absence)
             if absence.seen is None and not absence.happened:
                 # It was gone before the watch was asked, or the watch is behind: only the server knows.
                 seen = await member.client.sighting(
-                    one.resource, it.name, uid=it.uid, namespace=it.namespace or None, cluster=member.system_uid
+                    content.resource, it.name, uid=it.uid, namespace=it.namespace or None, cluster=member.system_uid
                 )
                 if seen.absent:
                     absence.tell()

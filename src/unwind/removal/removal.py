@@ -101,7 +101,7 @@ class Removal:
         self._member = member
         self._inventories = inventories
         self._chunks = {chunk.metadata.name: chunk for chunk in chunks}
-        self._owner = next((one.spec.owner.uid for one in self._chunks.values()), "")
+        self._owner = next((chunk.spec.owner.uid for chunk in self._chunks.values()), "")
         self._only = only
         self._take_along = take_along
         self._volumes = volumes
@@ -183,7 +183,7 @@ class Removal:
         return volume_claims.known(self._volumes())
 
     def _owned_by(self) -> ObjectRef:
-        return next((one.spec.owner for one in self._chunks.values()), self._member.ref)
+        return next((chunk.spec.owner for chunk in self._chunks.values()), self._member.ref)
 
     async def _remove_ours(self, everything: list[Item], policy: VolumePolicy) -> None:
         done = [item for item in everything if item.done]

@@ -68,8 +68,8 @@ class Served:
     def _find(self, kind: tuple[str, str], version: str) -> Resource | None:
         if kind not in self._versions:
             found = self._versions[kind] = {}
-            for one in self._kinds:  # in the server's order of preference
-                it = one.resource
+            for item in self._kinds:  # in the server's order of preference
+                it = item.resource
                 if (it.group, it.kind) == kind:
                     found.setdefault(it.version, it)
         versions = self._versions[kind]
@@ -91,7 +91,7 @@ class Served:
         else:
             return False
         # Another server may have it, and be away.
-        services = [one["spec"] for one in await client.list(API_SERVICES)]
+        services = [service["spec"] for service in await client.list(API_SERVICES)]
         if any(spec.get("group") == recorded.group and spec.get("service") for spec in services):
             return False
         await self._member.verify()  # an absence counts only from the cluster that it is told of
@@ -163,10 +163,10 @@ class StepSurvey:
         made: list[Entry] = []
         for item, found in self._sets.values():
             made += await volume_claims.of_set(self._member, found, order=item.entry.order, policy=self._policy)
-        unknown = [one for one in made if one.object.uid not in self._known]
-        new = [Item(await self._room(), f"pvc-{one.object.uid}", one) for one in unknown]
+        unknown = [entry for entry in made if entry.object.uid not in self._known]
+        new = [Item(await self._room(), f"pvc-{item.object.uid}", item) for item in unknown]
         await self._write(new, msgspec.to_builtins)
-        self._known |= {one.object.uid for one in unknown}
+        self._known |= {item.object.uid for item in unknown}
         return new
 
     async def volumes(self, todo: Sequence[Item]) -> dict[str, Volume]:

@@ -53,7 +53,7 @@ async def of_set(
     """The claims of a StatefulSet, as entries for the inventory: nothing goes that is not in it. Those that stay are
     `kept`."""
     metadata, spec = stateful_set["metadata"], stateful_set["spec"]
-    templates = [one["metadata"]["name"] for one in spec.get("volumeClaimTemplates") or ()]
+    templates = [template["metadata"]["name"] for template in spec.get("volumeClaimTemplates") or ()]
     if not templates:
         return []
     made = await member.client.list(PERSISTENT_VOLUME_CLAIMS, namespace=metadata["namespace"])
@@ -63,17 +63,17 @@ async def of_set(
                 version="v1",
                 kind=PERSISTENT_VOLUME_CLAIMS.kind,
                 namespace=metadata["namespace"],
-                name=one["metadata"]["name"],
-                uid=one["metadata"]["uid"],
+                name=item["metadata"]["name"],
+                uid=item["metadata"]["uid"],
             ),
             resource=PERSISTENT_VOLUME_CLAIMS.plural,
             state=EntryState.CONFIRMED.value,
             source=f"{SOURCE}{metadata['name']}",
             order=order,
-            kept=not goes(one, stateful_set, policy),
+            kept=not goes(item, stateful_set, policy),
         )
-        for one in made
-        if _named_after(one, templates, metadata["name"])
+        for item in made
+        if _named_after(item, templates, metadata["name"])
     ]
 
 
@@ -98,7 +98,7 @@ def goes(claim: Object, stateful_set: Object, policy: VolumePolicy) -> bool:
     if policy is VolumePolicy.DELETE and _labelled(claim, stateful_set["spec"]["selector"]):
         return True
     retention = stateful_set["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
-    owners = [one.get("uid") for one in claim["metadata"].get("ownerReferences") or ()]
+    owners = [reference.get("uid") for reference in claim["metadata"].get("ownerReferences") or ()]
     return retention.get("whenDeleted") == "Delete" and stateful_set["metadata"]["uid"] in owners
 
 

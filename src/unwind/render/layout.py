@@ -108,7 +108,7 @@ def laid_out(picture: Picture) -> Layout:
     for column, wave in zip(ordered, cards, strict=True):
         top = _BAND_HEAD + (tallest - _height(wave)) / 2
         ranks_here = _placed(wave, x, top)
-        right = max(one.right for rank in ranks_here for one in rank) if ranks_here else x + WIDTH
+        right = max(item.right for rank in ranks_here for item in rank) if ranks_here else x + WIDTH
         waves.append(
             Wave(column=column, x=x - BAND, y=0.0, width=right - x + 2 * BAND, height=_BAND_HEAD + tallest + _BAND_FOOT)
         )
@@ -117,7 +117,7 @@ def laid_out(picture: Picture) -> Layout:
     return Layout(
         picture=msgspec.structs.replace(shown, columns=tuple(ordered)),
         waves=tuple(waves),
-        boxes=tuple(one for rank in ranks for one in rank),
+        boxes=tuple(item for rank in ranks for item in rank),
         arrows=_arrows(ranks, edges),
         width=(x - _BETWEEN_WAVES if waves else MARGIN + BAND) + BAND + MARGIN,
         height=_BAND_HEAD + tallest + _BAND_FOOT,
@@ -169,7 +169,7 @@ def _rows(wave: Sequence[Card]) -> list[Sequence[Card]]:
 
 def _height(wave: Sequence[Card]) -> float:
     rows = _rows(wave)
-    tall = sum(max(one.height for one in row) for row in rows)
+    tall = sum(max(item.height for item in row) for row in rows)
     return tall + _BETWEEN_ROWS * max(0, len(rows) - 1)
 
 
@@ -181,12 +181,12 @@ def _placed(wave: Sequence[Card], x: float, top: float) -> list[list[PlacedBox]]
     for row in rows:
         for place, one in enumerate(row):
             ranks[place].append(PlacedBox(card=one, x=x + place * (WIDTH + _INSIDE_A_WAVE), y=y))
-        y += max(one.height for one in row) + _BETWEEN_ROWS
+        y += max(item.height for item in row) + _BETWEEN_ROWS
     return ranks
 
 
 def _arrows(ranks: Sequence[Sequence[PlacedBox]], edges: Sequence[tuple[str, str]]) -> tuple[Arrow, ...]:
-    where = {one.card.box.name: (rank, one) for rank, boxes in enumerate(ranks) for one in boxes}
+    where = {box.card.box.name: (rank, box) for rank, boxes in enumerate(ranks) for box in boxes}
     lanes: dict[str, int] = {}
     arrows = []
     for first, then in edges:
@@ -225,9 +225,9 @@ def _lane(boxes: Sequence[PlacedBox], now: float, end: float, lane: int) -> floa
     """The height at which to pass a column: straight if it is free, otherwise with the smallest detour."""
     free: list[tuple[float, float]] = []
     above = _BAND_TITLE
-    for one in sorted(boxes, key=_top):
-        free.append((above, one.y))
-        above = one.bottom
+    for box in sorted(boxes, key=_top):
+        free.append((above, box.y))
+        above = box.bottom
     # Below the last box there is room down to the height of the tallest column, and no more is used.
     free.append((above, max(above + _BETWEEN_ROWS, now + _CLEAR, end + _CLEAR)))
     best, least = now, float("inf")

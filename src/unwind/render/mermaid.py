@@ -60,7 +60,7 @@ def _label(box: Box) -> str:
 
 
 def _escaped(said: str) -> str:
-    return "".join(_ESCAPES.get(one, one) for one in said)
+    return "".join(_ESCAPES.get(item, item) for item in said)
 
 
 def _title(said: str) -> str:

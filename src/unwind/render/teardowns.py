@@ -52,28 +52,28 @@ def overview(teardowns: Sequence[Teardown], *, now: datetime, wide: bool = False
     if wide:
         for heading in ("CAUSE", "BY", "DEADLINE", "TEARDOWN"):
             table.add_column(heading, no_wrap=True)
-    for one in ordered(teardowns):
-        done, total = gone(one)
+    for item in ordered(teardowns):
+        done, total = gone(item)
         cells: list[Text | str] = [
-            one.spec.title,
-            phase(one),
-            one.status.wave,
-            bar(_share(one), _BAR, blocked=one.phase is Phase.HELD),
+            item.spec.title,
+            phase(item),
+            item.status.wave,
+            bar(_share(item), _BAR, blocked=item.phase is Phase.HELD),
             f"{done}/{total}",
-            str(one.status.left or ""),
-            age(one, now=now),
+            str(item.status.left or ""),
+            age(item, now=now),
         ]
         if wide:
-            deadline = f"{one.spec.deadline} ({one.spec.on_deadline})" if one.spec.deadline else ""
+            deadline = f"{item.spec.deadline} ({item.spec.on_deadline})" if item.spec.deadline else ""
             cells += [
-                _WHY.get(one.spec.cause, one.spec.cause),
-                one.spec.requested_by,
+                _WHY.get(item.spec.cause, item.spec.cause),
+                item.spec.requested_by,
                 deadline,
-                one.metadata.name,
+                item.metadata.name,
             ]
         # Names are plain text, never markup.
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
-    told = [Padding(_waits(one, now=now, most=_SHOWN), (1, 0, 0, 0)) for one in ordered(teardowns) if _held_up(one)]
+    told = [Padding(_waits(item, now=now, most=_SHOWN), (1, 0, 0, 0)) for item in ordered(teardowns) if _held_up(item)]
     return Group(table, *told)
 
 
@@ -91,7 +91,7 @@ def detail(teardown: Teardown, *, now: datetime) -> RenderableType:
     # Blockers are above the picture: in a low terminal, a live view is cut off at its end.
     if _held_up(teardown):
         parts += [Text(), _waits(teardown, now=now, most=len(status.blockers))]
-    said = [Text.assemble(("! ", "yellow"), one) for one in remarks(teardown)]
+    said = [Text.assemble(("! ", "yellow"), remark) for remark in remarks(teardown)]
     if said:
         parts += [Text(), *said]
     plan = teardown.spec.plan
@@ -124,12 +124,12 @@ def changes(old: Teardown | None, new: Teardown) -> Iterator[str]:
         # The plan already shows that all steps wait.
         if known != step.state and not (known is None and step.state == StepState.WAITING):
             yield f"{title}: {step.name} is {step.state}"
-    known_blockers = {_named(one): one for one in old.status.blockers} if old else {}
+    known_blockers = {_named(blocker): blocker for blocker in old.status.blockers} if old else {}
     for blocker in new.status.blockers:
         if _named(blocker) not in known_blockers:
             yield f"{title}: blocked: {_blocked(blocker)}"
-    for one in set(known_blockers) - {_named(blocker) for blocker in new.status.blockers}:
-        yield f"{title}: no longer blocked by {known_blockers[one].object}"
+    for item in set(known_blockers) - {_named(blocker) for blocker in new.status.blockers}:
+        yield f"{title}: no longer blocked by {known_blockers[item].object}"
     known_remarks = set(remarks(old)) if old else set()
     for remark in remarks(new):
         if remark not in known_remarks:
@@ -143,9 +143,9 @@ def remarks(teardown: Teardown) -> list[str]:
     if release:
         said.append(f"released by {release.by} ({release.reason}): {release.message}")
     said += [
-        f"{one.type}: {one.message}"
-        for one in teardown.status.conditions
-        if one.status == "True" and one.type not in _KNOWN and one.message
+        f"{condition.type}: {condition.message}"
+        for condition in teardown.status.conditions
+        if condition.status == "True" and condition.type not in _KNOWN and condition.message
     ]
     return said
 

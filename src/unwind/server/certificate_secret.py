@@ -69,7 +69,7 @@ def renewed(
         server = _sign(authority, hosts, terms, now)
         return StoredCertificates(server=server, authority=authority.pair, bundle=authority.certificate)
     authority = Authority.kept(kept.authority)
-    bundle = [one for one in facts.bundle if one.not_valid_after_utc > now]
+    bundle = [item for item in facts.bundle if item.not_valid_after_utc > now]
     signs_from = _signs_from(facts.authority, bundle, terms)
     if now >= _due(facts.authority):
         authority = _new_authority(terms, now)
@@ -78,11 +78,11 @@ def renewed(
         signs_from = _signs_from(newest, bundle, terms)
     server = kept.server
     wanted = sorted({*hosts, *facts.hosts})
-    useless = now >= facts.server.not_valid_after_utc or not any(_signed(facts.server, by=one) for one in bundle)
+    useless = now >= facts.server.not_valid_after_utc or not any(_signed(facts.server, by=item) for item in bundle)
     if useless or ((now >= _due(facts.server) or wanted != sorted(facts.hosts)) and now >= signs_from):
         server = _sign(authority, wanted, terms, now)
     return StoredCertificates(
-        server=server, authority=authority.pair, bundle=b"".join(certificate_pem(one) for one in bundle)
+        server=server, authority=authority.pair, bundle=b"".join(certificate_pem(item) for item in bundle)
     )
 
 
@@ -96,7 +96,7 @@ def next_look(kept: StoredCertificates, *, hosts: Sequence[str], terms: Terms) -
     return min(
         _due(facts.authority),
         max(server, _signs_from(facts.authority, facts.bundle, terms)),
-        *(one.not_valid_after_utc for one in facts.bundle),
+        *(item.not_valid_after_utc for item in facts.bundle),
     )
 
 

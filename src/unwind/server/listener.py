@@ -118,8 +118,8 @@ class RequestMetrics(Collector):
             GaugeMetricFamily("unwind_http_waiting", "Number of queued HTTP requests.", labels=("listener",)),
             GaugeMetricFamily("unwind_http_connections", "Number of open connections.", labels=("listener",)),
         ):
-            for one in self._listeners:
-                gauge.add_metric((one.name,), getattr(one, gauge.name.removeprefix("unwind_http_")))
+            for item in self._listeners:
+                gauge.add_metric((item.name,), getattr(item, gauge.name.removeprefix("unwind_http_")))
             yield gauge
 
 
@@ -185,8 +185,8 @@ class Listener:
         if route is None:
             return None
         found = False
-        for one in self._accepted[route.path]:
-            found |= hmac.compare_digest(one, given)
+        for item in self._accepted[route.path]:
+            found |= hmac.compare_digest(item, given)
         return route if found else None
 
     async def open(self, listening: socket.socket) -> None:
@@ -247,7 +247,8 @@ class Listener:
         if len(self._connections) > self.limits.connections:
             # Close the longest idle connection, which is the new one if all others are busy.
             min(
-                (one for one in self._connections if one.state is ConnectionState.IDLE), key=lambda one: one.began
+                (connection for connection in self._connections if connection.state is ConnectionState.IDLE),
+                key=lambda one: one.began,
             ).finish()
 
     def lost(self, connection: ServerConnection) -> None:
@@ -287,6 +288,6 @@ class Listener:
     def _look_around(self) -> None:
         now = time.monotonic()
         self.date = formatdate(usegmt=True).encode()
-        for connection in [one for one in self._connections if one.until < now]:
+        for connection in [connection for connection in self._connections if connection.until < now]:
             connection.overdue()
         self._looking = self.loop.call_later(_LOOK_AROUND, self._look_around)

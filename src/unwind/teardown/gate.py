@@ -116,10 +116,10 @@ def of_summaries(uid: str, standing: Iterable[GateHolder], lost: Iterable[str] =
     """
     if not uid:
         return closed("the request does not say which cluster it is about, it has no uid")
-    keeping = [one for one in standing if one.behaviour not in _LETTING_GO]
-    unknown = [f"{one.name} ({one.behaviour})" for one in keeping if isinstance(one.behaviour, Unknown)]
-    enforced = [one.name for one in keeping if not isinstance(one.behaviour, Unknown)]
-    found = [*enforced, *unknown, *(f"{one} (it is gone, and what it put there is not)" for one in lost)]
+    keeping = [holder for holder in standing if holder.behaviour not in _LETTING_GO]
+    unknown = [f"{item.name} ({item.behaviour})" for item in keeping if isinstance(item.behaviour, Unknown)]
+    enforced = [item.name for item in keeping if not isinstance(item.behaviour, Unknown)]
+    found = [*enforced, *unknown, *(f"{item} (it is gone, and what it put there is not)" for item in lost)]
     return closed(_some(found)) if found else GateOpen()
 
 
@@ -149,16 +149,16 @@ def _seconds(teardown: Teardown, left: list[Step]) -> int:
 
 
 def _unplanned(teardown: Teardown) -> str:
-    said = {one.type: one.message for one in teardown.status.conditions if one.message}
-    told = [said[one] for one in _WHY if one in said]
+    said = {condition.type: condition.message for condition in teardown.status.conditions if condition.message}
+    told = [said[item] for item in _WHY if item in said]
     return f"its plan is not made; {_cut('; '.join(told))}" if told else "its plan is not made yet"
 
 
 def _first_blocker(teardown: Teardown, steps: set[str]) -> Blocker | None:
-    found = [one for one in teardown.status.blockers if one.step in steps]
+    found = [blocker for blocker in teardown.status.blockers if blocker.step in steps]
     if teardown.phase is not Phase.HELD:
         # What is on its way out anyhow changes all the time while things go well.
-        found = [one for one in found if one.reason != Reason.DELETING]
+        found = [item for item in found if item.reason != Reason.DELETING]
     return min(found, key=lambda one: (urgency(one.reason, one.actor), one.step, str(one.object)), default=None)
 
 
@@ -234,17 +234,17 @@ def fault(config: ExtensionConfig | None, *, name: str, handlers: Collection[str
         said = redacted(discovered.message) if discovered else "it has said nothing of it yet"
         return GateFault(Reason.NOT_DISCOVERED, f"Cluster API has not discovered ExtensionConfig {name}: {said}")
     # As Cluster API calls them: a handler, and the ExtensionConfig it belongs to.
-    ours = {f"{one}.{config.metadata.name}" for one in handlers}
+    ours = {f"{handler}.{config.metadata.name}" for handler in handlers}
     holding = [
-        one
-        for one in config.status.handlers
-        if one.request_hook.hook == Hook.BEFORE_CLUSTER_DELETE and one.name in ours
+        handler
+        for handler in config.status.handlers
+        if handler.request_hook.hook == Hook.BEFORE_CLUSTER_DELETE and handler.name in ours
     ]
     if not holding:
         missing = f"Cluster API knows no handler of ours for {Hook.BEFORE_CLUSTER_DELETE} in ExtensionConfig {name}"
         return GateFault(Reason.HANDLER_MISSING, missing)
     # Whatever word stands there that is not this one, it is not known to hold.
-    if any(FailurePolicy.read(one.failure_policy) is not FailurePolicy.FAIL for one in holding):
+    if any(FailurePolicy.read(item.failure_policy) is not FailurePolicy.FAIL for item in holding):
         policy = f"the failurePolicy of {Hook.BEFORE_CLUSTER_DELETE} in ExtensionConfig {name} is not Fail"
         return GateFault(Reason.FAILURES_IGNORED, f"{policy}: a cluster goes when Unwind does not answer")
     return None

@@ -76,7 +76,7 @@ async def with_what_goes_along(
             names = ", ".join(step.name for step in takers)
             warnings.append(f"what others put into Namespaces and CRDs of {names} goes along; nobody could look: {why}")
         if sets:
-            names = ", ".join(dict.fromkeys(one.step.name for one in sets))
+            names = ", ".join(dict.fromkeys(item.step.name for item in sets))
             warnings.append(f"cannot list the PersistentVolumeClaims that stay after StatefulSets of {names}: {why}")
     made = msgspec.structs.replace(plan, warnings=(*plan.warnings, *warnings))
     return msgspec.structs.replace(drafted, plan=made)
@@ -154,12 +154,12 @@ async def _staying(
             policy = VolumePolicy.RETAIN if isinstance(policy, Unknown) else policy
             found.extend(await volume_claims.of_set(member, it, order=0, policy=policy))
 
-    for local in sorted({one.local for one in sets}):
+    for local in sorted({item.local for item in sets}):
         async with fleet.management() if local else fleet.member(target) as member:
-            await gather_limited((look(member, one) for one in sets if one.local is local), limit=_AT_ONCE)
+            await gather_limited((look(member, item) for item in sets if item.local is local), limit=_AT_ONCE)
     # A claim that was deployed itself goes as any other object does.
     deployed = {item.entry.object.uid for item in items(chunks) if not item.entry.kept}
-    return [one for one in found if one.object.uid not in deployed]
+    return [entry for entry in found if entry.object.uid not in deployed]
 
 
 # From the steps of all sources of a target, and the Inventories about it, to its plan.
@@ -182,10 +182,10 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
         `decided`: the target goes without it, because a person said so or because it is gone. The plan is made then for
         the ledger, and what is not understood is left.
         """
-        unknown = any(one.type is ConditionType.UNKNOWN_VALUE for one in self.said)
+        unknown = any(item.type is ConditionType.UNKNOWN_VALUE for item in self.said)
         if unknown and not decided:
             return Drafted(plan=None, said=self.said)  # a plan is made once: not before every word in it is understood
-        made = plan([*self.drafts, *(one.draft for one in self.lost)])
+        made = plan([*self.drafts, *(item.draft for item in self.lost)])
         if self.warnings:
             made = msgspec.structs.replace(made, warnings=(*made.warnings, *self.warnings))
         return Drafted(plan=made, said=self.said)
@@ -219,7 +219,7 @@ async def gather(inventories: Inventories, target: ClusterTarget, found: Iterabl
     there = [chunk for chunk in await inventories.on(target.ref.uid) if _is_about(chunk, target)]
     chunks = {chunk.metadata.name: chunk for chunk in there}
     accounted = {chunk.spec.owner.uid for chunk in there if chunk.spec.entries}
-    steps = [step for one in found for step in one.steps]
+    steps = [step for steps in found for step in steps.steps]
     for step in steps:
         if _is_elsewhere(step, accounted):
             chunks |= {chunk.metadata.name: chunk for chunk in await inventories.of(step.draft.object.uid)}
@@ -231,9 +231,9 @@ def combine(found: Iterable[SourceSteps], chunks: Mapping[str, Inventory], there
     found = list(found)
     owners = {chunk.spec.owner.uid for chunk in chunks.values()}
     objects = Counter(chunk.spec.owner.uid for chunk in chunks.values() for _ in chunk.spec.entries)
-    steps = [step for one in found for step in one.steps if step.required or step.draft.object.uid in owners]
+    steps = [step for steps in found for step in steps.steps if step.required or step.draft.object.uid in owners]
     gone = lost({step.draft.object.uid for step in steps}, there)
-    left_kinds = {kind for one in found for kind in one.left_kinds}
+    left_kinds = {kind for steps in found for kind in steps.left_kinds}
     return Gathered(
         drafts=tuple(
             msgspec.structs.replace(step.draft, objects=objects.get(step.draft.object.uid, step.draft.objects))
@@ -242,11 +242,11 @@ def combine(found: Iterable[SourceSteps], chunks: Mapping[str, Inventory], there
         chunks=chunks,
         lost=tuple(gone),
         said=(
-            *(said for one in found for said in one.said),
+            *(said for steps in found for said in steps.said),
             *(said for step in steps for said in step.said),
-            *(one.said for one in gone if one.owner.kind not in left_kinds),
+            *(item.said for item in gone if item.owner.kind not in left_kinds),
         ),
-        warnings=tuple(warning for one in found for warning in one.warnings),
+        warnings=tuple(warning for steps in found for warning in steps.warnings),
     )
 
 

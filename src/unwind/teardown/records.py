@@ -89,11 +89,11 @@ class TeardownRecords:
 
     def of(self, key: Key) -> list[Teardown]:
         """Those of the targets that have, or had, this name, as far as the manager wrote them."""
-        return [one for one in self._told(key) if self._keys.genuine(one)]
+        return [item for item in self._told(key) if self._keys.genuine(item)]
 
     def keys(self) -> set[Key]:
         """Where the targets are, or were."""
-        return {target_of(one) for one in self._teardowns.cache if self.concerns(one)}
+        return {target_of(teardown) for teardown in self._teardowns.cache if self.concerns(teardown)}
 
     def get(self, uid: str) -> Teardown | None:
         """The record of the target with this uid, as far as the cache knows."""
@@ -140,7 +140,7 @@ class TeardownRecords:
 
     def _told(self, key: Key) -> list[Teardown]:
         """Those that say that they are of a target of this name, whoever wrote them."""
-        return [one for one in self._teardowns.cache.by("target", key) if self.concerns(one)]
+        return [teardown for teardown in self._teardowns.cache.by("target", key) if self.concerns(teardown)]
 
     async def _forget(self, teardown: Teardown) -> None:
         if self._keys.genuine(teardown):

@@ -136,7 +136,11 @@ class RequestController:
             self._queue.add(change.key)
 
     def _look_at_all(self) -> None:
-        asked = {Key("", one.metadata.name) for one in self._teardowns.cache if one.spec.cause == Cause.REQUESTED}
+        asked = {
+            Key("", teardown.metadata.name)
+            for teardown in self._teardowns.cache
+            if teardown.spec.cause == Cause.REQUESTED
+        }
         for key in {*asked, *self._under_way}:
             self._queue.add(key)
 
@@ -254,8 +258,8 @@ class RequestController:
         said = TeardownNotice(ConditionType.REFUSED, refusal.reason, refusal.message)
         view = TeardownProgress(steps=(), wave=0, phase=Phase.TARGET_GONE if gone else Phase.REFUSED, said=(said,))
         blockers = [
-            Blocker(object=one.object, reason=refusal.reason.value, message=one.why, actor="whoever protects it")
-            for one in refusal.objects
+            Blocker(object=item.object, reason=refusal.reason.value, message=item.why, actor="whoever protects it")
+            for item in refusal.objects
         ]
         await self._say(teardown, view, blockers)
 
@@ -265,7 +269,7 @@ class RequestController:
 
     async def _say(self, teardown: Teardown, view: TeardownProgress, blockers: list[Blocker]) -> None:
         status = teardown_status.status(teardown, view, now=self._clock.now())
-        first = next((one.message for one in view.said), "")
+        first = next((item.message for item in view.said), "")
         status = msgspec.structs.replace(
             status,
             blockers=tuple(blockers[:BLOCKERS_SHOWN]),

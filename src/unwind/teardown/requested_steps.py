@@ -162,7 +162,7 @@ def invalid_target(ref: ObjectRef, resource: Resource, said: str) -> str:
 
 def refused(objects: Iterable[Told]) -> str:
     """What refuses, for people."""
-    return "; ".join(f"{one.object}: {one.why}" for one in objects)
+    return "; ".join(f"{told.object}: {told.why}" for told in objects)
 
 
 def exceeds(limit: str | None, objects: int) -> str:

@@ -61,7 +61,7 @@ async def missing(client: Client, entries: Iterable[Entry]) -> tuple[Missing, ..
         if lacking:
             found.append(Missing(group, resource, tuple(lacking)))
 
-    await gather_limited((look(*one) for one in sorted(wanted)), limit=_AT_ONCE)
+    await gather_limited((look(*item) for item in sorted(wanted)), limit=_AT_ONCE)
     return tuple(sorted(found))
 
 
@@ -114,8 +114,8 @@ async def request(
     by = await whoami(client)
     while True:
         found = msgspec.convert(await client.list(TEARDOWNS), list[Teardown])
-        asked = [one for one in found if one.spec.cause == Cause.REQUESTED and one.spec.target.uid == target.uid]
-        if under_way := next((one for one in asked if not one.finished), None):
+        asked = [item for item in found if item.spec.cause == Cause.REQUESTED and item.spec.target.uid == target.uid]
+        if under_way := next((item for item in asked if not item.finished), None):
             return under_way
         wanted = written(
             target,
@@ -160,7 +160,7 @@ def written(
 
 def free_name(uid: str, finished: Iterable[Teardown]) -> str:
     """The name of a new request: after its target, and counted where there were some before (pure)."""
-    taken = {one.metadata.name for one in finished}
+    taken = {teardown.metadata.name for teardown in finished}
     name, number = f"{REQUEST_PREFIX}{uid}", 1
     while name in taken:
         number += 1

@@ -203,7 +203,7 @@ class TeardownRunner:
         )
         async with asyncio.TaskGroup() as group:
             for carrying in before:
-                chunks = [one for one in found if one.spec.owner.uid == carrying.step.object.uid]
+                chunks = [item for item in found if item.spec.owner.uid == carrying.step.object.uid]
                 group.create_task(carrying.resume(self._over[carrying.step.name].removed, chunks))
         self._open.difference_update(carrying.step.name for carrying in before)
 

@@ -193,8 +193,10 @@ class RecordKeys:
 
     def chosen(self, found: list[Teardown], uid: str) -> Teardown | None:
         """The genuine record of a target among those that name it. A request is none."""
-        mine = (one for one in found if one.spec.target.uid == uid and one.spec.cause != Cause.REQUESTED)
-        return next((one for one in mine if self.genuine(one)), None)
+        mine = (
+            teardown for teardown in found if teardown.spec.target.uid == uid and teardown.spec.cause != Cause.REQUESTED
+        )
+        return next((item for item in mine if self.genuine(item)), None)
 
     async def read(self, uid: str) -> Teardown | None:
         """The genuine record of a target, as the API server says now; None if there is none."""

@@ -130,7 +130,7 @@ def _steps(view: TeardownProgress, before: TeardownStatus, now: datetime) -> tup
 
 
 def _paused(teardown: Teardown, before: TeardownStatus, now: datetime) -> tuple[Blocker, ...]:
-    since = next((one.since for one in before.blockers if one.reason == Reason.PAUSED), None)
+    since = next((blocker.since for blocker in before.blockers if blocker.reason == Reason.PAUSED), None)
     it = teardown.spec.target
     return (
         Blocker(
@@ -204,7 +204,7 @@ def _conditions(
     if view.overdue:
         message = f"it takes longer than {teardown.spec.deadline}; on-deadline is {teardown.spec.on_deadline}"
         wanted[ConditionType.DEADLINE_EXCEEDED] = (True, Reason.DEADLINE, message)
-    unreachable = [one for one in blockers if one.reason == Reason.UNREACHABLE]
+    unreachable = [blocker for blocker in blockers if blocker.reason == Reason.UNREACHABLE]
     if unreachable:
         wanted[ConditionType.UNREACHABLE] = (True, Reason.UNREACHABLE, unreachable[0].message)
     for type_, (reason, messages) in _grouped(view.said).items():
@@ -229,8 +229,8 @@ def _conditions(
 
 def _grouped(said: Iterable[TeardownNotice]) -> dict[ConditionType, tuple[str, list[str]]]:
     grouped: dict[ConditionType, tuple[str, list[str]]] = {}
-    for one in said:
-        grouped.setdefault(one.type, (one.reason, []))[1].append(one.message)
+    for notice in said:
+        grouped.setdefault(notice.type, (notice.reason, []))[1].append(notice.message)
     return grouped
 
 

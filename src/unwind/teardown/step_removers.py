@@ -200,7 +200,7 @@ class _InventoryRemoval:
     async def _remove_from(self, chunks: list[Inventory]) -> None:
         context, means = self._context, self._context.means
         # What an earlier attempt reported for this place counts no more.
-        self._removals = [one for one in self._removals if one[2] is not chunks]
+        self._removals = [removal for removal in self._removals if removal[2] is not chunks]
         async with member_of(means.fleet, chunks[0], self._target) as member:
             removal = Removal(
                 member,
@@ -224,14 +224,14 @@ class _InventoryRemoval:
     def _follow(self) -> None:
         progress = [removal.progress for _, removal, _ in self._removals]
         self.progress = StepProgress(
-            total=sum(one.total for one in progress),
-            removed=sum(one.removed for one in progress),
-            left=sum(one.left for one in progress),
-            over=len(progress) == self._places and all(one.over for one in progress),
+            total=sum(item.total for item in progress),
+            removed=sum(item.removed for item in progress),
+            left=sum(item.left for item in progress),
+            over=len(progress) == self._places and all(item.over for item in progress),
         )
         self.waits.clear()
-        for one in progress:
-            self.waits.update(one.waits)
+        for item in progress:
+            self.waits.update(item.waits)
         self._context.changed()
 
 

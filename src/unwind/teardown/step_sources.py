@@ -140,7 +140,7 @@ class Sources:
 
     def of(self, step: Step) -> StepSource:
         """The source of a step. A step that no source owns is held, unless its objects stay anyway."""
-        return next((one for one in self._sources if one.owns(step.object)), _UNOWNED)
+        return next((source for source in self._sources if source.owns(step.object)), _UNOWNED)
 
     def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
         """What the owner of a step says now."""
@@ -154,13 +154,13 @@ class Sources:
 
     async def steps(self, target: ClusterTarget, *, gone: bool = False) -> list[SourceSteps]:
         """The steps of a target by source, read from the API server."""
-        return [await one.steps(target, gone=gone) for one in self._sources]
+        return [await source.steps(target, gone=gone) for source in self._sources]
 
     async def run(self) -> None:
         """Have all sources work, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for one in self._sources:
-                group.create_task(one.run())
+            for source in self._sources:
+                group.create_task(source.run())
 
 
 class _Unowned(StepSource):

@@ -214,7 +214,7 @@ class Withdrawals:
                 return
 
     def _is_busy(self, cluster: Hashable) -> bool:
-        return any(one.busy for one in self._under_way.values() if one.cluster == cluster)
+        return any(item.busy for item in self._under_way.values() if item.cluster == cluster)
 
     def _calm_down(self, cluster: Hashable) -> None:
         if calm := self._calm.pop(cluster, None):
@@ -289,9 +289,9 @@ class Withdrawals:
     def _going(self, cluster: Hashable) -> frozenset[str]:
         """The owners whose objects are being removed from the same cluster."""
         return frozenset(
-            one.uid
-            for one in self._under_way.values()
-            if one.cluster == cluster and one.manner is Manner.REMOVE and one.free.is_set() and not one.absent
+            item.uid
+            for item in self._under_way.values()
+            if item.cluster == cluster and item.manner is Manner.REMOVE and item.free.is_set() and not item.absent
         )
 
     async def _note_all(self, it: Withdrawal, chunks: Iterable[Inventory]) -> None:

@@ -247,7 +247,9 @@ class Arm:
 
     def sent(self, method: str) -> list[str]:
         """The requested paths with a method, in order; without those of Entra."""
-        return [one.path for one in self.requests if one.method == method and "/oauth2/" not in one.path]
+        return [
+            request.path for request in self.requests if request.method == method and "/oauth2/" not in request.path
+        ]
 
     # Failures
 
@@ -294,9 +296,9 @@ class Arm:
 
     def forget_operations(self) -> None:
         """Forget all operations; they finish at once, but can no longer be polled."""
-        for one in self._operations.values():
-            one.left = 0
-            one.go_on()
+        for operation in self._operations.values():
+            operation.left = 0
+            operation.go_on()
         self._operations.clear()
 
     # The server

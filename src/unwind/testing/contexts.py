@@ -89,7 +89,7 @@ def context(
         memo=remembered.of(deleter) if deleter else remembered,
         resolver=Resolver(client),
         watches=watches,
-        clients=(client, *(interruptible(one) for one in clients)),
+        clients=(client, *(interruptible(obj) for obj in clients)),
         clock=clock,
         absent=absent,
         policy=policy,

@@ -112,7 +112,7 @@ async def granting(admin: Client, name: str, *rights: Right) -> AsyncIterator[No
 @cache
 def _rendered(namespace: str) -> list[Object]:
     everything = manifests(Setting(namespace=namespace))
-    found = [one for one in everything if resource_of(one) in _RIGHTS]
+    found = [item for item in everything if resource_of(item) in _RIGHTS]
     return sorted(found, key=lambda one: _RIGHTS.index(resource_of(one)))
 
 
@@ -170,7 +170,7 @@ def is_administrator(connection: ClusterConnection, cluster: str = "") -> bool:
 
 def _subject(certificate: bytes, part: x509.ObjectIdentifier) -> set[str | bytes]:
     subject = x509.load_pem_x509_certificate(certificate).subject
-    return {one.value for one in subject.get_attributes_for_oid(part)}
+    return {item.value for item in subject.get_attributes_for_oid(part)}
 
 
 async def _token(admin: Client, namespace: str) -> str:
@@ -189,7 +189,7 @@ async def _until_in_effect(client: Client, namespace: str, aggregated: list[Obje
     try:
         async with asyncio.timeout(_HEEDED_WITHIN):
             while True:
-                allowed = await asyncio.gather(*(_may(client, one) for one in wanted))
+                allowed = await asyncio.gather(*(_may(client, item) for item in wanted))
                 wanted = [one for one, may in zip(wanted, allowed, strict=True) if not may]
                 if not wanted:
                     return

@@ -61,28 +61,28 @@ class ObjectWatcher(Watches):
 
     def fire(self) -> None:
         """Notify all subscriptions of changes."""
-        for one in list(self._waiting):
-            if isinstance(one, Changes):
-                one.tell()
+        for item in list(self._waiting):
+            if isinstance(item, Changes):
+                item.tell()
 
     def changed(self, resource: Resource, obj: Object) -> None:
         """Notify the subscriptions of an object that was added or changed."""
         metadata = obj["metadata"]
-        for one in list(self._waiting):
+        for item in list(self._waiting):
             if (
-                isinstance(one, _Changes)
-                and one.resource == resource
-                and one.namespace in (None, metadata.get("namespace"))
-                and one.name in (None, metadata["name"])
+                isinstance(item, _Changes)
+                and item.resource == resource
+                and item.namespace in (None, metadata.get("namespace"))
+                and item.name in (None, metadata["name"])
             ):
-                one.tell()
+                item.tell()
 
     def removed(self, resource: Resource, obj: Object) -> None:
         """Notify the subscriptions of an object that was removed."""
         self.changed(resource, obj)
-        for one in list(self._waiting):
-            if isinstance(one, _Absence) and one.uid == obj["metadata"]["uid"]:
-                one.tell()
+        for item in list(self._waiting):
+            if isinstance(item, _Absence) and item.uid == obj["metadata"]["uid"]:
+                item.tell()
 
     def seen(self, resource: Resource, key: Key) -> Metadata | None:
         obj = self._of.get(resource, key.name, namespace=key.namespace)
@@ -120,7 +120,7 @@ class _Changes(Changes):
 
 _FOREGROUND = "foregroundDeletion"
 _FLEETING = ("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
-_KNOWN = [one for one in vars(known).values() if isinstance(one, Resource)]
+_KNOWN = [var for var in vars(known).values() if isinstance(var, Resource)]
 
 
 class _Refusal(Exception):  # noqa: N818 - an answer
@@ -199,13 +199,13 @@ class Objects:
         dependents."""
         for (resource, namespace, name), obj in list(self._objects.items()):
             owners = obj["metadata"].get("ownerReferences") or ()
-            if owners and not any(self._stays(one["uid"]) for one in owners):
+            if owners and not any(self._stays(owner["uid"]) for owner in owners):
                 self._delete(resource, namespace, name, propagation=_FOREGROUND)
         for (resource, _, _), obj in list(self._objects.items()):
             metadata = obj["metadata"]
             finalizers = metadata.get("finalizers") or []
             if metadata.get("deletionTimestamp") and _FOREGROUND in finalizers and not self._owned(metadata["uid"]):
-                left = [one for one in finalizers if one != _FOREGROUND]
+                left = [finalizer for finalizer in finalizers if finalizer != _FOREGROUND]
                 self._merge(resource, obj, {"metadata": {"finalizers": left or None}})
 
     def left(self) -> dict[str, Object]:
@@ -220,9 +220,9 @@ class Objects:
 
     def resource(self, obj: Object) -> Resource:
         """The resource of an object's kind."""
-        for one in self._resources:
-            if (one.api_version, one.kind) == (obj["apiVersion"], obj["kind"]):
-                return one
+        for item in self._resources:
+            if (item.api_version, item.kind) == (obj["apiVersion"], obj["kind"]):
+                return item
         group, _, version = obj["apiVersion"].rpartition("/")
         kind: str = obj["kind"]
         plural = f"{kind.lower()[:-1]}ies" if kind.endswith("y") else f"{kind.lower()}s"
@@ -279,11 +279,11 @@ class Objects:
         namespace = ""
         if rest[0] == "namespaces" and len(rest) > 2:
             namespace, rest = rest[1], rest[2:]
-        for one in self._resources:
-            if (one.group, one.version, one.plural) == (group, version, rest[0]):
+        for resource in self._resources:
+            if (resource.group, resource.version, resource.plural) == (group, version, rest[0]):
                 name, subresource = [*rest[1:], "", ""][:2]
                 query = {key: values[0] for key, values in parse_qs(address.query).items()}
-                return _Target(one, namespace, name, subresource, query)
+                return _Target(resource, namespace, name, subresource, query)
         raise UnwindError(f"nothing is served at {target}")
 
     def _on_get(self, where: _Target, _: Any) -> Object:
@@ -382,21 +382,23 @@ class Objects:
 
     def _owned(self, uid: str) -> bool:
         return any(
-            one["uid"] == uid for obj in self._objects.values() for one in obj["metadata"].get("ownerReferences") or ()
+            reference["uid"] == uid
+            for obj in self._objects.values()
+            for reference in obj["metadata"].get("ownerReferences") or ()
         )
 
     def _discovery(self, *, core: bool) -> Object:
         groups: dict[str, dict[str, list[Object]]] = {}
-        for one in self._resources:
-            if core is not bool(one.group):
+        for resource in self._resources:
+            if core is not bool(resource.group):
                 kind = {
-                    "resource": one.plural,
-                    "responseKind": {"kind": one.kind},
-                    "scope": "Namespaced" if one.namespaced else "Cluster",
-                    "singularResource": one.kind.lower(),
+                    "resource": resource.plural,
+                    "responseKind": {"kind": resource.kind},
+                    "scope": "Namespaced" if resource.namespaced else "Cluster",
+                    "singularResource": resource.kind.lower(),
                     "verbs": ["get", "list", "watch", "create", "patch", "delete"],
                 }
-                groups.setdefault(one.group, {}).setdefault(one.version, []).append(kind)
+                groups.setdefault(resource.group, {}).setdefault(resource.version, []).append(kind)
         return {
             "items": [
                 {

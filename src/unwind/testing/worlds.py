@@ -92,7 +92,7 @@ class World:
             obj = _terminating(obj)
         self.obj = obj if live else self.objects.put(obj)
         self.resource = live[2] if live else self.objects.resource(self.obj)
-        self.links = [link for one in deleters for link in _links(one)]
+        self.links = [link for obj in deleters for link in _links(obj)]
         self.memo: dict[str, str] = {}
         """The memo of the deleters, by `deleter.key`."""
         self.state = state
@@ -238,7 +238,9 @@ async def _wait(event: Event) -> None:
 def _links(it: Any) -> list[Registration]:
     """A deleter in any form, as links of a chain."""
     try:
-        return [one for one in registrations(it, source="test") if isinstance(one, Registration)]
+        return [
+            registration for registration in registrations(it, source="test") if isinstance(registration, Registration)
+        ]
     except UnwindError:
         # Not registered, or an instance of a registered class.
         delete = getattr(it, "delete", it)

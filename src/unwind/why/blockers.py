@@ -84,7 +84,7 @@ def blockers(
 ) -> tuple[Blocker, ...]:
     """The first blockers: those that need a user first, then by namespace, kind and name. `before`: the previous
     blockers, which say since when each one blocks."""
-    since = {(one.object, one.step): one.since for one in before}
+    since = {(blocker.object, blocker.step): blocker.since for blocker in before}
     found = []
     for wait in waits:
         facts = seen.get(wait.object)
@@ -124,7 +124,7 @@ def cause(wait: StepWait, seen: ObjectFacts | None, workloads: Sequence[Workload
     causes = [*_told_by_the_server(wait.object, seen, workloads), *_held(wait.object, seen.finalizers, workloads)]
     if causes:
         first = min(causes, key=lambda one: (urgency(one.reason, one.actor), _URGENCY.index(Reason(one.reason))))
-        others = [one.short or one.message for one in causes if one is not first]
+        others = [item.short or item.message for item in causes if item is not first]
         also = f" (also: {'; '.join(others)})" if others else ""
         return HoldCause(first.reason, f"{first.message}{also}", first.actor)
     if wait.object.kind == "Pod" and not wait.object.group:
@@ -133,7 +133,7 @@ def cause(wait: StepWait, seen: ObjectFacts | None, workloads: Sequence[Workload
 
 
 def _held(ref: ObjectRef, finalizers: Iterable[str], workloads: Sequence[Workload]) -> list[HoldCause]:
-    return [_by_finalizer(str(ref), one, workloads) for one in dict.fromkeys(finalizers)]
+    return [_by_finalizer(str(ref), fromkey, workloads) for fromkey in dict.fromkeys(finalizers)]
 
 
 def _by_finalizer(holder: str, finalizer: str, workloads: Sequence[Workload]) -> HoldCause:
@@ -157,7 +157,7 @@ def _told_by_the_server(ref: ObjectRef, seen: ObjectFacts, workloads: Sequence[W
     """What the conditions of a Namespace that is being deleted report."""
     if NAMESPACE_FINALIZER not in seen.finalizers:
         return []
-    said = {one.type: one.message for one in seen.conditions if one.status == "True"}
+    said = {condition.type: condition.message for condition in seen.conditions if condition.status == "True"}
     causes: list[HoldCause] = []
     for failure in ("NamespaceDeletionDiscoveryFailure", "NamespaceDeletionGroupVersionParsingFailure"):
         if failure in said:
@@ -166,7 +166,7 @@ def _told_by_the_server(ref: ObjectRef, seen: ObjectFacts, workloads: Sequence[W
     if "NamespaceFinalizersRemaining" in said:
         told = said["NamespaceFinalizersRemaining"]
         named = sorted(_IN_CONTENT.findall(told))
-        causes += [_by_finalizer(f"an object in {ref}", one, workloads) for one in named]
+        causes += [_by_finalizer(f"an object in {ref}", item, workloads) for item in named]
         if not named:
             causes.append(HoldCause(Reason.HOLDS_OTHERS, f"{ref}: {told}", "the controllers of these finalizers"))
     elif "NamespaceContentRemaining" in said:

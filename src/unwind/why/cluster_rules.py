@@ -52,7 +52,7 @@ class Extension(msgspec.Struct, frozen=True, kw_only=True):
 
 def extension(config: ExtensionConfig) -> Extension | None:
     """The extension of an ExtensionConfig; None if it has no BeforeClusterDelete handler."""
-    if not any(one.request_hook.hook == _HOOK for one in config.status.handlers):
+    if not any(handler.request_hook.hook == _HOOK for handler in config.status.handlers):
         return None
     way = config.spec.client_config
     behind = f"Service {way.service.namespace}/{way.service.name}" if way.service else redacted(way.url)
@@ -75,7 +75,7 @@ def cluster(look: ObjectSnapshot, it: Cluster, kubectl: Kubectl, extensions: Ite
     message = redacted(told.message) if told and told.status == "False" else ""
     began = deleting or told
     since = began.last_transition_time if began else None
-    standing = [one for one in look.teardowns if not one.finished]
+    standing = [item for item in look.teardowns if not item.finished]
     passed = OK_TO_DELETE_ANNOTATION in it.metadata.annotations
     if standing and not passed:
         found.append(
@@ -84,15 +84,15 @@ def cluster(look: ObjectSnapshot, it: Cluster, kubectl: Kubectl, extensions: Ite
                 message="blocked by Unwind until its add-ons are removed, as their profiles require",
                 actor="unwind",
                 since=since,
-                behind=tuple(teardown_ref(one) for one in standing),
+                behind=tuple(teardown_ref(item) for item in standing),
             )
         )
     if not passed and (called := _CALLED.search(message)):
         found.append(_unanswered(look, called[1], message, known, kubectl))
     elif not passed and (others := _others(message, known, ours=bool(standing))):
-        found.append(_extended(look, others, [one for one in known if not one.ours], kubectl))
+        found.append(_extended(look, others, [item for item in known if not item.ours], kubectl))
     if not found and look.contents:
-        names = ", ".join(str(one) for one in look.contents)
+        names = ", ".join(str(item) for item in look.contents)
         found.append(
             Finding(
                 reason=Reason.HOLDS_OTHERS,
@@ -100,7 +100,7 @@ def cluster(look: ObjectSnapshot, it: Cluster, kubectl: Kubectl, extensions: Ite
                 + (f": {cut(deleting.message)}" if deleting and deleting.message else ""),
                 actor="Cluster API and the providers of these objects",
                 since=since,
-                behind=tuple(one.ref for one in look.contents[:SHOWN]),
+                behind=tuple(item.ref for item in look.contents[:SHOWN]),
             )
         )
     return found
@@ -130,7 +130,7 @@ def _others(message: str, extensions: list[Extension], *, ours: bool) -> str:
     """The messages of other extensions, as far as they can be separated: Cluster API joins all messages into one
     text."""
     _, blocking, said = message.partition(_BLOCKING)
-    if not blocking or all(one.ours for one in extensions):
+    if not blocking or all(item.ours for item in extensions):
         return ""
     # Unwind's message comes first or last, separated by commas; the text before it belongs to another extension.
     before, own, _ = said.partition(_WAITING)
@@ -142,7 +142,7 @@ def _others(message: str, extensions: list[Extension], *, ours: bool) -> str:
 def _unanswered(
     look: ObjectSnapshot, name: str, message: str, extensions: list[Extension], kubectl: Kubectl
 ) -> Finding:
-    it = next((one for one in extensions if one.name == name), Extension(name=name, behind="its server"))
+    it = next((item for item in extensions if item.name == name), Extension(name=name, behind="its server"))
     told = f"Cluster API must call the extension {name} first, but {it.behind} does not answer: {cut(message)}"
     if not it.ours:
         return msgspec.structs.replace(_extended(look, "", [it], kubectl), message=told)
@@ -155,7 +155,7 @@ def _unanswered(
 
 
 def _extended(look: ObjectSnapshot, said: str, extensions: list[Extension], kubectl: Kubectl) -> Finding:
-    names = " or ".join(f"{one.name} ({one.behind})" for one in extensions) or "an unknown extension"
+    names = " or ".join(f"{item.name} ({item.behind})" for item in extensions) or "an unknown extension"
     skip = kubectl.on("annotate", look.thing, f"{OK_TO_DELETE_ANNOTATION}=")
     looks = kubectl.call("get", "extensionconfigs.runtime.cluster.x-k8s.io", "-o", "wide")
     return Finding(
@@ -187,7 +187,7 @@ def teardown(it: Teardown, kubectl: Kubectl, *, runs: bool | None) -> list[Findi
         )
     release = released(it, kubectl)
     blockers = _told_once(it.status.blockers)
-    found += [_blocked(it, one, release) for one in blockers[:SHOWN]]
+    found += [_blocked(it, blocker, release) for blocker in blockers[:SHOWN]]
     if more := len(blockers[SHOWN:]):
         message = f"{more} more blockers; list them with `kubectl describe teardown {it.metadata.name}`"
         found.append(Finding(reason=Reason.DELETING, message=message, actor="unwind"))
@@ -230,8 +230,8 @@ def released(it: Teardown, kubectl: Kubectl) -> Remedy | None:
 def _told_once(blockers: Iterable[Blocker]) -> list[Blocker]:
     """The blockers without repetitions: an unreachable member is reported once per step, whatever waits for it."""
     told: dict[tuple[str, ObjectRef | None], Blocker] = {}
-    for one in blockers:
-        told.setdefault((one.step, None if one.reason == Reason.UNREACHABLE else one.object), one)
+    for blocker in blockers:
+        told.setdefault((blocker.step, None if blocker.reason == Reason.UNREACHABLE else blocker.object), blocker)
     return list(told.values())
 
 

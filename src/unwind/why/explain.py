@@ -130,8 +130,8 @@ class _Walk:
         except UnwindError as error:
             place.unseen("Cluster API extensions", error)
             configs = []
-        read = [cluster_rules.extension(msgspec.convert(one, capi.ExtensionConfig)) for one in configs]
-        asked = [one for one in read if one]
+        read = [cluster_rules.extension(msgspec.convert(config, capi.ExtensionConfig)) for config in configs]
+        asked = [item for item in read if item]
         return cluster_rules.cluster(look, msgspec.convert(obj, capi.Cluster), place.kubectl, asked)
 
     async def _rehearse(
@@ -172,9 +172,11 @@ class _Walk:
             except UnwindError as error:
                 place.unseen(resource.plural, error)
                 continue
-            for one in configurations:
-                thing = Thing(resource=resource, name=one["metadata"]["name"], uid=one["metadata"]["uid"])
-                found += [it for it in refusals.webhooks(thing, one) if it.name == name]
+            for configuration in configurations:
+                thing = Thing(
+                    resource=resource, name=configuration["metadata"]["name"], uid=configuration["metadata"]["uid"]
+                )
+                found += [it for it in refusals.webhooks(thing, configuration) if it.name == name]
         return [
             msgspec.structs.replace(it, workload=await behind_service(place, *it.service)) if it.service else it
             for it in found
@@ -260,28 +262,30 @@ def verdict(subject: str, thing: Thing, state: AnswerState, chain: list[Link]) -
 
 
 def _held_or_going(findings: list[Finding]) -> AnswerState:
-    return AnswerState.HELD if any(one.reason != Reason.DELETING for one in findings) else AnswerState.GOING
+    return AnswerState.HELD if any(finding.reason != Reason.DELETING for finding in findings) else AnswerState.GOING
 
 
 def _dated(findings: list[Finding], look: ObjectSnapshot) -> list[Finding]:
     """Each finding with its start: by default, when deletion was requested."""
-    return [msgspec.structs.replace(one, since=one.since or look.deleted_at) for one in findings]
+    return [msgspec.structs.replace(finding, since=finding.since or look.deleted_at) for finding in findings]
 
 
 def _root(chain: list[Link]) -> Link | None:
     """The end of the first chain in which someone must act."""
-    held = [one for one in chain if one.reason != Reason.DELETING] or chain
+    held = [link for link in chain if link.reason != Reason.DELETING] or chain
     root: Link | None = None
-    for one in held:
-        if root is not None and one.depth <= root.depth:
+    for item in held:
+        if root is not None and item.depth <= root.depth:
             break
-        root = one
+        root = item
     return root
 
 
 def _only(state: AnswerState, chain: list[Link], remedies: list[Remedy]) -> str:
     """Who must act, if no remedy unblocks the object."""
-    if state in (AnswerState.DELETABLE, AnswerState.GOING) or any(one.effect is not Effect.LOOKS for one in remedies):
+    if state in (AnswerState.DELETABLE, AnswerState.GOING) or any(
+        remedy.effect is not Effect.LOOKS for remedy in remedies
+    ):
         return ""
     root = _root(chain)
     return root.actor if root else ""
@@ -299,14 +303,14 @@ def _what_follows(look: ObjectSnapshot, state: AnswerState) -> tuple[str, ...]:
     """What a user should know before deleting an object."""
     if state is not AnswerState.DELETABLE:
         return ()
-    notes = [f"{cluster_rules.phrase(one)}; this object is part of it" for one in look.teardowns]
+    notes = [f"{cluster_rules.phrase(teardown)}; this object is part of it" for teardown in look.teardowns]
     if look.seen.finalizers:
         notes.append(f"its deletion will wait for its finalizers: {', '.join(look.seen.finalizers)}")
-    if owner := next((one for one in look.owners if one.controller), None):
+    if owner := next((owner for owner in look.owners if owner.controller), None):
         notes.append(f"{owner.kind} {owner.name} will recreate it")
     if look.users:
         notes.append(
-            f"its deletion will wait for its users: {', '.join(str(one) for one in look.users[: holds.SHOWN])}"
+            f"its deletion will wait for its users: {', '.join(str(user) for user in look.users[: holds.SHOWN])}"
         )
     return tuple(notes)
 
@@ -328,8 +332,8 @@ async def _read(place: ReachableCluster, thing: Thing) -> tuple[Thing, Object] |
             raise
         # The storage version needs no conversion. Only the CRD knows which one that was, and the CRD may have changed
         # since the object was written: try each version.
-        for one in await place.discovery.kinds():
-            it = one.resource
+        for kind in await place.discovery.kinds():
+            it = kind.resource
             if (it.group, it.plural) != (thing.resource.group, thing.resource.plural) or it == thing.resource:
                 continue
             try:

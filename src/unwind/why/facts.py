@@ -68,7 +68,7 @@ def object_facts(obj: Mapping[str, Any]) -> ObjectFacts:
         read = ()  # conditions that do not follow the Kubernetes convention
     return ObjectFacts(
         deleted_at=metadata.deletion_timestamp,
-        finalizers=(*metadata.finalizers, *(one for one in inner or () if isinstance(one, str))),
+        finalizers=(*metadata.finalizers, *(item for item in inner or () if isinstance(item, str))),
         conditions=read,
     )
 
@@ -196,7 +196,7 @@ def look(thing: Thing, obj: Mapping[str, Any]) -> ObjectSnapshot:
         labels=metadata.labels or {},
         annotations=metadata.annotations or {},
         owners=metadata.owner_references,
-        writers={one: writers(obj, one) for one in seen.finalizers},
+        writers={finalizer: writers(obj, finalizer) for finalizer in seen.finalizers},
         words=tuple(_complaints(seen.conditions)),
     )
 
@@ -204,10 +204,10 @@ def look(thing: Thing, obj: Mapping[str, Any]) -> ObjectSnapshot:
 def writers(obj: Mapping[str, Any], finalizer: str) -> tuple[str, ...]:
     """The field managers that set a finalizer, from managedFields."""
     found = []
-    for one in (obj.get("metadata") or {}).get("managedFields") or ():
-        held = ((one.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:finalizers") or {}
+    for field in (obj.get("metadata") or {}).get("managedFields") or ():
+        held = ((field.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:finalizers") or {}
         if f'v:"{finalizer}"' in held:
-            found.append(str(one.get("manager", "")))
+            found.append(str(field.get("manager", "")))
     return tuple(dict.fromkeys(found))
 
 
@@ -221,11 +221,13 @@ def _complaints(conditions: tuple[Condition, ...]) -> list[ObjectReport]:
     """Conditions in which controllers report a problem. Those of a Namespace or CRD are read elsewhere; there, True
     means a problem."""
     return [
-        ObjectReport(by=f"condition {one.type}", message=cut(one.message), at=one.last_transition_time)
-        for one in conditions
-        if one.message
+        ObjectReport(
+            by=f"condition {condition.type}", message=cut(condition.message), at=condition.last_transition_time
+        )
+        for condition in conditions
+        if condition.message
         and (
-            (one.type in ("Ready", "Synced", "Available", "Healthy") and one.status == "False")
-            or (one.type == ConditionType.BLOCKED and one.status == "True")
+            (condition.type in ("Ready", "Synced", "Available", "Healthy") and condition.status == "False")
+            or (condition.type == ConditionType.BLOCKED and condition.status == "True")
         )
     ]

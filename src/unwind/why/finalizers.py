@@ -112,13 +112,13 @@ def serving(finalizer: str, workloads: Iterable[Workload], writers: Iterable[str
     `writers`: the field managers that set the finalizer.
     """
     it = domain(finalizer)
-    written = [one for one in writers if one and not one.startswith(_ANYBODY) and one not in _COMMON]
-    fitting = [one for one in workloads if _fits(one, it) or _called(one, written)]
-    return next((one for one in fitting if one.running), fitting[0] if fitting else None)
+    written = [writer for writer in writers if writer and not writer.startswith(_ANYBODY) and writer not in _COMMON]
+    fitting = [workload for workload in workloads if _fits(workload, it) or _called(workload, written)]
+    return next((item for item in fitting if item.running), fitting[0] if fitting else None)
 
 
 def _fits(workload: Workload, it: str) -> bool:
-    if any(it == one or it.endswith(f".{one}") or one.endswith(f".{it}") for one in workload.domains):
+    if any(it == item or it.endswith(f".{item}") or item.endswith(f".{it}") for item in workload.domains):
         return True
     # `acme.cert-manager.io` belongs to the Deployment cert-manager, and `example.dev` to example-operator.
     name = workload.object.name
@@ -130,4 +130,4 @@ def _called(workload: Workload, programs: Iterable[str]) -> bool:
     """Whether a workload belongs to one of these programs: its name is usually the program's name, or starts with
     it."""
     name = workload.object.name
-    return any(name == one or name.startswith(f"{one}-") for one in programs)
+    return any(name == program or name.startswith(f"{program}-") for program in programs)

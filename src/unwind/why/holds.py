@@ -140,8 +140,8 @@ def taken_off(look: ObjectSnapshot, place: int, kubectl: Kubectl, about: str) ->
 
 
 def _namespace(look: ObjectSnapshot, kubectl: Kubectl) -> list[Finding]:
-    found = [_silent(one, kubectl) for one in look.silent]
-    found += [conversion(one, kubectl) for one in look.unlisted]
+    found = [_silent(item, kubectl) for item in look.silent]
+    found += [conversion(item, kubectl) for item in look.unlisted]
     if look.contents:
         found.append(
             Finding(
@@ -176,7 +176,7 @@ def _silent(one: Silent, kubectl: Kubectl) -> Finding:
 
 
 def _definition(look: ObjectSnapshot, kubectl: Kubectl) -> list[Finding]:
-    found = [conversion(one, kubectl) for one in look.unlisted]
+    found = [conversion(item, kubectl) for item in look.unlisted]
     if look.contents:
         found.append(
             Finding(
@@ -271,7 +271,7 @@ def _by_finalizer(look: ObjectSnapshot, finalizer: str, place: int, kubectl: Kub
 def _ours(look: ObjectSnapshot, waits: Finding) -> Finding:
     """A finalizer of Unwind: the objects that it waits for are known, and no remedy removes it by hand."""
     if look.teardowns:
-        return msgspec.structs.replace(waits, behind=tuple(teardown_ref(one) for one in look.teardowns))
+        return msgspec.structs.replace(waits, behind=tuple(teardown_ref(teardown) for teardown in look.teardowns))
     if look.placed:
         left = f"{waits.message}; {len(look.placed)} of its objects are not verified absent"
         return msgspec.structs.replace(waits, message=left, behind=look.placed[:SHOWN], elsewhere=look.placed_on)
@@ -363,9 +363,9 @@ def _thing(workload: Workload) -> Thing:
 
 
 def _first(things: tuple[Thing, ...]) -> tuple[ObjectRef, ...]:
-    return tuple(one.ref for one in things[:SHOWN])
+    return tuple(thing.ref for thing in things[:SHOWN])
 
 
 def _some(things: tuple[Thing, ...]) -> str:
     more = f" and {len(things) - SHOWN} more" if len(things) > SHOWN else ""
-    return ", ".join(str(one) for one in things[:SHOWN]) + more
+    return ", ".join(str(thing) for thing in things[:SHOWN]) + more

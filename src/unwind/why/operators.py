@@ -44,9 +44,9 @@ async def manager_runs(place: ReachableCluster, *, now: datetime) -> bool | None
         place.unseen("Leases of Unwind's manager", error)
         return None
     signs = [
-        moment((one.get("spec") or {}).get("renewTime"))
-        for one in leases
-        if one["metadata"]["name"].startswith(REPLICA_LEASES)
+        moment((lease.get("spec") or {}).get("renewTime"))
+        for lease in leases
+        if lease["metadata"]["name"].startswith(REPLICA_LEASES)
     ]
     return any(sign and now - sign < timedelta(seconds=2 * Timing().lasts) for sign in signs)
 
@@ -75,10 +75,10 @@ async def behind_service(place: ReachableCluster, namespace: str, name: str) -> 
         service = await place.client.get(SERVICES, name, namespace=namespace)
         selector: dict[str, str] = service["spec"].get("selector") or {}
         for resource in _WORKLOADS if selector else ():
-            for one in await place.client.list(resource, namespace=namespace):
-                labels = one["spec"]["template"]["metadata"].get("labels") or {}
+            for item in await place.client.list(resource, namespace=namespace):
+                labels = item["spec"]["template"]["metadata"].get("labels") or {}
                 if selector.items() <= labels.items():
-                    return facts.workload(as_thing(resource, one).ref, one)
+                    return facts.workload(as_thing(resource, item).ref, item)
     except NotFoundError:
         return None
     except UnwindError as error:
@@ -103,7 +103,7 @@ async def workloads_of(client: Client, unseen: Callable[[str, UnwindError], obje
         except UnwindError as error:
             unseen(resource.plural, error)
             return
-        found.extend(facts.workload(as_thing(resource, one).ref, one) for one in items)
+        found.extend(facts.workload(as_thing(resource, item).ref, item) for item in items)
 
     await gather_limited((look(resource) for resource in _WORKLOADS), limit=len(_WORKLOADS))
     return tuple(sorted(found, key=lambda one: str(one.object)))

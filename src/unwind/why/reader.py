@@ -61,9 +61,9 @@ async def look_at(place: ReachableCluster, thing: Thing, obj: Object, *, now: da
     deleted = look.seen.deleted_at is not None
     if words := await gathering.warnings():
         change["words"] = (*words, *look.words)
-    if deleted and any(served(one) is None for one in finalizers):
+    if deleted and any(served(finalizer) is None for finalizer in finalizers):
         change["workloads"] = await workloads(place)
-    if deleted and any(one in _OWNING for one in finalizers):
+    if deleted and any(finalizer in _OWNING for finalizer in finalizers):
         change["dependents"] = await gathering.dependents()
     if kind == ("", "Namespace") and deleted:
         change |= await gathering.namespace()
@@ -80,10 +80,12 @@ async def look_at(place: ReachableCluster, thing: Thing, obj: Object, *, now: da
         change["contents"] = await gathering.components()
     elif kind in _PROFILES and deleted:
         change["dependents"] = await gathering.summaries(_PROFILES[kind])
-    if kind == (capi.CLUSTERS.group, capi.CLUSTERS.kind) or any(one in tuple(Finalizer) for one in finalizers):
+    if kind == (capi.CLUSTERS.group, capi.CLUSTERS.kind) or any(
+        finalizer in tuple(Finalizer) for finalizer in finalizers
+    ):
         change["teardowns"] = await gathering.teardowns()
         change["manager_runs"] = await manager_runs(place, now=now)
-    if deleted and any(one in (Finalizer.SUMMARY, Finalizer.WORK) for one in finalizers):
+    if deleted and any(finalizer in (Finalizer.SUMMARY, Finalizer.WORK) for finalizer in finalizers):
         change |= await gathering.placed()
     return msgspec.structs.replace(look, **change)
 
@@ -107,32 +109,34 @@ class _Gathering:
             return ()
         told = [
             ObjectReport(
-                by=str((one.get("source") or {}).get("component") or one.get("reportingComponent") or "an Event"),
-                message=cut(f"{one.get('reason', '')}: {one.get('message', '')}"),
-                at=moment(one.get("lastTimestamp") or one.get("eventTime") or one["metadata"].get("creationTimestamp")),
+                by=str((item.get("source") or {}).get("component") or item.get("reportingComponent") or "an Event"),
+                message=cut(f"{item.get('reason', '')}: {item.get('message', '')}"),
+                at=moment(
+                    item.get("lastTimestamp") or item.get("eventTime") or item["metadata"].get("creationTimestamp")
+                ),
             )
-            for one in found
-            if one.get("type") == "Warning"
+            for item in found
+            if item.get("type") == "Warning"
         ]
         return tuple(sorted(told, key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)[:3])
 
     async def dependents(self) -> tuple[Thing, ...]:
         """Its blocking dependents: the garbage collector waits only for those with blockOwnerDeletion."""
         found, unlisted = await self._everything(self._thing.namespace or None)
-        for one in unlisted:
-            self._place.unseen(one.kind, UnwindError(one.error))
+        for item in unlisted:
+            self._place.unseen(item.kind, UnwindError(item.error))
         foreground = "foregroundDeletion" in self._obj["metadata"].get("finalizers", ())
         mine = [
-            one
-            for one in found
-            for owner in one.metadata.owner_references
+            item
+            for item in found
+            for owner in item.metadata.owner_references
             if owner.uid == self._thing.uid and (owner.block_owner_deletion or not foreground)
         ]
         return _things(mine)
 
     async def namespace(self) -> dict[str, Any]:
         found, unlisted = await self._everything(self._thing.name)
-        ours = [one for one in found if not contents.made_by_the_server(one)]
+        ours = [item for item in found if not contents.made_by_the_server(item)]
         return {"contents": _things(ours or found), "unlisted": tuple(unlisted), "silent": await self._silent()}
 
     async def definition(self) -> dict[str, Any]:
@@ -140,7 +144,7 @@ class _Gathering:
         if resource is None:
             return {}
         # The API server lists them in the storage version, which needs no conversion.
-        stored = [one["name"] for one in self._obj["spec"]["versions"] if one["storage"] and one["served"]]
+        stored = [item["name"] for item in self._obj["spec"]["versions"] if item["storage"] and item["served"]]
         resource = msgspec.structs.replace(resource, version=stored[0] if stored else resource.version)
         try:
             found = await contents.of_kind(self._client, resource)
@@ -158,8 +162,8 @@ class _Gathering:
         except UnwindError as error:
             self._place.unseen("Pods", error)
             return ()
-        using = [one for one in found if one["spec"].get("nodeName") and self._thing.name in _claims(one)]
-        return tuple(as_thing(PODS, one) for one in using)
+        using = [item for item in found if item["spec"].get("nodeName") and self._thing.name in _claims(item)]
+        return tuple(as_thing(PODS, item) for item in using)
 
     async def claim(self) -> tuple[Thing, ...]:
         ref = self._obj["spec"].get("claimRef") or {}
@@ -185,10 +189,10 @@ class _Gathering:
         except UnwindError as error:
             self._place.unseen(f"Node {name}", error)
             return Node(name=name, there=True, ready=True)  # nothing says that it is lost
-        for one in (found.get("status") or {}).get("conditions") or ():
-            if one["type"] == "Ready":
-                since = moment(one.get("lastTransitionTime"))
-                return Node(name=name, there=True, ready=one["status"] == "True", since=since)
+        for condition in (found.get("status") or {}).get("conditions") or ():
+            if condition["type"] == "Ready":
+                since = moment(condition.get("lastTransitionTime"))
+                return Node(name=name, there=True, ready=condition["status"] == "True", since=since)
         return Node(name=name, there=True)
 
     async def controller(self) -> Thing | None:
@@ -196,7 +200,14 @@ class _Gathering:
         top: Thing | None = None
         above = self._obj
         for _ in range(_CONTROLLERS):
-            owner = next((one for one in above["metadata"].get("ownerReferences") or () if one.get("controller")), None)
+            owner = next(
+                (
+                    reference
+                    for reference in above["metadata"].get("ownerReferences") or ()
+                    if reference.get("controller")
+                ),
+                None,
+            )
             if owner is None:
                 return top
             try:
@@ -243,7 +254,7 @@ class _Gathering:
     async def teardowns(self) -> tuple[Teardown, ...]:
         """The unfinished Teardowns with this object as target or step."""
         kinds = await self._place.discovery.kinds()
-        if not any((one.resource.group, one.resource.kind) == (TEARDOWNS.group, TEARDOWNS.kind) for one in kinds):
+        if not any((kind.resource.group, kind.resource.kind) == (TEARDOWNS.group, TEARDOWNS.kind) for kind in kinds):
             return ()
         try:
             found = msgspec.convert(await self._client.list(TEARDOWNS), list[Teardown])
@@ -252,13 +263,13 @@ class _Gathering:
             return ()
         uid = self._thing.uid
         return tuple(
-            one
-            for one in found
-            if not one.finished
-            and SET_ASIDE_LABEL not in one.metadata.labels
+            item
+            for item in found
+            if not item.finished
+            and SET_ASIDE_LABEL not in item.metadata.labels
             and (
-                one.spec.target.uid == uid
-                or any(step.object.uid == uid for step in (one.spec.plan.steps if one.spec.plan else ()))
+                item.spec.target.uid == uid
+                or any(step.object.uid == uid for step in (item.spec.plan.steps if item.spec.plan else ()))
             )
         )
 
@@ -273,7 +284,7 @@ class _Gathering:
         except UnwindError as error:
             self._place.unseen("ClusterSummaries", error)
             return ()
-        return tuple(as_thing(sveltos.CLUSTER_SUMMARIES, one) for one in found)
+        return tuple(as_thing(sveltos.CLUSTER_SUMMARIES, item) for item in found)
 
     async def placed(self) -> dict[str, Any]:
         """The objects in its Inventories that are not verified absent yet."""
@@ -282,7 +293,7 @@ class _Gathering:
         except UnwindError as error:
             self._place.unseen("Inventories", error)
             return {}
-        mine = [one.spec for one in found if one.spec.owner.uid == self._thing.uid]
+        mine = [item.spec for item in found if item.spec.owner.uid == self._thing.uid]
         refs = [
             entry.object
             for spec in mine
@@ -307,7 +318,7 @@ class _Gathering:
                 continue
             service = it["spec"].get("service")
             conditions: list[Object] = it.get("status", {}).get("conditions") or []
-            told = next((one for one in conditions if one["type"] == "Available"), {})
+            told = next((obj for obj in conditions if obj["type"] == "Available"), {})
             found.append(
                 Silent(
                     service=msgspec.structs.replace(thing, uid=it["metadata"]["uid"]),
@@ -343,7 +354,7 @@ class _Gathering:
                 self._place.unseen(resource.plural, error)
 
         # APIs that are not served are reported as a whole.
-        asked = [one for one in kinds if f"{one.version}.{one.group}" not in silent]
+        asked = [kind for kind in kinds if f"{kind.version}.{kind.group}" not in silent]
         await gather_limited((look(resource) for resource in asked), limit=_AT_ONCE)
         if forbidden:
             self._place.unseen(", ".join(sorted(forbidden)), UnwindError("you are not allowed to list them"))
@@ -371,6 +382,11 @@ def _things(found: list[Content]) -> tuple[Thing, ...]:
         return (1 if it.deletion_timestamp is None else 2), str(one)
 
     return tuple(
-        Thing(resource=one.resource, name=one.metadata.name, namespace=one.metadata.namespace, uid=one.metadata.uid)
-        for one in sorted(found, key=urgency)
+        Thing(
+            resource=content.resource,
+            name=content.metadata.name,
+            namespace=content.metadata.namespace,
+            uid=content.metadata.uid,
+        )
+        for content in sorted(found, key=urgency)
     )

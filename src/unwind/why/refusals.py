@@ -122,7 +122,7 @@ def refused(look: ObjectSnapshot, refusal: APIRefusal, kubectl: Kubectl, known: 
 
 
 def _named(known: Iterable[Webhook], name: str) -> Webhook | None:
-    return next((one for one in known if one.name == name), None)
+    return next((webhook for webhook in known if webhook.name == name), None)
 
 
 def _silent(name: str, error: str, webhook: Webhook | None, kubectl: Kubectl) -> Finding:

@@ -55,13 +55,15 @@ async def what_blocks(
         if found := await _find(member, ref):
             seen[ref] = facts.object_facts(found)
 
-    await gather_limited((look(one.object) for one in told if not one.failed), limit=_AT_ONCE)
-    held = {name for one in seen.values() for name in one.finalizers if not finalizers.served(name)}
+    await gather_limited((look(item.object) for item in told if not item.failed), limit=_AT_ONCE)
+    held = {name for item in seen.values() for name in item.finalizers if not finalizers.served(name)}
     workloads = await _workloads(member, items) if held else []
     if any(finalizers.serving(name, workloads) is None for name in held):
         # Not of this step: its operator may be another's, or nobody's that we know of.
-        known = {one.object.uid for one in workloads}
-        workloads += [one for one in await workloads_of(member.client, lambda *_: None) if one.object.uid not in known]
+        known = {workload.object.uid for workload in workloads}
+        workloads += [
+            item for item in await workloads_of(member.client, lambda *_: None) if item.object.uid not in known
+        ]
     return blockers.blockers(told, seen=seen, workloads=workloads, before=before, now=now)
 
 

@@ -49,7 +49,7 @@ async def test_everything_goes_and_is_seen_to_be_absent_while_the_clock_stands_s
     assert removal.removed == {namespace.uid, workload.uid, *(ref.uid for ref in refs)}
     assert not await exists(scene, NAMESPACES, room)
     assert {entry.state for entry in (await scene.account()).values()} == {"Removed"}
-    assert {one.uid for one in scene.deleted()} == removal.removed
+    assert {item.uid for item in scene.deleted()} == removal.removed
     assert scene.order()[0] == "deployments/web"
     assert scene.order()[-1] == f"namespaces/{room}"
 
@@ -61,7 +61,7 @@ async def test_two_thousand_objects_cost_a_handful_of_writes_to_the_inventory(sc
     assert removal.progress.removed == 2000
     names = {chunk.metadata.name for chunk in await scene.read()}
     written = scene.management.audit.entries(verbs=("patch", "update"), resource=INVENTORIES.plural)
-    writes = [one for one in written if one.object_ref.name in names]
+    writes = [item for item in written if item.object_ref.name in names]
     assert len(names) == 4
     assert 4 <= len(writes) <= 16
     assert {entry.state for entry in (await scene.account()).values()} == {"Removed"}
@@ -327,7 +327,7 @@ async def test_nothing_is_touched_when_another_cluster_answers(scene: Scene, roo
     found = await scene.client.get(CONFIG_MAPS, "adopted", namespace=room)
     assert found["metadata"]["uid"] == adopted.uid
     assert OWNER_LABEL in found["metadata"]["labels"]
-    assert {one.state for one in (await scene.account()).values()} == {"Confirmed", "Intended"}
+    assert {item.state for item in (await scene.account()).values()} == {"Confirmed", "Intended"}
 
 
 async def test_pods_that_belong_to_nothing_any_more_are_waited_for(scene: Scene, room: str) -> None:

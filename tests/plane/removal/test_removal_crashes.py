@@ -67,10 +67,10 @@ async def nothing_lost(scene: Scene, room: str) -> None:
     assert account["namespace"].ledger
     assert f"ConfigMap {room}/theirs" in account["namespace"].ledger.message
     found = await scene.client.list(CONFIG_MAPS, namespace=room)
-    assert {one["metadata"]["name"] for one in found} == {"theirs", "kube-root-ca.crt"}
+    assert {item["metadata"]["name"] for item in found} == {"theirs", "kube-root-ca.crt"}
     await waiting.until_absent(scene.client, CUSTOM_RESOURCE_DEFINITIONS, f"gadgets.{room}.dev")
     uids = {entry.object.uid for key, entry in account.items() if key not in ("namespace", "theirs")}
-    sent = Counter(one.uid for one in scene.cluster.audit.deletions() if one.uid in uids)
+    sent = Counter(deletion.uid for deletion in scene.cluster.audit.deletions() if deletion.uid in uids)
     assert sent == dict.fromkeys(uids, 1)
 
 

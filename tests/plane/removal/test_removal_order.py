@@ -55,7 +55,7 @@ async def test_custom_resources_go_while_their_operator_runs_and_definitions_and
         removing = tasks.create_task(removal.run())
         await told.until("Gadget", "waits for", FINALIZER)
         # Nothing that comes later has been touched.
-        assert {one.object_ref.resource for one in scene.deleted()} == {"gadgets"}
+        assert {item.object_ref.resource for item in scene.deleted()} == {"gadgets"}
         operator = tasks.create_task(serve_finalizers(scene.client, gadgets, FINALIZER))
         await removing
         operator.cancel()
@@ -179,7 +179,7 @@ async def test_the_claims_of_a_stateful_set_are_written_down_and_go_after_it(sce
     body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data-db-9", "namespace": room}}
     theirs = await scene.client.create(PERSISTENT_VOLUME_CLAIMS, body | {"spec": made[0]["spec"]})
     removal = await scene.remove(volumes=VolumePolicy.DELETE)
-    uids = {one["metadata"]["uid"] for one in made}
+    uids = {item["metadata"]["uid"] for item in made}
     assert removal.progress.total == 5
     assert (removal.progress.removed, removal.progress.left) == (3, 2)
     assert uids < removal.removed
@@ -189,7 +189,7 @@ async def test_the_claims_of_a_stateful_set_are_written_down_and_go_after_it(sce
     assert account[f"pvc-{theirs['metadata']['uid']}"].ledger
     left = await scene.client.get(PERSISTENT_VOLUME_CLAIMS, "data-db-9", namespace=room)
     assert left["metadata"]["uid"] == theirs["metadata"]["uid"]
-    sent = [one.object_ref.resource for one in scene.cluster.audit.deletions(namespace=room) if one.uid]
+    sent = [deletion.object_ref.resource for deletion in scene.cluster.audit.deletions(namespace=room) if deletion.uid]
     claims = [at for at, resource in enumerate(sent) if resource == "persistentvolumeclaims"]
     assert len(claims) == 2
     assert sent.index("statefulsets") < claims[0]

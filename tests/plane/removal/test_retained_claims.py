@@ -36,7 +36,7 @@ async def put_set(scene: Scene, room: str, *, when_deleted: str = "") -> set[str
 
 async def names_left(scene: Scene, room: str) -> list[str]:
     found = await scene.client.list(PERSISTENT_VOLUME_CLAIMS, namespace=room)
-    return sorted(one["metadata"]["name"] for one in found)
+    return sorted(item["metadata"]["name"] for item in found)
 
 
 @pytest.mark.parametrize("when_deleted", ["", "Retain"])
@@ -51,7 +51,7 @@ async def test_claims_stay_and_are_named_in_the_ledger(scene: Scene, room: str, 
     # Nothing of them was deleted, also when it is begun again.
     await scene.remove()
     assert await names_left(scene, room) == ["data-db-0", "data-db-1", "data-db-7"]
-    assert not [one for one in scene.cluster.audit.deletions(namespace=room) if one.uid in uids]
+    assert not [deletion for deletion in scene.cluster.audit.deletions(namespace=room) if deletion.uid in uids]
 
 
 async def test_with_when_deleted_those_go_that_the_set_owns(scene: Scene, room: str) -> None:

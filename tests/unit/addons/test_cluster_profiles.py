@@ -51,7 +51,7 @@ def summary(seen: Seen, *, uid: str = "c-1", going: bool = False, **spec: Any) -
 
 
 def found(*profiles: Seen, summaries: tuple[ClusterSummary, ...] = ()) -> list[ProfileState]:
-    return standing(TARGET, profiles, named={one.metadata.name: one for one in summaries}.get)
+    return standing(TARGET, profiles, named={item.metadata.name: item for item in summaries}.get)
 
 
 def test_only_profiles_that_match_and_stay_count() -> None:
@@ -63,7 +63,7 @@ def test_only_profiles_that_match_and_stay_count() -> None:
         profile(ProfileKey("Profile", "stage", "foreign")),
         profile(other),
     )
-    assert [one.key for one in seen] == [SHOP, other]
+    assert [item.key for item in seen] == [SHOP, other]
 
 
 def test_the_summary_is_the_one_of_this_very_cluster() -> None:
@@ -101,7 +101,7 @@ def test_what_cannot_be_carried_out_is_refused_and_says_why() -> None:
 def test_a_profile_in_a_circle_is_refused() -> None:
     other = ProfileKey("ClusterProfile", "", "base")
     seen = found(profile(depends_on=("base",)), profile(other, depends_on=("shop",)))
-    assert ["depends on itself" in one.refused for one in seen] == [True, True]
+    assert ["depends on itself" in item.refused for item in seen] == [True, True]
 
 
 def test_a_profile_whose_summary_cannot_have_its_name_is_refused() -> None:

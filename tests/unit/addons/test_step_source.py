@@ -57,7 +57,9 @@ def drafted(
 ) -> Drafted:
     """The plan. `objects`: how many each has. `there`: further inventories about the cluster."""
     chunks = {
-        uid: Inventory(spec=InventorySpec(owner=ObjectRef(uid=uid), entries={str(one): THERE for one in range(count)}))
+        uid: Inventory(
+            spec=InventorySpec(owner=ObjectRef(uid=uid), entries={str(number): THERE for number in range(count)})
+        )
         for uid, count in objects.items()
     }
     found = SourceSteps(steps=tuple(map(step_of, summaries)))
@@ -153,7 +155,7 @@ NOTED = Entry(state=EntryState.CONFIRMED.value, ledger=LedgerNote(reason="Forced
 
 def test_only_what_is_not_done_and_has_no_summary_is_lost() -> None:
     inventories = [chunk("web", THERE, GONE), chunk("web", THERE), chunk("done", GONE, NOTED), chunk("here", THERE)]
-    assert [(one.name, one.objects) for one in lost({"s-here"}, inventories)] == [("web-capi-prod", 2)]
+    assert [(item.name, item.objects) for item in lost({"s-here"}, inventories)] == [("web-capi-prod", 2)]
 
 
 def test_what_a_vanished_summary_left_makes_no_plan_and_is_named() -> None:

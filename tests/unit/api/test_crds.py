@@ -143,7 +143,7 @@ def test_summaries_carry_the_whole_spec_of_their_profile() -> None:
 
 
 def test_scopes_are_those_of_the_design() -> None:
-    scopes = {one["spec"]["names"]["kind"]: one["spec"]["scope"] for one in crds(unwind.GROUP)}
+    scopes = {crd["spec"]["names"]["kind"]: crd["spec"]["scope"] for crd in crds(unwind.GROUP)}
     assert scopes == {"Teardown": "Cluster", "Inventory": "Namespaced"}
 
 

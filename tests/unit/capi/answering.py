@@ -90,14 +90,14 @@ class Standin:
 
     def knows(self, *found: Teardown | ClusterSummary) -> None:
         """Have it in the caches; Teardowns as the manager writes them."""
-        for one in map(self._signed, found):
-            informer: Informer[Any] = self.caches.teardowns if isinstance(one, Teardown) else self.caches.summaries
-            informer._tell(informer.cache.put(one))
+        for item in map(self._signed, found):
+            informer: Informer[Any] = self.caches.teardowns if isinstance(item, Teardown) else self.caches.summaries
+            informer._tell(informer.cache.put(item))
 
     def has(self, *found: Teardown | ClusterSummary) -> None:
         """Have it in the API; Teardowns as the manager writes them."""
-        for one in map(self._signed, found):
-            self.objects.put(manifest(TEARDOWNS if isinstance(one, Teardown) else CLUSTER_SUMMARIES, one))
+        for item in map(self._signed, found):
+            self.objects.put(manifest(TEARDOWNS if isinstance(item, Teardown) else CLUSTER_SUMMARIES, item))
 
     def _signed(self, one: Teardown | ClusterSummary) -> Teardown | ClusterSummary:
         return self.keys.signed(one) if isinstance(one, Teardown) else one

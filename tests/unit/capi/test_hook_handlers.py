@@ -91,7 +91,7 @@ async def test_hooks_only_read(hook: Hook) -> None:
             standin.has(known)
         standin.knows(summary("web", "EnforceRemovePolicies"))
         await standin.ask(hook)
-        assert [one for one in standin.objects.requests if not one.startswith("GET ")] == []
+        assert [request for request in standin.objects.requests if not request.startswith("GET ")] == []
 
 
 async def test_a_teardown_that_is_gone_leaves_nothing_behind() -> None:
@@ -191,7 +191,7 @@ async def test_a_summary_that_cannot_be_read_keeps_its_own_cluster_only() -> Non
 
 
 async def test_a_server_that_does_not_know_teardowns_says_nothing_about_one() -> None:
-    standin = Standin(served=[one for one in SERVED if one is not TEARDOWNS])
+    standin = Standin(served=[item for item in SERVED if item is not TEARDOWNS])
     told = await standin.ask()
     assert told["retryAfterSeconds"] == 1
     assert told["message"] == f"{CLOSED}the API server could not be asked what is left (404)"

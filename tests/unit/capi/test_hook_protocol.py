@@ -36,13 +36,13 @@ def test_discovery_names_each_handler_with_all_it_says() -> None:
     asked = json.dumps({"apiVersion": API_VERSION, "kind": "DiscoveryRequest"}).encode()
     answer = json.loads(hook_protocol.discovered(asked, Hook).body)
     assert (answer["apiVersion"], answer["kind"], answer["status"]) == (API_VERSION, "DiscoveryResponse", "Success")
-    assert [one["requestHook"] for one in answer["handlers"]] == [
+    assert [item["requestHook"] for item in answer["handlers"]] == [
         {"apiVersion": API_VERSION, "hook": hook.value} for hook in Hook
     ]
-    names = [one["name"] for one in answer["handlers"]]
+    names = [item["name"] for item in answer["handlers"]]
     assert len(set(names)) == 9
     assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name) for name in names)
-    assert {(one["timeoutSeconds"], one["failurePolicy"]) for one in answer["handlers"]} == {(10, "Fail")}
+    assert {(item["timeoutSeconds"], item["failurePolicy"]) for item in answer["handlers"]} == {(10, "Fail")}
 
 
 @pytest.mark.parametrize("hook", Hook)
@@ -150,4 +150,4 @@ def test_a_glance_tells_the_cluster_of_what_is_understood_and_of_nothing_else() 
         body(cluster=cluster() | {"kind": "Machine"}),
         body(cluster=cluster() | {"metadata": {}}),
     ]
-    assert {hook_protocol.glance(DELETE, one) for one in strange} == {""}
+    assert {hook_protocol.glance(DELETE, item) for item in strange} == {""}

@@ -23,7 +23,7 @@ def extension(**setting: Any) -> dict[str, Any]:
 
 def policy_called(name: str, **setting: Any) -> dict[str, Any]:
     [found] = [
-        one for one in of_kind("ValidatingAdmissionPolicy", Setting(**setting)) if one["metadata"]["name"] == name
+        item for item in of_kind("ValidatingAdmissionPolicy", Setting(**setting)) if item["metadata"]["name"] == name
     ]
     return found
 
@@ -68,13 +68,15 @@ def test_what_cannot_be_read_is_nothing_to_register(data: object) -> None:
 
 
 def test_it_is_applied_last_and_so_is_taken_back_first_while_it_is_guarded() -> None:
-    kinds = [one["kind"] for one in manifests(Setting())]
+    kinds = [manifest["kind"] for manifest in manifests(Setting())]
     assert kinds[-3:] == ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ExtensionConfig"]
 
 
 def test_its_guard_is_for_it_alone_and_for_whole_collections_too() -> None:
     policy = policy_called("unwind-gate.elsewhere", namespace="elsewhere")
-    assert "oldObject.metadata.name == 'elsewhere'" in [one["expression"] for one in policy["spec"]["matchConditions"]]
+    assert "oldObject.metadata.name == 'elsewhere'" in [
+        item["expression"] for item in policy["spec"]["matchConditions"]
+    ]
     # A rule with names is not asked when a collection is deleted.
     [rule] = policy["spec"]["matchConstraints"]["resourceRules"]
     assert "resourceNames" not in rule

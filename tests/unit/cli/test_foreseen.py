@@ -39,7 +39,7 @@ def made(**more: object) -> Foreseen:
         Step(name="the rest", object=rest[0], effort=Effort.ENFORCE.value, wave=1, objects=3, needs=("namespaces",)),
         Step(name="namespaces", object=TARGET, effort=Effort.ENFORCE.value, wave=2, objects=1),
     )
-    entries = [Entry(object=one, resource="x", state=EntryState.CONFIRMED.value) for one in (*rest, TARGET)]
+    entries = [Entry(object=item, resource="x", state=EntryState.CONFIRMED.value) for item in (*rest, TARGET)]
     plain = Foreseen(
         title="Namespace shop",
         target=TARGET,

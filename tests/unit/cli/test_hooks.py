@@ -33,7 +33,7 @@ def run(*arguments: str, beside: Path | None = None, gates: str = "") -> subproc
 def told(*arguments: str, beside: Path | None = None, gates: str = "") -> dict[str, dict[str, Any]]:
     ran = run(*arguments, "-o", "json", beside=beside, gates=gates)
     assert ran.returncode == 0, ran.stderr
-    return {one["hook"]: one for one in msgspec.json.decode(ran.stdout)["hooks"]}
+    return {item["hook"]: item for item in msgspec.json.decode(ran.stdout)["hooks"]}
 
 
 def package(directory: Path, *, point: str, code: str) -> Path:
@@ -54,7 +54,7 @@ def test_all_nine_are_there_and_two_are_on_by_default() -> None:
         "BeforeClusterDelete",
     ]
     assert [hook for hook, one in answer.items() if not one["blocks"]] == ["AfterControlPlaneInitialized"]
-    assert all(one["rules"] for one in answer.values())
+    assert all(item["rules"] for item in answer.values())
 
 
 def test_others_are_switched_on_one_by_one() -> None:

@@ -75,7 +75,7 @@ def commands(of: App, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
 def test_every_command_prints_json_for_who_wants_it() -> None:
     silent = set()
     for path, command in commands(app()):
-        forms = [one.hint for one in command.assemble_argument_collection() if "--output" in one.names]
+        forms = [item.hint for item in command.assemble_argument_collection() if "--output" in item.names]
         words = {word for form in forms for part in (form, *get_args(form)) for word in get_args(part)}
         if "json" not in words:
             silent.add(path)

@@ -252,7 +252,7 @@ async def test_nothing_is_let_go_unless_the_end_or_a_keeper_says_so(end: Any, li
         return Kept("Keeper")
 
     choices: dict[str, Delete] = {"pass": pass_on, "careless": careless, "keep": keep}
-    result = await entered(FakeEnd(end, there=end != Gone("g")), *(choices[one] for one in links))
+    result = await entered(FakeEnd(end, there=end != Gone("g")), *(choices[link] for link in links))
     if "keep" in links:
         assert result == Kept("Keeper")
     else:

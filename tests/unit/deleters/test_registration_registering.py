@@ -50,7 +50,7 @@ class DrainFirst:
 
 def offered(it: object) -> list[Registration]:
     found: Iterable[Registration | External] = registrations(it, source="a test")
-    return [one for one in found if isinstance(one, Registration)]
+    return [registration for registration in found if isinstance(registration, Registration)]
 
 
 def test_a_function_is_a_deleter_and_stays_a_function() -> None:
@@ -69,8 +69,8 @@ def test_a_class_is_a_deleter_for_each_kind_that_it_is_marked_with() -> None:
 def test_a_module_offers_all_its_deleters_once() -> None:
     module = ModuleType("plugin")
     vars(module).update(a=empty_first, again=empty_first, b=DrainFirst, other=1, text="x")
-    assert sorted(one.name for one in offered(module)) == ["drain", "empty-first"]
-    assert sorted(one.name for one in offered([empty_first, DrainFirst])) == ["drain", "empty-first"]
+    assert sorted(item.name for item in offered(module)) == ["drain", "empty-first"]
+    assert sorted(item.name for item in offered([empty_first, DrainFirst])) == ["drain", "empty-first"]
 
 
 @pytest.mark.parametrize("nothing", [42, "text", [object()]])

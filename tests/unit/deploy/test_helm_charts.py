@@ -128,5 +128,5 @@ def test_everything_that_goes_into_a_release_makes_it_another() -> None:
         charts.read(asked(chart_name="other")),
         charts.read(asked(options={"wait": True})),
     ]
-    assert len({one.inputs for one in (plain, *others)}) == len(others) + 1
+    assert len({item.inputs for item in (plain, *others)}) == len(others) + 1
     assert plain.inputs == charts.read(asked(), order=7).inputs

@@ -13,7 +13,7 @@ TWO = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: two, namespace: 
 def names(text: str) -> list[str]:
     found = read_manifests(text, "k")
     assert found.faults == []
-    return [one.name for one in found.manifests]
+    return [manifest.name for manifest in found.manifests]
 
 
 def fault(text: str) -> str:
@@ -74,7 +74,7 @@ def test_what_is_wrong_is_told_with_its_place(text: str, said: str) -> None:
 
 def test_one_wrong_document_does_not_spoil_the_others() -> None:
     found = read_manifests(f"{ONE}\n---\n!mine a\n---\nkind: X\n---\n{TWO}\n---\na: [", "k")
-    assert [one.name for one in found.manifests] == ["one", "two"]
+    assert [manifest.name for manifest in found.manifests] == ["one", "two"]
     assert [fault.split(":")[0] for fault in found.faults] == [f"key k, document {number}" for number in (2, 3, 5)]
 
 

@@ -16,13 +16,13 @@ def encoded(text: str) -> str:
 def test_every_key_of_a_config_map_is_read_in_the_same_order_each_time() -> None:
     held = {"data": {"b": ONE % "b", "a": ONE % "a"}, "binaryData": {"c": encoded(ONE % "c")}}
     source = parse(ManifestSource(kind="ConfigMap", namespace="fleet", name="s"), held)
-    assert [one.name for one in source.manifests] == ["a", "b", "c"]
+    assert [manifest.name for manifest in source.manifests] == ["a", "b", "c"]
     assert source.faults == ()
 
 
 def test_a_secret_is_decoded() -> None:
     source = parse(ManifestSource(kind="Secret", namespace="fleet", name="s"), {"data": {"a": encoded(ONE % "a")}})
-    assert [one.name for one in source.manifests] == ["a"]
+    assert [manifest.name for manifest in source.manifests] == ["a"]
 
 
 def test_a_source_may_be_empty() -> None:
@@ -36,4 +36,4 @@ def test_a_fault_names_the_source_the_key_and_the_document() -> None:
         "ConfigMap fleet/s, key a, document 1: it has no apiVersion",
         "ConfigMap fleet/s, key c: it is not text",
     )
-    assert [one.name for one in source.manifests] == ["b"]
+    assert [manifest.name for manifest in source.manifests] == ["b"]

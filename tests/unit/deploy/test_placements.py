@@ -51,9 +51,9 @@ def test_a_kind_that_the_sources_define_is_known() -> None:
     }
     definition = manifest("things.example.dev", resource=CUSTOM_RESOURCE_DEFINITIONS, spec=spec)
     things = [Resource("example.dev", version, "things", "Thing", namespaced=False) for version in ("v1", "v0")]
-    found = place([source(definition, *(manifest(one.version, resource=one) for one in things))], SERVED)
-    assert [one.ref.name for one in found.objects.values()] == ["things.example.dev", "v1"]
-    assert [one.ref.name for one in found.misplaced] == ["v0"]
+    found = place([source(definition, *(manifest(item.version, resource=item) for item in things))], SERVED)
+    assert [item.ref.name for item in found.objects.values()] == ["things.example.dev", "v1"]
+    assert [item.ref.name for item in found.misplaced] == ["v0"]
 
 
 def test_a_definition_that_is_broken_is_left_to_the_api_server() -> None:
@@ -66,22 +66,22 @@ def test_what_is_written_twice_is_an_error_that_names_both_places_and_neither_is
     [one] = found.misplaced
     places = "in ConfigMap fleet/s0, document a, and in ConfigMap fleet/s1, document a"
     assert one.why == f"it is written twice: {places}"
-    assert [one.ref.name for one in found.objects.values()] == ["b"]
+    assert [item.ref.name for item in found.objects.values()] == ["b"]
 
 
 def test_of_two_sources_with_the_same_object_the_lower_tier_wins() -> None:
     for tiers in ((100, 50), (50, 100)):
         found = place([source(manifest("a"), order=n, tier=tier) for n, tier in enumerate(tiers)], SERVED)
         assert found.misplaced == []
-        assert [one.source.tier for one in found.objects.values()] == [50]
+        assert [item.source.tier for item in found.objects.values()] == [50]
 
 
 def test_what_may_only_be_in_one_namespace_is_kept_there() -> None:
     inside, outside = manifest("a", namespace="mine"), manifest("b", namespace="theirs")
     role = manifest("c", resource=CLUSTER_ROLES)
     found = place([source(inside, outside, role)], SERVED, within="mine")
-    assert [one.ref.name for one in found.objects.values()] == ["a"]
-    assert [one.ref.name for one in found.misplaced] == ["b", "c"]
+    assert [item.ref.name for item in found.objects.values()] == ["a"]
+    assert [item.ref.name for item in found.misplaced] == ["b", "c"]
 
 
 def test_namespaces_that_are_needed_are_implied_once() -> None:
@@ -127,8 +127,10 @@ def test_nothing_of_unwind_is_put_on_the_management_cluster() -> None:
         [*SERVED, TEARDOWNS, CLUSTER_SUMMARIES],
         reserved="unwind-system",
     )
-    assert [one.ref.name for one in found.objects.values()] == ["theirs"]
-    assert {one.why for one in found.misplaced} == {"a profile may not put objects of Unwind on the management cluster"}
+    assert [item.ref.name for item in found.objects.values()] == ["theirs"]
+    assert {item.why for item in found.misplaced} == {
+        "a profile may not put objects of Unwind on the management cluster"
+    }
 
 
 def test_on_a_member_all_of_them_are_ordinary_objects() -> None:

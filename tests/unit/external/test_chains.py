@@ -66,7 +66,7 @@ async def test_many_who_need_an_end_at_once_share_one_that_is_closed_in_the_end(
         asking[0].cancel()
         doors.may_open.set()
         found = await asyncio.gather(*asking[1:])
-        assert len({id(one) for one in found}) == 1
+        assert len({id(item) for item in found}) == 1
         assert (doors.opened, doors.closed) == (1, 0)
         for task in tasks._tasks:
             task.cancel()

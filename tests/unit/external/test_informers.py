@@ -38,9 +38,9 @@ def external(api_version: str, name: str) -> External:
 async def followed(
     registry: DeleterRegistry, *served: ServedKind, removed: tuple[str, ...] = ()
 ) -> list[tuple[str, bool]]:
-    defined = [f"{one.resource.plural}.{one.resource.group}" for one in served if "." in one.resource.group]
+    defined = [f"{item.resource.plural}.{item.resource.group}" for item in served if "." in item.resource.group]
     found = await survey(registry, served, defined=defined, removed=removed)
-    return [(f"{one.resource.api_version}/{one.resource.kind}", isinstance(one.end, Failed)) for one in found]
+    return [(f"{item.resource.api_version}/{item.resource.kind}", isinstance(item.end, Failed)) for item in found]
 
 
 async def test_a_kind_is_followed_in_one_version_that_its_end_is_for() -> None:

@@ -131,7 +131,7 @@ async def test_what_helm_cannot_name_is_taken_out_and_the_rest_stays() -> None:
     _, other, _, bye, _ = releases.manifests(before.release)
     await releases.forget(client, before, [other, bye])  # type: ignore[arg-type]
     after = releases.from_json(msgspec.json.encode(client.written()))
-    assert [one.name for one in releases.manifests(after)] == ["a", "c", "hello"]
+    assert [manifest.name for manifest in releases.manifests(after)] == ["a", "c", "hello"]
 
 
 def test_whose_an_object_is_is_told_by_helms_marks() -> None:

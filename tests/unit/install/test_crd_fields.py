@@ -60,8 +60,8 @@ def test_everything_of_theirs_stays_and_what_is_new_is_ours(theirs: Schema, ours
     whole = with_additions(theirs, added)
     assert contained(theirs, whole)
     new = paths(whole) - paths(theirs)
-    assert all(any(path[: len(one.path)] == one.path for one in added) for path in new)
-    assert all(one.path[-2] == "properties" for one in added), "only fields are added"
+    assert all(any(path[: len(item.path)] == item.path for item in added) for path in new)
+    assert all(item.path[-2] == "properties" for item in added), "only fields are added"
 
 
 @given(theirs=SCHEMAS, ours=SCHEMAS)
@@ -90,7 +90,7 @@ def array(items: Schema) -> Schema:
 def test_fields_are_named_as_people_write_them() -> None:
     theirs = obj(spec=obj(refs=array(obj(name=text()))))
     ours = obj(spec=obj(behaviour=text(), refs=array(obj(name=text(), tier=text()))), status=obj(phase=text()))
-    assert [one.field for one in additions(theirs, ours)] == ["spec.behaviour", "spec.refs[].tier", "status"]
+    assert [addition.field for addition in additions(theirs, ours)] == ["spec.behaviour", "spec.refs[].tier", "status"]
 
 
 @pytest.mark.parametrize(

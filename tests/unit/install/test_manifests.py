@@ -17,7 +17,7 @@ from unwind.server.identity import is_ours
 
 
 def of_kind(kind: str, setting: Setting = Setting(), **more: Any) -> list[dict[str, Any]]:  # noqa: B008 - frozen
-    return [one for one in manifests(setting, **more) if one["kind"] == kind]
+    return [manifest for manifest in manifests(setting, **more) if manifest["kind"] == kind]
 
 
 def test_everything_carries_our_mark_and_can_be_applied() -> None:
@@ -31,7 +31,7 @@ def test_the_namespace_comes_first_and_everything_of_ours_is_in_it() -> None:
     whole = manifests(Setting(namespace="elsewhere"))
     assert whole[0]["kind"] == "Namespace"
     assert whole[0]["metadata"]["name"] == "elsewhere"
-    assert {one["metadata"]["namespace"] for one in whole if "namespace" in one["metadata"]} == {"elsewhere"}
+    assert {item["metadata"]["namespace"] for item in whole if "namespace" in item["metadata"]} == {"elsewhere"}
     for binding in of_kind("ClusterRoleBinding", Setting(namespace="elsewhere")):
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "unwind", "namespace": "elsewhere"}]
 
@@ -95,7 +95,7 @@ def test_the_api_server_asks_about_profiles_where_the_manager_is() -> None:
 
 def test_each_registration_has_a_segment_of_its_own_which_is_remembered_nowhere() -> None:
     setting = Setting(url="https://10.0.0.1:9443", path_key=b"key")
-    text = str([one for one in manifests(setting) if one["kind"] != "ConfigMap"])
+    text = str([manifest for manifest in manifests(setting) if manifest["kind"] != "ConfigMap"])
     found = re.findall(r"https://10.0.0.1:9443/([0-9a-f]{64})(/admit/[a-z]+)?", text)
     assert {path: one for one, path in found} == {
         path: path_segments.segment(b"key", path) for path in ("", "/admit/profiles", "/admit/clusters")

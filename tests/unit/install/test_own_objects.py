@@ -12,26 +12,30 @@ SETTING = Setting(namespace="home")
 
 def test_every_policy_that_is_installed_may_be_restored_by_the_manager_and_no_other() -> None:
     made, bindings = policies(SETTING)
-    [role] = [one for one in manifests(SETTING) if one["metadata"]["name"] == "unwind:home" and "rules" in one]
+    [role] = [
+        manifest
+        for manifest in manifests(SETTING)
+        if manifest["metadata"]["name"] == "unwind:home" and "rules" in manifest
+    ]
     for kind, objects in ((VALIDATING_ADMISSION_POLICIES, made), (VALIDATING_ADMISSION_POLICY_BINDINGS, bindings)):
-        [rule] = [one for one in role["rules"] if kind.plural in one["resources"]]
-        assert rule["resourceNames"] == [one["metadata"]["name"] for one in objects]
+        [rule] = [item for item in role["rules"] if kind.plural in item["resources"]]
+        assert rule["resourceNames"] == [item["metadata"]["name"] for item in objects]
         assert rule["verbs"] == ["get", "create", "patch"]
 
 
 def test_each_policy_has_a_binding_that_denies_and_is_of_one_manager() -> None:
     made, bindings = policies(SETTING)
-    names = [one["metadata"]["name"] for one in made]
+    names = [item["metadata"]["name"] for item in made]
     assert {records_name("home"), kinds_name("home")} <= set(names)
-    assert names == [one["spec"]["policyName"] for one in bindings]
+    assert names == [binding["spec"]["policyName"] for binding in bindings]
     assert all(name.endswith(".home") for name in names)
-    assert {tuple(one["spec"]["validationActions"]) for one in bindings} == {("Deny",)}
-    assert {one["spec"]["failurePolicy"] for one in made} == {"Fail"}
+    assert {tuple(binding["spec"]["validationActions"]) for binding in bindings} == {("Deny",)}
+    assert {item["spec"]["failurePolicy"] for item in made} == {"Fail"}
 
 
 def test_other_namespaces_are_left_alone_before_anything_is_evaluated() -> None:
     made, _ = policies(SETTING)
-    [records] = [one for one in made if one["metadata"]["name"] == records_name("home")]
+    [records] = [item for item in made if item["metadata"]["name"] == records_name("home")]
     selector = records["spec"]["matchConstraints"]["namespaceSelector"]
     assert selector == {"matchLabels": {"kubernetes.io/metadata.name": "home"}}
 

@@ -30,7 +30,7 @@ def workload(
 
 
 def names_of(*workloads: dict[str, Any]) -> list[str]:
-    return [one.rival.name for one in in_workloads(DEPLOYMENTS, workloads)]
+    return [item.rival.name for item in in_workloads(DEPLOYMENTS, workloads)]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def lease(name: str, *, holder: str | None = "host_1", age: float = 1.0, **spec:
 
 def test_a_controller_that_runs_elsewhere_is_known_by_the_lease_it_holds_here() -> None:
     found = in_leases([lease("karmada-controller-manager"), lease("karmada-agent-member-1"), lease("other")], now=NOW)
-    assert [one.rival.name for one in found] == ["Karmada's controller-manager", "Karmada's agent"]
+    assert [item.rival.name for item in found] == ["Karmada's controller-manager", "Karmada's agent"]
     assert "host_1" in found[0].found
 
 

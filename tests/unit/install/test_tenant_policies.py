@@ -19,14 +19,14 @@ def test_each_policy_denies_fails_closed_and_lets_the_manager_pass(contribution:
         assert name.endswith(".elsewhere"), "each manager has its own"
         assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
         assert policy["spec"]["failurePolicy"] == "Fail"
-        assert f"!{BY_MANAGER}" in [one["expression"] for one in policy["spec"]["matchConditions"]]
+        assert f"!{BY_MANAGER}" in [item["expression"] for item in policy["spec"]["matchConditions"]]
 
 
 def test_they_give_the_manager_no_right() -> None:
-    for one in (SUMMARIES, TENANTS):
-        assert (one.everywhere, one.at_home) == ((), ())
+    for item in (SUMMARIES, TENANTS):
+        assert (item.everywhere, item.at_home) == ((), ())
 
 
 def test_their_names_differ() -> None:
-    names = {one("home") for one in (summaries_name, sources_name, credentials_name, attribution_name)}
+    names = {item("home") for item in (summaries_name, sources_name, credentials_name, attribution_name)}
     assert len(names) == 4

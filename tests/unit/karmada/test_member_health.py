@@ -60,7 +60,7 @@ def test_conditions_of_others_stay_and_nothing_is_written_twice() -> None:
     patch = member_health.told({"status": {"conditions": [other]}}, WELL, NOON)
     assert patch
     assert patch["status"]["kubernetesVersion"] == "v1.36.3"
-    assert [one["type"] for one in patch["status"]["conditions"]] == ["Unjoining", "Ready"]
+    assert [item["type"] for item in patch["status"]["conditions"]] == ["Unjoining", "Ready"]
     assert member_health.told({"status": patch["status"]}, WELL, NOON.replace(hour=13)) is None
 
 

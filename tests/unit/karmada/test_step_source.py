@@ -41,4 +41,4 @@ async def test_a_work_whose_step_is_over_is_deleted_only_for_its_own_cluster(the
             await asyncio.sleep(0)
     finally:
         running.cancel()
-    assert any(one.startswith("DELETE") for one in api.requests) is deleted
+    assert any(request.startswith("DELETE") for request in api.requests) is deleted

@@ -50,7 +50,7 @@ def drafted(
 
 def chunk(owner: ObjectRef, objects: int) -> Inventory:
     there = Entry(state=EntryState.CONFIRMED.value)
-    return Inventory(spec=InventorySpec(owner=owner, entries={str(one): there for one in range(objects)}))
+    return Inventory(spec=InventorySpec(owner=owner, entries={str(number): there for number in range(objects)}))
 
 
 def plan_of(it: Cluster, *works: Work) -> Plan:

@@ -50,7 +50,7 @@ def message(it: Cluster, condition: str, of: Teardown | None, *after: Blocker, n
 def test_the_words_of_the_proposal_are_said_beside_ready() -> None:
     said = conditions(cluster(), None, now=AT)
     assert said[0] is READY
-    assert [(one.type, one.status, one.reason, one.message) for one in said[1:]] == [
+    assert [(item.type, item.status, item.reason, item.message) for item in said[1:]] == [
         ("Unjoining", "True", "UnjoinCluster", "Unjoining resources.")
     ]
 

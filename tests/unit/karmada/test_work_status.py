@@ -34,12 +34,12 @@ def test_a_member_that_does_not_answer_is_told_of_with_since_when_and_no_longer_
     assert found
     assert found.message == "since 2026-01-02T03:04:05Z: no answer"
     answered = telling.applied(again, "", (), generation=1, now=LATER)
-    assert [one.type for one in answered.conditions] == ["Applied"]
+    assert [condition.type for condition in answered.conditions] == ["Applied"]
 
 
 def test_what_is_waited_for_is_told_and_taken_back() -> None:
     waits = telling.waiting_status(WorkStatus(), Reason.DELETING, "ConfigMap x/a waits for example.dev/hold", now=NOW)
-    assert [(one.type, one.reason) for one in waits.conditions] == [("Blocked", "Deleting")]
+    assert [(condition.type, condition.reason) for condition in waits.conditions] == [("Blocked", "Deleting")]
     assert telling.waiting_status(waits, None, now=LATER) == WorkStatus()
 
 
@@ -56,7 +56,7 @@ def test_only_our_conditions_are_written_and_the_first_ordinal_is_not_left_out()
     obj = MAP | {"metadata": {"name": "a", "uid": "o", "resourceVersion": "1"}, "status": {"well": True}}
     said = [telling.manifest_status(placed, 0, obj)]
     body = telling.status_to_apply(it, telling.applied(WorkStatus(conditions=theirs), "", said, generation=1, now=NOW))
-    assert [one["type"] for one in body["status"]["conditions"]] == ["Applied"]
+    assert [item["type"] for item in body["status"]["conditions"]] == ["Applied"]
     [told] = body["status"]["manifestStatuses"]
     assert told["identifier"]["ordinal"] == 0
     assert told["status"] == {"well": True}
@@ -72,7 +72,7 @@ def test_a_status_that_is_too_large_for_a_work_is_left_out() -> None:
 
 def test_a_manifest_that_cannot_be_read_is_named_by_its_place_and_the_others_are_read() -> None:
     source = source_of(work(MAP, {"apiVersion": "v1", "metadata": {"name": "b"}}, {"kind": "X"}))
-    assert [one.name for one in source.manifests] == ["a"]
+    assert [manifest.name for manifest in source.manifests] == ["a"]
     assert source.faults == (
         "Work karmada-es-m/web, manifests[1]: it has no kind",
         "Work karmada-es-m/web, manifests[2]: it has no apiVersion",

@@ -55,7 +55,7 @@ async def test_one_asks_for_all(answer: str | Exception) -> None:
         clock.advance(40)
     await turns()
     assert server.asked == 10
-    assert not any(one.done() for one in waiting)
+    assert not any(item.done() for item in waiting)
     waiting[0].cancel()  # the next one takes over
     server.answer = answer
     await turns()
@@ -149,5 +149,5 @@ async def test_a_server_that_swallows_packets_is_not_waited_for_by_each_request(
             results = await asyncio.gather(
                 *(client.get(CONFIG_MAPS, "a", namespace="n") for _ in range(1_000)), return_exceptions=True
             )
-    assert all(isinstance(one, UnreachableError) for one in results)
+    assert all(isinstance(result, UnreachableError) for result in results)
     assert tried <= 128

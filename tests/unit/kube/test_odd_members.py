@@ -233,7 +233,7 @@ async def test_a_version_that_the_server_does_not_take_is_given_up(
         absence = await watches.absence(CONFIG_MAPS, name="a", uid="uid-a", namespace="n")
         async with asyncio.timeout(10):
             await it.follows.wait()
-        last = [one for one in it.requests if "watch=true" in one][-1]
+        last = [request for request in it.requests if "watch=true" in request][-1]
         assert "resourceVersion=10" in last, "it began anew by a list"
         absence.close()
     listening.close()
@@ -394,7 +394,7 @@ async def test_each_connection_is_asked_once_for_its_cluster_ahead_of_the_reques
         await client.get(CONFIG_MAPS, "a", namespace="n")
         assert it.requests[1:] == ["GET /api/v1/namespaces/n/configmaps/a"]  # its connection was just verified
         await asyncio.gather(*(client.get(CONFIG_MAPS, "a", namespace="n") for _ in range(5)))
-        asked = [one for one in it.requests[2:] if "kube-system" in one]
+        asked = [request for request in it.requests[2:] if "kube-system" in request]
         assert asked == ["GET /api/v1/namespaces/kube-system?resourceVersion=0"] * (it.connections - 1)
         before = len(it.requests)
         await asyncio.gather(*(client.get(CONFIG_MAPS, "a", namespace="n") for _ in range(5)))
@@ -427,7 +427,9 @@ async def test_nothing_is_believed_or_written_where_another_cluster_answers(
         it.requests.clear()
         with pytest.raises(AnotherClusterError, match="another cluster answers"):
             await ask(client)
-        assert not [one for one in it.requests if one.startswith("PATCH")]  # only harmless requests are sent ahead
+        assert not [
+            request for request in it.requests if request.startswith("PATCH")
+        ]  # only harmless requests are sent ahead
         sighting = await client.sighting(CONFIG_MAPS, "a", uid="1", namespace="n", cluster=CLUSTER)
         assert not sighting.absent
         it.cluster = CLUSTER

@@ -46,12 +46,12 @@ def test_whoever_carries_teardowns_out_goes_by_the_api_servers_clock_and_by_the_
         )
     )
     carriers = [
-        one
-        for one in share.controllers
-        if isinstance(one, ClusterTeardownController | RequestController | UnjoinController)
+        controller
+        for controller in share.controllers
+        if isinstance(controller, ClusterTeardownController | RequestController | UnjoinController)
     ]
     assert len(carriers) == 3
-    for one in carriers:
-        assert isinstance(one._clock, ServerClock)
-        assert one._clock._time is client.time
-    assert len({id(one._keys) for one in carriers}) == 1
+    for carrier in carriers:
+        assert isinstance(carrier._clock, ServerClock)
+        assert carrier._clock._time is client.time
+    assert len({id(carrier._keys) for carrier in carriers}) == 1

@@ -60,4 +60,4 @@ def test_while_it_is_on_questions_are_answered_from_the_first_moment(client: Cli
     [caches] = on.servants
     assert not cast("ProtectionCaches", caches).synced
     assert all(route.ready() for route in on.routes)
-    assert [one.name for one in on.trusting] == ["unwind-protection-webhooks.unwind-system"]
+    assert [item.name for item in on.trusting] == ["unwind-protection-webhooks.unwind-system"]

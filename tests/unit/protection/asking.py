@@ -103,8 +103,8 @@ def discovery(kinds: Iterable[ProtectedKind], *, core: bool, stale: Iterable[str
     found = [{"metadata": {"name": group}, "versions": versions} for group, versions in groups.items()]
     if not core:
         found += [
-            {"metadata": {"name": one}, "versions": [{"version": "v1", "resources": [], "freshness": "Stale"}]}
-            for one in stale
+            {"metadata": {"name": item}, "versions": [{"version": "v1", "resources": [], "freshness": "Stale"}]}
+            for item in stale
         ]
     return {"kind": "APIGroupDiscoveryList", "items": found}
 
@@ -137,10 +137,10 @@ class Server:
             return ServerAnswer(200, msgspec.json.encode(served))
         found = self.lists.get(parts.path, [])
         if "labelSelector" in query:
-            found = [one for one in found if LABEL in one["metadata"].get("labels", {})]
+            found = [item for item in found if LABEL in item["metadata"].get("labels", {})]
         if "fieldSelector" in query:
             done = ("Succeeded", "Failed")
-            found = [one for one in found if one.get("status", {}).get("phase") not in done]
+            found = [item for item in found if item.get("status", {}).get("phase") not in done]
         start, limit = int(query.get("continue", 0)), int(query["limit"])
         page, rest = found[start : start + limit], len(found) - start - limit
         meta: Object = {"resourceVersion": "9"}

@@ -33,7 +33,7 @@ def test_a_cluster_is_deleted_as_such_and_never_with_its_namespace() -> None:
     cluster = content("Cluster", "prod", group="cluster.x-k8s.io")
     assert "is deleted as such" in out_of_bounds(divide(cluster, [], []), home="u")[0].why
     told = out_of_bounds(divide(whole("Namespace", "fleet"), [cluster], [cluster]), home="u")
-    assert [(one.object.kind, "delete Cluster room/prod first" in one.why) for one in told] == [("Cluster", True)]
+    assert [(item.object.kind, "delete Cluster room/prod first" in item.why) for item in told] == [("Cluster", True)]
 
 
 def test_anything_else_is_within_bounds() -> None:

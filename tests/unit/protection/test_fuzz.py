@@ -45,7 +45,7 @@ def valid(chance: random.Random) -> Any:
 
 def swell(it: Any, chance: random.Random) -> None:
     number = 500 if chance.random() < 0.9 else 20_000
-    it["request"]["oldObject"]["metadata"]["annotations"] = {f"k{one}": "v" * 50 for one in range(number)}
+    it["request"]["oldObject"]["metadata"]["annotations"] = {f"k{item}": "v" * 50 for item in range(number)}
 
 
 def numbered(it: Any) -> str:
@@ -72,7 +72,7 @@ def protected(it: Any) -> bool:
 
 
 def _depended_on(named: Any, old: dict[str, Any]) -> bool:
-    kind = next((one for one in KINDS if isinstance(named, dict) and _is(one, named)), None)
+    kind = next((kind for kind in KINDS if isinstance(named, dict) and _is(kind, named)), None)
     if kind is None:
         return False
     if kind.kind == "Namespace":

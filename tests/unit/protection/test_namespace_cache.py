@@ -36,7 +36,7 @@ def test_the_count_is_what_a_scan_finds(steps: list[Counted | tuple[str, str]]) 
             mirror.pop(Key(*step), None)
     counted = [key for key, counts in mirror.items() if counts]
     there = Counter(key.namespace for key in counted)
-    assert [tally.count(one) for one in ("x", "y", "z")] == [there["x"], there["y"], 0]
+    assert [tally.count(item) for item in ("x", "y", "z")] == [there["x"], there["y"], 0]
     assert set(tally.keys()) == set(counted)
     assert len(tally) == len(counted)
 
@@ -56,7 +56,7 @@ def test_a_claim_counts_while_it_is_bound_and_stays(phase: str, going: bool, cou
 
 def test_little_is_kept_of_a_pod_also_when_it_changes() -> None:
     number = 20_000
-    names = [f"web-6f9d8c7b5d-{one:05}" for one in range(number)]
+    names = [f"web-6f9d8c7b5d-{item:05}" for item in range(number)]
 
     def told(version: int) -> None:
         for name in names:

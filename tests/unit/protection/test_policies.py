@@ -36,7 +36,7 @@ def matched(policy: Policy) -> set[tuple[str, str]]:
 
 
 def test_every_kind_has_one_policy_about_its_deletion() -> None:
-    counted = Counter(one for policy in DELETIONS for one in matched(policy))
+    counted = Counter(item for policy in DELETIONS for item in matched(policy))
     assert counted == {(kind.group, kind.plural): 1 for kind in KINDS}
     for kind in KINDS:
         assert kind in policies.of(kind).kinds
@@ -65,7 +65,7 @@ def test_only_labelled_objects_that_stand_are_looked_at_and_no_subresource() -> 
 
 def test_a_denial_is_forbidden_and_an_error_denies_a_deletion_but_no_other_write() -> None:
     for policy in ALL:
-        assert {one["reason"] for one in policy.spec["validations"]} == {"Forbidden"}
+        assert {item["reason"] for item in policy.spec["validations"]} == {"Forbidden"}
     deletions = [*DELETIONS, ANY_KIND]
     assert {policy.spec["failurePolicy"] for policy in deletions} == {"Fail"}
     assert {policy.spec["failurePolicy"] for policy in ALL if policy not in deletions} == {"Ignore"}
@@ -99,26 +99,26 @@ def test_what_only_the_rest_of_the_cluster_knows_no_policy_denies() -> None:
 @pytest.mark.parametrize("everything_asked", [True, False])
 def test_a_dead_manager_holds_only_what_is_labelled(everything_asked: bool) -> None:
     asking = webhook_configuration.asking(lambda path: {"url": path}, everything=everything_asked)
-    holding = {one["name"].partition(".")[0]: one for one in asking if one["failurePolicy"] == "Fail"}
+    holding = {item["name"].partition(".")[0]: item for item in asking if item["failurePolicy"] == "Fail"}
     assert holding.keys() == ({"labelled", "any-kind"} if everything_asked else {"labelled"})
     kinds = KINDS if everything_asked else (NAMESPACE, DEFINITION)
     assert resources(holding["labelled"]["rules"]) == {(kind.group, kind.plural) for kind in kinds}
-    for one in asking:
-        selected, *more = one["objectSelector"]["matchExpressions"]
-        assert bool(more) is one["name"].startswith("any-kind")
-        assert selected["operator"] == ("DoesNotExist" if one["name"].startswith("unlabelled") else "Exists")
+    for item in asking:
+        selected, *more = item["objectSelector"]["matchExpressions"]
+        assert bool(more) is item["name"].startswith("any-kind")
+        assert selected["operator"] == ("DoesNotExist" if item["name"].startswith("unlabelled") else "Exists")
 
 
 def test_labels_are_asked_about_only_where_no_policy_looks_at_them() -> None:
     for everything_asked, paths in ((True, {PROTECTION_PATH, LABELS_PATH}), (False, {PROTECTION_PATH})):
         asking = webhook_configuration.asking(lambda path: {"url": path}, everything=everything_asked)
-        assert {one["clientConfig"]["url"] for one in asking} == paths
+        assert {item["clientConfig"]["url"] for item in asking} == paths
 
 
 @pytest.mark.parametrize("setting", [Setting(), Setting(namespace="elsewhere", url="https://10.0.0.1:9443")])
 def test_the_manager_is_called_as_install_has_it_called_otherwise(setting: Setting) -> None:
     setting = msgspec.structs.replace(setting, path_key=b"key")
-    [kept] = [one for one in manifests(setting) if one["kind"] == "ConfigMap"]
+    [kept] = [manifest for manifest in manifests(setting) if manifest["kind"] == "ConfigMap"]
     calling = protection_manifests.called_at(remembered(kept, "") or {}, b"key")
     assert calling
     assert calling(PROTECTION_PATH) == webhook(setting, PROTECTION_PATH)
@@ -127,22 +127,22 @@ def test_the_manager_is_called_as_install_has_it_called_otherwise(setting: Setti
 
 def test_what_a_manager_makes_is_not_installed_and_is_taken_back() -> None:
     installed, whole = manifests(Setting()), everything(Setting())
-    later = [one for one in whole if one not in installed]
-    assert {one["metadata"]["name"] for one in later} == {
+    later = [item for item in whole if item not in installed]
+    assert {item["metadata"]["name"] for item in later} == {
         protection_manifests.protection_rules("unwind-system"),
         *(protection_manifests.policy_name(policy.name, "unwind-system") for policy in ALL),
         *protection_manifests.retired("unwind-system"),
         "unwind-paths",
     }
-    assert all(is_ours(one) for one in later)
+    assert all(is_ours(item) for item in later)
 
 
 def test_the_manager_may_write_its_own_policies_and_no_others_nor_anything_that_it_protects() -> None:
     for groups in (None, ("example.dev",)):
         [role] = [
-            one
-            for one in manifests(Setting(authorized_groups=groups))
-            if one["kind"] == "ClusterRole" and one["metadata"]["name"].startswith("unwind-protection")
+            manifest
+            for manifest in manifests(Setting(authorized_groups=groups))
+            if manifest["kind"] == "ClusterRole" and manifest["metadata"]["name"].startswith("unwind-protection")
         ]
         for rule in role["rules"]:
             if set(rule["verbs"]) - {"get", "list", "watch"}:

@@ -48,8 +48,8 @@ async def test_an_allowance_and_a_bad_request_are_no_denials() -> None:
     webhook = Webhook()
     old: list[Any] = [labelled(None), labelled("Always", metadata={"deletionTimestamp": "now"}), "x"]
     with structlog.testing.capture_logs() as logged:
-        for one in old:
-            await webhook.ask(review("Namespace", one))
+        for item in old:
+            await webhook.ask(review("Namespace", item))
     assert logged == []
     assert not webhook.recorder._pending
 

@@ -21,7 +21,7 @@ def namespace() -> Content:
 
 
 def names(some: tuple[Content, ...]) -> list[str]:
-    return [one.metadata.name for one in some]
+    return [item.metadata.name for item in some]
 
 
 def staying(blast: DeletionScope) -> dict[str, str]:
@@ -96,7 +96,7 @@ def test_what_kubernetes_takes_away_by_itself_is_not_deleted_before_its_service(
     first = [content("Service", "web"), content("Endpoints", "web-endpoints"), content("Endpoints", "lonely")]
     first[1] = Content(first[1].resource, msgspec.structs.replace(first[1].metadata, name="web"))
     blast = divide(namespace(), first, first)
-    assert [one.metadata.uid for one in blast.going] == ["web", "lonely", "room"]
+    assert [item.metadata.uid for item in blast.going] == ["web", "lonely", "room"]
 
 
 def test_the_order_is_custom_resources_load_balancers_workloads_the_rest_and_the_namespace() -> None:

@@ -30,7 +30,7 @@ def made(number: int, on: str, entries: int = 0) -> Inventory:
 
 
 async def extended(*chunks: Inventory, like: int = 0, number: int = 1) -> Inventory:
-    objects = Objects(*(manifest(INVENTORIES, one) for one in chunks), resources=[INVENTORIES])
+    objects = Objects(*(manifest(INVENTORIES, inventory) for inventory in chunks), resources=[INVENTORIES])
     async with objects.client as client:
         return await Inventories(client, namespace="unwind").extend(chunks[like], number)
 

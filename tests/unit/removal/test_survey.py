@@ -21,7 +21,7 @@ class Somewhere:
     """A stand-in for a member, its client and its discovery."""
 
     def __init__(self, *kinds: Resource, definitions: tuple[str, ...] = (), services: tuple[str, ...] = ()) -> None:
-        self.served = [ServedKind(resource=one, verbs=frozenset(["list"])) for one in kinds]
+        self.served = [ServedKind(resource=resource, verbs=frozenset(["list"])) for resource in kinds]
         self.definitions = definitions
         self.services = services
         self.another = False

@@ -65,8 +65,8 @@ def wide(count: int = 50) -> Picture:
     first = [box(f"{P}team-{number:02}", objects=number) for number in range(count)]
     second = [box(f"{P}base-{number}") for number in range(6)]
     third = [box(f"{P}core"), box(f"{P}crds", "Try")]
-    edges = [(one.name, chance.choice(second).name) for one in first]
-    edges += [(one.name, chance.choice(third).name) for one in (*first[::3], *second)]
+    edges = [(item.name, chance.choice(second).name) for item in first]
+    edges += [(item.name, chance.choice(third).name) for item in (*first[::3], *second)]
     return picture(first, second, third, edges=tuple(edges))
 
 

@@ -19,28 +19,28 @@ def test_what_can_be_looked_at_stays_as_it_is() -> None:
 
 def test_every_step_of_thousands_is_in_exactly_one_box() -> None:
     shown = collapsed(huge())
-    names = [name for one in shown.boxes for name in one.stands_for or (one.name,)]
-    assert sorted(names) == sorted(one.name for one in huge().boxes)
-    assert sum(one.objects for one in shown.boxes) == sum(one.objects for one in huge().boxes)
+    names = [name for item in shown.boxes for name in item.stands_for or (item.name,)]
+    assert sorted(names) == sorted(item.name for item in huge().boxes)
+    assert sum(item.objects for item in shown.boxes) == sum(item.objects for item in huge().boxes)
     assert all(len(column.boxes) <= MOST_BOXES for column in shown.columns)
 
 
 def test_what_differs_in_effort_or_state_is_not_one_box() -> None:
     many = [box(f"{P}{number}", ("Enforce", "Try")[number % 2], state="Waiting") for number in range(100)]
     shown = collapsed(picture(many))
-    assert [(one.effort, one.steps, one.objects) for one in shown.boxes] == [("Enforce", 50, 200), ("Try", 50, 200)]
+    assert [(item.effort, item.steps, item.objects) for item in shown.boxes] == [("Enforce", 50, 200), ("Try", 50, 200)]
 
 
 def test_what_is_blocked_is_seen_by_itself_as_far_as_there_is_room() -> None:
     many = [box(f"{P}{number}", blocked=f"stuck {number}" if number < 20 else "") for number in range(100)]
     shown = collapsed(picture(many))
-    assert [one.blocked for one in shown.boxes if one.steps == 1] == [f"stuck {number}" for number in range(12)]
-    assert [one.blocked for one in shown.boxes if one.steps > 1] == ["8 more are blocked: stuck 12", ""]
+    assert [item.blocked for item in shown.boxes if item.steps == 1] == [f"stuck {number}" for number in range(12)]
+    assert [item.blocked for item in shown.boxes if item.steps > 1] == ["8 more are blocked: stuck 12", ""]
 
 
 def test_names_that_begin_with_anything_make_no_hundred_groups() -> None:
     shown = collapsed(picture([box(f"{number}/x") for number in range(100)]))
-    assert [one.steps for one in shown.boxes] == [100]
+    assert [item.steps for item in shown.boxes] == [100]
 
 
 def test_arrows_lead_from_group_to_group_and_not_into_themselves() -> None:
@@ -59,7 +59,7 @@ def test_many_waves_become_few_columns() -> None:
 @given(any_picture())
 @settings(max_examples=30, deadline=None)
 def test_leaving_implied_arrows_out_changes_no_order(drawn: Picture) -> None:
-    place = {one.name: number for number, column in enumerate(drawn.columns) for one in column.boxes}
+    place = {item.name: number for number, column in enumerate(drawn.columns) for item in column.boxes}
 
     def order(edges: tuple[tuple[str, str], ...]) -> set[tuple[str, str]]:
         """Who goes before whom, by way of however many."""

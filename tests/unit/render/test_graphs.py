@@ -13,7 +13,7 @@ from unwind.render.mermaid import mermaid
 def test_dot_has_every_step_once_in_its_wave_and_every_arrow() -> None:
     drawn = dot(planned())
     labels = re.findall(r"^    s\d+ \[label=\"([^\"\\]+)", drawn, re.MULTILINE)
-    assert sorted(labels) == sorted(one.name for one in planned().boxes)
+    assert sorted(labels) == sorted(item.name for item in planned().boxes)
     assert len(re.findall(r"subgraph cluster_", drawn)) == 3
     assert len(re.findall(r" -> ", drawn)) == len(direct(planned()))
     assert drawn.count("{") == drawn.count("}")
@@ -29,7 +29,7 @@ def test_mermaid_has_every_step_once_in_its_wave_and_every_arrow() -> None:
     drawn = mermaid(under_way())
     assert drawn.startswith('---\ntitle: "Cluster default/prod-7"\n---\nflowchart LR\n')
     labels = re.findall(r"^    s\d+\[\"([^\"<]+)", drawn, re.MULTILINE)
-    assert sorted(labels) == sorted(one.name for one in under_way().boxes)
+    assert sorted(labels) == sorted(item.name for item in under_way().boxes)
     assert (
         len(re.findall(r"^  subgraph ", drawn, re.MULTILINE)) == len(re.findall(r"^  end$", drawn, re.MULTILINE)) == 3
     )

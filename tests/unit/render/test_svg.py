@@ -50,18 +50,18 @@ def parsed(drawn: Picture) -> Element:
 
 
 def steps(root: Element) -> list[Element]:
-    return [one for one in root.iter(f"{SVG}g") if (one.get("class") or "").startswith("step")]
+    return [item for item in root.iter(f"{SVG}g") if (item.get("class") or "").startswith("step")]
 
 
 def front(step: Element) -> Rect:
     """The box itself: behind one that stands for several there are more."""
-    rects = [one for one in step.iter(f"{SVG}rect") if (one.get("class") or "").startswith("box")]
+    rects = [item for item in step.iter(f"{SVG}rect") if (item.get("class") or "").startswith("box")]
     return Rect(*(float(rects[-1].get(key, "0")) for key in ("x", "y", "width", "height")))
 
 
 def moved(root: Element) -> tuple[float, float]:
     """Where the boxes' own (0, 0) is."""
-    group = next(one for one in root.iter(f"{SVG}g") if one.get("transform"))
+    group = next(item for item in root.iter(f"{SVG}g") if item.get("transform"))
     found = re.fullmatch(r"translate\((\S+) (\S+)\)", group.get("transform", ""))
     assert found
     return float(found[1]), float(found[2])
@@ -72,7 +72,7 @@ def points(way: str) -> list[tuple[float, float]]:
     numbers = re.findall(r"([MCHlvz])([^MCHlvz]*)", way)
     found: list[tuple[float, float]] = []
     for letter, text in numbers:
-        values = [float(one) for one in text.split()]
+        values = [float(part) for part in text.split()]
         if letter == "M":
             found.append((values[0], values[1]))
         elif letter == "H":
@@ -93,9 +93,9 @@ def points(way: str) -> list[tuple[float, float]]:
 
 
 def arrows(root: Element) -> list[list[tuple[float, float]]]:
-    group = next(one for one in root.iter(f"{SVG}g") if one.get("transform"))
+    group = next(item for item in root.iter(f"{SVG}g") if item.get("transform"))
     return [
-        points(one.get("d", "")) for one in group.iter(f"{SVG}path") if (one.get("class") or "").startswith("arrow")
+        points(item.get("d", "")) for item in group.iter(f"{SVG}path") if (item.get("class") or "").startswith("arrow")
     ]
 
 
@@ -105,11 +105,11 @@ def holds_together(drawn: Picture) -> None:
     dx, dy = moved(root)
     boxes = [front(step) for step in steps(root)]
     assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
-    for one in boxes:
-        assert canvas.holds(one.x + dx, one.y + dy)
-        assert canvas.holds(one.x + one.width + dx, one.y + one.height + dy)
+    for item in boxes:
+        assert canvas.holds(item.x + dx, item.y + dy)
+        assert canvas.holds(item.x + item.width + dx, item.y + item.height + dy)
     for arrow in arrows(root):
-        assert not [(point, one) for point in arrow for one in boxes if one.holds(*point)]
+        assert not [(point, item) for point in arrow for item in boxes if item.holds(*point)]
         assert all(canvas.holds(x + dx, y + dy) for x, y in arrow)
     for text in root.iter(f"{SVG}text"):
         assert canvas.holds(float(text.get("x", "-1")), float(text.get("y", "-1")))
@@ -131,11 +131,11 @@ def test_so_it_is_with_any_picture(drawn: Picture) -> None:
 
 def test_every_step_of_a_plan_is_drawn_once_with_its_full_name_for_who_points_at_it() -> None:
     titles = [step.findtext(f"{SVG}title") or "" for step in steps(parsed(planned()))]
-    assert sorted(title.splitlines()[0] for title in titles) == sorted(one.name for one in planned().boxes)
+    assert sorted(title.splitlines()[0] for title in titles) == sorted(item.name for item in planned().boxes)
 
 
 def test_waves_stand_from_left_to_right() -> None:
-    placed = {one.card.box.name: one for one in laid_out(planned()).boxes}
+    placed = {item.card.box.name: item for item in laid_out(planned()).boxes}
     for first, then in planned().edges:
         assert placed[first].right < placed[then].x
 
@@ -153,13 +153,13 @@ def test_a_long_name_is_shortened_to_fit_and_can_be_read_in_full() -> None:
 
 def test_what_blocks_is_red_with_its_text_and_the_arrow_from_it_too() -> None:
     root = parsed(under_way())
-    held = [step for step in steps(root) if any(one.get("class") == "box blocked" for one in step)]
+    held = [step for step in steps(root) if any(item.get("class") == "box blocked" for item in step)]
     assert len(held) == 1
     told = [text.text or "" for text in held[0].iter(f"{SVG}text") if text.get("class") == "stop"]
     assert " ".join(told).startswith("Service ingress/nginx has the finalizer")
     assert all(width(line, SMALL) <= ROOM for line in told)
     assert BLOCKED in (held[0].findtext(f"{SVG}title") or "")
-    assert [one for one in root.iter(f"{SVG}path") if "stopped" in (one.get("class") or "").split()]
+    assert [item for item in root.iter(f"{SVG}path") if "stopped" in (item.get("class") or "").split()]
     assert "blocked: action required" in svg(under_way())
     assert "action required" not in svg(planned())
 
@@ -168,7 +168,7 @@ def test_a_bar_is_as_full_as_a_step_has_come() -> None:
     steps_ = [box("half", objects=10, removed=5, state="Removing"), box("none", objects=10, state="Waiting")]
     found = {}
     for step in steps(parsed(picture(steps_))):
-        bars = {one.get("class"): float(one.get("width", "0")) for one in step.iter(f"{SVG}rect")}
+        bars = {item.get("class"): float(item.get("width", "0")) for item in step.iter(f"{SVG}rect")}
         found[(step.findtext(f"{SVG}title") or "").splitlines()[0]] = bars.get("gone", 0.0) / bars["track"]
     assert found == {"half": pytest.approx(0.5, abs=0.01), "none": 0.0}
 
@@ -183,12 +183,12 @@ def test_the_legend_says_only_what_can_be_seen() -> None:
 def test_an_arrow_that_others_imply_is_left_out() -> None:
     order = (("a", "b"), ("b", "c"), ("a", "c"))
     drawn = laid_out(picture([box("a")], [box("b")], [box("c")], edges=order))
-    assert [(one.first, one.then) for one in drawn.arrows] == [("a", "b"), ("b", "c")]
+    assert [(arrow.first, arrow.then) for arrow in drawn.arrows] == [("a", "b"), ("b", "c")]
 
 
 def test_what_is_no_order_is_dotted() -> None:
     circle = picture([box("a"), box("b")], [box("c"), box("d")], edges=(("a", "b"), ("b", "a"), ("a", "c"), ("d", "a")))
-    assert {(one.first, one.then): one.order for one in laid_out(circle).arrows} == {
+    assert {(arrow.first, arrow.then): arrow.order for arrow in laid_out(circle).arrows} == {
         ("a", "b"): False,
         ("b", "a"): False,
         ("a", "c"): True,
@@ -200,7 +200,7 @@ def test_two_thousand_steps_are_a_few_boxes_and_what_is_blocked_is_among_them() 
     drawn = huge()
     assert len(laid_out(drawn).boxes) < 200
     assert len(svg(drawn)) < 500_000
-    assert {one.card.box.blocked for one in laid_out(drawn).boxes} >= {"stuck"}
+    assert {item.card.box.blocked for item in laid_out(drawn).boxes} >= {"stuck"}
 
 
 def test_a_chain_of_two_thousand_waves_can_be_looked_at() -> None:

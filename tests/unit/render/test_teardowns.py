@@ -43,7 +43,7 @@ def printed(what: RenderableType, width: int = 100) -> str:
 
 def test_what_somebody_has_to_see_to_comes_first_and_what_is_over_last() -> None:
     every = [teardown("a", "Complete"), teardown("b"), teardown("c", "Held"), teardown("d", "Nonsense")]
-    assert [one.metadata.name for one in ordered(every)] == ["c", "b", "d", "a"]
+    assert [item.metadata.name for item in ordered(every)] == ["c", "b", "d", "a"]
 
 
 def test_before_anything_is_said_the_plan_says_how_many_go() -> None:

@@ -50,8 +50,8 @@ def test_no_line_is_wider_than_the_window(drawn: Picture, width: int) -> None:
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_every_step_can_be_seen_and_what_holds_it_up(width: int) -> None:
     told = "\n".join(printed(under_way(), width))
-    for one in under_way().boxes:
-        assert one.name.removeprefix(P) in told
+    for box in under_way().boxes:
+        assert box.name.removeprefix(P) in told
     assert "✗ ingress" in told
     assert "Service ingress/nginx" in told
 

@@ -105,8 +105,8 @@ def test_what_was_damaged_is_made_anew() -> None:
         msgspec.structs.replace(kept, authority=KeyPair(certificate=kept.authority.certificate, key=b"")),
         msgspec.structs.replace(kept, server=other.server),
     )
-    for one in damaged:
-        again = at(1, one)
+    for item in damaged:
+        again = at(1, item)
         verify(again, by=again.bundle, now=day(1))
         assert at(1, again) == again
 

@@ -64,7 +64,7 @@ def test_webhooks_get_the_segment_and_the_bundle_where_either_is_another() -> No
     assert (first["path"], first["value"]) == ("/webhooks/0/clientConfig/url", url)
     path = prefix(b"new", PROFILES) + PROFILES
     assert (second["path"], second["value"]) == ("/webhooks/1/clientConfig/service/path", path)
-    assert [one["path"].rpartition("/")[2] for one in patch_of(found, b"other", kind=kind, key=b"new")] == [
+    assert [item["path"].rpartition("/")[2] for item in patch_of(found, b"other", kind=kind, key=b"new")] == [
         "resourceVersion",
         "caBundle",
         "url",

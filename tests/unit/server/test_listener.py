@@ -108,7 +108,7 @@ async def test_what_a_handler_says_when_it_breaks_stays_in_the_log() -> None:
         await asyncio.sleep(0)
         raise RuntimeError("the secret is 42")
 
-    routes = [Route(path=f"/{one.__name__}", name=one.__name__, handler=one) for one in (at_once, later)]
+    routes = [Route(path=f"/{item.__name__}", name=item.__name__, handler=item) for item in (at_once, later)]
     async with serving(*routes) as served:
         caller = await served.caller()
         for route in routes:
@@ -229,7 +229,7 @@ async def test_requests_beyond_the_limit_wait_for_their_turn() -> None:
             await asyncio.sleep(0.01)
         assert (served.listener.under_way, held.came.locked()) == (2, True)
         held.go.set()
-        assert [(await one).status for one in answers] == [200] * 6
+        assert [(await answer).status for answer in answers] == [200] * 6
 
 
 async def test_whoever_waits_too_long_for_a_turn_is_told_to_come_again() -> None:

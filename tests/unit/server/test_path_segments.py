@@ -12,7 +12,7 @@ PROFILES = "/admit/profiles"
 
 
 def test_each_path_has_a_segment_of_its_own_and_all_hooks_share_one() -> None:
-    hooks = [segment(KEY, f"/hooks.runtime.cluster.x-k8s.io/v1alpha1/{one}") for one in ("discovery", "x/y")]
+    hooks = [segment(KEY, f"/hooks.runtime.cluster.x-k8s.io/v1alpha1/{item}") for item in ("discovery", "x/y")]
     assert len({*hooks, segment(KEY, path_segments.HOOKS)}) == 1
     assert len({segment(KEY, PROFILES), segment(KEY, "/admit/clusters"), segment(OTHER, PROFILES), hooks[0]}) == 4
     assert path_segments.new_key() != path_segments.new_key()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def trusting(*authorities: Authority, client: KeyPair | None = None, directory: Path | None = None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata="".join(one.certificate.decode() for one in authorities))
+    context = ssl.create_default_context(cadata="".join(authority.certificate.decode() for authority in authorities))
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     if client and directory:
         file = directory / "client.pem"

@@ -24,9 +24,9 @@ def test_every_write_of_a_teardown_is_checked_but_its_status() -> None:
     [rule] = policy["spec"]["matchConstraints"]["resourceRules"]
     assert (rule["resources"], rule["operations"]) == (["teardowns"], ["CREATE", "UPDATE", "DELETE"])
     assert "matchConditions" not in policy["spec"]
-    expressions = " ".join(one["expression"] for one in policy["spec"]["validations"])
+    expressions = " ".join(item["expression"] for item in policy["spec"]["validations"])
     assert "check('delete').allowed()" in expressions
-    variables = {one["name"]: one["expression"] for one in policy["spec"]["variables"]}
+    variables = {item["name"]: item["expression"] for item in policy["spec"]["variables"]}
     assert RESOURCE_ANNOTATION in variables["resource"]
     assert variables["manager"] == BY_MANAGER
 

@@ -36,7 +36,7 @@ def chunk(*entries: Entry) -> Inventory:
         spec=InventorySpec(
             owner=SUMMARY,
             member=MemberRef(object=CLUSTER, system_uid="m"),
-            entries={one.object.uid: one for one in entries},
+            entries={item.object.uid: item for item in entries},
         ),
     )
 

@@ -58,7 +58,7 @@ def chunk(of: ObjectRef, objects: int = 1, *, on: ObjectRef = TARGET) -> Invento
 
 
 def by_name(chunks: Iterable[Inventory]) -> dict[str, Inventory]:
-    return {one.metadata.name: one for one in chunks}
+    return {inventory.metadata.name: inventory for inventory in chunks}
 
 
 def test_a_name_that_a_step_depends_on_is_one_of_its_own_source() -> None:
@@ -66,7 +66,7 @@ def test_a_name_that_a_step_depends_on_is_one_of_its_own_source() -> None:
     others = SourceSteps(steps=(step("Chart", "db"), step("Chart", "api", "db")))
     made = combine([apps, others], {}, ()).drafted().plan
     assert made
-    assert {one.name: (one.needs, one.wave) for one in made.steps} == {
+    assert {item.name: (item.needs, item.wave) for item in made.steps} == {
         "App/web": (("App/db",), 1),
         "App/db": ((), 2),
         "Chart/api": (("Chart/db",), 1),
@@ -104,7 +104,7 @@ def test_an_inventory_whose_owner_no_source_names_holds_unless_its_kind_stays_an
     free = combine([apps, SourceSteps(left_kinds=frozenset({"Chart"}))], by_name(chunks), chunks)
     made = free.drafted().plan
     assert made
-    assert {one.name: one.effort for one in made.steps} == {"App/web": "Enforce", "Chart/gone/u-gone": "Leave"}
+    assert {item.name: item.effort for item in made.steps} == {"App/web": "Enforce", "Chart/gone/u-gone": "Leave"}
 
 
 def test_warnings_of_sources_are_warnings_of_the_plan() -> None:
@@ -128,12 +128,12 @@ async def test_inventories_about_other_clusters_are_read_only_where_the_step_may
 ) -> None:
     of = owner("App", "web")
     chunks = [chunk(of, 4, on=HERE), *([chunk(of, 1)] if on_target else [])]
-    api = Objects(*(manifest(INVENTORIES, one) for one in chunks), resources=(INVENTORIES,))
+    api = Objects(*(manifest(INVENTORIES, item) for item in chunks), resources=(INVENTORIES,))
     steps = SourceSteps(steps=(msgspec.structs.replace(step("App", "web"), elsewhere=elsewhere),))
     target = ClusterTarget(ref=TARGET, secret="")
     found = await gather(Inventories(api.client, namespace="home"), target, [steps])
-    assert [one.objects for one in found.drafts] == [objects]
-    assert len([one for one in api.requests if "inventories" in one]) == reads
+    assert [draft.objects for draft in found.drafts] == [objects]
+    assert len([request for request in api.requests if "inventories" in request]) == reads
 
 
 async def test_an_inventory_that_names_another_target_with_this_uid_is_not_counted() -> None:

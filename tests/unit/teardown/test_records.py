@@ -55,8 +55,8 @@ class Scene:
 
     async def seen(self) -> None:
         """Have the caches know what the API has."""
-        for one in msgspec.convert(await self.objects.client.list(TEARDOWNS), list[Teardown]):
-            self.caches.teardowns._tell(self.caches.teardowns.cache.put(one))
+        for teardown in msgspec.convert(await self.objects.client.list(TEARDOWNS), list[Teardown]):
+            self.caches.teardowns._tell(self.caches.teardowns.cache.put(teardown))
 
     async def written(self) -> Teardown:
         return await self.records.written(TARGET, self._draft)
@@ -110,7 +110,7 @@ async def test_a_record_that_was_set_aside_goes_after_its_time_and_no_inventory_
     it.clock.advance(timedelta(days=8).total_seconds())
     it.objects.requests.clear()
     await it.records.retain(key)
-    assert [one for one in it.objects.requests if one.startswith("DELETE")] == [
+    assert [request for request in it.objects.requests if request.startswith("DELETE")] == [
         "DELETE /apis/unwind.dev/v1alpha1/teardowns/u-1"
     ]
 

@@ -45,7 +45,7 @@ def test_the_plan_is_one_step_that_is_never_given_up() -> None:
     owner = ObjectRef(group="unwind.dev", version="v1alpha1", kind="Teardown", name="u-1", uid="t-1")
     made = combine([SourceSteps(steps=(step(owner, "Namespace shop", objects=7),))], {}, ()).drafted().plan
     assert made
-    assert [(one.name, one.object.uid, one.effort, one.objects) for one in made.steps] == [
+    assert [(item.name, item.object.uid, item.effort, item.objects) for item in made.steps] == [
         ("Namespace shop", "t-1", Effort.ENFORCE.value, 7)
     ]
     assert (made.waves, made.objects) == (1, 7)

@@ -64,7 +64,7 @@ def test_how_far_it_has_come_is_told_in_whole_seconds() -> None:
     told = status(TEARDOWN, view(msgspec.structs.replace(TOP, removed=1), BASE), now=NOW)
     assert (told.phase, told.wave, told.removed, told.observed_generation) == ("Removing", "1/2", "1/5", 3)
     assert (told.started_at, told.finished_at) == (START, None)
-    assert [(one.name, one.state, one.removed, one.since) for one in told.steps] == [
+    assert [(item.name, item.state, item.removed, item.since) for item in told.steps] == [
         ("top", "Removing", 1, START),
         ("base", "Waiting", 0, START),
     ]
@@ -83,15 +83,15 @@ def test_times_move_only_where_something_began() -> None:
     more = msgspec.structs.replace(BLOCKED, waits={ref("b"): Waiting("b waits on"), ref("c"): Waiting("c waits")})
     base = StepView(name="base", state=StepState.REMOVING, total=2)
     told = status(after(first), view(more, base), now=LATER)
-    assert {one.object.name: one.since for one in told.blockers} == {"b": START, "c": LATER}
-    assert {one.name: one.since for one in told.steps} == {"top": START, "base": LATER}
+    assert {blocker.object.name: blocker.since for blocker in told.blockers} == {"b": START, "c": LATER}
+    assert {item.name: item.since for item in told.steps} == {"top": START, "base": LATER}
     assert told.started_at == START
 
 
 def test_blockers_come_in_one_order_whatever_was_found_first() -> None:
     turned = msgspec.structs.replace(BLOCKED, waits=dict(reversed(list(BLOCKED.waits.items()))))
     told = status(TEARDOWN, view(BLOCKED), now=NOW)
-    assert [one.object.name for one in told.blockers] == ["a", "b"]
+    assert [blocker.object.name for blocker in told.blockers] == ["a", "b"]
     assert told.blocked_by == "a waits and 1 more"
     assert status(TEARDOWN, view(turned), now=NOW) == told
 
@@ -193,7 +193,7 @@ def test_only_more_objects_gone_is_nothing_new() -> None:
 def test_a_paused_target_is_held_and_says_since_when_it_is_not_paused_any_more() -> None:
     told = status(TEARDOWN, view(paused=True), now=NOW)
     assert told.phase == Phase.HELD
-    assert [(one.reason, one.since) for one in told.blockers] == [("Paused", START)]
+    assert [(blocker.reason, blocker.since) for blocker in told.blockers] == [("Paused", START)]
     assert word(told, ConditionType.BLOCKED) == ("True", "Paused")
     assert word(told, ConditionType.PAUSED) == ("True", "Paused")
     again = status(after(told), view(paused=True), now=LATER)

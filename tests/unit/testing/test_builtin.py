@@ -85,7 +85,7 @@ def awaited(*links: object, **annotations: str) -> World:
     """An owner, and a client that deletes its dependents, one at a time."""
 
     def somebody() -> None:
-        mine = [one for one in world.objects.all(CONFIG_MAPS) if one["metadata"].get("ownerReferences")]
+        mine = [item for item in world.objects.all(CONFIG_MAPS) if item["metadata"].get("ownerReferences")]
         if mine:
             world.objects.remove(CONFIG_MAPS, mine[0]["metadata"]["name"])
 
@@ -176,7 +176,7 @@ async def test_a_crash_at_any_await_changes_nothing(fresh: Callable[[], World]) 
     assert set(there) == {isinstance(proof.end, Kept)}
 
 
-@pytest.mark.parametrize("fresh", [one for one in ALL if one().links], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("fresh", [item for item in ALL if item().links], ids=lambda one: one.__name__)
 async def test_no_finalizer_goes_too_early(fresh: Callable[[], World]) -> None:
     await prove_patient(fresh)
 
@@ -222,7 +222,7 @@ async def test_an_owner_is_deleted_only_when_nothing_that_it_owns_is_left(fresh:
 
     class Looking(Script):
         def play(self, ctx: DeleteContext, obj: Any) -> Turn:
-            left.append([one["metadata"]["name"] for one in world.objects.all(CONFIG_MAPS)])
+            left.append([item["metadata"]["name"] for item in world.objects.all(CONFIG_MAPS)])
             return super().play(ctx, obj)
 
     world = fresh()
@@ -239,7 +239,7 @@ async def test_the_deletion_is_sent_once_however_often_it_is_asked_for() -> None
             assert isinstance(await life.live(attempt(world.enter()), within=10), Waiting)
         for _ in range(2):
             assert isinstance(await world.finish(life, entries=25, within=10), Gone)
-    assert [one for one in world.objects.requests if one.startswith("DELETE")] == [
+    assert [request for request in world.objects.requests if request.startswith("DELETE")] == [
         "DELETE /api/v1/namespaces/default/configmaps/held"
     ]
 

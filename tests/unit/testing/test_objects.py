@@ -76,11 +76,11 @@ async def test_an_owner_deleted_in_the_foreground_goes_after_what_it_owns() -> N
 async def test_lists_go_by_namespace_and_labels() -> None:
     objects = Objects(config("a", labels={"app": "x"}), config("b"), config("c", namespace="other"))
     listed = await objects.client.list(CONFIG_MAPS, namespace="default")
-    assert [one["metadata"]["name"] for one in listed] == ["a", "b"]
+    assert [item["metadata"]["name"] for item in listed] == ["a", "b"]
     listed = await objects.client.list(CONFIG_MAPS, labels="app=x")
-    assert [one["metadata"]["name"] for one in listed] == ["a"]
+    assert [item["metadata"]["name"] for item in listed] == ["a"]
     listed = await objects.client.list(CONFIG_MAPS, labels="app in (w,x)")
-    assert [one["metadata"]["name"] for one in listed] == ["a"]
+    assert [item["metadata"]["name"] for item in listed] == ["a"]
     with pytest.raises(ApiError, match="only by key=value"):
         await objects.client.list(CONFIG_MAPS, labels="!app")
 

@@ -139,14 +139,14 @@ async def test_a_good_deleter_is_proven(good: Any) -> None:
 async def test_the_process_dies_before_and_after_everything_that_a_deleter_awaits() -> None:
     proof = await prove_idempotent(worlds(purge, next=Script(Gone())))
     for offset, times in ((2, 2), (3, 2), (5, 2)):
-        assert sum(line_of(purge, offset) in one for one in proof.crashes) == times, proof.crashes
+        assert sum(line_of(purge, offset) in crash for crash in proof.crashes) == times, proof.crashes
     assert len(proof.crashes) == 6
 
 
 async def test_it_dies_in_every_entry_not_only_in_the_first() -> None:
     proof = await prove_idempotent(worlds(in_steps, next=Script(Again("not yet", after=1), RuntimeError("oh"), Gone())))
     # Twice in the first pass, where it disables the store, and twice in each of the three that reach next.
-    assert [one.rpartition(":")[2].split()[0] for one in proof.crashes] == [
+    assert [crash.rpartition(":")[2].split()[0] for crash in proof.crashes] == [
         str(in_steps.__code__.co_firstlineno + offset) for offset in (3, 3, 6, 6, 6, 6, 6, 6)
     ]
 
@@ -257,7 +257,7 @@ async def test_a_deleter_with_a_predicate_stays_when_the_object_is_gone() -> Non
         return World(dict(BUCKET), Purge(interruptible(store)), state=lambda: store.trash)
 
     proof = await prove_idempotent(fresh)
-    assert any("in delete" in one and "test_proving.py" in one for one in proof.crashes)
+    assert any("in delete" in crash and "test_proving.py" in crash for crash in proof.crashes)
     assert fresh().links[0].name == "purge"
 
 

@@ -203,7 +203,7 @@ def test_a_blocker_that_needs_a_person_comes_first() -> None:
     refs = [ObjectRef(version="v1", kind="ConfigMap", namespace="a", name=name, uid=name) for name in ("1", "2", "3")]
     seen = {refs[0]: held(), refs[1]: held("example.dev/hold"), refs[2]: held("backup.other.dev/last-backup")}
     found = blockers([told(ref) for ref in refs], seen=seen, workloads=[operator(running=True)], now=NOW)
-    assert [one.object.name for one in found] == ["3", "2", "1"]
+    assert [item.object.name for item in found] == ["3", "2", "1"]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_blockers_come_in_an_order_that_stays_and_the_first_of_them_only() -> No
         for name in ("2", "1")
     ]
     found = blockers([told(ref) for ref in refs], seen={}, now=NOW)
-    assert [(one.object.namespace, one.object.kind, one.object.name) for one in found] == sorted(
+    assert [(item.object.namespace, item.object.kind, item.object.name) for item in found] == sorted(
         (ref.namespace, ref.kind, ref.name) for ref in refs
     )
     assert blockers([told(ref) for ref in reversed(refs)], seen={}, now=NOW) == found
@@ -278,7 +278,7 @@ def test_facts_are_read_from_objects_of_any_kind() -> None:
     found = object_facts(namespace)
     assert found.deleted_at == EARLIER
     assert found.finalizers == ("example.dev/x", "kubernetes")
-    assert [one.type for one in found.conditions] == ["NamespaceContentRemaining"]
+    assert [item.type for item in found.conditions] == ["NamespaceContentRemaining"]
     odd = {"kind": "Gadget", "metadata": {}, "spec": {"finalizers": ["its-own"]}, "status": {"conditions": [1]}}
     assert object_facts(odd) == ObjectFacts()
     assert object_facts({"kind": "Gadget", "spec": "text", "status": "text"}) == ObjectFacts()

@@ -73,7 +73,7 @@ def blocker(**fields: Any) -> Blocker:
 def test_a_cluster_that_unwind_holds_leads_to_its_teardown() -> None:
     [found] = cluster(HELD + WAITING, OURS, around={"teardowns": (teardown(),)})
     assert found.reason == Reason.GATE
-    assert [(one.kind, one.name) for one in found.behind] == [("Teardown", "c-1")]
+    assert [(item.kind, item.name) for item in found.behind] == [("Teardown", "c-1")]
 
 
 def test_another_extension_is_told_apart_from_ours() -> None:
@@ -164,7 +164,7 @@ def test_a_teardown_without_a_manager_says_so_first() -> None:
 def test_of_many_blockers_the_first_are_followed_and_the_others_counted() -> None:
     seven = [blocker(object=ObjectRef(kind="ConfigMap", name=f"web-{number}")) for number in range(7)]
     found = cluster_rules.teardown(teardown(*seven), KUBECTL, runs=True)
-    assert len([one for one in found if one.behind]) == 4
+    assert len([item for item in found if item.behind]) == 4
     assert found[-1].message.startswith("3 more blockers; list them with `kubectl describe teardown")
 
 

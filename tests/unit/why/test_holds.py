@@ -68,8 +68,8 @@ def operations(command: str) -> list[dict[str, Any]]:
 
 def test_a_finalizer_is_taken_off_the_very_object_from_the_very_place() -> None:
     found = held(look(CONFIG_MAPS, "a.example.dev/x", "b.example.dev/y"), KUBECTL, now=NOW)
-    commands = [one.remedies[0].commands[0] for one in found]
-    assert [operations(one) for one in commands] == [
+    commands = [item.remedies[0].commands[0] for item in found]
+    assert [operations(command) for command in commands] == [
         [
             {"op": "test", "path": "/metadata/uid", "value": "u-1"},
             {"op": "test", "path": f"/metadata/finalizers/{place}", "value": name},
@@ -78,7 +78,7 @@ def test_a_finalizer_is_taken_off_the_very_object_from_the_very_place() -> None:
         for place, name in ((1, "b.example.dev/y"), (0, "a.example.dev/x"))
     ]
     assert commands[0].startswith("kubectl patch -n shop configmap/web --type=json -p '")
-    assert all(one.remedies[0].effect is Effect.LEAVES for one in found)
+    assert all(item.remedies[0].effect is Effect.LEAVES for item in found)
 
 
 def test_what_the_controller_said_last_is_told() -> None:
@@ -87,7 +87,7 @@ def test_what_the_controller_said_last_is_told() -> None:
     assert found.reason == Reason.FINALIZER
     assert "its controller seems to be Deployment ops/example-operator, which is running" in found.message
     assert found.message.endswith("; backup-operator says: BackupFailed: no bucket")
-    assert [one.effect for one in found.remedies] == [Effect.LOOKS, Effect.LEAVES]
+    assert [remedy.effect for remedy in found.remedies] == [Effect.LOOKS, Effect.LEAVES]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_the_namespaces_own_finalizer_is_never_taken_off() -> None:
     assert '{"spec":{"conversion":{"strategy":"None","webhook":null}}}' in converted.remedies[0].commands[0]
     assert len(holds.behind) == SHOWN
     assert holds.message.endswith(" and 2 more")
-    commands = " ".join(command for one in (api, converted, holds) for it in one.remedies for command in it.commands)
+    commands = " ".join(command for item in (api, converted, holds) for it in item.remedies for command in it.commands)
     assert "finalize" not in commands
 
 
@@ -185,7 +185,7 @@ def test_a_pod_goes_by_force_only_where_its_node_is_lost(node: Node, reason: Rea
 
 def test_a_pod_that_has_time_left_waits_for_its_node_and_for_its_finalizers() -> None:
     it = look(PODS, "example.dev/x", node=Node(name="n1", there=False), metadata={"deletionGracePeriodSeconds": 600})
-    assert [one.reason for one in held(it, KUBECTL, now=NOW)] == [Reason.FINALIZER, Reason.NODE_LOST]
+    assert [item.reason for item in held(it, KUBECTL, now=NOW)] == [Reason.FINALIZER, Reason.NODE_LOST]
 
 
 def test_a_summary_leads_to_what_it_put_on_its_member() -> None:

@@ -78,7 +78,7 @@ def test_nobody_is_told_how_to_get_around_a_denial(text: str, said: str) -> None
     found = ask(text)
     assert found.reason == Reason.DENIED
     assert said in found.message
-    assert {one.effect for one in found.remedies} == {Effect.LOOKS}
+    assert {remedy.effect for remedy in found.remedies} == {Effect.LOOKS}
 
 
 def test_a_webhook_that_supports_no_dry_run_says_nothing_about_the_deletion() -> None:
@@ -145,7 +145,7 @@ def test_the_words_of_deletion_protection_are_understood() -> None:
     )
     cascading = ask(denial(DEPLOYMENTS, "Cascading", count=2), DEPLOYMENTS, label="Cascading")
     assert "as long as something depends on it: replicas 2" in cascading.message
-    assert [one.effect for one in cascading.remedies] == [Effect.SAFE, Effect.LEAVES]
+    assert [remedy.effect for remedy in cascading.remedies] == [Effect.SAFE, Effect.LEAVES]
     unknown = ask(denial(CONFIG_MAPS, "always"), label="always")
     assert unknown.reason == Reason.UNKNOWN_VALUE
 
@@ -156,7 +156,7 @@ def test_what_is_protected_inside_a_namespace_is_named_one_by_one() -> None:
         Thing(resource=DEPLOYMENTS, name="d", namespace="web"),
     )
     subject = rules.Subject(kind=kinds.NAMESPACE)
-    said = rules.with_contents(subject, rules.Contents(protected=tuple(one.ref for one in inside)))
+    said = rules.with_contents(subject, rules.Contents(protected=tuple(item.ref for item in inside)))
     assert isinstance(said, rules.Denied)
     found = ask(said.message, NAMESPACES)
     assert found.remedies[0].commands == (

@@ -209,7 +209,7 @@ def not_there(reply: ArmReply, id_: ArmId) -> bool:
     if reply.status != 404 or not reply.genuine:
         return False
     last = id_.type.rpartition("/")[2].lower()
-    own = {f"{one}notfound" for one in (last, last.removesuffix("s"), last.removesuffix("es"))}
+    own = {f"{item}notfound" for item in (last, last.removesuffix("s"), last.removesuffix("es"))}
     return reply.fault.code.lower() in _ABSENT | own
 
 

@@ -146,8 +146,8 @@ async def alive(client: Client) -> Object | None:
     # By list only: Unwind has no permission to get single Deployments.
     found = await client.list(DEPLOYMENTS, labels=_LABEL)
     home = await client.list(DEPLOYMENTS, namespace=_NAMESPACE)
-    found += [one for one in home if one["metadata"]["name"] == _NAME]
-    return next((one for one in found if _runs(one)), None)
+    found += [item for item in home if item["metadata"]["name"] == _NAME]
+    return next((item for item in found if _runs(item)), None)
 
 
 def _runs(deployment: Object) -> bool:

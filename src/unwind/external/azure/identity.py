@@ -41,7 +41,7 @@ class ArmId(msgspec.Struct, frozen=True):
     def parse(cls, text: str) -> ArmId:
         """Parse an ARM id; raises PermanentError if it is not the id of a resource or a resource group."""
         segments = text.split("/")[1:] if text.startswith("/") else []
-        if not segments or not all(_SEGMENT.fullmatch(one) and one not in (".", "..") for one in segments):
+        if not segments or not all(_SEGMENT.fullmatch(segment) and segment not in (".", "..") for segment in segments):
             raise _malformed(text)
         subscription = group = ""
         if segments[0].lower() == "subscriptions":
@@ -139,7 +139,10 @@ def target(obj: Object, resource: Resource) -> AzureTarget | NeverCreated:
     traces = sorted(key for key in status if key != "conditions")
     if AZURE_FINALIZER in (metadata.get("finalizers") or ()):
         traces.append("finalizer")
-    if any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()):
+    if any(
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in status.get("conditions") or ()
+    ):
         traces.append("Ready")
     if not traces:
         return NeverCreated("never created at Azure: no ARM id, no finalizer and no status")

@@ -99,7 +99,7 @@ async def _remembered(ctx: DeleteContext, obj: Object) -> _Vault | None:
         raise reply.error(f"cannot determine the location of {ctx.ref}", ctx.clock.now())
     # Azure's answer takes precedence; a vault that is already deleted has the location in its spec.
     places = (reply.content if reply.ok else None, obj.get("status"), obj.get("spec"))
-    found: Any = next((one["location"] for one in places if one and one.get("location")), None)
+    found: Any = next((place["location"] for place in places if place and place.get("location")), None)
     location = found.lower().replace(" ", "") if isinstance(found, str) else ""
     if not re.fullmatch(r"[a-z0-9]+", location):
         raise PermanentError(f"cannot purge {ctx.ref}: its location is unknown", remedy="set spec.location")

@@ -25,7 +25,7 @@ async def test_a_token_is_fetched_once_and_used_for_every_request(azure: Azure) 
     for _ in range(3):
         assert (await azure.client.get(CACHE, api_version=VERSION)).status == 200
     assert azure.arm.tokens_given == 1
-    assert {one.token for one in azure.arm.requests[1:]} == {"token-1"}
+    assert {request.token for request in azure.arm.requests[1:]} == {"token-1"}
     assert azure.arm.requests[-1].query == {"api-version": VERSION}
 
 

@@ -65,7 +65,7 @@ SCENES: list[tuple[Callable[[Arm], None], Callable[[], Object], Any, type[Gone |
 ]
 
 
-@pytest.mark.parametrize(("scene", "obj", "deleter", "end"), SCENES, ids=[one[0].__name__ for one in SCENES])
+@pytest.mark.parametrize(("scene", "obj", "deleter", "end"), SCENES, ids=[scene[0].__name__ for scene in SCENES])
 async def test_a_deletion_at_azure_ends_the_same_wherever_the_process_dies(
     scene: Callable[[Arm], None], obj: Callable[[], Object], deleter: Any, end: type[Gone | Kept]
 ) -> None:
@@ -84,7 +84,7 @@ async def test_a_deletion_at_azure_ends_the_same_wherever_the_process_dies(
             await client.get(CACHE, api_version="2023-04-01")
 
             def picture() -> object:
-                states = [one.state for one in arm.subscriptions.values()]
+                states = [subscription.state for subscription in arm.subscriptions.values()]
                 return sorted(arm.resources), sorted(arm.deleted_vaults), states
 
             return World(obj(), deleter, next=ArmEnd(client), external=True, state=picture)
@@ -100,7 +100,7 @@ async def test_a_deletion_at_azure_ends_the_same_wherever_the_process_dies(
 
 @pytest.mark.parametrize(
     ("scene", "obj", "deleter"),
-    [(one[0], one[1], one[2]) for one in SCENES[2:6]],
+    [(scene[0], scene[1], scene[2]) for scene in SCENES[2:6]],
     ids=["cache", "team", "product", "safe"],
 )
 async def test_a_deleter_for_azure_lets_nothing_go_too_early(

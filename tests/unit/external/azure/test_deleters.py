@@ -43,7 +43,9 @@ async def test_a_subscription_is_cancelled_before_its_alias_goes(azure: Azure) -
     azure.arm.resource(ALIAS, properties={"subscriptionId": TEAM})
     assert isinstance(await azure.enter(alias(), ALIASES, CANCELLING), Gone)
     assert subscription.state == "Disabled"
-    assert [(one.method, one.path) for one in azure.arm.requests if one.method in ("POST", "DELETE")][1:] == [
+    assert [(request.method, request.path) for request in azure.arm.requests if request.method in ("POST", "DELETE")][
+        1:
+    ] == [
         ("POST", CANCEL),
         ("DELETE", ALIAS),
     ]
@@ -126,8 +128,11 @@ async def test_the_plugin_loads_and_says_what_its_kinds_go_through() -> None:
     external = await registry.external(ALIASES)
     assert external is not None
     assert external.name == AZURE.name
-    assert [one.name for one in await registry.deleters(ALIASES)] == ["azure-operator-away", "cancel-subscription"]
-    assert [one.name for one in await registry.deleters(CACHES)] == ["azure-operator-away"]
+    assert [deleter.name for deleter in await registry.deleters(ALIASES)] == [
+        "azure-operator-away",
+        "cancel-subscription",
+    ]
+    assert [deleter.name for deleter in await registry.deleters(CACHES)] == ["azure-operator-away"]
 
 
 def operator(name: str, namespace: str, labels: dict[str, str], replicas: int = 1) -> dict[str, Any]:

@@ -23,7 +23,7 @@ POLL = "/operations/1"
 async def test_a_deletion_that_is_done_at_once_is_confirmed_by_looking(azure: Azure) -> None:
     azure.arm.resource(CACHE)
     assert await azure.enter(OBJ) == GONE
-    assert [(one.method, one.path) for one in azure.arm.requests[1:]] == [("DELETE", CACHE), ("GET", CACHE)]
+    assert [(request.method, request.path) for request in azure.arm.requests[1:]] == [("DELETE", CACHE), ("GET", CACHE)]
 
 
 async def test_what_is_not_there_is_gone(azure: Azure) -> None:

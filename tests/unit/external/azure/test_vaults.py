@@ -62,7 +62,7 @@ async def test_a_vault_is_purged_when_it_is_deleted(azure: Azure) -> None:
     while not entries or not isinstance(entries[-1], Gone):
         entries.append(await azure.enter(vault(), VAULTS, PURGING))
         assert len(entries) < 10
-    assert all(isinstance(one, Waiting) for one in entries[:-1])
+    assert all(isinstance(obj, Waiting) for obj in entries[:-1])
     assert azure.arm.deleted_vaults == {}
     assert azure.arm.sent("DELETE") == [VAULT]
     assert azure.arm.sent("POST") == [f"{DELETED}/purge"]
