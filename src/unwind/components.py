@@ -1,12 +1,10 @@
-"""Components of the manager process, and how packages contribute them.
+"""Components of the manager process: what runs, in which role, and what it can use.
 
-A package with controllers or routes has a function `contribute(surroundings) -> Share`, and is registered in
-`unwind.manager.process.CONTRIBUTORS`.
+`unwind.manager.wiring` says which components there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +14,7 @@ from unwind.server.path_segments import Segments
 from unwind.server.routes import CABundleTarget, Route
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
     from prometheus_client import CollectorRegistry
@@ -126,10 +125,7 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
 
     controllers: tuple[Component, ...] = ()
     """Components for the role `controllers`."""
-    servants: tuple[Component, ...] = ()
+    serving: tuple[Component, ...] = ()
     """Components for the role `serving`: what the routes need, such as caches."""
     routes: tuple[Route, ...] = ()
-    trusting: tuple[CABundleTarget, ...] = ()
-
-
-Contributor = Callable[[ManagerContext], Components]
+    ca_bundle_targets: tuple[CABundleTarget, ...] = ()

@@ -15,16 +15,13 @@ from unwind.api.meta import ref_of
 from unwind.api.names import Reason
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
-from unwind.components import Components
 from unwind.deleters.attempt import Failed, Waiting
-from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.deletion import delay
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity
-from unwind.deleters.registry import DeleterRegistry, installed, skipped
+from unwind.deleters.registry import DeleterRegistry, skipped
 from unwind.external import objects
 from unwind.external.chains import Chains, Ends, Waits
 from unwind.external.informers import ExternalInformers
-from unwind.external.metrics import Measures
 from unwind.external.objects import Act, ExternalTarget, act, matters
 from unwind.jitter import JITTER
 from unwind.kube import decoding
@@ -42,9 +39,8 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.components import ManagerContext
-    from unwind.deleters.registry import Plugin
     from unwind.external.informers import ExternalKindInformer
+    from unwind.external.metrics import Measures
     from unwind.external.objects import ExternalObject
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
@@ -58,25 +54,6 @@ log = logs.get(__name__)
 # What an end does is mostly waiting; a kind whose end hangs delays no other kind.
 _SIDE_BY_SIDE = 16
 _RETRY = Backoff(first=0.2, limit=30.0)
-
-
-def contribute(surroundings: ManagerContext) -> Components:
-    """What `unwind run` starts."""
-    controller = ExternalController(
-        surroundings.client,
-        DeleterRegistry(BUILTIN, plugins=installed(), broken=_tell_broken),
-        namespace=surroundings.namespace,
-        owner=surroundings.shards,
-        recorder=surroundings.recorder,
-        measures=Measures(surroundings.registry),
-        metrics=surroundings.metrics,
-        policy=surroundings.policy,
-    )
-    return Components(controllers=(controller,))
-
-
-def _tell_broken(plugin: Plugin) -> None:
-    log.error("a plugin does not load, its kinds are held", plugin=plugin.name, source=plugin.source, why=plugin.error)
 
 
 def _tell_blind(error: Exception) -> None:

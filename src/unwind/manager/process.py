@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import uvloop
@@ -27,16 +27,13 @@ from unwind.certificates import KeyPair
 from unwind.components import ManagerContext, Protection, Role
 from unwind.concurrency import to_tell, unless
 from unwind.errors import UnwindError
-from unwind.external import controller as external
 from unwind.install import rivals
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
-from unwind.manager import capi as clusters
-from unwind.manager import health
-from unwind.manager import protection as protecting
+from unwind.manager import health, wiring
 from unwind.manager.health import new_registry
 from unwind.manager.watchdog import Watchdog
 from unwind.plugins import described
@@ -54,17 +51,16 @@ from unwind.teardown.records import KEEP
 from unwind.teardown.step_removers import BEST_EFFORT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from prometheus_client import CollectorRegistry
 
-    from unwind.components import Component, Contributor
+    from unwind.components import Component, Components
     from unwind.server.routes import CABundleTarget
 
 log = logs.get(__name__)
 
-# Register here each package that has controllers to run or routes to serve.
-CONTRIBUTORS: tuple[Contributor, ...] = (external.contribute, clusters.contribute, protecting.contribute)
+Wire: TypeAlias = "Callable[[ManagerContext], Sequence[Components]]"
 
 # Few requests are expected here (probes, scrapes), so the limits are low.
 _METRICS_LIMITS = Limits(connections=64, under_way=8, idle_seconds=60.0)
@@ -116,14 +112,14 @@ def _signals_handled() -> bool:
     return signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL)
 
 
-async def run(options: ManagerOptions, *, contributors: Sequence[Contributor] = CONTRIBUTORS) -> None:
+async def run(options: ManagerOptions, *, wire: Wire = wiring.components) -> None:
     """Run until a signal stops it. Raises UnwindError for invalid configuration."""
     stopping = _Stopping()
     _tune_collection()
     try:
         async with AsyncExitStack() as stack:
             process = _Process(options, stack)
-            if await unless(stopping.asked, process.start(contributors)):
+            if await unless(stopping.asked, process.start(wire)):
                 await process.work(stopping)
     except ExceptionGroup as failures:
         raise to_tell(failures) from None
@@ -156,7 +152,7 @@ class _Process:
         self._https: Listener | None = None
         self._segments = Segments()
 
-    async def start(self, contributors: Sequence[Contributor]) -> None:
+    async def start(self, wire: Wire) -> None:
         """Start listening. Nothing is logged before the configuration was checked."""
         options = self._options
         connection = await asyncio.to_thread(kubeconfig.load, options.kubeconfig, context=options.context)
@@ -184,7 +180,7 @@ class _Process:
             troubled=_tell_unled,
         )
         recorder = Recorder(client, instance=identity)
-        surroundings = ManagerContext(
+        context = ManagerContext(
             client=client,
             namespace=options.namespace,
             roles=options.roles,
@@ -202,12 +198,13 @@ class _Process:
         # Before they are used for registrations and routes.
         path_keys = SharedPathKeys(client, self._segments, namespace=options.namespace)
         await path_keys.obtain()
-        shares = [contribute(surroundings) for contribute in contributors]
+        shares = wire(context)
         parts: list[Component] = [recorder, path_keys]
         parts += [shards, *(part for share in shares for part in share.controllers)] if controls else []
-        parts += [part for share in shares for part in share.servants] if serves else []
+        parts += [part for share in shares for part in share.serving] if serves else []
         self._parts += dict.fromkeys(parts)  # a cache may be used by both roles, and runs once
-        tls = await self._secure(client, [item for share in shares for item in share.trusting]) if serves else None
+        targets = [target for share in shares for target in share.ca_bundle_targets]
+        tls = await self._secure(client, targets) if serves else None
 
         log.info("started", server=connection.server, version=version.git_version, roles=",".join(options.roles))
         self._readiness.add(self._parts)
@@ -240,10 +237,10 @@ class _Process:
             for task in leases:
                 task.cancel()
 
-    async def _secure(self, client: Client, trusting: Sequence[CABundleTarget]) -> Tls:
+    async def _secure(self, client: Client, ca_bundle_targets: Sequence[CABundleTarget]) -> Tls:
         """Load or create the serving certificate, and keep it renewed."""
         callers, watched = None, []
-        bundles = CABundleController(client, trusting, self._segments)
+        bundles = CABundleController(client, ca_bundle_targets, self._segments)
         self._parts.append(bundles)
         if path := self._options.client_ca:
             [callers] = await asyncio.to_thread(certificate_files.read, [path], option="--client-ca")

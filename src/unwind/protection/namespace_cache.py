@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from unwind import logs
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, PERSISTENT_VOLUME_CLAIMS, PODS, Resource
+from unwind.clock import SYSTEM
 from unwind.kube import decoding
 from unwind.kube.client import SILENCE
 from unwind.kube.decoding import Key, Stamp, View
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.decoding import Metadata
+    from unwind.kube.metrics import Metrics
     from unwind.protection.kinds import ProtectedKind
     from unwind.protection.subjects import LabelledObject
 
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 """The Pods that are not done, as a field selector. So the server need not send more of each than its metadata, and says
 of one that gets done that it is gone from the choice."""
+
+log = logs.get(__name__)
 
 
 class Counted(msgspec.Struct, frozen=True, gc=False):
@@ -297,3 +302,45 @@ class ProtectedObjects:
 def _guarded(found: LabelledObject) -> Iterator[str]:
     if found.guarded:
         yield found.ref.namespace
+
+
+class ProtectionCaches:
+    """What is known without asking, as one part of the process."""
+
+    name = "protection's caches"
+
+    def __init__(self, client: Client, *, metrics: Metrics | None = None, clock: Clock = SYSTEM) -> None:
+        self._troubles: dict[Resource, str] = {}
+        self.counts = PodAndClaimCounts(client, clock=clock, troubled=self._troubled)
+        self.guards = ProtectedObjects(client, clock=clock, troubled=self._troubled)
+        if metrics:
+            for informer in self.counts.informers:
+                metrics.informer(informer)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is known what there is. A kind that may not be read holds nobody else up."""
+        return all(informer.synced or informer.view.resource in self._troubles for informer in self._informers())
+
+    @property
+    def synced(self) -> bool:
+        """Whether all of it is known."""
+        return all(informer.synced for informer in self._informers())
+
+    async def run(self) -> None:
+        """Follow the server until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.guards.run())
+            for informer in self.counts.informers:
+                tasks.create_task(informer.run())
+
+    def _informers(self) -> tuple[Informer[Any], ...]:
+        return (*self.counts.informers, *self.guards.informers)
+
+    def _troubled(self, resource: Resource) -> Callable[[Exception], None]:
+        def troubled(error: Exception) -> None:
+            if self._troubles.get(resource) != str(error):
+                log.warning("a kind cannot be followed", kind=resource.kind, api=resource.api_version, why=str(error))
+            self._troubles[resource] = str(error)
+
+        return troubled

@@ -17,11 +17,12 @@ from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.manager.feature_gates import parse
 from unwind.manager.health import new_registry
-from unwind.manager.protection import ProtectionCaches, contribute
+from unwind.manager.wiring import protection
 from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
 
 if TYPE_CHECKING:
     from unwind.components import Components
+    from unwind.protection.namespace_cache import ProtectionCaches
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def client() -> Client:
 
 def share(client: Client, features: str) -> Components:
     registry = new_registry()
-    return contribute(
+    return protection(
         ManagerContext(
             client=client,
             namespace="unwind-system",
@@ -50,14 +51,14 @@ def share(client: Client, features: str) -> Components:
 
 def test_while_the_feature_is_off_nothing_is_followed_and_nothing_answered(client: Client) -> None:
     off = share(client, "")
-    assert (off.servants, off.routes, off.trusting) == ((), (), ())
+    assert (off.serving, off.routes, off.ca_bundle_targets) == ((), (), ())
     assert [part.name for part in off.controllers] == ["protection"], "somebody takes away what was there"
 
 
 def test_while_it_is_on_questions_are_answered_from_the_first_moment(client: Client) -> None:
     on = share(client, "ResourcesDeletionProtection=true")
     assert {route.path for route in on.routes} == {PROTECTION_PATH, LABELS_PATH}
-    [caches] = on.servants
+    [caches] = on.serving
     assert not cast("ProtectionCaches", caches).synced
     assert all(route.ready() for route in on.routes)
-    assert [item.name for item in on.trusting] == ["unwind-protection-webhooks.unwind-system"]
+    assert [item.name for item in on.ca_bundle_targets] == ["unwind-protection-webhooks.unwind-system"]

@@ -11,8 +11,8 @@ from unwind.components import ManagerContext, Role
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.kube.metrics import Metrics
 from unwind.kube.server_time import ServerClock
-from unwind.manager.capi import contribute
 from unwind.manager.health import new_registry
+from unwind.manager.wiring import components
 from unwind.teardown.request_controller import RequestController
 from unwind.testing.objects import Objects
 
@@ -30,7 +30,7 @@ class Shards:
 def test_whoever_carries_teardowns_out_goes_by_the_api_servers_clock_and_by_the_same_keys() -> None:
     registry = new_registry()
     client = Objects(resources=()).client
-    share = contribute(
+    found = components(
         ManagerContext(
             client=client,
             namespace="home",
@@ -47,6 +47,7 @@ def test_whoever_carries_teardowns_out_goes_by_the_api_servers_clock_and_by_the_
     )
     carriers = [
         controller
+        for share in found
         for controller in share.controllers
         if isinstance(controller, ClusterTeardownController | RequestController | UnjoinController)
     ]

@@ -1,0 +1,293 @@
+"""The wiring of the manager: which components run, what they share, and which routes answer. Read it top to bottom.
+
+Each function wires one package. Components start with the role that they are listed under: `controllers` write,
+`serving` answers the API server and Cluster API.
+"""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unwind import logs
+from unwind.addons import admission, hook_rules
+from unwind.addons.caches import AddonCaches
+from unwind.addons.chart_availability import ChartAvailability
+from unwind.addons.configuration_controller import ConfigurationController
+from unwind.addons.gate_source import SummaryGateSource
+from unwind.addons.manifests import profile_rules
+from unwind.addons.profile_controller import ProfileController
+from unwind.addons.step_source import SummarySteps
+from unwind.addons.summary_controller import SummaryController
+from unwind.api.resources import MUTATING_WEBHOOK_CONFIGURATIONS, SECRETS, VALIDATING_WEBHOOK_CONFIGURATIONS
+from unwind.api.rights import Setting
+from unwind.capi import cluster_admission, hook_protocol, hook_registry
+from unwind.capi.cluster_controller import ClusterTeardownController
+from unwind.capi.hook_handlers import HookHandlers
+from unwind.capi.hook_registry import HookRegistry
+from unwind.capi.manifests import cluster_rules
+from unwind.capi.registration_controller import RegistrationController
+from unwind.capi.ungated_clusters import OkToDeleteController, UngatedClusterController
+from unwind.components import FEATURE, Components
+from unwind.deleters.builtin import BUILTIN
+from unwind.deleters.registry import DeleterRegistry, installed
+from unwind.deploy.helm_uninstall import HelmReleases
+from unwind.external.controller import ExternalController
+from unwind.external.metrics import Measures
+from unwind.helm.program import Helm
+from unwind.install.manifests import policies
+from unwind.karmada.caches import KarmadaCaches
+from unwind.karmada.cluster_controller import ClusterController
+from unwind.karmada.unjoin_controller import UnjoinController
+from unwind.karmada.work_controller import WorkController
+from unwind.kube.server_time import ServerClock
+from unwind.protection import expected_refusals
+from unwind.protection.controller import ProtectionController
+from unwind.protection.lookup import ProtectionLookup
+from unwind.protection.manifests import protection_rules
+from unwind.protection.namespace_cache import ProtectionCaches
+from unwind.protection.webhook import DenialReporter, ProtectionWebhook, RestoreReporter
+from unwind.server.routes import CABundleTarget
+from unwind.teardown.request_controller import RequestController
+from unwind.teardown.signatures import RecordKeys
+
+if TYPE_CHECKING:
+    from unwind.components import ManagerContext
+    from unwind.deleters.registry import Plugin
+
+log = logs.get(__name__)
+
+
+class Shared:
+    """What the controllers of clusters share: one of each for the process."""
+
+    def __init__(self, context: ManagerContext) -> None:
+        client, namespace, program = context.client, context.namespace, shutil.which("helm")
+        self.caches = AddonCaches(client, metrics=context.metrics)
+        """Clusters, Teardowns, Secrets, profiles and ClusterSummaries."""
+        self.keys = RecordKeys(client, namespace=namespace)
+        """The keys by which the manager recognizes its own Teardowns."""
+        self.plugins = tuple(installed())
+        self.helm = Helm(Path(program), replica=context.shards.identity) if program else None
+        """Deploys and uninstalls charts. Without the program, a release is held and says so."""
+        self.clock = ServerClock(client.time)
+        """Deadlines count from times that the API server wrote."""
+        self.gate_source = SummaryGateSource(client, self.caches, namespace=namespace)
+        self.registration = RegistrationController(
+            client,
+            self.caches,
+            namespace=namespace,
+            hooks=hook_protocol.switched_on(context.features),
+            owner=context.shards,
+            metrics=context.metrics,
+            segments=context.segments,
+        )
+        """The registration with Cluster API, and whether the gate is armed."""
+
+
+def components(context: ManagerContext) -> list[Components]:
+    """Everything that runs in the manager, by package."""
+    shared = Shared(context)
+    return [
+        external(context),
+        addons(context, shared),
+        teardowns(context, shared),
+        karmada(context, shared),
+        capi(context, shared),
+        protection(context),
+    ]
+
+
+def external(context: ManagerContext) -> Components:
+    """Objects that stand for something outside the cluster."""
+    controller = ExternalController(
+        context.client,
+        DeleterRegistry(BUILTIN, plugins=installed(), broken=_log_broken),
+        namespace=context.namespace,
+        owner=context.shards,
+        recorder=context.recorder,
+        measures=Measures(context.registry),
+        metrics=context.metrics,
+        policy=context.policy,
+    )
+    return Components(controllers=(controller,))
+
+
+def addons(context: ManagerContext, shared: Shared) -> Components:
+    """Sveltos profiles: matching, deployment, withdrawal, reports, and the admission of profiles."""
+    client, caches, namespace = context.client, shared.caches, context.namespace
+    owner, metrics = context.shards, context.metrics
+    return Components(
+        controllers=(
+            caches,
+            ProfileController(
+                client, caches, owner=owner, metrics=metrics, gate=shared.registration, recorder=context.recorder
+            ),
+            SummaryController(
+                client,
+                caches,
+                namespace=namespace,
+                owner=owner,
+                metrics=metrics,
+                deleters=BUILTIN,
+                plugins=shared.plugins,
+                helm=shared.helm,
+            ),
+            ConfigurationController(client, caches, namespace=namespace, owner=owner, metrics=metrics),
+        ),
+        serving=(caches,),
+        routes=(admission.route(partial(admission.existing, client)),),
+        ca_bundle_targets=(CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(namespace)),),
+    )
+
+
+def teardowns(context: ManagerContext, shared: Shared) -> Components:
+    """Deleted clusters and requested deletions. A further step source is added here."""
+    client, caches, namespace = context.client, shared.caches, context.namespace
+    return Components(
+        controllers=(
+            ClusterTeardownController(
+                client,
+                caches,
+                namespace=namespace,
+                owner=context.shards,
+                metrics=context.metrics,
+                deleters=BUILTIN,
+                plugins=shared.plugins,
+                sources=(SummarySteps(client, caches, releases=HelmReleases(shared.helm)),),
+                best_effort=context.best_effort,
+                keep=context.keep_teardowns,
+                keys=shared.keys,
+                clock=shared.clock,
+                recorder=context.recorder,
+            ),
+            RequestController(
+                client,
+                caches,
+                namespace=namespace,
+                owner=context.shards,
+                metrics=context.metrics,
+                deleters=BUILTIN,
+                plugins=shared.plugins,
+                refusals=partial(expected_refusals.refusals, home=namespace),
+                keep=context.keep_teardowns,
+                keys=shared.keys,
+                clock=shared.clock,
+            ),
+        ),
+    )
+
+
+def karmada(context: ManagerContext, shared: Shared) -> Components:
+    """Karmada's member Clusters and Works."""
+    client, namespace, secrets = context.client, context.namespace, shared.caches.sources[SECRETS.kind]
+    owner, metrics = context.shards, context.metrics
+    caches = KarmadaCaches(client, metrics=metrics)
+    return Components(
+        controllers=(
+            caches,
+            ClusterController(client, caches, secrets, owner=owner, metrics=metrics, recorder=context.recorder),
+            WorkController(
+                client,
+                caches,
+                secrets,
+                namespace=namespace,
+                owner=owner,
+                metrics=metrics,
+                deleters=BUILTIN,
+                plugins=shared.plugins,
+            ),
+            UnjoinController(
+                client,
+                caches,
+                shared.caches.teardowns,
+                secrets,
+                namespace=namespace,
+                owner=owner,
+                metrics=metrics,
+                deleters=BUILTIN,
+                plugins=shared.plugins,
+                best_effort=context.best_effort,
+                keep=context.keep_teardowns,
+                keys=shared.keys,
+                clock=shared.clock,
+                recorder=context.recorder,
+            ),
+        ),
+    )
+
+
+def capi(context: ManagerContext, shared: Shared) -> Components:
+    """Cluster API's lifecycle hooks: registration, the gate, and the rules at each hook."""
+    client, caches, namespace = context.client, shared.caches, context.namespace
+    owner, recorder, metrics = context.shards, context.recorder, context.metrics
+    # Helm of its own: a hook cannot wait until every deployment under way is finished.
+    charts = ChartAvailability(Helm(shared.helm.program) if shared.helm else None)
+    rules = hook_rules.builtin(caches, charts=charts, namespace=namespace)
+    registry = HookRegistry(rules, plugins=hook_registry.installed())
+    handlers = HookHandlers(
+        client,
+        caches,
+        shared.gate_source,
+        namespace=namespace,
+        registry=registry,
+        hooks=hook_protocol.switched_on(context.features),
+        keys=shared.keys,
+    )
+    return Components(
+        controllers=(
+            shared.registration,
+            UngatedClusterController(
+                client,
+                caches,
+                shared.registration,
+                shared.gate_source,
+                owner=owner,
+                recorder=recorder,
+                metrics=metrics,
+                registry=context.registry,
+            ),
+            OkToDeleteController(client, caches, owner=owner, recorder=recorder, metrics=metrics),
+        ),
+        serving=(caches, registry, charts),
+        routes=(*handlers.routes(), cluster_admission.route(client, lambda: caches.clusters.resource)),
+        ca_bundle_targets=(CABundleTarget(MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(namespace)),),
+    )
+
+
+def protection(context: ManagerContext) -> Components:
+    """Deletion protection. While the feature gate is off, only the controller runs, which removes what it created."""
+    client, namespace = context.client, context.namespace
+    on = context.features.get(FEATURE, False)
+    controller = ProtectionController(
+        client,
+        namespace=namespace,
+        on=on,
+        mode=context.protection.mode,
+        owner=context.shards,
+        metrics=context.metrics,
+        policies=policies(Setting(namespace=namespace)),
+        restored=RestoreReporter(registry=context.registry, recorder=context.recorder).report,
+        segments=context.segments,
+    )
+    if not on:
+        return Components(controllers=(controller,))
+    caches = ProtectionCaches(client, metrics=context.metrics)
+    webhook = ProtectionWebhook(
+        counts=caches.counts,
+        guards=caches.guards,
+        looking=ProtectionLookup(client, groups=context.protection.groups),
+        telling=DenialReporter(registry=context.registry, recorder=context.recorder),
+    )
+    return Components(
+        controllers=(controller,),
+        serving=(caches,),
+        routes=webhook.routes(),
+        ca_bundle_targets=(CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, protection_rules(namespace)),),
+    )
+
+
+def _log_broken(plugin: Plugin) -> None:
+    log.error("plugin not loaded, its kinds are held", plugin=plugin.name, source=plugin.source, why=plugin.error)
