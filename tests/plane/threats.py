@@ -304,9 +304,9 @@ async def records_of_unwind_are_not_written(it: Stage) -> None:
         metadata=ObjectMeta(name=name, namespace=HOME),
         spec=unwind.InventorySpec(owner=thing, member=unwind.MemberRef(object=thing, system_uid="any")),
     )
-    with refused("is written by Unwind only"):
+    with refused("can be written by Unwind only"):
         await it.tenant.create(kind, manifest(kind, planted))
-    with refused("is written by Unwind only"):
+    with refused("can be written by Unwind only"):
         await it.tenant.create(LEASES, body(LEASES, f"unwind-{it.namespace}", HOME, spec={}))
 
 
