@@ -268,7 +268,7 @@ async def test_protect_takes_any_kind_and_refuses_what_the_label_would_not_prote
     body["metadata"]["ownerReferences"] = [reference | {"controller": True}]
     await client.create(GIZMOS, body)
     refusal = (await command(cluster, "protect", "gizmo/part", "-n", ROOM)).refusal
-    assert "Gizmo mine controls it, and must be able to delete it: protect Gizmo mine instead" in refusal
+    assert "Gizmo mine controls it, and must be able to delete it; protect Gizmo mine instead" in refusal
     assert "labels" not in (await client.get(GIZMOS, "part", namespace=ROOM))["metadata"]
 
 
