@@ -10,6 +10,7 @@ ROOM = Path(unwind.__file__).parent
 
 
 def test_every_controller_that_asks_for_its_shards_is_fenced() -> None:
-    asking = {path for path in ROOM.rglob("*.py") if "_owner.owns(" in path.read_text()}
+    fences = ROOM / "kube" / "fencing.py"
+    asking = {path for path in ROOM.rglob("*.py") if "_owner.owns(" in path.read_text()} - {fences}
     assert len(asking) > 10
     assert {path.name for path in asking if "Fences(owner).around(" not in path.read_text()} == set()
