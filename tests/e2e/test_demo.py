@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+import shlex
+import signal
+import time
+from pathlib import Path
 
 import pytest
 
 from tests.plane.test_local_command import Shell
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+README = Path(__file__).parents[2] / "README.md"
 _LONG = 350.0
+_HELD_WITHIN = 90.0
 
 
 @pytest.mark.timeout(400)
@@ -53,3 +55,52 @@ def test_the_demonstration_tells_the_whole_story(tmp_path: Path) -> None:
     # What needs a person is told, and not the operator that does its work.
     assert "(must act: the controller of backup.example.dev)" in text
     assert shell.nothing_left()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(400)
+def test_the_readme_shows_what_the_commands_print(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "state")
+    shell.env |= {"COLUMNS": "110", "PYTHONUNBUFFERED": "1"}
+    demo = shell.start("demo", "--no-input", "--keep")
+    try:
+        assert demo.stdout
+        told = []
+        for line in demo.stdout:
+            told.append(line)
+            if found := re.search(r"export KUBECONFIG=(\S+)", line):
+                shell.env["KUBECONFIG"] = found[1]
+            if line.strip() == "unwind ledger":
+                break  # the last line: another cluster is there to be deleted
+        assert "KUBECONFIG" in shell.env, "".join(told)
+        for command, shown in shown_in_readme().items():
+            program, *arguments = shlex.split(command)
+            expected, ends = normalized(shown), time.monotonic() + _HELD_WITHIN
+            while (printed := cut(normalized(shell.run(*arguments, program=program).stdout), expected)) != expected:
+                # The status changes until only a person can act.
+                if command != "unwind status" or time.monotonic() > ends:
+                    pytest.fail(f"the README is out of date; `{command}` prints:\n" + "\n".join(printed))
+                time.sleep(1)
+    finally:
+        demo.send_signal(signal.SIGINT)
+        demo.communicate(timeout=60)
+    shell.until_no_process()
+
+
+def shown_in_readme() -> dict[str, str]:
+    """The commands of the README that were run in the demonstration, each with its output."""
+    [block] = re.findall(r"^```console\n(\$ unwind plan .*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    return dict(re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE))
+
+
+def normalized(text: str) -> list[str]:
+    """The lines without times, and without the cluster that the demonstration deleted before."""
+    text = re.sub(r"\b(\d+m)?\d+s\b", "0s", re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "1970-01-01 00:00", text))
+    lines = [line.rstrip() for line in text.strip().splitlines() if " Complete " not in line]
+    # Both clusters left the same object, at different times.
+    return [line for number, line in enumerate(lines) if not line or line not in lines[:number]]
+
+
+def cut(printed: list[str], shown: list[str]) -> list[str]:
+    """As much as is shown: `…` stands for the rest."""
+    return [*printed[: len(shown) - 1], "…"] if shown[-1] == "…" else printed
