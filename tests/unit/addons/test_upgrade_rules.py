@@ -1,60 +1,112 @@
-"""Whether everything is there that a new cluster's add-ons are made of."""
+"""Whether a cluster may be upgraded, as far as its add-ons are concerned."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from unwind.addons import upgrade_rules
-from unwind.addons.upgrade_rules import Lack, ProfileSource
-from unwind.api.sveltos import HelmChart, PolicyRef, ProfileSpec, ValuesFrom
+from unwind.addons.upgrade_rules import AddOn
+from unwind.api.sveltos import FeatureSummary
+from unwind.hooks import LONGEST
+
+TO = ["v1.31.0"]
 
 
-def ref(name: str, *, kind: str = "ConfigMap", namespace: str = "", optional: bool = False) -> PolicyRef:
-    return PolicyRef(kind=kind, namespace=namespace, name=name, optional=optional)
+def add_on(name: str = "shop", *features: FeatureSummary, **more: Any) -> AddOn:
+    return AddOn(profile=f"ClusterProfile {name}", features=features, **more)
 
 
-def chart(*values: ValuesFrom, action: str = "Install") -> HelmChart:
-    return HelmChart(release_name="web", release_namespace="web", helm_chart_action=action, values_from=values)
+def feature(status: str, message: str | None = None, *, failures: int = 0) -> FeatureSummary:
+    return FeatureSummary(feature_id="Resources", status=status, failure_message=message, consecutive_failures=failures)
 
 
-def test_what_policies_refer_to_is_needed_in_its_namespace_or_in_that_of_the_cluster() -> None:
-    spec = ProfileSpec(policy_refs=(ref("a"), ref("b", kind="Secret", namespace="there")))
-    assert upgrade_rules.sources(spec, namespace="here") == [
-        ProfileSource("ConfigMap", "here", "a"),
-        ProfileSource("Secret", "there", "b"),
-    ]
+def why(*add_ons: AddOn, to: list[str] = TO) -> str:
+    wait = upgrade_rules.before_upgrade(add_ons, to)
+    return wait.why if wait else ""
 
 
-def test_what_is_optional_is_not_needed() -> None:
-    values = ValuesFrom(kind="Secret", name="v", optional=True)
-    spec = ProfileSpec(policy_refs=(ref("a", optional=True),), helm_charts=(chart(values),))
-    assert upgrade_rules.sources(spec, namespace="here") == []
+def test_a_cluster_without_add_ons_goes_on() -> None:
+    assert upgrade_rules.before_upgrade([], TO) is None
 
 
-def test_values_of_charts_are_needed_unless_the_chart_is_uninstalled() -> None:
-    values = ValuesFrom(kind="Secret", name="v")
-    assert upgrade_rules.sources(ProfileSpec(helm_charts=(chart(values),)), namespace="here") == [
-        ProfileSource("Secret", "here", "v")
-    ]
-    assert upgrade_rules.sources(ProfileSpec(helm_charts=(chart(values, action="Uninstall"),)), namespace="here") == []
+@pytest.mark.parametrize("status", ["Provisioned", "Provisioning", "Removing", "Removed", ""])
+def test_an_add_on_that_does_not_fail_holds_nothing_up(status: str) -> None:
+    assert not why(add_on("shop", feature(status)))
 
 
-def test_what_is_named_twice_is_needed_once() -> None:
-    assert len(upgrade_rules.sources(ProfileSpec(policy_refs=(ref("a"), ref("a"))), namespace="here")) == 1
+def test_a_profile_that_is_not_on_the_cluster_yet_does_not_fail() -> None:
+    assert not why(AddOn(profile="ClusterProfile shop", features=None))
 
 
-def test_nothing_lacking_lets_the_cluster_be_made() -> None:
-    assert upgrade_rules.before_create([]) is None
-
-
-def test_what_is_lacking_is_named_with_the_profile_and_who_must_act() -> None:
-    wait = upgrade_rules.before_create([Lack("ClusterProfile shop", "ConfigMap default/shop", "it does not exist")])
+@pytest.mark.parametrize("status", ["Failed", "FailedNonRetriable"])
+def test_one_that_fails_is_named_with_what_went_wrong_and_who_must_act(status: str) -> None:
+    wait = upgrade_rules.before_upgrade([add_on("shop", feature(status, "no such\nnamespace"))], TO)
     assert wait
     assert wait.why == (
-        "waiting for what add-ons are made of: ClusterProfile shop needs ConfigMap default/shop: it does not exist. "
-        "Whoever looks after these profiles has to provide it"
+        "waiting for add-ons that stand against an upgrade: ClusterProfile shop fails (Resources: no such namespace), "
+        "and whoever looks after it has to mend it"
     )
-    assert 0 < wait.seconds <= 10
+    assert 0 < wait.seconds <= LONGEST
 
 
-def test_the_order_in_which_it_was_found_out_makes_no_difference() -> None:
-    lacks = [Lack("ClusterProfile shop", f"ConfigMap default/{name}", "it does not exist") for name in "abcdefgh"]
-    assert upgrade_rules.before_create(lacks) == upgrade_rules.before_create(reversed(lacks))
+def test_one_that_failed_and_is_just_being_tried_again_still_fails() -> None:
+    assert "ClusterProfile shop fails" in why(add_on("shop", feature("Provisioning", failures=3)))
+    assert not why(add_on("shop", feature("Provisioned", failures=0)))
+
+
+def test_a_status_that_is_not_known_holds() -> None:
+    assert "'Perhaps' is not known" in why(add_on("shop", feature("Perhaps")))
+
+
+def test_the_number_of_failures_is_not_told_because_it_moves() -> None:
+    once, often = (why(add_on("shop", feature("Failed", "no", failures=count))) for count in (1, 99))
+    assert once == often
+
+
+def test_a_long_message_is_cut_and_a_port_that_differs_each_time_left_out() -> None:
+    told = why(add_on("shop", feature("Failed", "read tcp 10.0.0.3:48122->10.0.0.9:443: reset " + "x" * 4000)))
+    assert "10.0.0.9:443: reset" in told
+    assert "48122" not in told
+    assert len(told) < 600
+
+
+def test_the_order_of_add_ons_makes_no_difference() -> None:
+    one, other = add_on("a", feature("Failed", "x")), add_on("b", feature("Failed", "y"))
+    assert why(one, other) == why(other, one)
+
+
+def test_many_that_fail_are_not_all_named() -> None:
+    told = why(*(add_on(f"a{number:02}", feature("Failed", "x")) for number in range(50)))
+    assert "ClusterProfile a04" in told
+    assert "ClusterProfile a05" not in told
+    assert told.endswith("and others")
+
+
+def test_a_version_that_an_add_on_is_not_for_holds_the_cluster() -> None:
+    told = why(add_on(versions=">=1.29 <1.31"))
+    assert "ClusterProfile shop supports Kubernetes >=1.29 <1.31 and not v1.31.0" in told
+    assert "unwind.dev/kubernetes-versions" in told
+    assert not why(add_on(versions=">=1.29 <1.32"))
+
+
+def test_every_version_on_the_way_has_to_be_supported() -> None:
+    told = why(add_on(versions="!=1.30"), to=["v1.30.4", "v1.31.0"])
+    assert "not v1.30.4" in told
+    assert "not v1.31.0" not in told
+
+
+def test_a_range_that_cannot_be_read_holds_and_says_so() -> None:
+    told = why(add_on(versions="from 1.29 on"))
+    assert "'from 1.29 on', which cannot be read" in told
+    assert ">=1.29 <1.34" in told
+
+
+def test_a_version_that_cannot_be_read_holds_where_an_add_on_names_some() -> None:
+    assert "''" in why(add_on(versions=">=1.29"), to=[""])
+    assert not why(add_on(), to=[""])
+
+
+def test_a_profile_that_is_not_carried_out_still_says_what_it_supports() -> None:
+    assert why(AddOn(profile="ClusterProfile shop", versions="<1.30", refused="it depends on itself"))

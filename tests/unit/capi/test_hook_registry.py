@@ -1,171 +1,121 @@
-"""Rules at a hook are asked side by side, and none of them lets a cluster go on by failing."""
+"""Rules of other packages: each is loaded for its hook, and one that does not load holds that hook only."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from contextlib import suppress
+import threading
+from types import ModuleType
 from typing import Any
 
-import msgspec
 import pytest
 
-from tests.unit.capi.asked import body
 from unwind.api.hooks import Hook
-from unwind.capi import hook_protocol
-from unwind.capi.hook_registry import ask, together
-from unwind.hooks import HookContext, Rule, Wait
-from unwind.testing.objects import Objects
+from unwind.capi.hook_registry import HookPlugin, HookRegistry
+from unwind.hooks import HookContext, Rule, hook
 
-HOOK = Hook.BEFORE_CLUSTER_UPGRADE
+CREATE, UPGRADE = Hook.BEFORE_CLUSTER_CREATE, Hook.BEFORE_CLUSTER_UPGRADE
 
 
-class Freeze(msgspec.Struct):
-    """What a rule may want to be told."""
-
-    frozen: bool = False
-    days: int = 0
+@hook(UPGRADE)
+async def freeze(request: Any, ctx: HookContext[Any]) -> None:
+    """Nothing is upgraded on Fridays."""
 
 
-def rule(name: str, decide: Any, settings: type | None = None) -> Rule:
-    return Rule(name=name, hook=HOOK, decide=decide, settings=settings, source="others 1.0")
+@hook(CREATE)
+async def quota(request: Any, ctx: HookContext[Any]) -> None:
+    """There is room for one more."""
 
 
-async def asked(*rules: Rule, settings: dict[str, str] | None = None, within: float = 30.0) -> list[Wait]:
-    request = hook_protocol.asked(HOOK, body(HOOK, settings=settings or {}))
-    return await ask(rules, request, client=Objects().client, within=within)
+def module(**contents: Any) -> ModuleType:
+    made = ModuleType("others")
+    vars(made).update(contents)
+    return made
 
 
-async def fine(request: Any, ctx: HookContext[Any]) -> None:
-    return None
+def plugin(name: Hook | str, offer: Any, *beside: str) -> HookPlugin:
+    def load() -> Any:
+        if isinstance(offer, BaseException):
+            raise offer
+        return offer
+
+    return HookPlugin(str(name), load, source="others 1.0", beside=beside)
 
 
-async def test_rules_that_say_nothing_let_it_go_on() -> None:
-    assert await asked() == []
-    assert await asked(rule("one", fine), rule("two", fine)) == []
+def loaded(*plugins: HookPlugin, known: tuple[Rule, ...] = ()) -> HookRegistry:
+    registry = HookRegistry(known, plugins=plugins)
+    registry.load()
+    return registry
 
 
-async def test_they_are_asked_side_by_side() -> None:
-    met = asyncio.Barrier(3)
-
-    async def meet(request: Any, ctx: HookContext[Any]) -> Wait:
-        await met.wait()
-        return Wait("met")
-
-    assert await asked(*(rule(name, meet) for name in "abc")) == [Wait("met")] * 3
+def names(registry: HookRegistry, at: Hook) -> list[str]:
+    return [f"{rule.name} of {rule.source}" for rule in registry.rules(at)]
 
 
-def test_the_shortest_wait_wins_and_what_is_told_has_one_order() -> None:
-    waits = [Wait("b", 7), Wait("a", 9), Wait("b", 3)]
-    assert together(waits) == together(reversed(waits)) == Wait("a; b", 3)
-    assert together([]) is None
+def test_each_hook_has_the_rules_that_come_along_and_those_of_others() -> None:
+    async def own(request: Any, ctx: HookContext[Any]) -> None: ...
+
+    registry = loaded(
+        plugin(UPGRADE, module(freeze=freeze)), known=(Rule(name="own", hook=UPGRADE, decide=own, about=""),)
+    )
+    assert names(registry, UPGRADE) == ["own of unwind", "freeze of others 1.0"]
+    assert names(registry, CREATE) == []
+    assert not any(registry.broken(at) for at in Hook)
 
 
-async def test_a_rule_is_given_its_settings_in_its_type() -> None:
-    seen = []
-
-    async def look(request: Any, ctx: HookContext[Any]) -> None:
-        seen.append((ctx.settings, ctx.remaining, request.cluster.metadata.name))
-
-    await asked(rule("typed", look, Freeze), rule("plain", look), settings={"frozen": "true", "days": "3", "x": "y"})
-    assert seen == [
-        (Freeze(frozen=True, days=3), 30.0, "prod-7"),
-        ({"frozen": "true", "days": "3", "x": "y"}, 30.0, "prod-7"),
+def test_one_module_may_have_the_rules_of_several_hooks_if_each_is_named() -> None:
+    both = module(freeze=freeze, quota=quota)
+    registry = loaded(plugin(UPGRADE, both, UPGRADE, CREATE), plugin(CREATE, both, UPGRADE, CREATE))
+    assert (names(registry, UPGRADE), names(registry, CREATE)) == (["freeze of others 1.0"], ["quota of others 1.0"])
+    held = loaded(plugin(UPGRADE, both))
+    assert held.broken(UPGRADE) == [
+        (
+            "others 1.0 has rules at BeforeClusterUpgrade, and does not load: "
+            "quota is for BeforeClusterCreate, for which there is no entry point"
+        )
     ]
-
-
-async def test_settings_that_cannot_be_read_hold_it_and_say_so() -> None:
-    [wait] = await asked(rule("freeze", fine, Freeze), settings={"days": "many"})
-    assert wait.seconds == 10
-    assert wait.why.startswith("the rule freeze of others 1.0 holds it: its settings cannot be read: ")
-    assert "$.days" in wait.why
-
-
-async def raising(request: Any, ctx: HookContext[Any]) -> None:
-    raise ValueError("no\nidea")
-
-
-async def leaving(request: Any, ctx: HookContext[Any]) -> None:
-    raise SystemExit(1)
-
-
-async def cancelled(request: Any, ctx: HookContext[Any]) -> None:
-    raise asyncio.CancelledError
-
-
-async def interrupted(request: Any, ctx: HookContext[Any]) -> None:
-    raise KeyboardInterrupt
-
-
-async def closed(request: Any, ctx: HookContext[Any]) -> None:
-    raise GeneratorExit
-
-
-async def several(request: Any, ctx: HookContext[Any]) -> None:
-    raise BaseExceptionGroup("several", [SystemExit(1), asyncio.CancelledError()])
-
-
-async def cancelling_itself(request: Any, ctx: HookContext[Any]) -> None:
-    task = asyncio.current_task()
-    assert task
-    task.cancel()
-    await asyncio.sleep(0)
-
-
-async def wrong(request: Any, ctx: HookContext[Any]) -> bool:
-    return True
-
-
-async def silent(request: Any, ctx: HookContext[Any]) -> None:
-    await asyncio.Event().wait()
-
-
-async def endless(request: Any, ctx: HookContext[Any]) -> Wait:
-    return Wait("for ever", float("inf"))  # type: ignore[arg-type]
+    assert names(held, UPGRADE) == []
 
 
 @pytest.mark.parametrize(
-    ("decide", "said"),
+    ("offer", "said"),
     [
-        (raising, "it failed: ValueError: no idea"),
-        (leaving, "it failed: SystemExit: 1"),
-        (cancelled, "it was cancelled"),
-        (cancelling_itself, "it was cancelled"),
-        (interrupted, "it failed: KeyboardInterrupt"),
-        (closed, "it failed: GeneratorExit"),
-        (several, "it failed: BaseExceptionGroup: several"),
-        (wrong, "it answered bool, which is neither None nor Wait"),
-        (endless, "it failed: OverflowError"),
+        (ImportError("no module"), "ImportError: no module"),
+        (SystemExit(2), "SystemExit: 2"),
+        (object(), "is not a rule"),
+        (module(), "there is no rule for BeforeClusterUpgrade in it"),
+        (module(quota=quota), "quota is for BeforeClusterCreate"),
     ],
 )
-async def test_a_rule_that_breaks_holds_it_and_nobody_else(decide: Any, said: str) -> None:
-    async def other(request: Any, ctx: HookContext[Any]) -> Wait:
-        return Wait("for others", 2)
-
-    broken, fine_one = await asked(rule("broken", decide), rule("other", other))
-    assert broken.why.startswith(f"the rule broken of others 1.0 holds it: {said}")
-    assert (broken.seconds, fine_one) == (10, Wait("for others", 2))
+def test_one_that_does_not_load_holds_its_hook_only(offer: Any, said: str) -> None:
+    registry = loaded(plugin(UPGRADE, offer))
+    [why] = registry.broken(UPGRADE)
+    assert said in why
+    assert not any(registry.broken(at) for at in Hook if at is not UPGRADE)
 
 
-async def test_a_rule_that_gives_no_answer_in_time_holds_it() -> None:
-    [wait] = await asked(rule("silent", silent), within=0.0)
-    assert wait == Wait("the rule silent of others 1.0 holds it: it gave no answer in time", 10)
+def test_one_named_by_no_hook_holds_all_of_them() -> None:
+    registry = loaded(plugin("BeforeClusterUpgrades", module(freeze=freeze)))
+    for at in Hook:
+        assert "there is no hook 'BeforeClusterUpgrades'" in registry.broken(at)[0]
 
 
-async def test_a_rule_that_swallows_its_timeout_holds_it() -> None:
-    async def late(request: Any, ctx: HookContext[Any]) -> None:
-        with suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
+async def test_they_are_loaded_off_the_loop_and_it_is_not_ready_before() -> None:
+    where = []
 
-    [wait] = await asked(rule("late", late), within=0.0)
-    assert wait == Wait("the rule late of others 1.0 holds it: it gave no answer in time", 10)
+    def load() -> Any:
+        where.append(threading.current_thread())
+        return freeze
+
+    registry = HookRegistry(plugins=[HookPlugin(UPGRADE.value, load, source="others 1.0")])
+    assert not registry.ready
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(registry.run())
+        while not registry.ready:
+            await asyncio.sleep(0)
+        running.cancel()
+    assert names(registry, UPGRADE) == ["freeze of others 1.0"]
+    assert where != [threading.main_thread()]
 
 
-@pytest.mark.parametrize(("seconds", "bounded"), [(-5, 1), (0, 1), (3, 3), (600, 10)])
-async def test_what_a_rule_wants_is_kept_within_bounds(seconds: int, bounded: int) -> None:
-    async def wait(request: Any, ctx: HookContext[Any]) -> Wait:
-        return Wait("for it", seconds)
-
-    [told] = await asked(rule("wait", wait))
-    answer = json.loads(hook_protocol.wait(HOOK, told.why, told.seconds).body)
-    assert answer["retryAfterSeconds"] == bounded
+def test_without_plugins_it_is_ready_at_once() -> None:
+    assert HookRegistry().ready

@@ -1,92 +1,145 @@
-"""When a plan needs a look at the member."""
+"""From what several step sources say of a target to one plan."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from unwind.api.annotation_values import VolumePolicy
-from unwind.api.meta import ObjectMeta, ObjectRef
-from unwind.api.unwind import Effort, Entry, EntryState, Inventory, InventorySpec, MemberRef, Plan, Step
-from unwind.kube.errors import UnreachableError
+from unwind.api.meta import ObjectMeta, ObjectRef, manifest
+from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, ConditionType, Reason
+from unwind.api.unwind import INVENTORIES, Effort, Entry, EntryState, Inventory, InventorySpec, MemberRef
+from unwind.inventory.inventories import Inventories
 from unwind.members.targets import ClusterTarget
-from unwind.teardown.drafts import Drafted
-from unwind.teardown.plan import with_what_goes_along
+from unwind.planning.plans import Draft
+from unwind.teardown.drafts import TeardownNotice
+from unwind.teardown.plan import combine, gather
+from unwind.teardown.step_sources import Elsewhere, SourceStep, SourceSteps
+from unwind.testing.objects import Objects
 
-CLUSTER = ObjectRef(group="cluster.x-k8s.io", version="v1beta1", kind="Cluster", namespace="shops", name="c", uid="c-1")
-SUMMARY = ObjectRef(kind="ClusterSummary", namespace="shops", name="db", uid="s-1")
-SET = ObjectRef(group="apps", version="v1", kind="StatefulSet", namespace="shop", name="db", uid="set")
-ROOM = ObjectRef(version="v1", kind="Namespace", name="shop", uid="room")
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-
-class Dead:
-    """A fleet whose members do not answer."""
-
-    asked = 0
-
-    def member(self, target: ClusterTarget) -> Any:
-        self.asked += 1
-        raise UnreachableError(f"{target} does not answer")
+TARGET = ObjectRef(group="cluster.x-k8s.io", version="v1beta2", kind="Cluster", namespace="ns", name="prod", uid="u-c")
+HERE = ObjectRef(version="v1", kind="Namespace", name="kube-system", uid="u-management")
 
 
-def chunk(*entries: Entry) -> Inventory:
+def owner(kind: str, name: str) -> ObjectRef:
+    return ObjectRef(group="example.dev", version="v1", kind=kind, namespace="ns", name=name, uid=f"u-{name}")
+
+
+def step(kind: str, name: str, *depends_on: str, effort: Effort = Effort.ENFORCE) -> SourceStep:
+    return SourceStep(
+        draft=Draft(
+            name=f"{kind}/{name}",
+            object=owner(kind, name),
+            kind=kind,
+            namespace="ns",
+            declared=name,
+            depends_on=depends_on,
+            effort=effort,
+        )
+    )
+
+
+def chunk(of: ObjectRef, objects: int = 1, *, on: ObjectRef = TARGET) -> Inventory:
+    there = Entry(object=ObjectRef(kind="ConfigMap", uid="u-1"), state=EntryState.CONFIRMED.value)
     return Inventory(
-        metadata=ObjectMeta(name="s-1-0"),
+        metadata=ObjectMeta(
+            name=f"{of.uid}-{on.uid}", namespace="home", labels={OWNER_LABEL: of.uid, MEMBER_LABEL: on.uid}
+        ),
         spec=InventorySpec(
-            owner=SUMMARY,
-            member=MemberRef(object=CLUSTER, system_uid="m"),
-            entries={item.object.uid: item for item in entries},
+            owner=of,
+            member=MemberRef(object=on, system_uid="system"),
+            entries={str(number): there for number in range(objects)},
         ),
     )
 
 
-def entry(ref: ObjectRef, **more: Any) -> Entry:
-    return Entry(object=ref, resource="x", **({"state": EntryState.CONFIRMED.value} | more))
+def by_name(chunks: Iterable[Inventory]) -> dict[str, Inventory]:
+    return {inventory.metadata.name: inventory for inventory in chunks}
 
 
-async def planned(
-    *entries: Entry, effort: Effort = Effort.ENFORCE, takes_along: bool = False
-) -> tuple[int, tuple[str, ...]]:
-    """How often the member was asked for, and what the plan warns of."""
-    fleet: Any = Dead()
-    step = Step(name="db", object=SUMMARY, effort=effort.value, wave=1, objects=len(entries))
-    drafted = await with_what_goes_along(
-        fleet,
-        ClusterTarget(ref=CLUSTER, secret=""),
-        Drafted(plan=Plan(steps=(step,), waves=1)),
-        [chunk(*entries)],
-        takes_along=lambda _: takes_along,
-        volumes=lambda _: VolumePolicy.RETAIN,
+def test_a_name_that_a_step_depends_on_is_one_of_its_own_source() -> None:
+    apps = SourceSteps(steps=(step("App", "web", "db"), step("App", "db")))
+    others = SourceSteps(steps=(step("Chart", "db"), step("Chart", "api", "db")))
+    made = combine([apps, others], {}, ()).drafted().plan
+    assert made
+    assert {item.name: (item.needs, item.wave) for item in made.steps} == {
+        "App/web": (("App/db",), 1),
+        "App/db": ((), 2),
+        "Chart/api": (("Chart/db",), 1),
+        "Chart/db": ((), 2),
+    }
+
+
+def test_one_source_that_does_not_understand_something_holds_the_plan_of_all() -> None:
+    said = TeardownNotice(
+        ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, "effort of Chart api: 'Maybe' is not known"
     )
-    assert drafted.plan
-    return fleet.asked, drafted.plan.warnings
+    others = SourceSteps(steps=(msgspec.structs.replace(step("Chart", "api"), said=(said,)),))
+    found = combine([SourceSteps(steps=(step("App", "web"),)), others], {}, ())
+    assert found.drafted().plan is None
+    assert found.drafted().said == (said,)
+    assert found.drafted(decided=True).plan is not None
+
+
+def test_a_step_that_needs_an_inventory_is_none_without_and_says_nothing() -> None:
+    said = TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, "not known")
+    planted = msgspec.structs.replace(step("App", "planted"), required=False, said=(said,))
+    without = combine([SourceSteps(steps=(planted,))], {}, ())
+    assert (without.drafts, without.said) == ((), ())
+    chunks = [chunk(owner("App", "planted"), 2)]
+    [draft] = combine([SourceSteps(steps=(planted,))], by_name(chunks), chunks).drafts
+    assert draft.objects == 2
+
+
+def test_an_inventory_whose_owner_no_source_names_holds_unless_its_kind_stays_anyway() -> None:
+    chunks = [chunk(owner("App", "web")), chunk(owner("Chart", "gone"), 3)]
+    apps = SourceSteps(steps=(step("App", "web"),))
+    held = combine([apps], by_name(chunks), chunks)
+    assert held.drafted().plan is None
+    assert "Chart ns/gone is gone, but 3 objects" in held.said[0].message
+    free = combine([apps, SourceSteps(left_kinds=frozenset({"Chart"}))], by_name(chunks), chunks)
+    made = free.drafted().plan
+    assert made
+    assert {item.name: item.effort for item in made.steps} == {"App/web": "Enforce", "Chart/gone/u-gone": "Leave"}
+
+
+def test_warnings_of_sources_are_warnings_of_the_plan() -> None:
+    made = combine([SourceSteps(steps=(step("App", "web"),), warnings=("claim data-0 stays",))], {}, ()).drafted().plan
+    assert made
+    assert made.warnings == ("claim data-0 stays",)
 
 
 @pytest.mark.parametrize(
-    ("entries", "effort"),
+    ("elsewhere", "on_target", "objects", "reads"),
     [
-        ([], Effort.ENFORCE),
-        ([entry(ROOM)], Effort.ENFORCE),
-        ([entry(SET)], Effort.LEAVE),
-        ([entry(SET, adopted=True)], Effort.ENFORCE),
-        ([entry(SET, kept=True)], Effort.ENFORCE),
-        ([entry(SET, state=EntryState.REMOVED.value)], Effort.ENFORCE),
+        (Elsewhere.NO, False, 0, 1),
+        (Elsewhere.NO, True, 1, 1),
+        (Elsewhere.PERHAPS, False, 4, 2),
+        (Elsewhere.PERHAPS, True, 1, 1),
+        (Elsewhere.YES, True, 5, 2),
     ],
-    ids=["nothing", "no StatefulSet", "left", "adopted", "kept", "removed"],
 )
-async def test_a_member_is_not_asked_where_no_stateful_set_is_deleted(entries: list[Entry], effort: Effort) -> None:
-    assert await planned(*entries, effort=effort) == (0, ())
+async def test_inventories_about_other_clusters_are_read_only_where_the_step_may_have_some(
+    elsewhere: Elsewhere, on_target: bool, objects: int, reads: int
+) -> None:
+    of = owner("App", "web")
+    chunks = [chunk(of, 4, on=HERE), *([chunk(of, 1)] if on_target else [])]
+    api = Objects(*(manifest(INVENTORIES, item) for item in chunks), resources=(INVENTORIES,))
+    steps = SourceSteps(steps=(msgspec.structs.replace(step("App", "web"), elsewhere=elsewhere),))
+    target = ClusterTarget(ref=TARGET, secret="")
+    found = await gather(Inventories(api.client, namespace="home"), target, [steps])
+    assert [draft.objects for draft in found.drafts] == [objects]
+    assert len([request for request in api.requests if "inventories" in request]) == reads
 
 
-async def test_a_member_that_does_not_answer_is_a_warning() -> None:
-    asked, [warning] = await planned(entry(SET), entry(ROOM))
-    assert asked == 1
-    assert warning.startswith("cannot list the PersistentVolumeClaims that stay after StatefulSets of db: ")
-    assert "does not answer" in warning
-
-
-async def test_claims_in_a_namespace_that_goes_with_everything_in_it_do_not_stay() -> None:
-    asked, [warning] = await planned(entry(SET), entry(ROOM), takes_along=True)
-    assert asked == 1
-    assert warning.startswith("what others put into Namespaces and CRDs of db goes along; nobody could look: ")
+async def test_an_inventory_that_names_another_target_with_this_uid_is_not_counted() -> None:
+    forged = chunk(owner("App", "web"), on=msgspec.structs.replace(TARGET, name="other"))
+    api = Objects(manifest(INVENTORIES, forged), resources=(INVENTORIES,))
+    found = await gather(
+        Inventories(api.client, namespace="home"), ClusterTarget(ref=TARGET, secret=""), [SourceSteps()]
+    )
+    assert (found.drafts, found.lost, dict(found.chunks)) == ((), (), {})
