@@ -90,6 +90,7 @@ async def test_it_says_what_is_in_the_way_and_takes_its_credentials_out_in_the_e
             await command(wait="1s")
         assert failure.value.exit_code == 1
         assert f"ConfigMap {namespace}/web-1" in command.printed.err
+        assert f"ConfigMap {namespace}/web-1: ConfigMap" not in command.printed.err
         assert "Work base: Waiting" in command.printed.err
         before = looks(it)
         async with asyncio.TaskGroup() as group:

@@ -212,7 +212,9 @@ async def _unfinished(client: Client, cluster: Cluster, within: float, *, quiet:
             console.announce(f"Work {work['name']}: {work['state']}{_because(work)}")
         for blocker in teardown.status.blockers if teardown else ():
             actor = f" (must act: {blocker.actor})" if blocker.actor else ""
-            console.announce(f"{_work(blocker.step)}: {blocker.object}: {blocker.message}{actor}")
+            named = str(blocker.object) in blocker.message
+            what = blocker.message if named else f"{blocker.object}: {blocker.message}"
+            console.announce(f"{_work(blocker.step)}: {what}{actor}")
     if failed and is_true(now.status.conditions, ConditionType.UNJOIN_FAILED):
         return UnwindError(
             f"cannot unjoin {name}: {failed.message}",
