@@ -337,7 +337,7 @@ async def test_what_is_foreign_in_a_namespace_goes_along_only_where_the_profile_
         await scene.cluster.go()
     assert teardown.phase is Phase.COMPLETE
     step = f"ClusterProfile/{scene.called('web')}"
-    warning = f"{step}: Namespace {room} takes along what is not ours: ConfigMap {room}/theirs"
+    warning = f"{step}: Namespace {room} is deleted with foreign content: ConfigMap {room}/theirs"
     assert teardown.spec.plan
     assert teardown.spec.plan.warnings == ((warning,) if along else ())
     assert (warning in foreseen.plan.warnings) is along

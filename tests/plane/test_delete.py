@@ -198,7 +198,7 @@ async def test_more_objects_than_were_allowed_are_refused_by_the_manager_as_well
     async with manager(room.client, home):
         refused = await room.teardown(lambda it: it.finished, "finished")
     assert refused.phase is Phase.REFUSED
-    assert refused.status.blocked_by == "2 objects would go, and no more than 1 may"
+    assert refused.status.blocked_by == "2 objects would be deleted, but the limit is 1"
     assert room.deleted() == []
 
 
@@ -325,7 +325,7 @@ async def test_the_manager_says_which_right_is_missing(plane: Plane, room: Room,
     )
     async with Client(plane.management.connection(user)) as client, manager(client, home):
         error = await _failing(command, "cm/c", namespace=room.name)
-        assert "the manager may not delete configmaps" in str(error)
+        assert "the manager lacks the right to delete configmaps" in str(error)
         assert AGGREGATE_LABEL in str(error)
         assert await room.there(CONFIG_MAPS, "c")
         rules = [*role["rules"], {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["delete"]}]

@@ -256,7 +256,7 @@ async def test_profiles_and_teardowns_say_why_their_clusters_are_not_held(
     kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
     async with running(fresh_member, HOME, kubeconfig=kubeconfig) as manager:
         await manager.until_listening("metrics")
-        await until_said("NotDiscovered", "it has said nothing of it yet")
+        await until_said("NotDiscovered", "it has no Discovered condition yet")
         await discovered(client, word="False")
         await until_said("NotDiscovered", "Error in discovery: nobody is there")
         # Whoever carries the teardown out says other things of it, and takes back what it does not say itself.
@@ -271,9 +271,9 @@ async def test_profiles_and_teardowns_say_why_their_clusters_are_not_held(
         assert not profiles.condition(loose, "GateNotArmed"), "nobody waits for it"
 
         await discovered(client, failure_policy="Ignore")
-        await until_said("FailuresIgnored", "a cluster goes when Unwind does not answer")
+        await until_said("FailuresIgnored", "Cluster API deletes a Cluster if Unwind does not answer")
         await discovered(client, Hook.AFTER_CONTROL_PLANE_INITIALIZED)
-        await until_said("HandlerMissing", "no handler of ours for BeforeClusterDelete")
+        await until_said("HandlerMissing", "lists no Unwind handler for BeforeClusterDelete")
         await discovered(client)
         await until_armed()
 
@@ -281,7 +281,7 @@ async def test_profiles_and_teardowns_say_why_their_clusters_are_not_held(
         await say(client, teardown, "Released", "GivenUp")
         await until_allowed(partial(_select, client, {"matchLabels": {"hold": "yes"}}))
         await say(client, teardown, "Held", "Waiting")
-        await until_said("NamespaceNotSelected", "leaves the namespace out")
+        await until_said("NamespaceNotSelected", "does not select the namespace")
         await client.patch(NAMESPACES, "default", {"metadata": {"labels": {"hold": "yes"}}})
         await until_armed()
         await client.patch(NAMESPACES, "default", {"metadata": {"labels": {"hold": None}}})

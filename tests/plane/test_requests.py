@@ -221,7 +221,9 @@ async def test_only_the_manager_changes_a_request_and_only_its_requester_takes_i
         with pytest.raises(ApiError, match="only the manager deletes it"):
             await writer.client.delete(TEARDOWNS, name, uid=uid)
         async with manager(room.client, home):
-            assert (await ended(room.client, name)).status.blocked_by == "1 objects would go, and no more than 0 may"
+            assert (
+                await ended(room.client, name)
+            ).status.blocked_by == "1 objects would be deleted, but the limit is 0"
     deleting = {"apiGroups": ["unwind.dev"], "resources": ["teardowns"], "verbs": ["delete"]}
     await room.client.patch(CLUSTER_ROLES, tenant.name, {"rules": [ASKING, deleting]})
     async with asyncio.timeout(60):

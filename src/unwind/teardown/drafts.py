@@ -1,4 +1,4 @@
-"""From what is on a cluster to the Teardown that takes it apart (pure)."""
+"""Builds the Teardown of a cluster target before it is written, and its notices (pure)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class TeardownNotice(msgspec.Struct, frozen=True):
-    """Something to be said of a teardown as a whole."""
+    """A condition for the status of a Teardown."""
 
     type: ConditionType
     reason: str
@@ -39,30 +39,30 @@ class TeardownNotice(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True, order=True):
-    """Objects whose owner vanished before they were accounted for: what is to become of them stood in it."""
+    """Objects whose owner was deleted before they were removed. Their deletion policy was stored in the owner."""
 
     name: str
-    """Of the owner."""
+    """The name of the owner."""
     owner: ObjectRef
     objects: int
 
     @property
     def step(self) -> str:
-        return f"{self.owner.kind}/{self.name}/{self.owner.uid}"  # one after the other may have had the name
+        return f"{self.owner.kind}/{self.name}/{self.owner.uid}"  # several owners may have had this name over time
 
     @property
     def said(self) -> TeardownNotice:
-        """That nothing is removed because of it."""
+        """The notice that nothing is removed because of it."""
         message = (
-            f"{self.owner} is gone, but {self.objects} objects that it put on this cluster are not accounted for: "
-            "nobody knows what is to become of them, so nothing of this cluster is removed; "
-            f"{FORCE_RELEASE_ANNOTATION} lets it go"
+            f"{self.owner} was deleted, but {self.objects} objects that it deployed on this cluster remain: "
+            "their deletion policy is unknown, so nothing is removed from this cluster; "
+            f"to release the cluster, set annotation {FORCE_RELEASE_ANNOTATION}"
         )
         return TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message)
 
     @property
     def draft(self) -> Draft:
-        """Its step, where somebody decided that the cluster goes all the same: what it put there is left."""
+        """Its step if the cluster is released anyway: its objects stay."""
         return Draft(
             name=self.step,
             object=self.owner,
@@ -75,28 +75,29 @@ class Lost(msgspec.Struct, frozen=True, order=True):
 
 
 class Drafted(msgspec.Struct, frozen=True, kw_only=True):
-    """A teardown before it is written: the plan, or why there is none."""
+    """The plan of a teardown before it is written, or the notices that explain why there is none."""
 
     plan: Plan | None
     said: tuple[TeardownNotice, ...] = ()
 
 
 def lost(known: Collection[str], inventories: Iterable[Inventory]) -> list[Lost]:
-    """The owners of what is on a target that are not there any more, and left something that is not done. `known`: the
-    uids of those that are there."""
+    """The deleted owners that still have unfinished inventory entries on a target.
+
+    `known`: the uids of owners that exist."""
     owners: dict[str, Lost] = {}
     for chunk in inventories:
         owner, todo = chunk.spec.owner, sum(not item.done for item in items([chunk]))
         if todo and owner.uid not in known:
             before = owners[owner.uid].objects if owner.uid in owners else 0
             owners[owner.uid] = Lost(owner.name, owner, before + todo)
-    return sorted(owners.values(), key=lambda one: one.step)
+    return sorted(owners.values(), key=lambda owner: owner.step)
 
 
 def teardown(
     target: ClusterTarget, made: Plan | None, *, name: str = "", cause: Cause = Cause.CLUSTER_DELETED
 ) -> Teardown:
-    """The record of a cluster's deletion, as it is first written. `name`: the uid of the target, unless given."""
+    """The Teardown of a cluster as it is first written. `name`: default is the uid of the target."""
     annotations = target.annotations
     deadline = annotations.get(DEADLINE_ANNOTATION, "")
     on_deadline = OnDeadline.read(annotations.get(ON_DEADLINE_ANNOTATION, OnDeadline.HOLD.value))
@@ -109,7 +110,7 @@ def teardown(
             cause=cause.value,
             requested_at=target.deleted_at,
             requested_by=annotations.get(DELETION_REQUESTED_BY_ANNOTATION) or UNKNOWN_USER,
-            # What is not understood does not release anything: it waits for ever, and a condition says so.
+            # An unknown value never releases anything: the target waits, and a condition reports the value.
             deadline="" if isinstance(durations.parse(deadline), Unknown) else deadline,
             on_deadline=OnDeadline.HOLD.value if isinstance(on_deadline, Unknown) else on_deadline.value,
             plan=made,
@@ -118,14 +119,14 @@ def teardown(
 
 
 def misunderstood(target: ClusterTarget) -> tuple[TeardownNotice, ...]:
-    """The annotations of the target that are not understood."""
-    said = []
+    """A notice for each annotation of the target that has an unknown value."""
+    notices = []
     deadline = target.annotations.get(DEADLINE_ANNOTATION)
     if deadline is not None and isinstance(durations.parse(deadline), Unknown):
-        message = f"{DEADLINE_ANNOTATION} is {deadline!r}, which is no span of time: there is no deadline"
-        said.append(TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
+        message = f"annotation {DEADLINE_ANNOTATION} is {deadline!r}, which is not a duration: no deadline applies"
+        notices.append(TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
     word = OnDeadline.read(target.annotations.get(ON_DEADLINE_ANNOTATION, OnDeadline.HOLD.value))
     if isinstance(word, Unknown):
-        message = f"{ON_DEADLINE_ANNOTATION}: {word}, so nothing is released at the deadline"
-        said.append(TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
-    return tuple(said)
+        message = f"annotation {ON_DEADLINE_ANNOTATION}: {word}, so nothing is released at the deadline"
+        notices.append(TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message))
+    return tuple(notices)

@@ -1,7 +1,7 @@
-"""May a cluster be taken apart? Only add-ons that have to be gone before it keep it (pure).
+"""The deletion gate: whether Cluster API may delete a Cluster, or must wait for add-on cleanup (pure).
 
-A verdict is as good as what it was made of: a no may come from caches, a yes has to be made of what was read for it
-(docs/architecture.md, Fresh reads open gates).
+GateClosed may be computed from caches. GateOpen must be computed from fresh reads (docs/architecture.md, Fresh reads
+open gates).
 """
 
 from __future__ import annotations
@@ -30,35 +30,36 @@ if TYPE_CHECKING:
 
 
 SOON = 1
-"""Seconds. The shortest time after which Cluster API can be told to ask again."""
+"""Seconds. The shortest retryAfterSeconds that can be sent to Cluster API."""
 _WAITING = "waiting for add-on cleanup: "
 _NAMED = 5
-_TOLD = 500
-# Cluster API asks no sooner than it was told, so a long wait must not outlast what is left. These are the most that can
-# go in a second: what is quick in the end is let go at once, and what takes longer is only asked for more often.
+_MAX_TEXT = 500
+# Cluster API does not ask again before retryAfterSeconds, so that must not be longer than the remaining removal. These
+# are upper bounds of the removal rate: a removal that is faster than expected is noticed at once, and a slower one only
+# costs more requests.
 _OBJECTS_A_SECOND = 5000
 _WAVES_A_SECOND = 8
 _WHY = (ConditionType.UNKNOWN_VALUE, ConditionType.FIELD_NOT_SERVED, ConditionType.PLANNED)
 
 
 class GateOpen(msgspec.Struct, frozen=True):
-    """Nothing keeps the cluster."""
+    """The cluster may be deleted."""
 
 
 class GateClosed(msgspec.Struct, frozen=True):
-    """The cluster has to wait."""
+    """The cluster must wait."""
 
     message: str
-    """For what. The same for the same state, so there is no time in it and no number of objects."""
+    """What it waits for. Equal for equal states: it contains no times and no object counts."""
     seconds: int = SOON
-    """When to ask again."""
+    """When Cluster API asks again."""
 
 
 class GateHolder(msgspec.Struct, frozen=True):
-    """What a summary of the cluster says, while there is no plan yet."""
+    """The deletion policy of one ClusterSummary, used while there is no plan."""
 
     name: str
-    """What its step will be called."""
+    """The name of its step."""
     behaviour: ClusterDeletionBehavior | Unknown
 
 
@@ -66,35 +67,35 @@ Verdict = GateOpen | GateClosed
 
 
 class GateSource(Protocol):
-    """What keeps a cluster for which there is no Teardown yet."""
+    """Lists what closes the gate of a cluster that has no Teardown yet."""
 
     @property
     def synced(self) -> bool:
-        """Whether its caches are complete."""
+        """Whether its caches are synced."""
 
     @property
     def settled(self) -> bool:
-        """Whether everything that its answers depend on is known."""
+        """Whether everything that its answers depend on is loaded."""
 
     def known(self, target: AddonTarget) -> list[GateHolder]:
-        """Everything that the caches know of for a cluster."""
+        """All holders of a cluster in the caches."""
 
     def holding(self, target: AddonTarget) -> list[GateHolder]:
-        """What certainly counts at the gate, as the caches say."""
+        """The holders in the caches that certainly close the gate."""
 
     async def read(self, target: AddonTarget) -> tuple[list[GateHolder], list[str]]:
-        """What counts at the gate, as the API server says now; and what is gone and left objects behind."""
+        """The holders that close the gate, read from the API server, and deleted owners that left objects behind."""
 
 
 def closed(why: str, seconds: int = SOON) -> GateClosed:
-    """That the cluster has to wait, for this."""
+    """The verdict that the cluster must wait, with the reason."""
     return GateClosed(f"{_WAITING}{why}", seconds)
 
 
 def of_teardown(uid: str, teardown: Teardown) -> Verdict:
-    """Whether the cluster of this uid may go, by the record of its teardown."""
+    """Whether the cluster with this uid may be deleted, according to its Teardown."""
     if not uid or teardown.spec.target.uid != uid:
-        return closed(f"the Teardown {teardown.metadata.name} is that of another cluster")
+        return closed(f"Teardown {teardown.metadata.name} belongs to another cluster")
     if teardown.finished:
         return GateOpen()
     if teardown.spec.plan is None:
@@ -105,42 +106,42 @@ def of_teardown(uid: str, teardown: Teardown) -> Verdict:
         return GateOpen()
     why = _some(step.name for step in left)
     if blocker := _first_blocker(teardown, {step.name for step in left}):
-        why = f"{why}; {_told(blocker)}"
+        why = f"{why}; {_blocker_text(blocker)}"
     return closed(why, _seconds(teardown, left))
 
 
 def of_summaries(uid: str, standing: Iterable[GateHolder], lost: Iterable[str] = ()) -> Verdict:
-    """Whether the cluster of this uid may go, while there is no record of its teardown.
+    """Whether the cluster with this uid may be deleted while it has no Teardown.
 
-    `lost`: what put objects on it and is gone itself, with the word on what is to become of them.
+    `lost`: deleted owners that left objects on it, whose deletion policy is unknown.
     """
     if not uid:
-        return closed("the request does not say which cluster it is about, it has no uid")
-    keeping = [holder for holder in standing if holder.behaviour not in _LETTING_GO]
-    unknown = [f"{item.name} ({item.behaviour})" for item in keeping if isinstance(item.behaviour, Unknown)]
-    enforced = [item.name for item in keeping if not isinstance(item.behaviour, Unknown)]
-    found = [*enforced, *unknown, *(f"{item} (it is gone, and what it put there is not)" for item in lost)]
+        return closed("the request contains no Cluster uid")
+    closing = [holder for holder in standing if holder.behaviour not in _NOT_CLOSING]
+    unknown = [f"{holder.name} ({holder.behaviour})" for holder in closing if isinstance(holder.behaviour, Unknown)]
+    enforced = [holder.name for holder in closing if not isinstance(holder.behaviour, Unknown)]
+    found = [*enforced, *unknown, *(f"{owner} (deleted, but its objects remain)" for owner in lost)]
     return closed(_some(found)) if found else GateOpen()
 
 
-_LETTING_GO = (ClusterDeletionBehavior.LEAVE, ClusterDeletionBehavior.REMOVE)
+_NOT_CLOSING = (ClusterDeletionBehavior.LEAVE, ClusterDeletionBehavior.REMOVE)
 
 
 def _removed(teardown: Teardown) -> set[str]:
-    """The steps that are removed: seen to be absent, and their inventories sealed. No other state opens the gate, and
-    none that status gives for a step twice."""
+    """The steps that are removed: verified absent, with sealed inventories. No other state opens the gate, nor does a
+    state of a step that status lists twice."""
     steps = teardown.status.unambiguous_steps
     return {name for name, step in steps.items() if StepState.read(step.state) is StepState.REMOVED}
 
 
 def _closes(step: Step, removed: set[str]) -> bool:
-    """Whether a step keeps the cluster. One that status names never, or twice, is not done."""
+    """Whether a step closes the gate. A step that status lists never, or twice, is not removed."""
     return Effort.read(step.effort) not in (Effort.LEAVE, Effort.TRY) and step.name not in removed
 
 
 def _seconds(teardown: Teardown, left: list[Step]) -> int:
     waves = len({step.wave for step in left})
-    # What waits for somebody may be free at any moment; and so may the last wave, however wide it is.
+    # A blocked step may be unblocked at any moment, and the last wave may end at any moment, however wide it is.
     if waves <= 1 or teardown.phase is Phase.HELD:
         return SOON
     gone = {step.name: step.removed for step in teardown.status.steps}
@@ -149,20 +150,24 @@ def _seconds(teardown: Teardown, left: list[Step]) -> int:
 
 
 def _unplanned(teardown: Teardown) -> str:
-    said = {condition.type: condition.message for condition in teardown.status.conditions if condition.message}
-    told = [said[item] for item in _WHY if item in said]
-    return f"its plan is not made; {_cut('; '.join(told))}" if told else "its plan is not made yet"
+    messages = {condition.type: condition.message for condition in teardown.status.conditions if condition.message}
+    shown = [messages[type_] for type_ in _WHY if type_ in messages]
+    return f"there is no plan: {_cut('; '.join(shown))}" if shown else "there is no plan yet"
 
 
 def _first_blocker(teardown: Teardown, steps: set[str]) -> Blocker | None:
     found = [blocker for blocker in teardown.status.blockers if blocker.step in steps]
     if teardown.phase is not Phase.HELD:
-        # What is on its way out anyhow changes all the time while things go well.
-        found = [item for item in found if item.reason != Reason.DELETING]
-    return min(found, key=lambda one: (urgency(one.reason, one.actor), one.step, str(one.object)), default=None)
+        # Objects that are being deleted change all the time while the removal makes progress.
+        found = [blocker for blocker in found if blocker.reason != Reason.DELETING]
+    return min(
+        found,
+        key=lambda blocker: (urgency(blocker.reason, blocker.actor), blocker.step, str(blocker.object)),
+        default=None,
+    )
 
 
-def _told(blocker: Blocker) -> str:
+def _blocker_text(blocker: Blocker) -> str:
     actor = f" (must act: {blocker.actor})" if blocker.actor else ""
     return f"{_cut(blocker.message or f'{blocker.object}: {blocker.reason}')}{_cut(actor)}"
 
@@ -174,19 +179,19 @@ def _some(names: Iterable[str]) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _TOLD else f"{text[:_TOLD]}…"
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
 
 
-# Whether Cluster API asks before it takes a cluster apart: by our ExtensionConfig and what was made of it (pure).
+# Whether Cluster API calls the BeforeClusterDelete hook, according to Unwind's ExtensionConfig and its status (pure).
 #
-# Cluster API forgets an extension in silence: nothing on a Cluster tells that nobody will be asked. So it is told here.
+# Cluster API drops an extension silently: no field of a Cluster shows that the hook is not called. Unwind reports it.
 
 DISCOVERED = "Discovered"
 """Cluster API's own condition on an ExtensionConfig."""
 
 
 class GateFault(msgspec.Struct, frozen=True):
-    """Why Cluster API would not ask."""
+    """Why Cluster API does not call the hook."""
 
     reason: Reason
     message: str
@@ -196,44 +201,43 @@ class GateFault(msgspec.Struct, frozen=True):
 
 
 class GateStatus(Protocol):
-    """Who knows whether Cluster API asks."""
+    """Tells whether Cluster API calls the hook."""
 
     @property
     def known(self) -> bool:
-        """Whether it is known at all: before that, nothing is said."""
+        """Whether this is known. Nothing is reported before."""
 
     def why_not(self, namespace: str) -> GateFault | None:
-        """Why Cluster API would not ask about the clusters of a namespace; None if it does."""
+        """Why Cluster API does not call the hook for clusters in a namespace; None if it does."""
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Have it told when that may have changed."""
+        """Call `changed` when the answer may have changed."""
 
 
 def why_not(
     config: ExtensionConfig | None, *, name: str, handlers: Collection[str], labels: Mapping[str, str] | None
 ) -> GateFault | None:
-    """Why Cluster API would not ask about the clusters of a namespace with these labels; None if it does.
+    """Why Cluster API does not call the hook for clusters in a namespace with these labels; None if it does.
 
-    `name`: what our ExtensionConfig is called. `handlers`: what our handlers are called. `labels`: None if they are not
-    known.
+    `name`: the name of Unwind's ExtensionConfig. `handlers`: the names of its handlers. `labels`: None if unknown.
     """
     return fault(config, name=name, handlers=handlers) or unselected(config, labels)
 
 
 def fault(config: ExtensionConfig | None, *, name: str, handlers: Collection[str]) -> GateFault | None:
-    """Why Cluster API would not ask about any cluster."""
+    """Why Cluster API does not call the hook for any cluster."""
     if config is None:
-        return GateFault(Reason.NOT_REGISTERED, f"there is no ExtensionConfig {name}: run `unwind install`")
+        return GateFault(Reason.NOT_REGISTERED, f"ExtensionConfig {name} not found; run `unwind install`")
     if config.metadata.terminating:
         return GateFault(
-            Reason.NOT_REGISTERED, f"ExtensionConfig {name} is being deleted, so Cluster API has dropped it"
+            Reason.NOT_REGISTERED, f"ExtensionConfig {name} is being deleted, so Cluster API does not call it"
         )
     discovered = find(config.status.conditions, DISCOVERED)
     if discovered is None or discovered.status != "True":
-        # With the URL in it where Cluster API could not call us.
-        said = redacted(discovered.message) if discovered else "it has said nothing of it yet"
-        return GateFault(Reason.NOT_DISCOVERED, f"Cluster API has not discovered ExtensionConfig {name}: {said}")
-    # As Cluster API calls them: a handler, and the ExtensionConfig it belongs to.
+        # The message contains the URL if Cluster API could not call it.
+        cause = redacted(discovered.message) if discovered else f"it has no {DISCOVERED} condition yet"
+        return GateFault(Reason.NOT_DISCOVERED, f"Cluster API has not discovered ExtensionConfig {name}: {cause}")
+    # Cluster API names a handler after the handler and its ExtensionConfig.
     ours = {f"{handler}.{config.metadata.name}" for handler in handlers}
     holding = [
         handler
@@ -241,28 +245,28 @@ def fault(config: ExtensionConfig | None, *, name: str, handlers: Collection[str
         if handler.request_hook.hook == Hook.BEFORE_CLUSTER_DELETE and handler.name in ours
     ]
     if not holding:
-        missing = f"Cluster API knows no handler of ours for {Hook.BEFORE_CLUSTER_DELETE} in ExtensionConfig {name}"
+        missing = f"the status of ExtensionConfig {name} lists no Unwind handler for {Hook.BEFORE_CLUSTER_DELETE}"
         return GateFault(Reason.HANDLER_MISSING, missing)
-    # Whatever word stands there that is not this one, it is not known to hold.
+    # Any other value, also an unknown one, is not known to hold.
     if any(FailurePolicy.read(item.failure_policy) is not FailurePolicy.FAIL for item in holding):
         policy = f"the failurePolicy of {Hook.BEFORE_CLUSTER_DELETE} in ExtensionConfig {name} is not Fail"
-        return GateFault(Reason.FAILURES_IGNORED, f"{policy}: a cluster goes when Unwind does not answer")
+        return GateFault(Reason.FAILURES_IGNORED, f"{policy}: Cluster API deletes a Cluster if Unwind does not answer")
     return None
 
 
 def unselected(config: ExtensionConfig | None, labels: Mapping[str, str] | None) -> GateFault | None:
-    """Why an ExtensionConfig is not for clusters in a namespace with these labels; None if it is."""
+    """Why an ExtensionConfig does not apply to clusters in a namespace with these labels; None if it does."""
     if config is None:
         return None
     name, selector = config.metadata.name, config.spec.namespace_selector
     if selector is None:
-        message = f"ExtensionConfig {name} has no namespaceSelector, which selects no namespace"
+        message = f"ExtensionConfig {name} has no namespaceSelector, so it selects no namespace"
     elif selector.empty:
         return None
     elif labels is None:
-        message = f"it is not known whether the namespaceSelector of ExtensionConfig {name} selects the namespace"
+        message = f"the labels of the namespace are unknown, and ExtensionConfig {name} has a namespaceSelector"
     elif selector.satisfied_by(labels):
         return None
     else:
-        message = f"the namespaceSelector of ExtensionConfig {name} leaves the namespace out"
+        message = f"the namespaceSelector of ExtensionConfig {name} does not select the namespace"
     return GateFault(Reason.NAMESPACE_NOT_SELECTED, message)

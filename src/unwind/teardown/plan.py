@@ -1,4 +1,4 @@
-"""What a plan has to name and only the member knows: foreign objects that go along, and claims that stay."""
+"""Combines the steps of all sources into a plan, and adds warnings from the member: foreign content, retained PVCs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from unwind.teardown.step_sources import Sources, SourceSteps
 
 
-# A plan is not held up by a member that does not answer: whatever goes along does so because somebody wants it.
+# A member that does not answer must not delay the plan: foreign content is only removed where a policy says so.
 _PATIENCE = 5.0
 _AT_ONCE = 16
 
@@ -51,10 +51,10 @@ async def with_what_goes_along(
     takes_along: Callable[[Step], bool],
     volumes: Callable[[Step], VolumePolicy | Unknown] | None = None,
 ) -> Drafted:
-    """The same draft, whose plan says what goes along with its steps and which claims stay.
+    """The same draft, with warnings about foreign content that its steps delete and claims that stay.
 
-    `chunks`: all inventories of the target. `volumes`: what becomes of the claims of a step's StatefulSets; without it,
-    claims are not looked at.
+    `chunks`: all inventories of the target. `volumes`: the volume policy of a step's StatefulSets; without it, claims
+    are not read.
     """
     plan = drafted.plan
     going = [step for step in plan.steps if step.effort != Effort.LEAVE] if plan else []
@@ -70,11 +70,11 @@ async def with_what_goes_along(
             if sets and volumes:
                 warnings += volume_claims.warnings(await _staying(fleet, target, sets, chunks, volumes))
     except (UnwindError, TimeoutError) as error:
-        why = str(error) or "there was no answer in time"
+        why = str(error) or f"no answer within {_PATIENCE:.0f}s"
         warnings = []
         if takers:
             names = ", ".join(step.name for step in takers)
-            warnings.append(f"what others put into Namespaces and CRDs of {names} goes along; nobody could look: {why}")
+            warnings.append(f"cannot list foreign content that is deleted with Namespaces and CRDs of {names}: {why}")
         if sets:
             names = ", ".join(dict.fromkeys(item.step.name for item in sets))
             warnings.append(f"cannot list the PersistentVolumeClaims that stay after StatefulSets of {names}: {why}")
@@ -93,7 +93,7 @@ async def _looked_for(
     async with fleet.member(target) as member:
         return sorted(
             [
-                f"{steps[chunk.spec.owner.uid]}: {item.entry.object} takes along what is not ours: {found}"
+                f"{steps[chunk.spec.owner.uid]}: {item.entry.object} is deleted with foreign content: {found}"
                 for chunk in theirs
                 for item in items([chunk])
                 if not item.done and (found := await foreigners(member, item, removed=ours, going=going))
@@ -113,7 +113,7 @@ class _StatefulSet(msgspec.Struct, frozen=True):
 def _stateful_sets(
     target: ClusterTarget, going: Iterable[Step], takers: Iterable[Step], chunks: Iterable[Inventory]
 ) -> list[_StatefulSet]:
-    """The StatefulSets whose claims may stay: not those in a Namespace that goes with everything in it (pure)."""
+    """The StatefulSets whose claims may stay: not those in a Namespace that is deleted with its content (pure)."""
     steps = {step.object.uid: step for step in going}
     emptying = {step.object.uid for step in takers}
     todo = [(chunk.spec, item.entry) for chunk in chunks for item in items([chunk]) if not item.done]
@@ -150,19 +150,19 @@ async def _staying(
             return
         if it["metadata"]["uid"] == one.object.uid:
             policy = volumes(one.step)
-            # With an unknown value nothing is deleted.
+            # An unknown value deletes nothing.
             policy = VolumePolicy.RETAIN if isinstance(policy, Unknown) else policy
             found.extend(await volume_claims.of_set(member, it, order=0, policy=policy))
 
     for local in sorted({item.local for item in sets}):
         async with fleet.management() if local else fleet.member(target) as member:
             await gather_limited((look(member, item) for item in sets if item.local is local), limit=_AT_ONCE)
-    # A claim that was deployed itself goes as any other object does.
+    # A claim that was deployed itself is removed like any other object.
     deployed = {item.entry.object.uid for item in items(chunks) if not item.entry.kept}
     return [entry for entry in found if entry.object.uid not in deployed]
 
 
-# From the steps of all sources of a target, and the Inventories about it, to its plan.
+# Builds the plan from the steps of all sources of a target and the Inventories about it.
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,21 +170,21 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True):
 
     drafts: tuple[Draft, ...] = ()
     chunks: Mapping[str, Inventory] = {}
-    """By name: of all owners that have something on the target, and of the steps' owners wherever they put it."""
+    """By name: of all owners with objects on the target, and of the steps' owners on any cluster."""
     lost: tuple[Lost, ...] = ()
-    """Owners that are gone and left objects on the target: what becomes of them is not known."""
+    """Deleted owners that left objects on the target, whose deletion policy is unknown."""
     said: tuple[TeardownNotice, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def drafted(self, *, decided: bool = False) -> Drafted:
         """The plan, or why there is none.
 
-        `decided`: the target goes without it, because a person said so or because it is gone. The plan is made then for
-        the ledger, and what is not understood is left.
+        `decided`: the target is released or gone. Then the plan is made for the ledger, and objects with unknown values
+        stay.
         """
         unknown = any(item.type is ConditionType.UNKNOWN_VALUE for item in self.said)
         if unknown and not decided:
-            return Drafted(plan=None, said=self.said)  # a plan is made once: not before every word in it is understood
+            return Drafted(plan=None, said=self.said)  # a plan is written once: not before every value in it is known
         made = plan([*self.drafts, *(item.draft for item in self.lost)])
         if self.warnings:
             made = msgspec.structs.replace(made, warnings=(*made.warnings, *self.warnings))
@@ -198,7 +198,7 @@ async def draft(
     found = await gather(means.inventories, target, await sources.steps(target, gone=gone))
     drafted = found.drafted(decided=decided)
     if decided:
-        return drafted  # nothing goes
+        return drafted  # nothing is removed
     return await with_what_goes_along(
         means.fleet,
         target,
@@ -210,12 +210,12 @@ async def draft(
 
 
 async def gather(inventories: Inventories, target: ClusterTarget, found: Iterable[SourceSteps]) -> Gathered:
-    """The steps that count, with the number of their objects. `found`: what the sources say.
+    """The steps of the plan, with their object counts. `found`: the steps from each source.
 
-    The Inventories are read after the owners: one whose last object was removed in between is not taken for lost.
+    The Inventories are read after the owners: an owner whose last object was removed in between is not counted as lost.
     """
     found = list(found)
-    # A uid alone may be forged on an owner; the record of the member names the target, too.
+    # A uid alone may be forged on an owner; the member in the Inventory names the target, too.
     there = [chunk for chunk in await inventories.on(target.ref.uid) if _is_about(chunk, target)]
     chunks = {chunk.metadata.name: chunk for chunk in there}
     accounted = {chunk.spec.owner.uid for chunk in there if chunk.spec.entries}
@@ -227,7 +227,7 @@ async def gather(inventories: Inventories, target: ClusterTarget, found: Iterabl
 
 
 def combine(found: Iterable[SourceSteps], chunks: Mapping[str, Inventory], there: Iterable[Inventory]) -> Gathered:
-    """The steps that count, and what is said of them (pure). `there`: the Inventories about the target."""
+    """The steps of the plan and their notices (pure). `there`: the Inventories about the target."""
     found = list(found)
     owners = {chunk.spec.owner.uid for chunk in chunks.values()}
     objects = Counter(chunk.spec.owner.uid for chunk in chunks.values() for _ in chunk.spec.entries)

@@ -1,4 +1,4 @@
-"""The records of teardowns: written with the plan before anything is deleted, kept for a while after the end."""
+"""Teardown records: written with the plan before the first deletion, kept for a retention time after the end."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 KEEP = timedelta(days=7)
-"""How long the record of a teardown stays."""
+"""How long a finished Teardown is kept."""
 
 
 class TeardownCaches(Protocol):
-    """Where Teardowns are followed."""
+    """The cache of Teardowns."""
 
     teardowns: Informer[Teardown]
 
     @property
     def ready(self) -> bool:
-        """Whether it is known which there are."""
+        """Whether the cache is synced."""
 
     def subscribe(self, listed: Callable[[], None]) -> None:
-        """Have `listed` called whenever a cache is complete."""
+        """Call `listed` whenever a cache is synced."""
 
 
 class TeardownRecords:
-    """The Teardowns of targets of one kind. Others look after those of other kinds."""
+    """The Teardowns of targets in one API group."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class TeardownRecords:
         keep: timedelta,
         clock: Clock,
     ) -> None:
-        """`keys`: by which our records are recognised. `group`: the API group of the targets. `cause`: why these go.
-        `keep`: how long a record stays."""
+        """`keys`: verify the signatures of records. `group`: the API group of the targets. `cause`: the cause of the
+        Teardowns. `keep`: how long a finished record is kept."""
         self._client = client
         self._keys = keys
         self._recorder = recorder
@@ -81,27 +81,27 @@ class TeardownRecords:
         self._keep = keep
         self._clock = clock
         self.cleaned: set[str] = set()
-        """Targets, by uid, that are gone and after which nothing is left to be taken away."""
+        """The uids of deleted targets for which no cleanup is left."""
 
     def concerns(self, teardown: Teardown) -> bool:
-        """Whether it is one of these, and not asked for by somebody: a Machine is of the same group as a Cluster."""
+        """Whether a Teardown is one of these. A request is not: a Machine is in the same API group as a Cluster."""
         return teardown.spec.target.group == self._group and teardown.spec.cause != Cause.REQUESTED
 
     def of(self, key: Key) -> list[Teardown]:
-        """Those of the targets that have, or had, this name, as far as the manager wrote them."""
-        return [item for item in self._told(key) if self._keys.genuine(item)]
+        """The genuine Teardowns of targets that have, or had, this name."""
+        return [teardown for teardown in self._naming(key) if self._keys.genuine(teardown)]
 
     def keys(self) -> set[Key]:
-        """Where the targets are, or were."""
+        """The keys of all targets that have a Teardown."""
         return {target_of(teardown) for teardown in self._teardowns.cache if self.concerns(teardown)}
 
     def get(self, uid: str) -> Teardown | None:
-        """The record of the target with this uid, as far as the cache knows."""
+        """The record of the target with this uid in the cache."""
         return self._keys.chosen(self._teardowns.cache.by("uid", uid), uid)
 
     async def written(self, target: ClusterTarget, draft: Callable[[], Awaitable[Drafted]]) -> Teardown:
-        """The target's Teardown; written with its plan before anything is deleted. If `draft` made none, it has none,
-        and says why."""
+        """The Teardown of the target, written with its plan before the first deletion. If `draft` returns no plan, the
+        Teardown has none and its conditions tell why."""
         found = self.get(target.ref.uid)
         if found and found.spec.plan:
             return found
@@ -119,15 +119,15 @@ class TeardownRecords:
         return teardown
 
     async def retain(self, key: Key) -> float | None:
-        """See to it that finished records go when their time is over; in how many seconds the next one is due."""
+        """Delete records whose retention time is over; return the seconds until the next one is due."""
         due: list[float] = []
-        for teardown in self._told(key):
+        for teardown in self._naming(key):
             if self._keys.genuine(teardown):
                 left = left_of(teardown, keep=self._keep, now=self._clock.now())
             elif self._keys.is_of_another(teardown):
                 continue
             elif SET_ASIDE_LABEL in teardown.metadata.labels:
-                left = _aside_for(teardown, keep=self._keep, now=self._clock.now())
+                left = _aside_left(teardown, keep=self._keep, now=self._clock.now())
             else:
                 if not await self._keys.verified(teardown):
                     await self._set_aside(teardown)
@@ -138,8 +138,8 @@ class TeardownRecords:
                 await self._forget(teardown)
         return min(due, default=None)
 
-    def _told(self, key: Key) -> list[Teardown]:
-        """Those that say that they are of a target of this name, whoever wrote them."""
+    def _naming(self, key: Key) -> list[Teardown]:
+        """The Teardowns that name a target of this key, genuine or not."""
         return [teardown for teardown in self._teardowns.cache.by("target", key) if self.concerns(teardown)]
 
     async def _forget(self, teardown: Teardown) -> None:
@@ -147,11 +147,11 @@ class TeardownRecords:
             steps = teardown.spec.plan.steps if teardown.spec.plan else ()
             await forget(self._client, self._inventories, teardown, owners=(step.object.uid for step in steps))
             self.cleaned.discard(teardown.spec.target.uid)
-        else:  # whatever its plan says, none of that is its own
+        else:  # its plan is not trusted, so no inventory belongs to it
             await forget(self._client, self._inventories, teardown, owners=())
 
     async def _created(self, target: ClusterTarget, plan: Plan | None) -> Teardown:
-        """A new record of the target; or the one that is there already, if the manager wrote it."""
+        """A new record of the target, or the existing one if it is genuine."""
         uid = target.ref.uid
         for name in self._keys.names(uid):
             wanted = self._keys.signed(drafts.teardown(target, plan, name=name, cause=self._cause))
@@ -164,32 +164,38 @@ class TeardownRecords:
             if not self._keys.is_of_another(found):
                 why = await self._set_aside(found)
                 plan = plan and msgspec.structs.replace(plan, warnings=(*plan.warnings, why))
-        raise UnwindError(f"every name for the record of {target} is taken by Teardowns that the manager did not write")
+        raise UnwindError(
+            f"cannot create the Teardown of {target}: every name is taken by a Teardown that the manager did not write",
+            remedy=f"delete the Teardowns with label {SET_ASIDE_LABEL}",
+        )
 
     async def _planned(self, found: Teardown, plan: Plan) -> Teardown:
-        """The record with its plan, signed anew."""
+        """The record with its plan and a new signature."""
         read = await self._client.get(TEARDOWNS, found.metadata.name)
         now = msgspec.convert(read, Teardown)
         if now.metadata.uid != found.metadata.uid or not await self._keys.verified(now):
-            raise UnwindError(f"Teardown {found.metadata.name} was changed meanwhile", remedy="it is read again")
+            raise UnwindError(
+                f"cannot write the plan of Teardown {found.metadata.name}: it changed since it was read",
+                remedy="will retry",
+            )
         if now.spec.plan:
-            return now  # another replica was faster
+            return now  # another replica has written the plan
         return msgspec.convert(
             await self._client.revise(TEARDOWNS, read, self._keys.with_plan(now, plan)),
             Teardown,
         )
 
     async def _set_aside(self, teardown: Teardown) -> str:
-        """Mark a Teardown that has the place of a record of ours; what is said of it."""
+        """Label a Teardown that has the name of one of our records but is not genuine; return the warning about it."""
         meta = teardown.metadata
-        why = f"Teardown {meta.name} was not written by this manager, or was changed since: it is ignored"
+        why = f"Teardown {meta.name} was not written by this manager, or was changed since, and is ignored"
         if SET_ASIDE_LABEL not in meta.labels:
             mark = {"labels": {SET_ASIDE_LABEL: "true"}, "annotations": {SET_ASIDE_ANNOTATION: why}}
             await self._client.patch(TEARDOWNS, meta.name, {"metadata": {"uid": meta.uid} | mark})
             log.warning("record set aside", teardown=meta.name, uid=meta.uid, target=str(teardown.spec.target))
             if self._recorder:
-                it = Regarding(TEARDOWNS.api_version, TEARDOWNS.kind, meta.name, meta.uid)
-                self._recorder.report(it, EventReason.RECORD_SET_ASIDE, why, action="Verify", type="Warning")
+                regarding = Regarding(TEARDOWNS.api_version, TEARDOWNS.kind, meta.name, meta.uid)
+                self._recorder.report(regarding, EventReason.RECORD_SET_ASIDE, why, action="Verify", type="Warning")
         return why
 
     async def _hold(self, teardown: Teardown, drafted: Drafted, target: ClusterTarget) -> None:
@@ -200,11 +206,11 @@ class TeardownRecords:
 async def hold(
     client: Client, teardown: Teardown, said: tuple[TeardownNotice, ...], *, gated: bool = True, now: datetime
 ) -> None:
-    """Say why a teardown has no plan."""
+    """Report in status why a Teardown has no plan."""
     overdue = release.overdue(teardown, now=now)
     view = TeardownProgress(steps=(), wave=0, phase=Phase.HELD, said=said, gated=gated, overdue=overdue)
     status = teardown_status.status(teardown, view, now=now)
-    # What somebody else says of it is not taken back, and is no reason to say the same again.
+    # Another field manager owns this condition: it is not removed here, and does not cause another write.
     others = without_condition(teardown.status.conditions, ConditionType.GATE_NOT_ARMED)
     if status == msgspec.structs.replace(teardown.status, conditions=others):
         return
@@ -218,24 +224,24 @@ async def hold(
 
 
 def left_of(teardown: Teardown, *, keep: timedelta, now: datetime) -> float | None:
-    """For how many seconds a record is still kept; None if it is not finished (pure)."""
+    """The seconds that a record is still kept; None if it is not finished (pure)."""
     ended = teardown.status.finished_at
     return max(0.0, (ended + keep - now).total_seconds()) if teardown.finished and ended else None
 
 
-def _aside_for(teardown: Teardown, *, keep: timedelta, now: datetime) -> float:
-    """For how many seconds a record that was set aside is still kept, as evidence (pure)."""
+def _aside_left(teardown: Teardown, *, keep: timedelta, now: datetime) -> float:
+    """The seconds that a record that was set aside is still kept, as evidence (pure)."""
     since = teardown.status.finished_at or teardown.metadata.creation_timestamp
     return max(0.0, (since + keep - now).total_seconds()) if since else 0.0
 
 
 async def forget(client: Client, inventories: Inventories, teardown: Teardown, *, owners: Iterable[str]) -> None:
-    """Take a record away, with its ledger: the inventories of these owners."""
+    """Delete a record with its ledger: the inventories of these owners."""
     await inventories.discard_all(await inventories.owned(owners))
-    with suppress(NotFoundError):  # somebody was faster
+    with suppress(NotFoundError):  # already deleted
         await client.delete(TEARDOWNS, teardown.metadata.name, uid=teardown.metadata.uid)
 
 
 def target_of(teardown: Teardown) -> Key:
-    """Where the target of a teardown is."""
+    """The key of the target of a Teardown."""
     return Key(teardown.spec.target.namespace, teardown.spec.target.name)

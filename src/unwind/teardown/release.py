@@ -1,4 +1,4 @@
-"""A target that goes before everything is removed: because a person says so, or because its time is over."""
+"""Force-release and deadlines: when a target is released before everything is removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class LetGo(NamedTuple):
-    """Why a target goes before everything is removed, and who said so."""
+    """Why a target is released before everything is removed, and who decided it."""
 
     reason: str
     message: str
@@ -34,27 +34,27 @@ class LetGo(NamedTuple):
 
 
 async def forced(client: Client, resource: Resource, target: ClusterTarget) -> LetGo | None:
-    """That a person lets the target go, if one does."""
+    """The force-release of the target; None if no user requested it."""
     if FORCE_RELEASE_ANNOTATION not in target.annotations:
         return None
-    # A yes is never taken from a cache.
+    # A release is never decided from a cache.
     obj = await client.get(resource, target.ref.name, namespace=target.ref.namespace)
     if obj["metadata"]["uid"] != target.ref.uid:
         return None
     annotations = obj["metadata"].get("annotations") or {}
-    said = annotations.get(FORCE_RELEASE_ANNOTATION)
-    if said is None:
+    reason = annotations.get(FORCE_RELEASE_ANNOTATION)
+    if reason is None:
         return None
-    # Who it was is noted when it is written. Where no manager ran, it is not known: a field manager's name is chosen
-    # by the client.
+    # The webhook records the user when the annotation is written. If no manager ran then, the user is unknown: a field
+    # manager's name is chosen by the client.
     by = annotations.get(FORCE_RELEASE_BY_ANNOTATION) or not_seen(who_set(obj, FORCE_RELEASE_ANNOTATION))
-    return LetGo(Reason.FORCED, said or "no reason was given", by)
+    return LetGo(Reason.FORCED, reason or "no reason given", by)
 
 
 def ends_at(teardown: Teardown, *, now: datetime) -> datetime | None:
-    """When the time of a teardown is over; None if it has all the time there is.
+    """When the deadline of a teardown is; None if it has none.
 
-    The time does not run while the Cluster is paused: it starts again when the Cluster is unpaused. Otherwise a Cluster
+    The deadline starts again when a paused Cluster is unpaused. Otherwise a Cluster
     that was paused for longer than its deadline would be released before the first deletion was tried.
     """
     spec = teardown.spec
@@ -69,7 +69,7 @@ def ends_at(teardown: Teardown, *, now: datetime) -> datetime | None:
 
 
 def remaining(teardown: Teardown, *, now: datetime) -> float | None:
-    """How many seconds are left until then; 0 if it is over."""
+    """The seconds until the deadline; 0 if it has passed, None if there is none."""
     ends = ends_at(teardown, now=now)
     return None if ends is None else max(0.0, (ends - now).total_seconds())
 
@@ -79,7 +79,7 @@ def overdue(teardown: Teardown, *, now: datetime) -> bool:
 
 
 def expired(spec: TeardownSpec) -> LetGo | None:
-    """What the deadline means for the target once it has passed."""
+    """The release after the deadline; None if the target is held."""
     if OnDeadline.read(spec.on_deadline) is not OnDeadline.RELEASE:
         return None
-    return LetGo(Reason.DEADLINE, f"it took longer than {spec.deadline}", f"{ON_DEADLINE_ANNOTATION}: Release")
+    return LetGo(Reason.DEADLINE, f"deadline of {spec.deadline} exceeded", f"{ON_DEADLINE_ANNOTATION}: Release")

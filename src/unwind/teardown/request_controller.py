@@ -1,7 +1,7 @@
-"""The controller of teardowns that somebody asks for: any object, with all that it holds and owns (`unwind delete`).
+"""The controller of requested Teardowns: deletes any object with its content and dependents (`unwind delete`).
 
-What goes is found out once and written into an inventory, then the plan is, and only then anything is deleted: killed
-at any moment, it goes on from what is written. What refuses, refuses before that, and ends the request.
+It determines once what is deleted and writes the inventory, then the plan, and only then deletes the first object: if
+the process is killed, it resumes from what is written. A request is refused before that, or not at all.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-# What could not be looked at may answer again: an API server behind an APIService, for example.
-_LOOK_AGAIN = 10.0
-# A task that was told to end has done so by then; if not, it is looked at once more.
+# Objects that could not be read may become readable: an API server behind an APIService may answer again.
+_REQUEUE = 10.0
+# A cancelled task has normally ended by then; if not, the key is requeued again.
 _SOON = 1.0
 
 
 class RequestController:
-    """Carries out what people ask for with a Teardown of the cause Requested."""
+    """Reconciles Teardowns with cause Requested."""
 
     name = "requested teardowns"
 
@@ -78,13 +78,13 @@ class RequestController:
         keys: RecordKeys | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own, where the inventories and the keys of records are. `refusals`: the objects that
-        may not be deleted, each with the reason. `keep`: how long a record stays."""
+        """`namespace`: Unwind's own, which holds the inventories and the record keys. `refusals`: finds the objects
+        that may not be deleted. `keep`: how long a finished record is kept."""
         self._client = client
         self._refusals = refusals
-        self._fleet = Members(client, clock=clock, troubled=_tell_troubled)
-        self._means = RemovalDeps(
-            fleet=self._fleet,
+        self._members = Members(client, clock=clock, troubled=_log_connection_failed)
+        self._deps = RemovalDeps(
+            fleet=self._members,
             inventories=Inventories(client, namespace=namespace),
             deleters=tuple(deleters),
             plugins=tuple(plugins),
@@ -97,112 +97,112 @@ class RequestController:
         self._caches = caches
         self._teardowns = caches.teardowns
         self._withdrawn: dict[Key, str] = {}
-        """Teardowns that somebody deleted, and their uids: nothing more is done for them."""
+        """Deleted Teardowns with their uids: their removal is stopped."""
         self._cleaned: set[str] = set()
-        """Teardowns, by uid, after which nothing is left to be taken away."""
+        """The uids of Teardowns for which no cleanup is left."""
         self._queue: Queue[Key] = Queue(
             metrics.timed("requested", Fences(owner).around(self._reconcile, lambda key: key.name)),
             group=lambda key: key,
             clock=clock,
-            failed=_tell_failed,
+            failed=_log_failed,
         )
-        self._under_way: RunningTeardowns[TeardownRunner] = RunningTeardowns(
+        self._running: RunningTeardowns[TeardownRunner] = RunningTeardowns(
             caches.teardowns, again=self._queue.add_after
         )
         metrics.queue("requested", self._queue)
         self._teardowns.subscribe(self._teardown_changed)
-        owner.subscribe(self._look_at_all)
-        caches.subscribe(self._look_at_all)
+        owner.subscribe(self._enqueue_all)
+        caches.subscribe(self._enqueue_all)
 
     @property
     def ready(self) -> bool:
-        return self._caches.ready  # a kind that is not served holds nobody up
+        return self._caches.ready  # a kind that is not served does not block readiness
 
     async def run(self) -> None:
-        """Look after all of them, until cancelled."""
-        async with self._fleet, asyncio.TaskGroup() as group:
-            self._under_way.belong_to(group)
+        """Reconcile requested Teardowns, until cancelled."""
+        async with self._members, asyncio.TaskGroup() as group:
+            self._running.belong_to(group)
             await self._keys.until_known()
             await self._teardowns.until_synced()
             await self._queue.run()
 
-    # What happens
+    # Events
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
-        it = change.new or change.old
-        if it and it.spec.cause == Cause.REQUESTED:
+        teardown = change.new or change.old
+        if teardown and teardown.spec.cause == Cause.REQUESTED:
             if change.new is None:
-                self._withdrawn[change.key] = it.metadata.uid
+                self._withdrawn[change.key] = teardown.metadata.uid
             self._queue.add(change.key)
 
-    def _look_at_all(self) -> None:
+    def _enqueue_all(self) -> None:
         asked = {
             Key("", teardown.metadata.name)
             for teardown in self._teardowns.cache
             if teardown.spec.cause == Cause.REQUESTED
         }
-        for key in {*asked, *self._under_way}:
+        for key in {*asked, *self._running}:
             self._queue.add(key)
 
-    # What is done
+    # Reconcile
 
     async def _reconcile(self, key: Key) -> float | None:
         if not self._owner.owns(key.name):
-            self._under_way.stop(key)
+            self._running.stop(key)
             return None
         if uid := self._withdrawn.get(key):
             return await self._give_up(key, uid)
         teardown = self._teardowns.cache.get(key)
-        if teardown is None or key in self._under_way:
+        if teardown is None or key in self._running:
             return None
         if teardown.finished:
             await self._clean(teardown)
             left = left_of(teardown, keep=self._keep, now=self._clock.now())
             if left == 0:
-                # Whatever its plan says, nothing but its own inventory goes with it.
-                await forget(self._client, self._means.inventories, teardown, owners=(teardown.metadata.uid,))
+                # Only its own inventory is deleted with it, regardless of its plan.
+                await forget(self._client, self._deps.inventories, teardown, owners=(teardown.metadata.uid,))
             return left or None
         if teardown.spec.plan is None:
             prepared = await self._prepare(teardown)
             if isinstance(prepared, float):
                 return prepared
             if prepared is None:
-                return None  # refused, which is told by an event
+                return None  # refused, as its status reports
             teardown = prepared
         elif not (is_own(teardown) and await self._keys.verified(teardown)):
-            message = "spec.plan was not written by this manager: delete this Teardown, and request it anew"
+            message = "spec.plan was not written by this manager; delete this Teardown and request the deletion again"
             await self._refuse(teardown, RequestRefusal(reason=Reason.NOT_GENUINE, message=message))
             return None
         target = _target(teardown)
-        execution = TeardownRunner(
+        runner = TeardownRunner(
             teardown,
             target,
-            self._means,
+            self._deps,
             self._client,
             sources=Sources((self._source(teardown),)),
             owns=lambda: self._owner.owns(key.name),
         )
-        self._under_way.begin(key, execution)
+        self._running.begin(key, runner)
         return None
 
     async def _give_up(self, key: Key, uid: str) -> float | None:
-        """Somebody has taken the request back: what is not deleted yet stays."""
-        if key in self._under_way:
-            self._under_way.stop(key)
+        """The request was withdrawn: objects that are not deleted yet stay."""
+        if key in self._running:
+            self._running.stop(key)
             return _SOON
-        inventories = self._means.inventories
-        # What was knowingly left behind by then stays written down.
+        inventories = self._deps.inventories
+        # The ledger of objects that were left behind is kept.
         await inventories.discard_all(chunk for chunk in await inventories.of(uid) if not ledgered(chunk))
         self._withdrawn.pop(key, None)
         self._cleaned.discard(uid)
-        self._queue.add(key)  # another of that name may be there
+        self._queue.add(key)  # there may be a new Teardown of that name
         return None
 
     async def _clean(self, teardown: Teardown) -> None:
-        """Take the accounts of nothing away; those with something in the ledger stay as long as the record does."""
+        """Delete inventories without ledger entries; those with ledger entries are kept as long as the record."""
         if teardown.metadata.uid in self._cleaned:
             return
-        inventories = self._means.inventories
+        inventories = self._deps.inventories
         chunks = await inventories.of(teardown.metadata.uid)
         if teardown.phase is Phase.REFUSED:
             await inventories.discard_all(chunks)
@@ -211,17 +211,17 @@ class RequestController:
         self._cleaned.add(teardown.metadata.uid)
 
     async def _prepare(self, teardown: Teardown) -> Teardown | float | None:
-        """The Teardown with its plan, once the inventory is written; None if it is refused; or when to look again."""
+        """The Teardown with its plan, after the inventory is written; None if refused; or seconds until a requeue."""
         target = _target(teardown)
         try:
             found = await self._source(teardown).steps(target)
             made = plan.combine([found], {}, ()).drafted().plan
-            return await self._planned(teardown, made) if made else _LOOK_AGAIN
+            return await self._planned(teardown, made) if made else _REQUEUE
         except RefusedError as error:
             await self._refuse(teardown, error.refusal)
             return None
         except ConflictError:
-            raise  # somebody else has changed it: it is read anew
+            raise  # it was changed concurrently: reconcile again
         except ApiError as error:
             if error.code != 403:
                 raise
@@ -231,50 +231,58 @@ class RequestController:
             return None
         except UnwindError as error:
             await self._hold(teardown, str(error))
-            return _LOOK_AGAIN
+            return _REQUEUE
 
     def _source(self, teardown: Teardown) -> RequestedSteps:
-        return RequestedSteps(self._client, self._means, teardown, refusals=self._refusals)
+        return RequestedSteps(self._client, self._deps, teardown, refusals=self._refusals)
 
     async def _planned(self, teardown: Teardown, made: Plan) -> Teardown:
-        """The Teardown with its plan. Everything that goes is in the inventory by now."""
-        # Only as it was read: somebody who was faster has begun already, or taken it back.
+        """The Teardown with its plan. The inventory names everything that is deleted."""
+        # Only if it is unchanged: another replica may have started it, or the user may have withdrawn it.
         read = await self._client.get(TEARDOWNS, teardown.metadata.name)
         now = msgspec.convert(read, Teardown)
         if now.metadata.uid != teardown.metadata.uid or now.spec != teardown.spec:
             raise UnwindError(
-                f"Teardown {teardown.metadata.name} was changed meanwhile", remedy="it is looked at again"
+                f"cannot write the plan of Teardown {teardown.metadata.name}: it changed since it was read",
+                remedy="will retry",
             )
         written = await self._client.revise(TEARDOWNS, read, self._keys.with_plan(now, made))
         planned = msgspec.convert(written, Teardown)
         self._teardowns.take(planned)
         return planned
 
-    # What it says
+    # Status
 
     async def _refuse(self, teardown: Teardown, refusal: RequestRefusal) -> None:
-        log.info("refused", teardown=teardown.metadata.name, target=str(teardown.spec.target), why=refusal.message)
+        log.info(
+            "request refused", teardown=teardown.metadata.name, target=str(teardown.spec.target), why=refusal.message
+        )
         gone = refusal.reason is Reason.TARGET_GONE
-        said = TeardownNotice(ConditionType.REFUSED, refusal.reason, refusal.message)
-        view = TeardownProgress(steps=(), wave=0, phase=Phase.TARGET_GONE if gone else Phase.REFUSED, said=(said,))
+        notice = TeardownNotice(ConditionType.REFUSED, refusal.reason, refusal.message)
+        view = TeardownProgress(steps=(), wave=0, phase=Phase.TARGET_GONE if gone else Phase.REFUSED, said=(notice,))
         blockers = [
-            Blocker(object=item.object, reason=refusal.reason.value, message=item.why, actor="whoever protects it")
-            for item in refusal.objects
+            Blocker(
+                object=refused.object,
+                reason=refusal.reason.value,
+                message=refused.why,
+                actor="the user who protects the object",
+            )
+            for refused in refusal.objects
         ]
-        await self._say(teardown, view, blockers)
+        await self._write_status(teardown, view, blockers)
 
     async def _hold(self, teardown: Teardown, why: str) -> None:
-        said = TeardownNotice(ConditionType.BLOCKED, Reason.HELD, why)
-        await self._say(teardown, TeardownProgress(steps=(), wave=0, phase=Phase.HELD, said=(said,)), [])
+        notice = TeardownNotice(ConditionType.BLOCKED, Reason.HELD, why)
+        await self._write_status(teardown, TeardownProgress(steps=(), wave=0, phase=Phase.HELD, said=(notice,)), [])
 
-    async def _say(self, teardown: Teardown, view: TeardownProgress, blockers: list[Blocker]) -> None:
+    async def _write_status(self, teardown: Teardown, view: TeardownProgress, blockers: list[Blocker]) -> None:
         status = teardown_status.status(teardown, view, now=self._clock.now())
-        first = next((item.message for item in view.said), "")
+        first = next((notice.message for notice in view.said), "")
         status = msgspec.structs.replace(
             status,
             blockers=tuple(blockers[:BLOCKERS_SHOWN]),
             blocked_by=first,
-            # There is none, and what is said of it is about clusters.
+            # There is no plan, and the message of this condition is about clusters.
             conditions=without_condition(status.conditions, ConditionType.PLANNED),
         )
         if status == teardown.status:
@@ -282,7 +290,7 @@ class RequestController:
         body = {
             "apiVersion": TEARDOWNS.api_version,
             "kind": TEARDOWNS.kind,
-            # With the uid: one that was taken back meanwhile is not made again.
+            # With the uid: a Teardown that was deleted concurrently is not created again.
             "metadata": guarded(teardown),
             "status": msgspec.to_builtins(status),
         }
@@ -291,19 +299,19 @@ class RequestController:
 
 
 def _target(teardown: Teardown) -> ClusterTarget:
-    # Nobody else looks after the target, and it is where the manager is: there is no way to it but that.
+    # No other controller handles the target. It is on the management cluster, so there are no credentials.
     return ClusterTarget(ref=teardown.spec.target, secret="", has_class=True)
 
 
 def is_own(teardown: Teardown) -> bool:
-    """Whether the plan of a request names the inventory of this very Teardown, and no other (pure)."""
+    """Whether the plan of a request names only the inventory of this Teardown (pure)."""
     steps = teardown.spec.plan.steps if teardown.spec.plan else ()
     return [step.object for step in steps] == [ref_of(TEARDOWNS, teardown.metadata)]
 
 
-def _tell_troubled(error: Exception) -> None:
-    log.warning("the cluster cannot be followed", why=str(error))
+def _log_connection_failed(error: Exception) -> None:
+    log.warning("connection failed, will retry", why=str(error))
 
 
-def _tell_failed(key: Key, error: Exception) -> None:
-    log.warning("a teardown that was asked for could not be looked after", teardown=key.name, why=str(error))
+def _log_failed(key: Key, error: Exception) -> None:
+    log.warning("reconcile failed, will retry", teardown=key.name, why=str(error))

@@ -1,4 +1,4 @@
-"""Requested objects as a step source: what `unwind delete` deletes is one step, whose owner is the Teardown itself."""
+"""The step source for requests: all objects of one `unwind delete` are one step, owned by the Teardown itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class RequestRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why nothing is deleted."""
+    """Why a request is refused."""
 
     reason: Reason
     message: str
@@ -57,12 +57,12 @@ class Refusals(Protocol):
 
 
 class RequestedSteps(StepSource):
-    """The step of one request. Claims that go are in its Inventory; one that appears later stays."""
+    """The step of one request. Claims to delete are in its Inventory; a claim that is created later stays."""
 
     def __init__(self, client: Client, means: RemovalDeps, teardown: Teardown, *, refusals: Refusals) -> None:
         """`refusals`: the objects that may not be deleted, each with the reason."""
         self._client = client
-        self._means = means
+        self._deps = means
         self._teardown = teardown
         self._owner = ref_of(TEARDOWNS, teardown.metadata)
         self._refusals = refusals
@@ -75,22 +75,22 @@ class RequestedSteps(StepSource):
         return owner.uid == self._owner.uid
 
     async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
-        """Everything that goes with the requested object, as one step, after it is written into the Inventory.
+        """Everything that is deleted with the requested object, as one step, after it is written into the Inventory.
 
-        Raises RefusedError if nothing may be deleted.
+        Raises RefusedError if the request is refused.
         """
         del target, gone  # the Teardown names it
-        async with self._means.fleet.management() as member:
+        async with self._deps.fleet.management() as member:
             seen = await self._look(member)
             await self._record(member, seen)
         one = step(self._owner, self._teardown.spec.title, objects=len(seen.entries))
         return SourceSteps(steps=(one,), warnings=tuple(volume_claims.warnings(seen.retained)))
 
     async def _look(self, member: Member) -> DeletionScope:
-        """What goes, as the server says now and not a cache. Raises RefusedError if nothing may."""
+        """Everything that would be deleted, read from the API server and not from a cache. Raises RefusedError."""
         teardown = self._teardown
         ref = teardown.spec.target
-        # First of all: the API server has authorised the request by these words alone.
+        # First: the API server has authorized the request by these fields alone.
         if invalid := invalid_request(teardown):
             raise RefusedError(RequestRefusal(reason=Reason.INVALID_TARGET, message=invalid))
         resource = await member.discovery.resource(ref.kind, group=ref.group, version=ref.version or None)
@@ -100,7 +100,7 @@ class RequestedSteps(StepSource):
         volumes = volume_policy(teardown.metadata.annotations)
         if isinstance(volumes, Unknown):
             raise RefusedError(
-                RequestRefusal(reason=Reason.UNKNOWN_VALUE, message=f"{VOLUMES_ANNOTATION} is {volumes}")
+                RequestRefusal(reason=Reason.UNKNOWN_VALUE, message=f"annotation {VOLUMES_ANNOTATION}: {volumes}")
             )
         try:
             seen = await deletion_scope.look(
@@ -117,20 +117,22 @@ class RequestedSteps(StepSource):
         return seen
 
     async def _record(self, member: Member, seen: DeletionScope) -> None:
-        """Write the Inventory. With a plan, everything that goes is written down."""
-        records = Records(self._means.inventories, self._owner, member)
+        """Write the Inventory. It must name every object before the plan is written."""
+        records = Records(self._deps.inventories, self._owner, member)
         await records.load(exactly=True)
-        # With the claims that stay: they belong into the ledger.
+        # Including the claims that stay: they go into the ledger.
         wanted = {entry.object.uid: entry for entry in (*seen.entries, *seen.retained)}
-        # An earlier try may have died over this, and something may have gone or come since.
+        # An earlier attempt may have been interrupted here, and objects may have changed since.
         await records.change({key: None for key in records.entries if key not in wanted})
         await records.put({key: entry for key, entry in wanted.items() if key not in records.entries})
         if records.entries.keys() != wanted.keys():
-            raise UnwindError("the inventory is not as it was written", remedy="it is looked at again")
+            raise UnwindError(
+                f"cannot write the inventory of {self._owner}: it changed since it was written", remedy="will retry"
+            )
 
 
 def step(owner: ObjectRef, title: str, *, objects: int) -> SourceStep:
-    """One step for all objects: in which order they go is known from what they are (pure)."""
+    """One step for all objects: the removal orders them by kind (pure)."""
     return SourceStep(
         draft=Draft(name=title, object=owner, kind=owner.kind, declared=title, effort=Effort.ENFORCE, objects=objects)
     )
@@ -140,16 +142,14 @@ def invalid_request(teardown: Teardown) -> str:
     """Why a request cannot be for exactly one object; empty if it is (pure)."""
     name, ref = teardown.metadata.name, teardown.spec.target
     if not name.startswith(REQUEST_PREFIX):
-        return (
-            f"the name of a requested Teardown must begin with {REQUEST_PREFIX}: delete this one, and request it anew"
-        )
+        return f"the name of a requested Teardown must begin with {REQUEST_PREFIX}; delete it and request it again"
     return "" if ref.uid and ref.name else "spec.target must have a name and a uid"
 
 
 def invalid_target(ref: ObjectRef, resource: Resource, said: str) -> str:
-    """How a target differs from the resource that the API server serves for its kind; empty if it agrees (pure).
+    """How a target differs from the resource that the API server serves for its kind; empty if it matches (pure).
 
-    `said`: the resource by which the API server has authorised the request.
+    `said`: the resource by which the API server authorized the request.
     """
     if said != resource.plural:
         return f"annotation {RESOURCE_ANNOTATION} is {said!r}, but the resource of {ref.kind} is {resource.plural!r}"
@@ -161,16 +161,16 @@ def invalid_target(ref: ObjectRef, resource: Resource, said: str) -> str:
 
 
 def refused(objects: Iterable[Told]) -> str:
-    """What refuses, for people."""
-    return "; ".join(f"{told.object}: {told.why}" for told in objects)
+    """Each object that may not be deleted, with the reason."""
+    return "; ".join(f"{refusal.object}: {refusal.why}" for refusal in objects)
 
 
 def exceeds(limit: str | None, objects: int) -> str:
-    """That more would go than somebody allows; empty if not. A limit that is no number allows nothing."""
+    """The refusal if more objects would be deleted than the limit; empty if not. An invalid limit allows nothing."""
     if limit is None:
         return ""
     try:
         allowed = int(limit)
     except ValueError:
-        return f"{MAX_OBJECTS_ANNOTATION} is {limit!r}, which is no number"
-    return f"{objects} objects would go, and no more than {allowed} may" if objects > allowed else ""
+        return f"annotation {MAX_OBJECTS_ANNOTATION} is {limit!r}, which is not a number"
+    return f"{objects} objects would be deleted, but the limit is {allowed}" if objects > allowed else ""

@@ -1,4 +1,4 @@
-"""Whether the manager may delete what somebody asked for: that right is not given to it when it is installed."""
+"""Requests for deletion: creates requested Teardowns, and checks the manager's own delete rights for them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SHOWN = 3
 
 
 class Missing(msgspec.Struct, frozen=True, order=True):
-    """A right that the manager does not have."""
+    """An RBAC right that the manager does not have."""
 
     group: str
     resource: str
@@ -51,12 +51,12 @@ class Missing(msgspec.Struct, frozen=True, order=True):
 
 
 async def missing(client: Client, entries: Iterable[Entry]) -> tuple[Missing, ...]:
-    """The rights that it would take to delete these, and to see that they are gone, as far as they are not there."""
+    """The rights that the manager lacks to delete these objects and verify their absence."""
     wanted = {(entry.object.group, entry.resource) for entry in entries}
     found: list[Missing] = []
 
     async def look(group: str, resource: str) -> None:
-        # Everywhere: what is waited for is watched in the whole cluster.
+        # Cluster-wide: objects that are waited for are watched in all namespaces.
         lacking = [verb for verb in _VERBS if not await _may(client, verb, group, resource)]
         if lacking:
             found.append(Missing(group, resource, tuple(lacking)))
@@ -78,22 +78,22 @@ async def _may(client: Client, verb: str, group: str, resource: str) -> bool:
 
 
 def unread(error: ApiError) -> Missing:
-    """The right that was missing to see what there is, from what the API server answered (pure)."""
+    """The right that was missing for a read, from the answer of the API server (pure)."""
     about = error.status.details
     return Missing(about.group if about else "", about.kind if about and about.kind else "*", READ)
 
 
 def told(lacking: Iterable[Missing]) -> str:
-    """Which rights are missing, and how to give them, for people (pure)."""
+    """Which rights are missing and how to grant them (pure)."""
     some = list(lacking)
     more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
     return (
-        f"the manager may not {'; '.join(map(str, some[:_SHOWN]))}{more}. It is not given such rights when it is"
-        f' installed: make a ClusterRole with them that has the label {AGGREGATE_LABEL}: "true", and ask again'
+        f"the manager lacks the right to {'; '.join(map(str, some[:_SHOWN]))}{more}; create a ClusterRole with these"
+        f' rights and the label {AGGREGATE_LABEL}: "true", then request the deletion again'
     )
 
 
-# Asking for a teardown: the Teardown that a person writes, by way of the command line.
+# Creating a request: the Teardown that the command line creates for a user.
 
 REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False)
 
@@ -107,9 +107,9 @@ async def request(
     max_objects: int | None = None,
     volumes: VolumePolicy = VolumePolicy.RETAIN,
 ) -> Teardown:
-    """The Teardown that has the target deleted: a new one, or one that somebody has asked for and is not finished.
+    """The Teardown that deletes the target: a new one, or an existing request that is not finished.
 
-    It has no plan yet. That is made by who carries it out, from what there is then.
+    It has no plan yet: the manager writes it.
     """
     by = await whoami(client)
     while True:
@@ -129,7 +129,7 @@ async def request(
         try:
             return msgspec.convert(await client.create(TEARDOWNS, manifest(TEARDOWNS, wanted)), Teardown)
         except AlreadyExistsError:
-            continue  # somebody else has asked for the same in this moment
+            continue  # the same was requested concurrently
 
 
 def written(
@@ -142,12 +142,12 @@ def written(
     max_objects: int | None = None,
     volumes: VolumePolicy = VolumePolicy.RETAIN,
 ) -> Teardown:
-    """The Teardown as it is written (pure)."""
-    said = {} if max_objects is None else {MAX_OBJECTS_ANNOTATION: str(max_objects)}
+    """The manifest of a requested Teardown (pure)."""
+    options = {} if max_objects is None else {MAX_OBJECTS_ANNOTATION: str(max_objects)}
     if volumes is not VolumePolicy.RETAIN:
-        said[VOLUMES_ANNOTATION] = volumes.value
+        options[VOLUMES_ANNOTATION] = volumes.value
     return Teardown(
-        metadata=ObjectMeta(name=name, annotations={RESOURCE_ANNOTATION: plural} | said),
+        metadata=ObjectMeta(name=name, annotations={RESOURCE_ANNOTATION: plural} | options),
         spec=TeardownSpec(
             title=str(target),
             target=target,
@@ -159,7 +159,7 @@ def written(
 
 
 def free_name(uid: str, finished: Iterable[Teardown]) -> str:
-    """The name of a new request: after its target, and counted where there were some before (pure)."""
+    """The name of a new request: from the uid of its target, with a number if there were requests before (pure)."""
     taken = {teardown.metadata.name for teardown in finished}
     name, number = f"{REQUEST_PREFIX}{uid}", 1
     while name in taken:
@@ -169,7 +169,7 @@ def free_name(uid: str, finished: Iterable[Teardown]) -> str:
 
 
 async def whoami(client: Client) -> str:
-    """Who the API server takes us for."""
+    """The user name by which the API server knows this client."""
     body = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind, "metadata": {}}
     answer = await client.create(REVIEWS, body)
     name: str = answer.get("status", {}).get("userInfo", {}).get("username", "")

@@ -1,4 +1,4 @@
-"""A teardown, while it is carried out: steps start when what depends on them is done, and status follows."""
+"""Runs one teardown: starts each step when the steps that depend on it have ended, and writes the status."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-# How often at most it is told that there is nothing new but more objects that are gone.
+# Seconds between writes of the status if only object counts have changed.
 _COUNTS_EVERY = 0.5
-# How many times as long as it takes to tell it is not told again, and how many seconds at most.
+# The pause between status writes is this many times the duration of the last write, up to _SLOWEST seconds.
 _SHARE = 4
 _SLOWEST = 5.0
-# From how many steps on their inventories are read together.
+# If more steps than this are ready, their inventories are read in one request.
 _MANY = 8
-# How long seals wait, by the clock of the wall, before they look whether every deletion waits for something.
+# Wall-clock seconds that sealing waits before it checks whether every deletion is blocked.
 _CALM = 1.0
 # A timer may fire this many seconds before a deadline.
 _EARLY = 0.5
 
 
 class TeardownRunner:
-    """Carries a teardown out to its end; can be begun again at any moment from what the API server holds."""
+    """Runs a teardown to its end. It can be restarted at any moment from the state in the API server."""
 
     def __init__(
         self,
@@ -66,16 +66,16 @@ class TeardownRunner:
         paused: bool = False,
         owns: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`sources`: of the steps. `said`: conditions of the Teardown.
+        """`sources`: the sources of the steps. `said`: notices for the conditions of the Teardown.
 
-        `paused`: start no step and no deadline; only a release or the end of the target ends it. `owns`: whether this
-        replica may still act for the target.
+        `paused`: start no step and no deadline; only a release or the deletion of the target ends it. `owns`: whether
+        this replica may still act for the target.
         """
-        assert teardown.spec.plan is not None  # noqa: S101 - nothing is carried out without a plan
+        assert teardown.spec.plan is not None  # noqa: S101 - no step runs without a plan
         self.teardown = teardown
         self.target = target
         self._plan: Plan = teardown.spec.plan
-        self._means = means
+        self._deps = means
         self._client = client
         self._sources = sources
         self._said = said
@@ -92,7 +92,7 @@ class TeardownRunner:
         self._due: Timer | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._open: set[str] = set()
-        """Steps that have begun, and whose end is not reported."""
+        """Steps that have started, and whose end is not reported yet."""
         self._deleting: set[str] = set()
         """Enforced steps whose objects are being deleted. Inventories are sealed when there are none."""
         self._calm = asyncio.Event()
@@ -100,7 +100,7 @@ class TeardownRunner:
         self._below = _below(self._plan)
         self._at_hand: dict[str, list[Inventory]] = {}
         """Inventories that were read for many steps together, by their owners."""
-        self._chance = JITTER
+        self._jitter = JITTER
         self._over = over = {
             name: step for name, step in teardown.status.unambiguous_steps.items() if step.state in OVER
         }
@@ -126,33 +126,33 @@ class TeardownRunner:
             if step.name in self._steps:
                 self._steps[step.name].removed = step.removed
 
-    # What others may tell
+    # Signals from the controller
 
     def release(self, reason: str, message: str, by: str) -> None:
-        """Let the target go now; each object that is left goes into the ledger."""
+        """Release the target now; each remaining object goes into the ledger."""
         if self._phase is Phase.REMOVING:
             self._phase = Phase.RELEASED
-            at = self._means.clock.now().replace(microsecond=0)
+            at = self._deps.clock.now().replace(microsecond=0)
             self._release = Release(reason=reason, message=message, by=by, at=at)
             self._ending.set()
 
     def target_gone(self) -> None:
-        """The target has vanished: what could not be verified goes into the ledger."""
+        """The target is gone: each object that was not verified absent goes into the ledger."""
         if self._phase is Phase.REMOVING:
             self._phase = Phase.TARGET_GONE
             self._ending.set()
 
     def go_another_way(self, target: ClusterTarget) -> None:
-        """The way to the member may be another than it was: what is under way is begun anew by that."""
+        """The credentials or the address of the member may have changed: restart running removals with them."""
         self.target = target
-        self._means.fleet.look_again(target)
-        for carrying in self._steps.values():
-            carrying.go_another_way(target)
+        self._deps.fleet.look_again(target)
+        for runner in self._steps.values():
+            runner.go_another_way(target)
 
-    # What it does
+    # Execution
 
     async def run(self) -> None:
-        """Carry it out, and return when its end is written down."""
+        """Run the teardown, and return when its end is written to status."""
         self._due = self._deadline()
         try:
             async with asyncio.TaskGroup() as group:
@@ -162,26 +162,26 @@ class TeardownRunner:
                 for task in (beginning, *self._tasks.values()):
                     task.cancel()
                 await asyncio.gather(beginning, *self._tasks.values(), return_exceptions=True)
-                await self._close_the_books()
+                await self._write_ledger()
                 writer.cancel()
         finally:
             for timer in (self._due, self._timer):
                 if timer:
                     timer.cancel()
-        await self._put_down(self._phase)
-        self._steps.clear()  # they know this one: in a circle they would stay until somebody looks for such
-        log.info("teardown ended", cluster=str(self.target.ref), teardown=self.teardown.metadata.name, end=self._phase)
+        await self._write_status(self._phase)
+        self._steps.clear()  # breaks a reference cycle, so that they are freed at once
+        log.info("teardown ended", target=str(self.target.ref), teardown=self.teardown.metadata.name, end=self._phase)
 
     async def _stay_paused(self) -> None:
-        """Report the pause. The controller replaces this execution when the Cluster is unpaused."""
+        """Report the pause. The controller replaces this runner when the Cluster is unpaused."""
         self._dirty.set()
 
     async def _begin(self, group: asyncio.TaskGroup) -> None:
         resumed = [self._steps[name] for name in self._over if name in self._steps and self._is_removed(name)]
-        self._open.update(carrying.step.name for carrying in resumed)
+        self._open.update(runner.step.name for runner in resumed)
         if len(self._progress.ready) > _MANY:
-            with suppress(UnwindError):  # then each step reads its own, and says what is the matter
-                self._at_hand = await self._means.inventories.by_owner(self.target.ref.uid)
+            with suppress(UnwindError):  # then each step reads its own, and reports the error
+                self._at_hand = await self._deps.inventories.by_owner(self.target.ref.uid)
         for name in self._progress.ready:
             self._start(group, name)
         if resumed:
@@ -190,68 +190,68 @@ class TeardownRunner:
             self._finish()
 
     def _is_removed(self, name: str) -> bool:
-        """Whether status reports an enforced step as removed, which another process has written."""
+        """Whether status reports an enforced step as removed: another process wrote that."""
         return self._over[name].state == StepState.REMOVED and _enforced(self._steps[name].step)
 
     async def _resume(self, before: list[StepRunner]) -> None:
         """Confirm that steps that status reports as removed are sealed."""
         found = await retry_until_done(
-            lambda: self._means.inventories.owned(carrying.step.object.uid for carrying in before),
-            clock=self._means.clock,
-            chance=self._chance,
+            lambda: self._deps.inventories.owned(runner.step.object.uid for runner in before),
+            clock=self._deps.clock,
+            chance=self._jitter,
             say=lambda what: log.warning("cannot read inventories, will retry", why=what.told),
         )
         async with asyncio.TaskGroup() as group:
-            for carrying in before:
-                chunks = [item for item in found if item.spec.owner.uid == carrying.step.object.uid]
-                group.create_task(carrying.resume(self._over[carrying.step.name].removed, chunks))
-        self._open.difference_update(carrying.step.name for carrying in before)
+            for runner in before:
+                chunks = [item for item in found if item.spec.owner.uid == runner.step.object.uid]
+                group.create_task(runner.resume(self._over[runner.step.name].removed, chunks))
+        self._open.difference_update(runner.step.name for runner in before)
 
     def _start(self, group: asyncio.TaskGroup, name: str) -> None:
-        carrying = self._steps[name]
+        runner = self._steps[name]
         self._open.add(name)
-        if _enforced(carrying.step):
+        if _enforced(runner.step):
             self._deleting.add(name)
             self._calm.clear()
-        self._tasks[name] = group.create_task(self._carry(group, carrying))
+        self._tasks[name] = group.create_task(self._run_step(group, runner))
 
-    async def _carry(self, group: asyncio.TaskGroup, carrying: StepRunner) -> None:
-        name = carrying.step.name
-        self._tell_source(carrying.step, StepState.REMOVING)
+    async def _run_step(self, group: asyncio.TaskGroup, runner: StepRunner) -> None:
+        name = runner.step.name
+        self._notify_source(runner.step, StepState.REMOVING)
         async with asyncio.TaskGroup() as inner:
-            inner.create_task(carrying.run())
-            await carrying.over.wait()
-            # The next steps start from this event and wait for no write (docs/architecture.md, Events drive, timers
-            # insure).
+            inner.create_task(runner.run())
+            await runner.over.wait()
+            # The next steps start from this event and do not wait for a write (docs/architecture.md, Events drive,
+            # timers insure).
             for free in self._progress.done(name):
                 self._start(group, free)
             self._deleting.discard(name)
             if not self._deleting:
                 self._calm.set()
             self._dirty.set()
-        self._tell_others()
-        if carrying.unsealed:
-            # A seal for each of hundreds of steps must not come before, or between, their deletions.
+        self._recheck_waiting()
+        if runner.unsealed:
+            # Sealing the inventories of hundreds of steps must not delay their deletions.
             await self._until_calm()
-            await carrying.seal()
-            self._tell_others()  # what was deployed meanwhile is gone as well
-        self._tell_source(carrying.step, carrying.state)
+            await runner.seal()
+            self._recheck_waiting()  # objects that were deployed during the removal are gone, too
+        self._notify_source(runner.step, runner.state)
         self._open.discard(name)
         self._dirty.set()
         if self._progress.finished and not self._open:
             self._finish()
 
-    def _tell_source(self, step: Step, state: StepState) -> None:
+    def _notify_source(self, step: Step, state: StepState) -> None:
         self._sources.of(step).step_changed(step, state, self.target)
 
-    def _tell_others(self) -> None:
-        """A step is over: what others wait for may never come."""
+    def _recheck_waiting(self) -> None:
+        """A step has ended: other steps check again what they wait for, because it may never come."""
         for other in self._steps.values():
             if other.waits:
                 other.look_again()
 
     async def _until_calm(self) -> None:
-        """Return when no enforced step is being deleted, or all that are wait for something, such as a finalizer."""
+        """Return when no enforced step deletes objects, or all that do are blocked, for example by a finalizer."""
         while not self._calm.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CALM):
@@ -264,74 +264,74 @@ class TeardownRunner:
             self._phase = Phase.COMPLETE
             self._ending.set()
 
-    async def _close_the_books(self) -> None:
-        """Name in the ledger what is left of steps that did not come to their end."""
+    async def _write_ledger(self) -> None:
+        """Write the remaining objects of unfinished steps into the ledger."""
         if self._phase is Phase.COMPLETE:
             return
         reason, message, by = self._why_left()
-        for carrying in self._steps.values():
-            if carrying.going or not await carrying.closed():
-                await carrying.abandon(reason, message, by)
-                carrying.state = StepState.GIVEN_UP if carrying.left else StepState.REMOVED
-            elif carrying.unsealed:
-                carrying.state = StepState.REMOVED
+        for runner in self._steps.values():
+            if runner.going or not await runner.closed():
+                await runner.abandon(reason, message, by)
+                runner.state = StepState.GIVEN_UP if runner.left else StepState.REMOVED
+            elif runner.unsealed:
+                runner.state = StepState.REMOVED
             else:
                 continue
-            self._tell_source(carrying.step, carrying.state)
+            self._notify_source(runner.step, runner.state)
 
     def _why_left(self) -> tuple[str, str, str]:
         if self._release:
             return self._release.reason, self._release.message, self._release.by
-        return Reason.TARGET_GONE, "the cluster vanished before its removal was verified", "unwind"
+        return Reason.TARGET_GONE, "the target was gone before the removal was verified", "unwind"
 
     def _going(self, step: Step) -> set[str]:
-        """The owners whose objects are being removed beside a step's: it may wait for them.
+        """The owners whose objects are removed at the same time as a step's: the step may wait for them.
 
-        Not for what it needs itself: that waits for this step.
+        Not the steps that it depends on: those wait for this step.
         """
         return {
-            carrying.step.object.uid
-            for name, carrying in self._steps.items()
-            if carrying.going and carrying.step.effort != Effort.LEAVE and name not in self._below[step.name]
+            runner.step.object.uid
+            for name, runner in self._steps.items()
+            if runner.going and runner.step.effort != Effort.LEAVE and name not in self._below[step.name]
         }
 
     # Deadlines
 
     def _deadline(self) -> Timer | None:
-        # Once: the status that says since when the Cluster is not paused any more may be written later than this.
-        self._ends = None if self.paused else release.ends_at(self.teardown, now=self._means.clock.now())
-        return None if self._ends is None else self._means.clock.call_later(self._left(self._ends), self._pass_deadline)
+        # Computed once: the status that tells when the Cluster was unpaused may be written later than this.
+        self._ends = None if self.paused else release.ends_at(self.teardown, now=self._deps.clock.now())
+        return None if self._ends is None else self._deps.clock.call_later(self._left(self._ends), self._pass_deadline)
 
     def _left(self, ends: datetime) -> float:
-        return max(0.0, (ends - self._means.clock.now()).total_seconds())
+        return max(0.0, (ends - self._deps.clock.now()).total_seconds())
 
     def _pass_deadline(self) -> None:
         left = self._left(self._ends) if self._ends else 0.0
-        if left > _EARLY:  # timers go by another clock than deadlines
-            self._due = self._means.clock.call_later(left, self._pass_deadline)
+        if left > _EARLY:  # timers use another clock than deadlines
+            self._due = self._deps.clock.call_later(left, self._pass_deadline)
             return
         self._overdue = True
         if let_go := release.expired(self.teardown.spec):
             self.release(*let_go)
         self._dirty.set()
 
-    # What it says
+    # Status
 
     def view(self) -> TeardownProgress:
-        """How far it has come."""
+        """The progress of the teardown."""
         return TeardownProgress(
             steps=tuple(
                 StepView(
                     name=name,
-                    state=carrying.state,
-                    total=carrying.total,
-                    removed=carrying.removed,
-                    left=carrying.left,
-                    waits=dict(carrying.waits),
-                    unsealed=carrying.unsealed,
-                    for_steps=() if carrying.state is not StepState.WAITING else self._progress.waits_for(name),
+                    state=runner.state,
+                    total=runner.total,
+                    removed=runner.removed,
+                    left=runner.left,
+                    waits=dict(runner.waits),
+                    unsealed=runner.unsealed,
+                    for_steps=() if runner.state is not StepState.WAITING else self._progress.waits_for(name),
                 )
-                for name, carrying in self._steps.items()
+                for name, runner in self._steps.items()
             ),
             wave=self._progress.wave,
             phase=self._phase,
@@ -344,41 +344,41 @@ class TeardownRunner:
         )
 
     async def _write(self) -> None:
-        """Write the status whenever there is something new, until cancelled."""
+        """Write the status whenever it changes, until cancelled."""
         pace = WORTH_TELLING
         while True:
             await self._dirty.wait()
-            # Steps that go quickly need not be told of one by one. By the clock of the wall: nothing depends on it.
+            # Combines the changes of quick steps into one write. Wall clock: nothing depends on it.
             await asyncio.sleep(pace)
             self._dirty.clear()
             status = self._status(Phase.REMOVING)
             if status == self.teardown.status:
                 continue
             if teardown_status.same_but_for_counts(status, self.teardown.status) and not self._counts_due:
-                self._timer = self._timer or self._means.clock.call_later(_COUNTS_EVERY, self._count)
+                self._timer = self._timer or self._deps.clock.call_later(_COUNTS_EVERY, self._count)
                 continue
-            # Beside what has to be done; what there is to tell by then is what is written.
+            # With low priority; the write contains the status at that time.
             async with self._client.aside:
                 self._counts_due = False
                 began = time.monotonic()
-                await self._put_down(Phase.REMOVING)
-            # Of hundreds of steps it costs the server as much as a hundred deletions.
+                await self._write_status(Phase.REMOVING)
+            # The status of hundreds of steps costs the server as much as a hundred deletions.
             pace = min(max(WORTH_TELLING, _SHARE * (time.monotonic() - began)), _SLOWEST)
-            if await self._find_out():
+            if await self._update_blockers():
                 self._dirty.set()
 
-    async def _find_out(self) -> bool:
-        """Why what is waited for is still there; whether there is something new. It takes a while, and so comes after
-        what was said at once."""
+    async def _update_blockers(self) -> bool:
+        """Find the blockers of objects that are waited for; return whether they changed. This is slow, so it comes
+        after the first write."""
         found: dict[tuple[str, ObjectRef, str], Blocker] = {}
-        for name, carrying in self._steps.items():
-            waits = {(name, ref, what.told): ref for ref, what in carrying.waits.items()}
+        for name, runner in self._steps.items():
+            waits = {(name, ref, what.told): ref for ref, what in runner.waits.items()}
             if not waits:
                 continue
             if waits.keys() <= self._known.keys():
                 found |= {key: self._known[key] for key in waits}
                 continue
-            blockers = await carrying.blockers(self.teardown.status.blockers, self._means.clock.now())
+            blockers = await runner.blockers(self.teardown.status.blockers, self._deps.clock.now())
             by_ref = {blocker.object: blocker for blocker in blockers}
             found |= {key: by_ref[ref] for key, ref in waits.items() if ref in by_ref}
         if found == self._known:
@@ -391,21 +391,23 @@ class TeardownRunner:
         self._counts_due = True
         self._dirty.set()
 
-    async def _put_down(self, phase: Phase) -> None:
+    async def _write_status(self, phase: Phase) -> None:
         await retry_until_done(
             lambda: self._put(self._status(phase)),
-            clock=self._means.clock,
-            chance=self._chance,
-            say=lambda what: log.warning("the status of a teardown is not written yet", why=what.told),
+            clock=self._deps.clock,
+            chance=self._jitter,
+            say=lambda what: log.warning(
+                "status write failed, will retry", teardown=self.teardown.metadata.name, why=what.told
+            ),
         )
 
     def _status(self, phase: Phase) -> TeardownStatus:
         view = msgspec.structs.replace(self.view(), phase=phase)
-        return teardown_status.status(self.teardown, view, now=self._means.clock.now())
+        return teardown_status.status(self.teardown, view, now=self._deps.clock.now())
 
     async def _put(self, status: TeardownStatus) -> None:
-        # Applied, so that what is not said any more disappears. With the uid: a record that somebody deleted is not
-        # made again, and the removal goes on without it.
+        # Applied, so that fields that are no longer set are removed. With the uid: a Teardown that was deleted is not
+        # created again, and the removal continues without it.
         while True:
             meta = self.teardown.metadata
             body = {
@@ -422,14 +424,16 @@ class TeardownRunner:
             except ConflictError:
                 if now := await self._read_again():
                     if not self._owns():
-                        raise UnwindError(f"Teardown {meta.name} belongs to another replica by now") from None
+                        raise UnwindError(
+                            f"cannot write the status of Teardown {meta.name}: another replica owns its shard"
+                        ) from None
                     self.teardown = msgspec.structs.replace(self.teardown, metadata=now.metadata)
                     continue
             self.teardown = msgspec.structs.replace(self.teardown, metadata=meta, status=status)
             return
 
     async def _read_again(self) -> Teardown | None:
-        """The record as it is now; None if it is gone."""
+        """The Teardown, read from the API server; None if it is gone."""
         meta = self.teardown.metadata
         try:
             now = await self._client.get(TEARDOWNS, meta.name, type=Teardown)
@@ -441,20 +445,20 @@ class TeardownRunner:
 async def ended_without_target(
     teardown: Teardown, target: ClusterTarget, means: RemovalDeps, client: Client, *, sources: Sources
 ) -> Teardown:
-    """The record of a teardown whose target is gone, brought to its end: the ledger has what could not be verified."""
-    ending = TeardownRunner(teardown, target, means, client, sources=sources)
-    ending.target_gone()
-    await ending.run()
-    return ending.teardown
+    """The Teardown of a target that is gone, finished: objects that were not verified absent are in the ledger."""
+    runner = TeardownRunner(teardown, target, means, client, sources=sources)
+    runner.target_gone()
+    await runner.run()
+    return runner.teardown
 
 
 def _enforced(step: Step) -> bool:
-    """Whether the target waits for a step. One whose effort is unknown holds, too."""
+    """Whether the target waits for a step. A step with unknown effort holds it, too."""
     return step.effort not in (Effort.LEAVE, Effort.TRY)
 
 
 def _below(plan: Plan) -> dict[str, set[str]]:
-    """For each step those that it needs, also by way of others."""
+    """For each step all steps that it depends on, directly or indirectly."""
     needs = {step.name: set(step.needs) for step in plan.steps}
     below: dict[str, set[str]] = {}
     for name in needs:

@@ -1,4 +1,4 @@
-"""Teardowns under way: each is carried out in a task of its own, which belongs to its controller."""
+"""The running teardowns of a controller: each runs in its own task, in the controller's task group."""
 
 from __future__ import annotations
 
@@ -19,86 +19,86 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-_BREATHE = 5.0
+_RETRY_AFTER = 5.0
 
 
 class Runnable(Protocol):
-    """A teardown that can be carried out, and begun again at any moment."""
+    """A teardown that can be run, and restarted at any moment."""
 
     @property
     def target(self) -> ClusterTarget:
-        """What is taken apart."""
+        """The target of the teardown."""
 
     @property
     def teardown(self) -> Teardown:
-        """The record, as far as it has come."""
+        """The Teardown with its latest status."""
 
     async def run(self) -> None:
-        """Carry it out to its end."""
+        """Run the teardown to its end."""
 
 
 C = TypeVar("C", bound=Runnable)
 
 
 class RunningTeardowns(Generic[C]):
-    """The teardowns that one controller carries out, by where their targets are."""
+    """The running teardowns of one controller, by the keys of their targets."""
 
     def __init__(self, teardowns: Informer[Teardown], *, again: Callable[[Key, float], None]) -> None:
-        """`again` is told that a target is to be looked at once more, in so many seconds."""
+        """`again`: requeues a target after this many seconds."""
         self._teardowns = teardowns
         self._again = again
-        self._carried: dict[Key, C] = {}
+        self._runners: dict[Key, C] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
 
     def belong_to(self, group: asyncio.TaskGroup) -> None:
-        """Have their tasks end with the others of this group."""
+        """Create the tasks in this group."""
         self._group = group
 
     def __contains__(self, key: object) -> bool:
-        return key in self._carried
+        return key in self._runners
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(list(self._carried))
+        return iter(list(self._runners))
 
     def get(self, key: Key) -> C | None:
-        return self._carried.get(key)
+        return self._runners.get(key)
 
-    def begin(self, key: Key, it: C) -> None:
-        """Have it carried out."""
-        assert self._group  # noqa: S101 - nothing is begun before the controller runs
-        self._carried[key] = it
-        self._tasks[key] = self._group.create_task(self._carry(key, it))
+    def begin(self, key: Key, runner: C) -> None:
+        """Run a teardown in a task."""
+        assert self._group  # noqa: S101 - no teardown starts before the controller runs
+        self._runners[key] = runner
+        self._tasks[key] = self._group.create_task(self._run(key, runner))
 
     def stop(self, key: Key) -> None:
-        """Do no more for it: it is somebody else's now. What was done is seen when it is begun again."""
+        """Cancel a teardown that another replica owns now. A restart resumes from the state in the API server."""
         if task := self._tasks.get(key):
             task.cancel()
 
     async def stopped(self, key: Key) -> None:
-        """Stop it, and return when its task has ended and writes nothing any more."""
-        carried, task = self._carried.get(key), self._tasks.get(key)
-        if carried is None or task is None:
+        """Cancel a teardown, and return when its task has ended and writes nothing more."""
+        runner, task = self._runners.get(key), self._tasks.get(key)
+        if runner is None or task is None:
             return
         task.cancel()
         await asyncio.wait([task])
-        self._teardowns.take(carried.teardown)
+        self._teardowns.take(runner.teardown)
 
-    async def _carry(self, key: Key, it: C) -> None:
-        log.info("teardown begins", cluster=str(it.target.ref), teardown=it.teardown.metadata.name)
+    async def _run(self, key: Key, runner: C) -> None:
+        log.info("teardown started", target=str(runner.target.ref), teardown=runner.teardown.metadata.name)
         again = 0.0
         try:
             async with fencing.scope():
-                await it.run()
-            # Whoever looks next has to see the end: it would be begun again, and told anew.
-            self._teardowns.take(it.teardown)
+                await runner.run()
+            # The next reconcile has to see the end, or it would start the teardown again and report it twice.
+            self._teardowns.take(runner.teardown)
         except FencedError:
-            log.info("teardown stopped, its shard was lost", cluster=str(key))
+            log.info("teardown stopped, shard was lost", target=str(key))
         except Exception:
-            # A mistake of ours in one teardown must not end the others; what it did is seen again.
-            log.exception("a teardown broke off", cluster=str(key))
-            again = _BREATHE
+            # A bug in one teardown must not stop the others. The retry resumes from the state in the API server.
+            log.exception("teardown failed, will retry", target=str(key))
+            again = _RETRY_AFTER
         finally:
-            self._carried.pop(key, None)
+            self._runners.pop(key, None)
             self._tasks.pop(key, None)
         self._again(key, again)

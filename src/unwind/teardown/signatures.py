@@ -1,7 +1,7 @@
-"""The signature of the manager's own Teardowns: an HMAC with a key that its replicas share in a Secret.
+"""Signatures of the manager's own Teardowns: an HMAC with a key that its replicas share in a Secret.
 
-A gate opens by a Teardown, and objects are deleted by its plan. So the manager acts only on records that it wrote
-itself, whoever may create Teardowns. A record without a valid signature neither opens a gate nor holds one.
+A Teardown opens a gate, and its plan deletes objects. So the manager acts only on Teardowns that it wrote itself, even
+if other users may create Teardowns. A Teardown without a valid signature neither opens a gate nor closes one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logs.get(__name__)
 
 _KEY_BYTES = 32
 _FIRST = "key-1"
-# A record whose name is taken gets another one. Nobody without the key knows it beforehand.
+# A record whose name is taken gets another name, which cannot be predicted without the key.
 _NAMES = 8
 _REMEMBERED = 10_000
 _HOLD = next(field.default for field in msgspec.structs.fields(TeardownSpec) if field.name == "on_deadline")
@@ -47,9 +47,9 @@ _RETRY = Backoff(first=0.2, limit=10.0)
 
 
 class RecordKeys:
-    """The keys of one manager: all of them verify, and the one with the greatest name signs.
+    """The signing keys of one manager: all of them verify, and the one with the greatest name signs.
 
-    They are read once, and again when a signature does not fit: the keys may have been rotated.
+    They are read once, and again when a signature does not match: the keys may have been rotated.
     """
 
     def __init__(self, client: Client, *, namespace: str) -> None:
@@ -63,15 +63,15 @@ class RecordKeys:
 
     @property
     def known(self) -> bool:
-        """Whether the keys were read. Until then no record can be told from another."""
+        """Whether the keys were read. Until then no record can be verified."""
         return bool(self._keys)
 
-    # Reading them
+    # Reading the keys
 
     async def load(self, *, anew: bool = False) -> None:
         """Read the keys. If there is no Secret, restore it with the keys that are known here, or create a key.
 
-        Raises UnwindError if the Secret cannot be read, or holds no key: then no record is judged at all.
+        Raises UnwindError if the Secret cannot be read, or holds no key: then no record is verified or rejected.
         """
         before = self._keys
         async with self._reading:
@@ -80,15 +80,15 @@ class RecordKeys:
             found = _keys(await self._secret())
             if not found:
                 raise UnwindError(
-                    f"Secret {self._namespace}/{RECORD_KEY_SECRET} holds no key, so no Teardown can be verified",
-                    remedy="restore it; or delete it, and unfinished Teardowns are planned again",
+                    f"cannot verify Teardowns: Secret {self._namespace}/{RECORD_KEY_SECRET} holds no valid key",
+                    remedy="restore the Secret, or delete it to have unfinished Teardowns planned again",
                 )
             if found != self._keys:
                 self._verdicts.clear()
             self._keys = found
 
     async def until_known(self) -> None:
-        """Return when the keys were read, however often that fails."""
+        """Return when the keys were read. Retries until then."""
         failures = 0
         while not self.known:
             try:
@@ -99,7 +99,7 @@ class RecordKeys:
                 await asyncio.sleep(_RETRY.after(failures, JITTER))
 
     def follow(self, changes: Informer[Metadata]) -> None:
-        """Read the keys again when their Secret changes, and restore it when it is deleted. `run` does it."""
+        """Make `run` read the keys again when their Secret changes, and restore the Secret when it is deleted."""
         changes.subscribe(self._secret_changed)
 
     async def run(self) -> None:
@@ -140,7 +140,7 @@ class RecordKeys:
         log.info("record key created", object=f"Secret {self._namespace}/{RECORD_KEY_SECRET}", restored=self.known)
         return made
 
-    # What they are for
+    # Signing and verifying
 
     def signed(self, teardown: Teardown) -> Teardown:
         """The Teardown with the signature of its name and spec. The keys must be known."""
@@ -150,18 +150,18 @@ class RecordKeys:
         return msgspec.structs.replace(teardown, metadata=msgspec.structs.replace(meta, annotations=annotations))
 
     def with_plan(self, teardown: Teardown, plan: Plan) -> Object:
-        """The merge patch that gives a plan to a Teardown, with the signature of all of it."""
+        """The merge patch that adds a plan to a Teardown, with the new signature."""
         planned = msgspec.structs.replace(teardown, spec=msgspec.structs.replace(teardown.spec, plan=plan))
         value = self.signed(planned).metadata.annotations[SIGNATURE_ANNOTATION]
         annotations = {SIGNATURE_ANNOTATION: value}
         return {"metadata": {"annotations": annotations}, "spec": {"plan": msgspec.to_builtins(plan)}}
 
     def genuine(self, teardown: Teardown) -> bool:
-        """Whether a Teardown is as this manager wrote it, by the keys that are known here."""
+        """Whether this manager signed a Teardown as it is, according to the loaded keys."""
         meta = teardown.metadata
         signature = meta.annotations.get(SIGNATURE_ANNOTATION, "")
         before = self._verdicts.get(meta.uid)
-        # A plan may have thousands of steps, and its status changes often: the spec has not, if its generation has not.
+        # A plan may have thousands of steps, and the status changes often. The spec is unchanged if the generation is.
         if before and meta.uid and before[:2] == (meta.generation, signature):
             return before[2]
         verdict = verify(self._keys, self._namespace, teardown)
@@ -172,7 +172,7 @@ class RecordKeys:
         return verdict
 
     async def verified(self, teardown: Teardown) -> bool:
-        """The same. If the signature does not fit, the keys are read again before that is said."""
+        """Like `genuine`, but the keys are read again before a signature is rejected."""
         await self.load()
         if self.genuine(teardown):
             return True
@@ -180,26 +180,26 @@ class RecordKeys:
         return self.genuine(teardown)
 
     def is_of_another(self, teardown: Teardown) -> bool:
-        """Whether a Teardown says that another manager wrote it. It is none of ours, and left alone."""
+        """Whether the signature names another manager. Such a Teardown is ignored."""
         namespace, colon, _ = teardown.metadata.annotations.get(SIGNATURE_ANNOTATION, "").partition(":")
         return bool(colon) and namespace != self._namespace
 
     def names(self, uid: str) -> Iterator[str]:
-        """The names that the record of a target may have, the usual one first."""
+        """The names that the record of a target may have, the default one first."""
         yield uid
         key = self._keys[max(self._keys)]
         for number in range(2, _NAMES + 1):
             yield f"{uid}-{hmac.digest(key, f'name/{uid}/{number}'.encode(), hashlib.sha256).hex()[:10]}"
 
     def chosen(self, found: list[Teardown], uid: str) -> Teardown | None:
-        """The genuine record of a target among those that name it. A request is none."""
+        """The genuine record of a target among the Teardowns that name it, requests excluded; None if there is none."""
         mine = (
             teardown for teardown in found if teardown.spec.target.uid == uid and teardown.spec.cause != Cause.REQUESTED
         )
         return next((item for item in mine if self.genuine(item)), None)
 
     async def read(self, uid: str) -> Teardown | None:
-        """The genuine record of a target, as the API server says now; None if there is none."""
+        """The genuine record of a target, read from the API server; None if there is none."""
         await self.load()
         for name in self.names(uid) if uid else ():
             try:
@@ -207,7 +207,7 @@ class RecordKeys:
             except NotFoundError as error:
                 about = error.status.details
                 if about is None or (about.name, about.kind, about.group) != (name, TEARDOWNS.plural, TEARDOWNS.group):
-                    raise  # this says nothing about the Teardown
+                    raise  # this 404 is not about the Teardown
                 return None
             if await self.verified(found):
                 return found
@@ -224,8 +224,8 @@ def verify(keys: Mapping[str, bytes], namespace: str, teardown: Teardown) -> boo
 
 def _mac(key: bytes, teardown: Teardown) -> str:
     spec = teardown.spec
-    # What has its default is left out, so that it makes no difference whether the API server filled it in, or a later
-    # version of Unwind added it. msgspec knows a default by its identity: that of a decoded word is another.
+    # Fields with default values are omitted, so that it makes no difference whether the API server set a default, or a
+    # later version of Unwind added the field. msgspec recognizes a default by identity, which a decoded string lacks.
     if spec.on_deadline == _HOLD:
         spec = msgspec.structs.replace(spec, on_deadline=_HOLD)
     signed = msgspec.json.encode([teardown.metadata.name, spec], order="sorted")

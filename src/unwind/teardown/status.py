@@ -1,4 +1,4 @@
-"""What a teardown says of itself: from how far it has come to its status (pure)."""
+"""Computes the status of a Teardown from its progress: phase, steps, blockers, conditions (pure)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from unwind.api.meta import Condition
 
 
-UNSEALED = "its objects are removed; its inventory is not sealed yet"
+UNSEALED = "objects removed; the inventory is not sealed yet"
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one step has come."""
+    """The progress of one step."""
 
     name: str
     state: StepState
@@ -48,11 +48,11 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     for_steps: tuple[str, ...] = ()
     """The steps that it waits for."""
     unsealed: bool = False
-    """Whether its objects are removed, and its inventory is not sealed yet."""
+    """Whether its objects are removed but its inventory is not sealed yet."""
 
 
 class TeardownProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a teardown has come."""
+    """The progress of a teardown."""
 
     steps: tuple[StepView, ...]
     wave: int
@@ -61,15 +61,15 @@ class TeardownProgress(msgspec.Struct, frozen=True, kw_only=True):
     release: Release | None = None
     overdue: bool = False
     paused: bool = False
-    """Whether nothing is done because the target is paused."""
+    """Whether nothing is removed because the target is paused."""
     gated: bool = True
-    """Whether the target can be held at all."""
+    """Whether the target has a deletion gate."""
     known: Mapping[tuple[str, ObjectRef, str], Blocker] = {}
-    """What was found out about what is waited for, by step, object and what is told of it."""
+    """The blockers that were found, by step, object and wait message."""
 
 
 def status(teardown: Teardown, view: TeardownProgress, *, now: datetime) -> TeardownStatus:
-    """The status that says it. Times move only where something began or ended."""
+    """The status for this progress. Timestamps change only when something started or ended."""
     before = teardown.status
     now = now.replace(microsecond=0)
     plan = teardown.spec.plan or Plan()
@@ -96,9 +96,9 @@ def status(teardown: Teardown, view: TeardownProgress, *, now: datetime) -> Tear
 
 
 def guarded(teardown: Teardown) -> dict[str, str]:
-    """The metadata that a status is applied with: to this record, as it was last read or written.
+    """The metadata to apply a status with: the uid and the resourceVersion of the record as last read or written.
 
-    Otherwise a write that a former owner sent long ago would take back what its successor wrote since.
+    Without it, a delayed write by the former owner of a shard would overwrite the status of its successor.
     """
     meta = teardown.metadata
     version = {"resourceVersion": meta.resource_version} if meta.resource_version else {}
@@ -106,7 +106,7 @@ def guarded(teardown: Teardown) -> dict[str, str]:
 
 
 def same_but_for_counts(one: TeardownStatus, other: TeardownStatus) -> bool:
-    """Whether there is nothing new but that more objects are gone."""
+    """Whether two statuses differ only in object counts."""
     return _uncounted(one) == _uncounted(other)
 
 
@@ -117,26 +117,26 @@ def _uncounted(status: TeardownStatus) -> TeardownStatus:
 
 def _steps(view: TeardownProgress, before: TeardownStatus, now: datetime) -> tuple[StepStatus, ...]:
     known = {step.name: step for step in before.steps}
-    told = []
+    statuses = []
     for step in view.steps:
         old = known.get(step.name)
         since = old.since if old and old.state == step.state else now
-        message = f"waits for {', '.join(step.for_steps)}" if step.for_steps else _first_wait(step.waits)
+        message = f"waiting for {', '.join(step.for_steps)}" if step.for_steps else _first_wait(step.waits)
         message = message or (UNSEALED if step.unsealed else "")
-        told.append(
+        statuses.append(
             StepStatus(name=step.name, state=step.state.value, removed=step.removed, since=since, message=message)
         )
-    return tuple(told)
+    return tuple(statuses)
 
 
 def _paused(teardown: Teardown, before: TeardownStatus, now: datetime) -> tuple[Blocker, ...]:
     since = next((blocker.since for blocker in before.blockers if blocker.reason == Reason.PAUSED), None)
-    it = teardown.spec.target
+    target = teardown.spec.target
     return (
         Blocker(
-            object=it,
+            object=target,
             reason=Reason.PAUSED,
-            message=f"{it} is paused: nothing is removed until it is unpaused",
+            message=f"{target} is paused: nothing is removed until it is unpaused",
             actor="the user who paused it",
             since=since or now,
         ),
@@ -164,12 +164,12 @@ def _blockers(view: TeardownProgress, before: TeardownStatus, now: datetime) -> 
     return tuple(
         sorted(
             found,
-            key=lambda one: (
-                urgency(one.reason, one.actor),
-                one.step,
-                one.object.namespace,
-                one.object.kind,
-                one.object.name,
+            key=lambda blocker: (
+                urgency(blocker.reason, blocker.actor),
+                blocker.step,
+                blocker.object.namespace,
+                blocker.object.kind,
+                blocker.object.name,
             ),
         )
     )
@@ -185,7 +185,7 @@ def _conditions(
         ConditionType.PLANNED: (
             plan is not None,
             "Planned" if plan else Reason.UNKNOWN_VALUE,
-            "; ".join(plan.warnings) if plan else "the plan is made when every value in it is known",
+            "; ".join(plan.warnings) if plan else "no plan: a value that it depends on is unknown",
         ),
         ConditionType.COMPLETE: (phase is Phase.COMPLETE, phase.value, _ended(phase, view)),
     }
@@ -194,22 +194,24 @@ def _conditions(
     if view.paused:
         wanted[ConditionType.PAUSED] = (True, Reason.PAUSED, blockers[0].message)
     elif conditions_.find(conditions, ConditionType.PAUSED):
-        # Kept: a deadline counts from the time of this transition.
-        wanted[ConditionType.PAUSED] = (False, "Unpaused", "the deadline, if any, counts from this transition")
+        # Kept: a deadline starts at the time of this transition.
+        wanted[ConditionType.PAUSED] = (False, "Unpaused", "the deadline, if set, starts at this transition")
     if broken:
         wanted[ConditionType.CYCLE_BROKEN] = (True, "Cycle", "; ".join(broken))
     if not view.gated:
-        message = "Cluster API asks no hook about a Cluster without ClusterClass: it does not wait for the removal"
+        message = (
+            "Cluster API calls no deletion hook for a Cluster without ClusterClass, so it does not wait for the removal"
+        )
         wanted[ConditionType.GATE_NOT_AVAILABLE] = (True, Reason.NO_CLUSTER_CLASS, message)
     if view.overdue:
-        message = f"it takes longer than {teardown.spec.deadline}; on-deadline is {teardown.spec.on_deadline}"
+        message = f"deadline of {teardown.spec.deadline} exceeded; on-deadline is {teardown.spec.on_deadline}"
         wanted[ConditionType.DEADLINE_EXCEEDED] = (True, Reason.DEADLINE, message)
     unreachable = [blocker for blocker in blockers if blocker.reason == Reason.UNREACHABLE]
     if unreachable:
         wanted[ConditionType.UNREACHABLE] = (True, Reason.UNREACHABLE, unreachable[0].message)
     for type_, (reason, messages) in _grouped(view.said).items():
         wanted[type_] = (True, reason, "; ".join(messages))
-    # Also GateNotArmed is not among them: whoever says it applies it by another field manager, and it stays.
+    # GateNotArmed is never wanted here. Another field manager applies it, so it stays on the object.
     for type_ in ConditionType:
         if type_ in wanted:
             true, reason, message = wanted[type_]
@@ -237,13 +239,13 @@ def _grouped(said: Iterable[TeardownNotice]) -> dict[ConditionType, tuple[str, l
 def _ended(phase: Phase, view: TeardownProgress) -> str:
     left = sum(step.left for step in view.steps)
     words = {
-        Phase.COMPLETE: "everything that had to be removed was seen to be absent",
-        Phase.RELEASED: "the target was let go before everything was removed",
-        Phase.TARGET_GONE: "the target vanished before everything was verified",
+        Phase.COMPLETE: "all required steps are removed (verified absent)",
+        Phase.RELEASED: "the target was released before everything was removed",
+        Phase.TARGET_GONE: "the target was gone before everything was verified absent",
         Phase.REFUSED: "nothing was deleted",
     }
     ending = words.get(phase, "")
-    return f"{ending}; {left} objects were left, the ledger names them" if ending and left else ending
+    return f"{ending}; {left} objects were left behind, see the ledger" if ending and left else ending
 
 
 def _first(blockers: tuple[Blocker, ...]) -> str:

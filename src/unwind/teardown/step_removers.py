@@ -1,4 +1,4 @@
-"""Step removers: how the objects of one step go. The default remover deletes what the step's Inventories name."""
+"""Step removers: how the objects of one step are removed. The default deletes what the step's Inventories name."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BEST_EFFORT = 60.0
-"""Seconds that the removal of a step may take whose cluster does not wait for it."""
+"""Seconds for the removal of a best-effort step, which the cluster does not wait for."""
 
 
 class RemovalDeps(msgspec.Struct, frozen=True, kw_only=True):
-    """What steps are carried out with."""
+    """The dependencies of step runners and removers."""
 
     fleet: Members
     inventories: Inventories
@@ -53,7 +53,7 @@ class RemovalDeps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a remover gets to know about the step that it removes."""
+    """The step to remove, and what its remover needs."""
 
     step: Step
     target: ClusterTarget
@@ -63,23 +63,23 @@ class StepContext(msgspec.Struct, frozen=True, kw_only=True):
     chunks: Sequence[Inventory]
     """The Inventories of the step's owner."""
     take_along: bool
-    """Whether foreign content of Namespaces and CRDs goes with them."""
+    """Whether Namespaces and CRDs are deleted with their foreign content."""
     volumes: Callable[[], VolumePolicy | Unknown]
-    """What becomes of the claims of StatefulSets, as the owner says now."""
+    """The current volume policy of the owner, for the claims of StatefulSets."""
     going: Callable[[], Collection[str]]
-    """The uids of owners whose objects are removed at the same time, and which do not wait for this step."""
+    """The uids of owners whose objects are removed at the same time and do not wait for this step."""
     changed: Callable[[], None]
     """Must be called when `progress` or `waits` of the removal changed."""
 
 
 class StepProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How many objects of a step are gone."""
+    """How many objects of a step are removed or left."""
 
     total: int
     removed: int
     left: int
     over: bool
-    """Whether every object is gone or left, and this only has to be written down."""
+    """Whether every object is gone or left, and only the write is missing."""
 
 
 class StepRemoval(Protocol):
@@ -87,7 +87,7 @@ class StepRemoval(Protocol):
 
     @property
     def progress(self) -> StepProgress | None:
-        """None until the removal of an object has begun."""
+        """None until the removal of an object has started."""
 
     @property
     def waits(self) -> Mapping[ObjectRef, Waiting | Failed]:
@@ -95,10 +95,10 @@ class StepRemoval(Protocol):
 
     @property
     def removed(self) -> Collection[str]:
-        """The uids of objects that were verified to be absent."""
+        """The uids of objects that were verified absent."""
 
     async def run(self) -> None:
-        """Return when every object was verified to be absent, or is noted in the ledger. Retries until then."""
+        """Return when every object was verified absent or is in the ledger. Retries until then."""
 
     def look_again(self) -> None:
         """Another step has ended: check again what this one waits for."""
@@ -107,24 +107,24 @@ class StepRemoval(Protocol):
         """The credentials or the address of the target changed: connect again."""
 
     async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
-        """What it waits for, each with the reason and who must act. `before`: what status reports."""
+        """What it waits for, each with the reason and who must act. `before`: the blockers in status."""
 
 
 class StepRemover(Protocol):
     """Removes steps of one or more kinds."""
 
     def begin(self, context: StepContext) -> StepRemoval:
-        """The removal of one step. Nothing happens before it runs."""
+        """The removal of one step. It starts with `run`."""
 
     async def leave(self, member: Member, those: Sequence[Item], *, owner: str) -> None:
-        """Take our marks off objects that stay on this cluster."""
+        """Remove Unwind's labels and annotations from objects that stay on this cluster."""
 
 
 class InventoryRemover:
     """Removes steps by their Inventories, on every cluster that those name."""
 
     def __init__(self, releases: Releases | None = None) -> None:
-        """`releases`: uninstalls what was deployed as one, such as Helm releases."""
+        """`releases`: uninstalls objects that were deployed as a unit, such as Helm releases."""
         self._releases = releases
 
     def begin(self, context: StepContext) -> StepRemoval:
@@ -143,7 +143,7 @@ class _InventoryRemoval:
         self._context = context
         self._releases = releases
         self._target = context.target
-        self._another_way = asyncio.Event()
+        self._reconnect = asyncio.Event()
         self._places = 0
         self._removals: list[tuple[Member, Removal, list[Inventory]]] = []
 
@@ -170,7 +170,7 @@ class _InventoryRemoval:
 
     def go_another_way(self, target: ClusterTarget) -> None:
         self._target = target
-        self._another_way.set()
+        self._reconnect.set()
 
     async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
         step = self._context.step.name
@@ -183,10 +183,10 @@ class _InventoryRemoval:
     async def _remove_there(self, chunks: list[Inventory]) -> None:
         where, done = chunks[0].spec.member.object, False
         while not done:
-            self._another_way.clear()
-            # What was removed over the old connection is verified again over the new one.
+            self._reconnect.clear()
+            # Objects that were removed over the old connection are verified again over the new one.
             done = await unless(
-                self._another_way,
+                self._reconnect,
                 retry_forever(
                     lambda: self._remove_from(chunks),
                     waits=self.waits,
@@ -199,7 +199,7 @@ class _InventoryRemoval:
 
     async def _remove_from(self, chunks: list[Inventory]) -> None:
         context, means = self._context, self._context.means
-        # What an earlier attempt reported for this place counts no more.
+        # The progress of an earlier attempt in this place is dropped.
         self._removals = [removal for removal in self._removals if removal[2] is not chunks]
         async with member_of(means.fleet, chunks[0], self._target) as member:
             removal = Removal(
@@ -243,7 +243,7 @@ async def retry_forever(
     clock: Clock,
     changed: Callable[[], None],
 ) -> T:
-    """The result of `work`, which is retried until it succeeds. Meanwhile `waits` says under `about` why it did not."""
+    """The result of `work`, retried until it succeeds. Meanwhile `waits[about]` is the last failure."""
 
     def say(what: Waiting | Failed) -> None:
         waits[about] = what

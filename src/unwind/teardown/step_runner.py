@@ -1,4 +1,4 @@
-"""One step of a teardown, carried out as its effort says."""
+"""Runs one step of a teardown according to its effort: enforce, try or leave."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REACH = 10.0
-"""Seconds that a member may take to answer where nothing is to be removed from it, and nobody waits for it."""
+"""Seconds that a member may take to answer if nothing is removed from it and the target does not wait for it."""
 OVER = (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
 
 
 class StepRunner:
-    """A step, while it is carried out."""
+    """Runs one step."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class StepRunner:
         changed: Callable[[], None] = lambda: None,
         known: Callable[[], Sequence[Inventory] | None] = lambda: None,
     ) -> None:
-        """`terms`: what the owner of the step says now. `known`: its inventory, where somebody has read it already."""
+        """`terms`: the current settings of the step's owner. `known`: its inventory, if it was read already."""
         self.step = step
         self.state = StepState.WAITING
         self.total = step.objects
         self.removed = 0
         self.left = 0
         self._waits: dict[ObjectRef, Waiting | Failed] = {}
-        """What is waited for besides the removal."""
+        """What it waits for outside the removal."""
         self._target = target
-        self._means = means
+        self._deps = means
         self._teardown = teardown
         self._remover = remover
         self._terms = terms
@@ -68,16 +68,16 @@ class StepRunner:
         self._changed = changed
         self._known = known
         self._out_of_time = asyncio.Event()
-        """What is done for a while only is done for no longer."""
+        """Set when the time for best-effort work is over."""
         self._reaching: Timer | None = None
         self.over = asyncio.Event()
-        """Everything is gone or left, and only has to be written down."""
+        """Set when every object is gone or left, and only the write is missing."""
         self._removal: StepRemoval | None = None
         self._read: Sequence[Inventory] | None = None
-        """The inventory by which everything is removed while it is open."""
+        """The inventory that the removal uses, read before it is sealed."""
         self._sealed = False
         self._gone: set[str] = set()
-        """The uids of what was seen to be absent by removals that are over."""
+        """The uids of objects that earlier removals verified absent."""
 
     @property
     def waits(self) -> Mapping[ObjectRef, Waiting | Failed]:
@@ -88,16 +88,16 @@ class StepRunner:
 
     @property
     def unsealed(self) -> bool:
-        """Whether all of it is removed, and the inventory is not sealed yet: `seal` comes next."""
+        """Whether everything is removed but the inventory is not sealed yet: `seal` comes next."""
         return self.over.is_set() and self.state is StepState.REMOVING
 
     @property
     def going(self) -> bool:
-        """Whether objects of it may still be removed."""
+        """Whether objects of this step may still be removed."""
         return self.state not in OVER and not self.over.is_set()
 
     async def run(self) -> None:
-        """Carry it out. `state` says how it ended; an enforced step ends only with `seal`."""
+        """Run the step. `state` is its end state; an enforced step ends only with `seal`."""
         self.state = StepState.REMOVING
         self._changed()
         if self.step.effort == Effort.LEAVE:
@@ -118,14 +118,14 @@ class StepRunner:
         self._changed()
 
     def _forget_removal(self) -> None:
-        """All that has to be known of it is what is gone; and it knows this one, in a circle."""
+        """Keep only the uids that it removed. This also breaks a reference cycle."""
         if self._removal:
             self._gone.update(self._removal.removed)
             self._removal = None
 
     async def seal(self) -> None:
         """Seal the inventory, and only then report the step as removed. If the inventory changed since it was read, or
-        names objects that could still be created, everything in it is removed, or seen to be absent, first."""
+        names objects that could still be created, everything in it is removed, or verified absent, first."""
         if self.state in OVER:
             return
         if not await self.closed() or intended(self._read or ()):
@@ -136,21 +136,21 @@ class StepRunner:
         self._end(StepState.REMOVED)
 
     async def closed(self) -> bool:
-        """Seal the inventory of a step that is over; whether what was removed is all that it names."""
-        owner, read, inventories = self.step.object.uid, self._read, self._means.inventories
+        """Seal the inventory of a step that is over; return whether everything that it names was removed."""
+        owner, read, inventories = self.step.object.uid, self._read, self._deps.inventories
         if self._sealed:
             return True
         if read is None:
             await self._seal()
         else:
-            self._sealed = await self._persist(
+            self._sealed = await self._retry(
                 self._target.ref, lambda: inventories.sealed_as_read(owner, read, self._teardown)
             )
         return self._sealed
 
     async def resume(self, removed: int, chunks: Sequence[Inventory]) -> None:
-        """Take up a step that status reports as removed. `chunks`: its inventory as it is now. If that is not sealed,
-        `Removed` was not true when it was written, and the step is carried out again."""
+        """Resume a step that status reports as removed. `chunks`: its current inventory. If that is not sealed,
+        `Removed` was not true when it was written, and the step runs again."""
         self.removed, self.left = removed, _counted(chunks)[1]
         self._sealed = all(chunk.spec.sealed_for for chunk in chunks)
         if not self._sealed:
@@ -159,27 +159,27 @@ class StepRunner:
         self._end(StepState.REMOVED)
 
     def go_another_way(self, target: ClusterTarget) -> None:
-        """The way to the member may be another than it was: what is under way by the old one may be shut out there."""
+        """The credentials or the address of the member may have changed: running requests may be rejected."""
         self._target = target
         if self._removal:
             self._removal.go_another_way(target)
 
     def look_again(self) -> None:
-        """Another step has come to its end: what this one waits for may never come."""
+        """Another step has ended: check again what this one waits for, because it may never come."""
         if self._removal:
             self._removal.look_again()
 
     async def blockers(self, before: Iterable[Blocker], now: datetime) -> tuple[Blocker, ...]:
-        """What it waits for on its clusters, each with why and who must act."""
+        """What it waits for on its clusters, each with the reason and who must act."""
         return await self._removal.blockers(before, now) if self._removal else ()
 
     async def abandon(self, reason: str, message: str, by: str) -> int:
-        """Write each object that is still there into the ledger; how many those are."""
-        return await self._persist(self._target.ref, lambda: self._note_left(reason, message, by))
+        """Write each remaining object into the ledger; return how many there are."""
+        return await self._retry(self._target.ref, lambda: self._note_left(reason, message, by))
 
     async def _within(self, work: Awaitable[None], reason: str, message: str) -> bool:
-        """Do the work while its time lasts; what is not done then goes into the ledger."""
-        timer = self._means.clock.call_later(self._means.best_effort, self._out_of_time.set)
+        """Do the work within the best-effort time, else write the rest into the ledger; return whether it was done."""
+        timer = self._deps.clock.call_later(self._deps.best_effort, self._out_of_time.set)
         try:
             done = await unless(self._out_of_time, work)
         finally:
@@ -191,9 +191,9 @@ class StepRunner:
         return done
 
     def _reach(self) -> None:
-        """The member has a while to answer: what is left on it anyway is not worth a longer wait."""
+        """Limit the time for the member to answer: objects that stay there anyway are not worth a longer wait."""
         if self._reaching is None:
-            self._reaching = self._means.clock.call_later(REACH, self._out_of_time.set)
+            self._reaching = self._deps.clock.call_later(REACH, self._out_of_time.set)
 
     def _reached(self) -> None:
         if self._reaching:
@@ -201,12 +201,12 @@ class StepRunner:
             self._reaching = None
 
     async def _remove_open(self) -> None:
-        """All of it, however long it takes, while the inventory is open still. It is closed when nobody waits for that
-        any more: a write for each step would come before the first object goes."""
+        """Remove everything while the inventory is not sealed. It is sealed after the deletions: one write per step
+        would delay the first deletion."""
         read = self._known()
         if read is None:
-            owner, inventories = self.step.object.uid, self._means.inventories
-            read = await self._persist(self._target.ref, lambda: inventories.at_hand(owner))
+            owner, inventories = self.step.object.uid, self._deps.inventories
+            read = await self._retry(self._target.ref, lambda: inventories.at_hand(owner))
         self._read = read
         await self._remove(read)
 
@@ -218,7 +218,7 @@ class StepRunner:
             StepContext(
                 step=self.step,
                 target=self._target,
-                means=self._means,
+                means=self._deps,
                 teardown=self._teardown,
                 chunks=chunks,
                 take_along=self._first_terms.take_along,
@@ -232,10 +232,10 @@ class StepRunner:
             self.removed, self.left = _counted(chunks)
 
     async def _leave(self) -> None:
-        """Take our marks off, and leave the rest as it is; each object is named in the ledger."""
+        """Remove Unwind's labels and annotations, leave the objects, and name each in the ledger."""
         for those in by_place(await self._seal()):
             self._reach()
-            await self._persist(those[0].spec.member.object, lambda those=those: self._release(those))  # type: ignore[misc]
+            await self._retry(those[0].spec.member.object, lambda those=those: self._release(those))  # type: ignore[misc]
             self._reached()
         await self.abandon(Reason.KEPT_BY_POLICY, self._first_terms.left, by=self._first_terms.decided_by)
 
@@ -243,23 +243,23 @@ class StepRunner:
         todo = [item for item in items(chunks) if not item.done]
         if not todo:
             return
-        async with member_of(self._means.fleet, chunks[0], self._target) as member:
+        async with member_of(self._deps.fleet, chunks[0], self._target) as member:
             self._reached()
             await self._remover.leave(member, todo, owner=self.step.object.uid)
 
     async def _seal(self) -> list[Inventory]:
-        """The inventory, closed for everybody else."""
-        inventories, owner = self._means.inventories, self.step.object.uid
-        chunks = await self._persist(self._target.ref, lambda: inventories.sealed(owner, self._teardown))
+        """The sealed inventory: no other writer can add to it."""
+        inventories, owner = self._deps.inventories, self.step.object.uid
+        chunks = await self._retry(self._target.ref, lambda: inventories.sealed(owner, self._teardown))
         self._sealed = True
         return chunks
 
     async def _note_left(self, reason: str, message: str, by: str) -> int:
-        inventories, owner = self._means.inventories, self.step.object.uid
+        inventories, owner = self._deps.inventories, self.step.object.uid
         chunks = await (inventories.of(owner) if self._sealed else inventories.sealed(owner, self._teardown))
         self._sealed = True
-        note = LedgerNote(reason=reason, message=message, by=by, at=self._means.clock.now().replace(microsecond=0))
-        # What was seen to be absent a moment ago may not be written down yet.
+        note = LedgerNote(reason=reason, message=message, by=by, at=self._deps.clock.now().replace(microsecond=0))
+        # Objects that were just verified absent may not be recorded as removed yet.
         gone = self._gone.union(self._removal.removed if self._removal else ())
         for chunk in chunks:
             notes = {
@@ -285,18 +285,18 @@ class StepRunner:
                 self.over.set()
         self._changed()
 
-    async def _persist(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:
         def changed() -> None:
             what = self._waits.get(about)
             if self.step.effort == Effort.LEAVE and isinstance(what, Failed) and what.reason == Reason.UNREACHABLE:
                 self._reach()
             self._changed()
 
-        return await retry_forever(work, waits=self._waits, about=about, clock=self._means.clock, changed=changed)
+        return await retry_forever(work, waits=self._waits, about=about, clock=self._deps.clock, changed=changed)
 
 
 def _counted(chunks: Iterable[Inventory]) -> tuple[int, int]:
-    """How many objects are gone, and how many were left."""
+    """The numbers of objects that were removed and that were left."""
     entries = [item.entry for item in items(chunks)]
     left = sum(entry.ledger is not None for entry in entries)
     return sum(entry.state == EntryState.REMOVED and entry.ledger is None for entry in entries), left

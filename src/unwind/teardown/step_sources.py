@@ -1,4 +1,4 @@
-"""Step sources: which steps a target has. This package knows the protocol, and none of the sources.
+"""Step sources: which steps a target has. This package defines the protocol and contains no source for clusters.
 
 To add a source, implement `StepSource` and pass it to the controller of its targets. If an Inventory is not enough to
 remove its steps, implement `StepRemover`, too.
@@ -39,7 +39,7 @@ class Elsewhere(Enum):
 
     NO = "no"
     PERHAPS = "perhaps"
-    """They are read if it has none for the target."""
+    """Those are read if it has none for the target."""
     YES = "yes"
 
 
@@ -69,15 +69,15 @@ class SourceSteps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What the owner of a step says about its removal, besides the effort, which the plan records."""
+    """The settings of a step's owner for its removal, besides the effort, which the plan records."""
 
     take_along: bool = False
-    """Whether foreign content of Namespaces and CRDs goes with them."""
+    """Whether Namespaces and CRDs are deleted with their foreign content."""
     volumes: VolumePolicy | Unknown = VolumePolicy.RETAIN
-    """What becomes of the claims of StatefulSets."""
-    left: str = "it stays as it is"
+    """The volume policy, for the claims of StatefulSets."""
+    left: str = "left in place by policy"
     """Why objects stay if the effort is Leave, for the ledger."""
-    gave_up: str = "its time was over"
+    gave_up: str = "best-effort time exceeded"
     """Why objects stay if the effort is Try and the time is up, for the ledger."""
     decided_by: str = "unwind"
     """Who decided that objects stay, for the ledger."""
@@ -86,7 +86,7 @@ class StepTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepSource(Protocol):
-    """Says which steps a target has. A subclass inherits the defaults."""
+    """Lists the steps of a target. Subclasses inherit the defaults."""
 
     @property
     def remover(self) -> StepRemover:
@@ -96,18 +96,18 @@ class StepSource(Protocol):
         """Whether a step with this owner is from this source. No two sources of a target may own the same kind."""
 
     async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
-        """The steps of a target, read from the API server and not from a cache: a plan is made once.
+        """The steps of a target, read from the API server and not from a cache: a plan is written once.
 
-        Raises if it cannot be known. `gone`: the target does not exist any more, the plan is made for the ledger.
+        Raises if they cannot be read. `gone`: the target no longer exists, and the plan is made for the ledger.
         """
 
     def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
-        """What the owner of a step says now. It is called often, and must not wait."""
+        """The current settings of a step's owner. Called often; must not block."""
         del step, target
         return StepTerms()
 
     def step_changed(self, step: Step, state: StepState, target: ClusterTarget) -> None:
-        """A step has begun or ended."""
+        """Called when a step has started or ended."""
         del step, state, target
 
     async def run(self) -> None:
@@ -116,18 +116,18 @@ class StepSource(Protocol):
 
 
 class FollowedSource(StepSource, Protocol):
-    """A source that knows from its caches which targets it has steps for."""
+    """A step source with caches that tell which targets it has steps for."""
 
     def follow(self, changed: Callable[[Key], None]) -> None:
-        """Have `changed` called with a target whose steps may be different now."""
+        """Call `changed` with the key of a target whose steps may have changed."""
         del changed
 
     def targets(self) -> Collection[Key]:
-        """The targets that it has steps for, also those that are gone."""
+        """The keys of targets that it has steps for, including deleted targets."""
         return ()
 
     def target_uids(self, key: Key) -> Collection[str]:
-        """The uids of targets of this name for which it still holds something."""
+        """The uids of targets with this key for which it still has steps."""
         del key
         return ()
 
@@ -139,15 +139,15 @@ class Sources:
         self._sources = tuple(sources)
 
     def of(self, step: Step) -> StepSource:
-        """The source of a step. A step that no source owns is held, unless its objects stay anyway."""
+        """The source of a step. A step without a source is held, unless its objects stay anyway."""
         return next((source for source in self._sources if source.owns(step.object)), _UNOWNED)
 
     def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
-        """What the owner of a step says now."""
+        """The current settings of a step's owner."""
         return self.of(step).terms(step, target)
 
     def said(self, teardown: Teardown, target: ClusterTarget) -> tuple[TeardownNotice, ...]:
-        """What the owners of all planned steps say now."""
+        """The current notices of the owners of all planned steps."""
         steps = teardown.spec.plan.steps if teardown.spec.plan else ()
         by_owner = sorted(steps, key=lambda step: step.object.name)
         return tuple(said for step in by_owner for said in self.terms(step, target).said)
@@ -157,14 +157,14 @@ class Sources:
         return [await source.steps(target, gone=gone) for source in self._sources]
 
     async def run(self) -> None:
-        """Have all sources work, until cancelled."""
+        """Run all sources, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for source in self._sources:
                 group.create_task(source.run())
 
 
 class _Unowned(StepSource):
-    """Stands for the source of a step that no source owns: the feature that planned it may be switched off."""
+    """The source of steps that no other source owns: the feature that planned them may be disabled."""
 
     @property
     def remover(self) -> StepRemover:
@@ -180,7 +180,7 @@ class _Unowned(StepSource):
 
 
 class _HoldingRemover:
-    """Removes nothing: the remover that belongs to the step might do more than delete what is in the Inventory."""
+    """Removes nothing: the proper remover of the step might do more than delete the objects in the Inventory."""
 
     def begin(self, context: StepContext) -> StepRemoval:
         return _Held(context)

@@ -1,7 +1,7 @@
-"""Taking back what summaries, or Works, put on clusters that stay: each one's withdrawal, from its begin to its end.
+"""Withdrawals: remove the objects of a ClusterSummary or a Work from clusters that stay.
 
-They take as long as a finalizer on the member wants, so each has a task of its own. All they know is in the
-inventories: killed at any instruction, a withdrawal is begun again and goes on from where it was.
+A finalizer on the member can block a withdrawal for any time, so each runs in its own task. All state is in the
+inventories: if the process is killed, a withdrawal is restarted and resumes.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ _A_MOMENT = 0.1
 
 
 class Manner(Enum):
-    """What becomes of what was deployed."""
+    """What happens to deployed objects."""
 
     REMOVE = "remove"
     RELEASE = "release"
-    """It stays, and our marks come off."""
+    """They stay, and Unwind's labels and annotations are removed."""
     FORGET = "forget"
-    """It stays, and nobody goes there: the cluster is managed no longer."""
+    """They stay, and the cluster is not contacted: it is no longer managed."""
 
 
-# Why what is not removed is left, in the words of the ledger.
+# Why objects are left, for the ledger.
 _WHY = {
     Manner.RELEASE: (Reason.KEPT_BY_POLICY, "stopMatchingBehavior is LeavePolicies"),
-    Manner.FORGET: (Reason.UNMANAGED, "its cluster is managed no longer"),
+    Manner.FORGET: (Reason.UNMANAGED, "the cluster is no longer managed"),
 }
 
 
 class Withdrawal:
-    """The withdrawal of one summary, or one Work."""
+    """The withdrawal of one ClusterSummary or Work."""
 
     def __init__(
         self,
@@ -77,31 +77,31 @@ class Withdrawal:
         self.cluster = cluster
         self.manner = manner
         self.why = why or _WHY.get(manner)
-        """For the ledger, where it stays."""
+        """For the ledger, if objects stay."""
         self.removals: list[Removal] = []
         self.chunks: list[Inventory] = []
-        """Its inventory, as it was when its removal began."""
+        """Its inventory when the removal started."""
         self.free = asyncio.Event()
-        """Set when nothing on the cluster needs it any more. Until then all is made ready, and nothing is removed."""
+        """Set when nothing on the cluster depends on it any more. Until then it prepares, and removes nothing."""
         self.absent = False
-        """Whether nothing of it is left to wait for: what it needed may go."""
+        """Whether all objects are gone or left: its dependencies may be removed."""
         self.done = False
-        """Whether that is written down, too: its owner may go."""
+        """Whether that is written to the inventory, too: its owner may be deleted."""
         self.ended = False
-        """Whether that was let go."""
+        """Whether the finalizer of the owner was removed."""
         self.told = ""
-        """What it was last told to wait for."""
+        """The last reported value of `waits`."""
         self.error: Exception | None = None
         self.task: asyncio.Task[None] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether it goes on by itself, and soon."""
+        """Whether it makes progress without waiting for anything."""
         return self.free.is_set() and not (self.absent or self.error or self.waits)
 
     @property
     def waits(self) -> str:
-        """What it waits for, for people; it says the same as long as that is the same."""
+        """What it waits for, as a message. Equal for equal states."""
         waits = [
             what.reason if isinstance(what, Waiting) else what.message
             for removal in self.removals
@@ -112,7 +112,7 @@ class Withdrawal:
 
 
 class Withdrawals:
-    """All withdrawals that this process carries out."""
+    """All withdrawals in this process."""
 
     def __init__(
         self,
@@ -126,8 +126,8 @@ class Withdrawals:
         releases: Releases | None = None,
         clock: Clock,
     ) -> None:
-        """`changed` is told the uid of an owner whose withdrawal has come further."""
-        self._fleet = fleet
+        """`changed`: called with the uid of an owner whose withdrawal made progress."""
+        self._members = fleet
         self._inventories = inventories
         self._tasks = tasks
         self._changed = changed
@@ -135,12 +135,12 @@ class Withdrawals:
         self._plugins = tuple(plugins)
         self._releases = releases
         self._clock = clock
-        self._under_way: dict[str, Withdrawal] = {}
+        self._withdrawals: dict[str, Withdrawal] = {}
         self._calm: dict[Hashable, asyncio.Event] = {}
-        """For those who wait until nothing more is being removed from a cluster."""
+        """Set when no withdrawal of a cluster is busy."""
 
     def get(self, uid: str) -> Withdrawal | None:
-        return self._under_way.get(uid)
+        return self._withdrawals.get(uid)
 
     def begin(
         self,
@@ -154,11 +154,11 @@ class Withdrawals:
         volumes: Callable[[], VolumePolicy | Unknown] = retained,
         why: tuple[Reason, str] | None = None,
     ) -> Withdrawal:
-        """The withdrawal of an owner; it is begun if it is not under way. Nothing is removed before it is `free`."""
-        there = self._under_way.get(uid)
+        """The withdrawal of an owner; started if it does not run. Nothing is removed before it is `free`."""
+        there = self._withdrawals.get(uid)
         if there is None or there.manner is not manner:
             self.give_up(uid)
-            there = self._under_way[uid] = Withdrawal(uid, cluster, manner, why=why, volumes=volumes)
+            there = self._withdrawals[uid] = Withdrawal(uid, cluster, manner, why=why, volumes=volumes)
             there.task = self._tasks.create_task(self._run(there, target, take_along=take_along))
         if free and not there.free.is_set():
             there.free.set()
@@ -166,107 +166,115 @@ class Withdrawals:
         return there
 
     def give_up(self, uid: str) -> None:
-        """Have nothing more done for an owner; what was done is seen when it is begun again."""
-        if (there := self._under_way.pop(uid, None)) and there.task:
+        """Cancel the withdrawal of an owner. A restart resumes from the inventory."""
+        if (there := self._withdrawals.pop(uid, None)) and there.task:
             there.task.cancel()
             self._look_again(there.cluster)
             self._calm_down(there.cluster)
 
-    async def _run(self, it: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
+    async def _run(self, withdrawal: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
         try:
             async with fencing.scope():
-                await self._withdraw(it, target, take_along=take_along)
-            it.done = True
+                await self._withdraw(withdrawal, target, take_along=take_along)
+            withdrawal.done = True
         except FencedError as error:
-            it.error = UnwindError(str(error))  # if the shard is ours again, it is begun again
-        except Exception as error:  # noqa: BLE001 - it is told on the owner, and tried again
-            it.error = error
-        self._changed(it.uid)
-        self._calm_down(it.cluster)
+            withdrawal.error = UnwindError(str(error))  # restarted if this replica owns the shard again
+        except Exception as error:  # noqa: BLE001 - reported on the owner and retried
+            withdrawal.error = error
+        self._changed(withdrawal.uid)
+        self._calm_down(withdrawal.cluster)
 
-    async def _withdraw(self, it: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
-        if it.manner is Manner.FORGET:
-            chunks = await self._inventories.of(it.uid)
-            await self._note_all(it, chunks)
+    async def _withdraw(self, withdrawal: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
+        if withdrawal.manner is Manner.FORGET:
+            chunks = await self._inventories.of(withdrawal.uid)
+            await self._note_all(withdrawal, chunks)
         else:
-            await self._take_back(it, target, take_along=take_along)
-        self._went(it)
-        await self._until_calm(it.cluster)
-        if it.manner is Manner.REMOVE:
-            await self._close(it, target, take_along=take_along)
+            await self._take_back(withdrawal, target, take_along=take_along)
+        self._mark_absent(withdrawal)
+        await self._until_calm(withdrawal.cluster)
+        if withdrawal.manner is Manner.REMOVE:
+            await self._close(withdrawal, target, take_along=take_along)
 
-    def _went(self, it: Withdrawal) -> None:
-        """All of it is seen to be absent, whether that is written down yet or not."""
-        if not it.absent:
-            it.absent = True
-            self._look_again(it.cluster)
-            self._changed(it.uid)
-            self._calm_down(it.cluster)
+    def _mark_absent(self, withdrawal: Withdrawal) -> None:
+        """All objects are verified absent, whether that is written yet or not."""
+        if not withdrawal.absent:
+            withdrawal.absent = True
+            self._look_again(withdrawal.cluster)
+            self._changed(withdrawal.uid)
+            self._calm_down(withdrawal.cluster)
 
     async def _until_calm(self, cluster: Hashable) -> None:
-        """Return when what is being removed from a cluster is gone or waits for somebody: until then it comes first."""
+        """Return when every removal from a cluster has ended or is blocked: deletions come before other writes."""
         while True:
             while self._is_busy(cluster):
                 await self._calm.setdefault(cluster, asyncio.Event()).wait()
-            # What waited for the last of them begins in a moment. By the clock of the wall: nothing depends on it.
+            # A removal that waited for the last one starts in a moment. Wall clock: nothing depends on it.
             await asyncio.sleep(_A_MOMENT)
             if not self._is_busy(cluster):
                 return
 
     def _is_busy(self, cluster: Hashable) -> bool:
-        return any(item.busy for item in self._under_way.values() if item.cluster == cluster)
+        return any(item.busy for item in self._withdrawals.values() if item.cluster == cluster)
 
     def _calm_down(self, cluster: Hashable) -> None:
         if calm := self._calm.pop(cluster, None):
             calm.set()
 
-    def _further(self, it: Withdrawal, members: int) -> None:
-        if len(it.removals) == members and all(removal.progress.over for removal in it.removals):
-            self._went(it)
-        elif it.waits != it.told:
-            it.told = it.waits
-            self._changed(it.uid)
-            self._calm_down(it.cluster)
+    def _progressed(self, withdrawal: Withdrawal, members: int) -> None:
+        if len(withdrawal.removals) == members and all(removal.progress.over for removal in withdrawal.removals):
+            self._mark_absent(withdrawal)
+        elif withdrawal.waits != withdrawal.told:
+            withdrawal.told = withdrawal.waits
+            self._changed(withdrawal.uid)
+            self._calm_down(withdrawal.cluster)
 
     def _look_again(self, cluster: Hashable) -> None:
-        """What is removed beside the others has changed, and with it what they wait for."""
-        for other in self._under_way.values():
+        """Make the other removals from a cluster check again what they wait for."""
+        for other in self._withdrawals.values():
             if other.cluster == cluster:
                 for removal in other.removals:
                     removal.look_again()
 
-    async def _take_back(self, it: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
-        """From each cluster that it was put on: its member, and for what is Local the management cluster."""
+    async def _take_back(self, withdrawal: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
+        """Remove or release the objects on each cluster: the member, and the management cluster for Local objects."""
         try:
             async with asyncio.TaskGroup() as group:
-                approaching = group.create_task(self._approach(target))
-                # What goes is removed while the inventory is open still, and what stays is as it says there.
-                open_still = it.manner is Manner.REMOVE and not it.absent
-                it.chunks = await (self._inventories.at_hand(it.uid) if open_still else self._sealed(it))
-                if all(item.done for item in items(it.chunks)):
-                    approaching.cancel()  # nobody need be asked
+                connecting = group.create_task(self._connect(target))
+                # Objects are removed while the inventory is not sealed; objects that stay are listed in the sealed one.
+                open_still = withdrawal.manner is Manner.REMOVE and not withdrawal.absent
+                withdrawal.chunks = await (
+                    self._inventories.at_hand(withdrawal.uid) if open_still else self._sealed(withdrawal)
+                )
+                if all(item.done for item in items(withdrawal.chunks)):
+                    connecting.cancel()  # no cluster is contacted
                     return
-                members = by_place(it.chunks)
+                members = by_place(withdrawal.chunks)
                 for those in members:
-                    group.create_task(self._take_from(it, those, target, len(members), take_along=take_along))
+                    group.create_task(self._take_from(withdrawal, those, target, len(members), take_along=take_along))
         except ExceptionGroup as failures:
             raise to_tell(failures) from None
 
-    async def _approach(self, target: ClusterTarget | None) -> None:
-        """Find the way to the member meanwhile. What is wrong with it is told when it is needed."""
+    async def _connect(self, target: ClusterTarget | None) -> None:
+        """Connect to the member in advance. Errors are reported when the connection is used."""
         if target:
             with suppress(UnwindError):
-                async with self._fleet.member(target):
+                async with self._members.member(target):
                     pass
 
     async def _take_from(
-        self, it: Withdrawal, chunks: list[Inventory], target: ClusterTarget | None, members: int, *, take_along: bool
+        self,
+        withdrawal: Withdrawal,
+        chunks: list[Inventory],
+        target: ClusterTarget | None,
+        members: int,
+        *,
+        take_along: bool,
     ) -> None:
-        async with member_of(self._fleet, chunks[0], target) as member:
-            if it.manner is Manner.RELEASE:
+        async with member_of(self._members, chunks[0], target) as member:
+            if withdrawal.manner is Manner.RELEASE:
                 todo = [item for item in items(chunks) if not item.done]
-                await leave(member, todo, owner=it.uid, releases=self._releases)
-                await self._note_all(it, chunks)
+                await leave(member, todo, owner=withdrawal.uid, releases=self._releases)
+                await self._note_all(withdrawal, chunks)
                 return
             removal = Removal(
                 member,
@@ -276,28 +284,28 @@ class Withdrawals:
                 plugins=self._plugins,
                 releases=self._releases,
                 take_along=take_along,
-                volumes=it.volumes,
+                volumes=withdrawal.volumes,
                 discarded=True,
-                going=lambda: self._going(it.cluster),
-                changed=lambda: self._further(it, members),
+                going=lambda: self._going(withdrawal.cluster),
+                changed=lambda: self._progressed(withdrawal, members),
                 clock=self._clock,
             )
-            await it.free.wait()
-            it.removals.append(removal)
+            await withdrawal.free.wait()
+            withdrawal.removals.append(removal)
             await removal.run()
 
     def _going(self, cluster: Hashable) -> frozenset[str]:
-        """The owners whose objects are being removed from the same cluster."""
+        """The uids of owners whose objects are being removed from the same cluster."""
         return frozenset(
             item.uid
-            for item in self._under_way.values()
+            for item in self._withdrawals.values()
             if item.cluster == cluster and item.manner is Manner.REMOVE and item.free.is_set() and not item.absent
         )
 
-    async def _note_all(self, it: Withdrawal, chunks: Iterable[Inventory]) -> None:
-        """Write into the ledger all that is there still."""
-        assert it.why  # noqa: S101 - whoever leaves something says why
-        reason, message = it.why
+    async def _note_all(self, withdrawal: Withdrawal, chunks: Iterable[Inventory]) -> None:
+        """Write all remaining objects into the ledger."""
+        assert withdrawal.why  # noqa: S101 - leaving objects requires a reason
+        reason, message = withdrawal.why
         at = self._clock.now().replace(microsecond=0)
         note: Any = msgspec.to_builtins(LedgerNote(reason=reason, message=message, by="unwind", at=at))
         for chunk in chunks:
@@ -305,19 +313,20 @@ class Withdrawals:
             if left:
                 await self._inventories.write(chunk, {item.key: {"kept": True, "ledger": note} for item in left})
 
-    async def _close(self, it: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
-        """Close the inventory of what is gone, and discard what is an account of nothing any more; a chunk with
-        something in the ledger stays as a record."""
-        if not await self._inventories.sealed_as_read(it.uid, it.chunks, _sealed_for(it)) or intended(it.chunks):
-            # Somebody has deployed meanwhile, or might have, or something was written down: all is looked at once more.
-            it.removals.clear()
-            await self._take_back(it, target, take_along=take_along)
-            it.chunks = await self._inventories.of(it.uid)
-        await self._inventories.discard_all(chunk for chunk in it.chunks if not ledgered(chunk))
+    async def _close(self, withdrawal: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
+        """Seal the inventory, and delete it, except Inventories with ledger entries, which stay as a record."""
+        if not await self._inventories.sealed_as_read(
+            withdrawal.uid, withdrawal.chunks, _sealed_for(withdrawal)
+        ) or intended(withdrawal.chunks):
+            # Objects were, or may have been, deployed during the removal, or an entry was written: check all again.
+            withdrawal.removals.clear()
+            await self._take_back(withdrawal, target, take_along=take_along)
+            withdrawal.chunks = await self._inventories.of(withdrawal.uid)
+        await self._inventories.discard_all(chunk for chunk in withdrawal.chunks if not ledgered(chunk))
 
-    async def _sealed(self, it: Withdrawal) -> list[Inventory]:
-        return await self._inventories.sealed(it.uid, _sealed_for(it))
+    async def _sealed(self, withdrawal: Withdrawal) -> list[Inventory]:
+        return await self._inventories.sealed(withdrawal.uid, _sealed_for(withdrawal))
 
 
-def _sealed_for(it: Withdrawal) -> str:
-    return f"withdraw-{it.uid}"
+def _sealed_for(withdrawal: Withdrawal) -> str:
+    return f"withdraw-{withdrawal.uid}"

@@ -215,7 +215,7 @@ async def test_that_something_else_was_not_found_says_nothing_about_a_teardown(
 async def test_a_cluster_without_a_uid_is_kept() -> None:
     told = await Standin().ask(cluster=cluster(uid=""))
     assert told["retryAfterSeconds"] == 1
-    assert "no uid" in told["message"]
+    assert "no Cluster uid" in told["message"]
 
 
 async def test_without_time_to_confirm_it_stays_closed() -> None:

@@ -113,7 +113,7 @@ def test_a_strategy_that_is_not_known_leaves_everything_where_a_person_decided()
 def test_what_a_vanished_work_left_holds_only_where_all_has_to_go() -> None:
     held = drafted(cluster("Required"), [work("a")], {}, [LOST])
     assert held.plan is None
-    assert "Work karmada-es-m1/gone is gone" in held.said[0].message
+    assert "Work karmada-es-m1/gone was deleted" in held.said[0].message
     free = drafted(cluster("Needless"), [work("a")], {}, [LOST])
     assert free.said == ()
     assert free.plan

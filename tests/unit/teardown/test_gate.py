@@ -61,7 +61,7 @@ def test_a_behaviour_that_is_not_known_keeps_the_cluster_and_is_named() -> None:
 def test_objects_whose_summary_is_gone_keep_the_cluster() -> None:
     verdict = of_summaries(UID, [REMOVE], ["ClusterSummary/lost/uid"])
     assert isinstance(verdict, GateClosed)
-    assert "ClusterSummary/lost/uid (it is gone, and what it put there is not)" in verdict.message
+    assert "ClusterSummary/lost/uid (deleted, but its objects remain)" in verdict.message
 
 
 def test_a_cluster_without_a_uid_is_kept() -> None:
@@ -109,14 +109,14 @@ def test_a_step_that_is_told_of_twice_is_done_only_if_both_say_so() -> None:
 
 def test_without_a_plan_it_is_kept_and_says_why() -> None:
     it = without_plan(teardown(phase="Held"))
-    assert told(it) == "waiting for add-on cleanup: its plan is not made yet"
+    assert told(it) == "waiting for add-on cleanup: there is no plan yet"
     conditions = (
-        Condition(type="Planned", status="False", message="the plan is made when every value in it is known"),
+        Condition(type="Planned", status="False", message="no plan: a value that it depends on is unknown"),
         Condition(type="UnknownValue", status="True", message="clusterDeletionBehavior of p: 'x' is not known"),
     )
     assert told(with_status(it, conditions=conditions)) == (
-        "waiting for add-on cleanup: its plan is not made; clusterDeletionBehavior of p: 'x' is not known; "
-        "the plan is made when every value in it is known"
+        "waiting for add-on cleanup: there is no plan: clusterDeletionBehavior of p: 'x' is not known; "
+        "no plan: a value that it depends on is unknown"
     )
 
 

@@ -58,7 +58,7 @@ def test_it_is_armed_when_it_is_discovered_for_every_namespace() -> None:
 
 def test_where_there_is_none_it_says_what_to_do() -> None:
     assert asked(None) == GateFault(
-        Reason.NOT_REGISTERED, "there is no ExtensionConfig unwind-system: run `unwind install`"
+        Reason.NOT_REGISTERED, "ExtensionConfig unwind-system not found; run `unwind install`"
     )
 
 

@@ -100,7 +100,7 @@ def test_an_inventory_whose_owner_no_source_names_holds_unless_its_kind_stays_an
     apps = SourceSteps(steps=(step("App", "web"),))
     held = combine([apps], by_name(chunks), chunks)
     assert held.drafted().plan is None
-    assert "Chart ns/gone is gone, but 3 objects" in held.said[0].message
+    assert "Chart ns/gone was deleted, but 3 objects" in held.said[0].message
     free = combine([apps, SourceSteps(left_kinds=frozenset({"Chart"}))], by_name(chunks), chunks)
     made = free.drafted().plan
     assert made

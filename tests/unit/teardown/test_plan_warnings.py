@@ -89,4 +89,4 @@ async def test_a_member_that_does_not_answer_is_a_warning() -> None:
 async def test_claims_in_a_namespace_that_goes_with_everything_in_it_do_not_stay() -> None:
     asked, [warning] = await planned(entry(SET), entry(ROOM), takes_along=True)
     assert asked == 1
-    assert warning.startswith("what others put into Namespaces and CRDs of db goes along; nobody could look: ")
+    assert warning.startswith("cannot list foreign content that is deleted with Namespaces and CRDs of db: ")

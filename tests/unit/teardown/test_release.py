@@ -59,7 +59,7 @@ def test_what_has_no_deadline_has_all_the_time_there_is(spec: TeardownSpec) -> N
 @pytest.mark.parametrize("word", ["Hold", "release", ""])
 def test_nothing_but_the_very_word_releases(word: str) -> None:
     assert expired(TeardownSpec(requested_at=BEGAN, deadline="30m", on_deadline=word)) is None
-    assert expired(SPEC) == ("Deadline", "it took longer than 30m", "unwind.dev/on-deadline: Release")
+    assert expired(SPEC) == ("Deadline", "deadline of 30m exceeded", "unwind.dev/on-deadline: Release")
 
 
 NOT_SEEN = "unknown, see the audit log (field manager kubectl-edit)"
@@ -85,5 +85,5 @@ async def let_go(clusters: Clusters) -> LetGo | None:
 
 async def test_who_was_noted_let_it_go_and_otherwise_it_is_not_known() -> None:
     assert await let_go(Clusters(force_release="now", force_release_by="alice")) == ("Forced", "now", "alice")
-    assert await let_go(Clusters(force_release="")) == ("Forced", "no reason was given", NOT_SEEN)
+    assert await let_go(Clusters(force_release="")) == ("Forced", "no reason given", NOT_SEEN)
     assert await let_go(Clusters(force_release_by="alice")) is None, "it was taken back meanwhile"

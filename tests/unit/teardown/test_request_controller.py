@@ -56,9 +56,9 @@ def test_the_plan_is_one_step_that_is_never_given_up() -> None:
     [
         (None, 1000, ""),
         ("10", 10, ""),
-        ("10", 11, "11 objects would go, and no more than 10 may"),
-        ("0", 1, "1 objects would go, and no more than 0 may"),
-        ("many", 1, "unwind.dev/max-objects is 'many', which is no number"),
+        ("10", 11, "11 objects would be deleted, but the limit is 10"),
+        ("0", 1, "1 objects would be deleted, but the limit is 0"),
+        ("many", 1, "annotation unwind.dev/max-objects is 'many', which is not a number"),
     ],
 )
 def test_more_than_allowed_is_refused_and_so_is_a_limit_that_is_no_number(
@@ -96,7 +96,7 @@ def test_a_refusal_names_each_object_that_refuses() -> None:
 
 def test_a_missing_right_is_named_with_how_to_give_it() -> None:
     told = requests.told([Missing("apps", "deployments", ("list", "delete")), Missing("", "pods", ("delete",))])
-    assert told.startswith("the manager may not list, delete deployments.apps; delete pods. ")
+    assert told.startswith("the manager lacks the right to list, delete deployments.apps; delete pods; ")
     assert AGGREGATE_LABEL in told
 
 

@@ -165,7 +165,7 @@ async def test_a_secret_without_a_key_is_an_error_and_no_reason_to_judge_records
     objects = Objects(resources=(SECRETS, TEARDOWNS))
     objects.put(secret(short=b"abc"))
     keys = RecordKeys(objects.client, namespace="home")
-    with pytest.raises(UnwindError, match="holds no key"):
+    with pytest.raises(UnwindError, match="holds no valid key"):
         await keys.load()
     assert not keys.known
 

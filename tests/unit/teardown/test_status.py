@@ -68,7 +68,7 @@ def test_how_far_it_has_come_is_told_in_whole_seconds() -> None:
         ("top", "Removing", 1, START),
         ("base", "Waiting", 0, START),
     ]
-    assert told.steps[1].message == "waits for top"
+    assert told.steps[1].message == "waiting for top"
     assert word(told, ConditionType.PLANNED) == ("True", "Planned")
     assert word(told, ConditionType.COMPLETE) == ("False", "Removing")
 
@@ -170,7 +170,7 @@ def test_what_nobody_can_hold_and_what_took_too_long_are_said() -> None:
     assert word(told, ConditionType.GATE_NOT_AVAILABLE) == ("True", "NoClusterClass")
     found = meta.find(told.conditions, ConditionType.DEADLINE_EXCEEDED)
     assert found
-    assert found.message == "it takes longer than 30m; on-deadline is Hold"
+    assert found.message == "deadline of 30m exceeded; on-deadline is Hold"
 
 
 def test_a_cycle_that_was_broken_is_named() -> None:
