@@ -344,7 +344,7 @@ async def test_the_lower_tier_takes_an_object_over_and_who_lost_it_leaves_it_alo
     assert live["metadata"]["labels"][OWNER_LABEL] == second.uid
     # The first has not looked since, and its inventory still says that the object is its own.
     await site.remove(first)
-    assert (await site.entries(first))["it"].ledger.message == "it was taken over by ClusterProfile second"
+    assert (await site.entries(first))["it"].ledger.message == "taken over by ClusterProfile second"
     assert await site.get("it")
     await site.remove(second)
     with pytest.raises(NotFoundError):

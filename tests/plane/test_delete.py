@@ -109,7 +109,7 @@ async def test_what_appears_in_a_namespace_meanwhile_is_not_touched_and_keeps_it
         await room.let_go(CONFIG_MAPS, "held")
         error = await deleting
     assert error.exit_code == 1
-    assert "was kept: it holds what is not ours: ConfigMap" in str(error)
+    assert "was kept: it has foreign content: ConfigMap" in str(error)
     assert f"{room.name}/newcomer" in str(error)
     assert not await room.there(CONFIG_MAPS, "held")
     assert await room.there(CONFIG_MAPS, "newcomer")

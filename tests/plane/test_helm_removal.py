@@ -262,7 +262,7 @@ async def test_an_uninstallation_that_was_broken_off_goes_on(step: Step) -> None
     async with asyncio.TaskGroup() as group:
         removing = group.create_task(step.remove())
         await until(step.client, JOBS, "farewell-farewell", bool, "there", namespace=step.namespace)
-        assert "Release" in await step.until_said("is uninstalled")
+        assert "Release" in await step.until_said("uninstalling")
         removing.cancel()
     assert helm_processes() == [], "no Helm outlives who started it"
     assert await step.get(DEPLOYMENTS, "farewell-web"), "its hook comes first"

@@ -85,9 +85,9 @@ async def test_who_lost_a_release_and_has_not_looked_since_leaves_all_of_it(firs
     assert await second.get(DEPLOYMENTS, "farewell-web")
     assert [release.release.status for release in await second.releases("farewell")][-1] is HelmStatus.DEPLOYED
     left = {str(entry.object): entry.ledger.message for entry in (await first.entries()).values() if entry.ledger}
-    said = f"Release {first.namespace}/farewell was taken over by ClusterSummary"
+    said = f"Release {first.namespace}/farewell taken over by ClusterSummary"
     assert left[f"Deployment {first.namespace}/farewell-web"].startswith(said)
-    assert left[f"Namespace {first.namespace}"] == f"it was taken over by {second.owner}"
+    assert left[f"Namespace {first.namespace}"] == f"taken over by {second.owner}"
     assert removal.progress.left == 3
     removal = await second.remove()
     assert await second.releases("farewell") == []

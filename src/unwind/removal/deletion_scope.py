@@ -1,4 +1,4 @@
-"""What goes when an object is deleted, and what of it stays: looked up in its cluster, where nothing is changed."""
+"""The scope of a deletion: what is deleted with an object, and what stays. Only reads from the cluster."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
 
 
 class AnotherError(UnwindError):
-    """What has this name is not what was asked for."""
+    """The object of this name has another uid than the requested one."""
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An object, and what there is to say of it."""
+    """An object and a reason."""
 
     object: ObjectRef
     why: str
 
 
 class DeletionScope(msgspec.Struct, frozen=True, kw_only=True):
-    """What the deletion of one object comes to."""
+    """What the deletion of one object deletes, and what stays."""
 
     target: Content
     going: tuple[Content, ...]
-    """What is deleted one by one, and is entered in the inventory: what the target holds, and the target."""
+    """The objects that Unwind deletes and enters in the inventory: the content of the target, and the target."""
     along: tuple[Content, ...] = ()
-    """What goes with these: it belongs to them, so that the garbage collector takes it, or another controller does."""
+    """The objects that the garbage collector or another controller deletes with them."""
     staying: tuple[Told, ...] = ()
-    """What is in it or belongs to it, and is not deleted."""
+    """Content or dependents of the target that are not deleted."""
     retained: tuple[Entry, ...] = ()
-    """Claims of StatefulSets that stay, as an inventory has them; they are among what is staying, too."""
+    """Claims of StatefulSets that stay, as inventory entries; they are in `staying`, too."""
     held: tuple[Told, ...] = ()
-    """What is not to go, as its annotations or its mark say: the target; or what says a word that is not known."""
+    """The target, if its policy or owner label keeps it, and objects whose policy is unknown."""
 
     @property
     def everything(self) -> tuple[Content, ...]:
@@ -61,7 +61,7 @@ class DeletionScope(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """What goes, as an inventory has it: each with its uid."""
+        """`going` as inventory entries, each with its uid."""
         return tuple(map(entry_of, self.going))
 
 
@@ -70,14 +70,14 @@ def is_a(content: Content, resource: Resource) -> bool:
 
 
 def ref_to(content: Content) -> ObjectRef:
-    resource, it = content.resource, content.metadata
+    resource, metadata = content.resource, content.metadata
     return ObjectRef(
         group=resource.group,
         version=resource.version,
         kind=resource.kind,
-        namespace=it.namespace,
-        name=it.name,
-        uid=it.uid,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
     )
 
 
@@ -94,25 +94,27 @@ async def look(
     uid: str = "",
     volumes: VolumePolicy = VolumePolicy.RETAIN,
 ) -> DeletionScope:
-    """What goes if this object is deleted. Raises NotFoundError if it is not there, AnotherError if it has another uid.
+    """The scope of the deletion of this object. Raises NotFoundError if it is absent, AnotherError if its uid differs.
 
-    `volumes`: what becomes of the claims of StatefulSets that go.
+    `volumes`: the policy for claims of deleted StatefulSets.
 
-    All of it is read from the server, and what does not answer is an error: half of what goes is no answer.
+    Everything is read from the API server, and an unavailable API is an error: a partial scope is never returned.
     """
     found = await member.client.get(resource, name, namespace=namespace or None)
     target = Content(resource, msgspec.convert(found["metadata"], Metadata, strict=False))
     if uid and target.metadata.uid != uid:
-        raise AnotherError(f"{target} is another one by now", remedy="look at it, and ask again")
+        raise AnotherError(
+            f"{target} was deleted and created again (uid {target.metadata.uid})", remedy="check it and request again"
+        )
     if is_a(target, NAMESPACES):
         around = await contents.in_namespace(member.client, member.discovery, name)
         first = [item for item in around if not contents.made_by_the_server(item)]
-        said = target.metadata.annotations or {}
+        annotations = target.metadata.annotations or {}
     else:
         first = await _of_definition(member, found) if is_a(target, CUSTOM_RESOURCE_DEFINITIONS) else []
         around = await _around(member, [*first, target])
-        said = await _said_by_namespace(member, namespace)
-    divided = divide(target, first, around, namespace=said)
+        annotations = await _namespace_annotations(member, namespace)
+    divided = divide(target, first, around, namespace=annotations)
     sets = [item for item in divided.everything if is_a(item, STATEFUL_SETS)]
     of_sets = await _claims(member, sets, volumes)
     retained = [entry for entry in of_sets if entry.kept and entry.object.uid != target.metadata.uid]
@@ -120,7 +122,7 @@ async def look(
     wanted = {entry.object.uid for entry in of_sets if not entry.kept} - known
     more = [item for item in around if item.metadata.uid in wanted]
     if more or retained:
-        divided = divide(target, [*first, *more], around, namespace=said, retained=retained)
+        divided = divide(target, [*first, *more], around, namespace=annotations, retained=retained)
     return divided
 
 
@@ -132,10 +134,10 @@ def divide(
     namespace: Mapping[str, str] | None = None,
     retained: Sequence[Entry] = (),
 ) -> DeletionScope:
-    """Tell apart what becomes of what (pure).
+    """The scope, computed from objects that were read (pure).
 
-    `first`: what the target holds, such as all that is in a namespace. `around`: everything that may belong to these.
-    `namespace`: the annotations of the namespace that they are in. `retained`: claims of StatefulSets that stay.
+    `first`: the content of the target, such as all objects in a namespace. `around`: all objects that may be dependents
+    of these. `namespace`: the annotations of their namespace. `retained`: claims of StatefulSets that stay.
     """
     around = list(around)
     there = {content.metadata.uid for content in (*around, *first)}
@@ -144,17 +146,17 @@ def divide(
     for one in (*first, target):
         ruling = builtin.effective_policy(one.metadata.annotations or {}, namespace=namespace)
         if isinstance(ruling.policy, Unknown):
-            held[one.metadata.uid] = f"the policy {ruling.policy}, said by {ruling.by}"
+            held[one.metadata.uid] = f"policy {ruling.policy} (set by {ruling.by})"
         elif ruling.policy is not DeletePolicy.MANAGE:
-            staying[one.metadata.uid] = f"its policy is {ruling.policy.value}, said by {ruling.by}"
-        elif owner := _marked(one):
-            staying[one.metadata.uid] = f"{owner} has put it there, and would again"
-    # Where it is the target, there is nothing to be done at all.
+            staying[one.metadata.uid] = f"its policy is {ruling.policy.value} (set by {ruling.by})"
+        elif owner := _deployed_by(one):
+            staying[one.metadata.uid] = f"{owner} manages it and would deploy it again"
+    # If the target itself stays, nothing is deleted.
     if why := staying.pop(target.metadata.uid, ""):
         held[target.metadata.uid] = why
     for one in contents.descendants(first, list(staying)):
         if one.metadata.uid != target.metadata.uid:
-            staying.setdefault(one.metadata.uid, "it belongs to what stays")
+            staying.setdefault(one.metadata.uid, "its owner stays")
     candidates = {content.metadata.uid: content for content in (*first, target) if content.metadata.uid not in staying}
     everything = {content.metadata.uid: content for content in (*around, *first, target)}
     going = {
@@ -162,13 +164,13 @@ def divide(
         for uid, one in candidates.items()
         if uid == target.metadata.uid or not _owners(one) or not _owners(one) <= candidates.keys()
     }
-    gone = _with_belongings(going, everything, staying)
-    # What belongs to itself by way of others would wait for the garbage collector for ever.
+    gone = _with_dependents(going, everything, staying)
+    # Objects in a cycle of owner references would wait for the garbage collector forever.
     for uid, one in candidates.items():
         if uid not in gone:
             going[uid] = one
-            gone = _with_belongings(going, everything, staying)
-    _let_follow(going, gone)
+            gone = _with_dependents(going, everything, staying)
+    _drop_followers(going, gone)
     torn = {
         uid: one
         for uid, one in everything.items()
@@ -176,12 +178,12 @@ def divide(
     }
     return DeletionScope(
         target=target,
-        # The target goes last, whatever the order of the others.
+        # The target is deleted last, regardless of the order of the others.
         going=(*(one for uid, one in going.items() if uid != target.metadata.uid), target),
         along=tuple(one for uid, one in gone.items() if uid not in going),
         staying=tuple(
             [Told(ref_to(everything[uid]), why) for uid, why in staying.items()]
-            + [Told(ref_to(item), _torn(item, gone)) for item in torn.values()]
+            + [Told(ref_to(item), _other_owners(item, gone)) for item in torn.values()]
         ),
         retained=tuple(entry for entry in retained if entry.object.uid in staying),
         held=tuple(Told(ref_to(everything[uid]), why) for uid, why in held.items()),
@@ -192,58 +194,58 @@ def _owners(one: Content) -> set[str]:
     return {owner.uid for owner in one.metadata.owner_references}
 
 
-def _marked(one: Content) -> str:
-    """Who has deployed it, if it carries the mark of that."""
+def _deployed_by(one: Content) -> str:
+    """The owner that deployed the object, from its owner label and annotations; empty if it has none."""
     uid = (one.metadata.labels or {}).get(OWNER_LABEL, "")
     annotations = one.metadata.annotations or {}
     kind, name = (annotations.get(f"{SVELTOS_OWNER_ANNOTATION}{field}", "") for field in ("kind", "name"))
     return uid and (f"{kind} {name}".strip() or f"the owner {uid}")
 
 
-def _with_belongings(
+def _with_dependents(
     going: Mapping[str, Content], everything: Mapping[str, Content], staying: Collection[str]
 ) -> dict[str, Content]:
-    """These, and what belongs to nobody but them, by however many steps."""
+    """These, and all dependents that have no other owners, directly or indirectly."""
     children: dict[str, list[Content]] = {}
     for item in everything.values():
         for owner in _owners(item):
             children.setdefault(owner, []).append(item)
     gone = dict(going)
     waiting = list(going)
-    for uid in waiting:  # it grows while it is read
+    for uid in waiting:  # it grows during the loop
         for child in children.get(uid, ()):
             its = child.metadata.uid
-            # What has another owner loses only the reference to this one.
+            # A dependent with another owner only loses this owner reference.
             if its not in gone and its not in staying and _owners(child) <= gone.keys():
                 gone[its] = child
                 waiting.append(its)
     return gone
 
 
-def _let_follow(going: dict[str, Content], gone: Mapping[str, Content]) -> None:
-    """Leave those out that a controller of Kubernetes takes away by itself, and would make anew if it were deleted
-    before what it is about."""
+def _drop_followers(going: dict[str, Content], gone: Mapping[str, Content]) -> None:
+    """Drop objects that a Kubernetes controller deletes by itself, and would create again if they were deleted before
+    the object they depend on."""
     refs = {uid: ref_to(one) for uid, one in gone.items()}
     services = {(ref.namespace, ref.name) for ref in refs.values() if (ref.group, ref.kind) == ("", "Service")}
     for uid in [uid for uid, one in going.items() if follows(one, refs, services)]:
         del going[uid]
 
 
-def _torn(one: Content, gone: Mapping[str, Content]) -> str:
+def _other_owners(one: Content, gone: Mapping[str, Content]) -> str:
     others = [f"{owner.kind} {owner.name}" for owner in one.metadata.owner_references if owner.uid not in gone]
-    return f"it belongs to {', '.join(others)} as well"
+    return f"it is also owned by {', '.join(others)}"
 
 
 async def _of_definition(member: Member, definition: Object) -> list[Content]:
     resource = contents.defined_by(definition)
     if resource is None:
         name = definition["metadata"]["name"]
-        raise UnwindError(f"CustomResourceDefinition {name} serves no version, so nobody knows what there is of it")
+        raise UnwindError(f"cannot list the custom resources of CustomResourceDefinition {name}: it serves no version")
     return await contents.of_kind(member.client, resource)
 
 
 async def _around(member: Member, owners: Sequence[Content]) -> list[Content]:
-    """Everything that may belong to these: it is where they are, or anywhere if they are of the whole cluster."""
+    """All objects that may be dependents of these: in their namespace, or in the cluster if they are cluster-scoped."""
     able = [content for content in owners if propagation(content.resource) == "Foreground"]
     places = {item.metadata.namespace for item in able}
     if not able:
@@ -253,7 +255,7 @@ async def _around(member: Member, owners: Sequence[Content]) -> list[Content]:
     return await contents.in_cluster(member.client, member.discovery)
 
 
-async def _said_by_namespace(member: Member, namespace: str) -> dict[str, str]:
+async def _namespace_annotations(member: Member, namespace: str) -> dict[str, str]:
     if not namespace:
         return {}
     found = await member.client.get(NAMESPACES, namespace)
@@ -266,8 +268,10 @@ async def _claims(member: Member, sets: Iterable[Content], policy: VolumePolicy)
     found: list[Entry] = []
     for content in sets:
         try:
-            it = await member.client.get(STATEFUL_SETS, content.metadata.name, namespace=content.metadata.namespace)
+            stateful_set = await member.client.get(
+                STATEFUL_SETS, content.metadata.name, namespace=content.metadata.namespace
+            )
         except NotFoundError:
-            continue  # it went while it was looked at
-        found += await volume_claims.of_set(member, it, order=0, policy=policy)
+            continue  # deleted concurrently
+        found += await volume_claims.of_set(member, stateful_set, order=0, policy=policy)
     return found

@@ -1,4 +1,5 @@
-"""Foreign content: a Namespace or a CRD that contains any is kept (docs/architecture.md, Only our own objects)."""
+"""Foreign content: a Namespace or CRD that contains objects of others is kept (docs/architecture.md, Only our own
+objects)."""
 
 from __future__ import annotations
 
@@ -27,17 +28,17 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
 
 _AT_ONCE = 100
-# Only an insurance: what is waited for is told by the watches.
+# Only a fallback: watches report the changes that are waited for.
 _LOOK_AGAIN = 600.0
 
 
 class Sorted(msgspec.Struct, frozen=True):
-    """What something holds, by what becomes of it."""
+    """The content of a Namespace or CRD, by what happens to it."""
 
     going: tuple[Content, ...]
-    """It goes by itself, or somebody sees to it: it is waited for."""
+    """Objects that are being deleted or will be: the removal waits for them."""
     staying: tuple[Content, ...]
-    """It is somebody's, and would be destroyed."""
+    """Foreign objects that would be destroyed."""
 
 
 def sort(
@@ -47,10 +48,10 @@ def sort(
     going: Collection[str] = (),
     kinds: Collection[tuple[str, str]] = (),
 ) -> Sorted:
-    """Tell apart what is held. What belongs to something that was removed is in neither: it goes with it.
+    """Sort the content. Dependents of removed objects are in neither part: the garbage collector deletes them.
 
-    `removed`: by uid. `going`: the owners whose objects are removed beside this. `kinds`: those of which everything is
-    among what is held.
+    `removed`: by uid. `going`: the owners whose objects are removed at the same time. `kinds`: the kinds of which
+    `held` contains every object.
     """
     belongings = {descendant.metadata.uid for descendant in contents.descendants(held, removed)}
     services = {(ref.namespace, ref.name) for ref in removed.values() if (ref.group, ref.kind) == ("", "Service")}
@@ -76,11 +77,12 @@ def sort(
 
 
 def follows(one: Content, removed: Mapping[str, ObjectRef], services: Collection[tuple[str, str]]) -> bool:
-    """Whether one of Kubernetes' controllers takes it away after an object that was removed, though nobody owns it."""
-    it, kind = one.metadata, (one.resource.group, one.resource.kind)
+    """Whether a Kubernetes controller deletes this object after a removed object, without an owner reference."""
+    metadata, kind = one.metadata, (one.resource.group, one.resource.kind)
     if kind == ("", "Endpoints"):
-        return (it.namespace, it.name) in services
-    return kind == ("", "Secret") and (it.annotations or {}).get("kubernetes.io/service-account.uid", "") in removed
+        return (metadata.namespace, metadata.name) in services
+    account = (metadata.annotations or {}).get("kubernetes.io/service-account.uid", "")
+    return kind == ("", "Secret") and account in removed
 
 
 async def held_by(
@@ -92,7 +94,7 @@ async def held_by(
     removed: Mapping[str, ObjectRef],
     going: Collection[str],
 ) -> Sorted:
-    """What a Namespace or a CRD holds. `removed`, `going`: as `sort` has them. Raises where nobody can know."""
+    """The content of a Namespace or CRD. `removed`, `going`: see `sort`. Raises if the content cannot be read."""
     if ref.kind == NAMESPACES.kind:
         everything = await contents.in_namespace(client, discovery, ref.name)
         served = [kind.resource for kind in await discovery.kinds()]
@@ -100,13 +102,13 @@ async def held_by(
         return sort(everything, removed=removed, going=going, kinds=kinds)
     resource = contents.defined_by(obj)
     if resource is None:
-        raise PermanentError(f"{ref} serves no version, so nobody knows what it holds")
+        raise PermanentError(f"cannot list the custom resources of {ref}: it serves no version")
     return sort(await contents.of_kind(client, resource), removed=removed, going=going)
 
 
-async def foreigners(member: Member, item: Item, *, removed: Mapping[str, ObjectRef], going: Collection[str]) -> str:
-    """What is somebody else's in the Namespace or the CRD that an entry is about, for people; nothing if it is about
-    something else, or is not there."""
+async def foreign_names(member: Member, item: Item, *, removed: Mapping[str, ObjectRef], going: Collection[str]) -> str:
+    """The foreign content of the Namespace or CRD in an entry, as text; empty if the entry is of another kind, or the
+    object is absent."""
     ref, client = item.entry.object, member.client
     if (ref.group, ref.kind) not in ((item.group, item.kind) for item in (NAMESPACES, CUSTOM_RESOURCE_DEFINITIONS)):
         return ""
@@ -121,7 +123,7 @@ async def foreigners(member: Member, item: Item, *, removed: Mapping[str, Object
 
 
 class ForeignContent:
-    """Keeps what holds something foreign."""
+    """Keeps Namespaces and CRDs with foreign content."""
 
     def __init__(
         self,
@@ -131,15 +133,15 @@ class ForeignContent:
         going: Callable[[], Collection[str]],
         take_along: bool = False,
     ) -> None:
-        """`removed`: what this step has removed, by uid; its belongings go by themselves. `going`: the owners whose
-        objects are being removed beside this one, and are waited for. `take_along`: foreign or not, it goes."""
+        """`removed`: the objects that this step has removed, by uid. `going`: the owners whose objects are removed at
+        the same time and are waited for. `take_along`: delete foreign content, too."""
         self._discovery = discovery
         self._removed = removed
         self._going = going
         self._take_along = take_along
         self._waiting: dict[str, Several] = {}
         self._looks = 0
-        """How often `going` was another."""
+        """How often `going` has changed."""
 
     def registration(self) -> Registration:
         return Registration(
@@ -147,11 +149,11 @@ class ForeignContent:
             kinds=(Kinds("v1", "Namespace"), Kinds("apiextensions.k8s.io/v1", "CustomResourceDefinition")),
             delete=self.delete,
             order=LATE,
-            about="Keep a Namespace or a CRD that holds what is not ours, and name it.",
+            about="Keep a Namespace or CRD with foreign content, and name that content.",
         )
 
     def look_again(self) -> None:
-        """`going` is another: what was waited for may never come."""
+        """`going` has changed: check again, because what is waited for may never come."""
         self._looks += 1
         for item in self._waiting.values():
             item.tell()
@@ -164,23 +166,23 @@ class ForeignContent:
         held = await held_by(ctx.client, self._discovery, ctx.ref, obj, removed=self._removed, going=self._going())
         staying = await _not_left_over(ctx.client, held.staying, self._removed.values())
         if staying:
-            # What belongs to something that is named need not be named itself.
+            # Dependents of named objects are not named.
             owned = contents.descendants(staying, [item.metadata.uid for item in staying])
-            message = f"it holds what is not ours: {contents.named([item for item in staying if item not in owned])}"
-            ctx.log.info("kept", why=message)
+            message = f"it has foreign content: {contents.named([item for item in staying if item not in owned])}"
+            ctx.log.info("object kept", why=message)
             return Kept(Reason.FOREIGN_CONTENT, message, by="unwind")
         if held.going:
             await self._wait_for(ctx, held.going, looks)
         return await next(ctx, obj)
 
     async def _wait_for(self, ctx: DeleteContext, held: Collection[Content], looks: int) -> None:
-        """Have this looked at again when all of them have changed, or gone; they may have, before anybody listened.
-        `looks`: as it was before it was asked which are going."""
+        """Retry when all of them have changed or are gone, which may have happened before the watch started. `looks`:
+        the value of `_looks` before `going` was read."""
         several = Several()
         try:
             for content in list(held)[:_AT_ONCE]:
-                it = content.metadata
-                changes = await ctx.watches.changes(content.resource, namespace=it.namespace, name=it.name)
+                metadata = content.metadata
+                changes = await ctx.watches.changes(content.resource, namespace=metadata.namespace, name=metadata.name)
                 several.add(changes)
                 if await _changed(ctx.client, content):
                     changes.tell()
@@ -190,7 +192,7 @@ class ForeignContent:
         self._waiting[ctx.ref.uid] = several
         if self._looks != looks:
             several.tell()
-        waited_for = f"{ctx.ref} waits for what is removed beside it: {contents.named(held)}"
+        waited_for = f"{ctx.ref} waits for content that is being removed: {contents.named(held)}"
         raise Again(waited_for, until=several, after=_LOOK_AGAIN)
 
 
@@ -203,19 +205,19 @@ async def _changed(client: Client, one: Content) -> bool:
 
 
 async def _not_left_over(client: Client, staying: Iterable[Content], removed: Collection[ObjectRef]) -> list[Content]:
-    """Without the locks of workloads that were removed: nearly every operator has one, and nobody takes it away."""
+    """Without the Leases of removed workloads: nearly every operator has one, and no controller deletes it."""
     workloads = [(ref.namespace, f"{ref.name}-") for ref in removed if ref.group == "apps"]
     left: list[Content] = []
     for content in staying:
-        it = content.metadata
+        metadata = content.metadata
         if workloads and (content.resource.group, content.resource.kind) == (LEASES.group, LEASES.kind):
             try:
-                lease = await client.get(LEASES, it.name, namespace=it.namespace)
+                lease = await client.get(LEASES, metadata.name, namespace=metadata.namespace)
             except NotFoundError:
                 continue
-            # It is held by the name of a Pod, which begins with its workload's.
+            # The holder is the name of a Pod, which begins with the name of its workload.
             holder = (lease.get("spec") or {}).get("holderIdentity") or ""
-            if any(it.namespace == where and holder.startswith(name) for where, name in workloads):
+            if any(metadata.namespace == where and holder.startswith(name) for where, name in workloads):
                 continue
         left.append(content)
     return left

@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 class Stage(IntEnum):
-    """What goes before what. The next stage begins when all of the one before it is done."""
+    """The stages of a removal. A stage starts when the previous one is done."""
 
     CUSTOM_RESOURCES = 1
-    """While the operator that looks after them still runs."""
+    """While their operator still runs."""
     CLOUD = 2
-    """What the cloud has a part of: load balancers, while their controllers still run."""
+    """Objects with cloud resources, such as load balancers, while their controllers still run."""
     CALLERS = 3
-    """What makes the API server call this step's workloads: it would go on calling when they are gone."""
+    """Objects that make the API server call this step's workloads. Calls would fail when those are gone."""
     WORKLOADS = 4
     CLAIMS = 5
-    """Volumes are held as long as a Pod uses them."""
+    """A claim cannot be deleted while a Pod uses it."""
     REST = 6
     DEFINITIONS = 7
     NAMESPACES = 8
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the order depends on and no entry says; all by uid."""
+    """What the order depends on besides the entries, by uid."""
 
     balancers: frozenset[str] = frozenset()
     """Services of type LoadBalancer."""
@@ -39,7 +39,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """CRDs whose conversion webhook is behind a Service of this step."""
 
 
-# Groups of the API server's own kinds; every other one is somebody's custom resources.
+# API groups of built-in kinds; all other groups are custom resources.
 BUILT_IN = frozenset(
     [
         "",
@@ -87,14 +87,14 @@ _CALLERS = {
 
 
 def stage(item: Item, facts: Facts) -> Stage:
-    """When an object goes."""
-    it = item.entry.object
-    kind = (it.group, it.kind)
+    """The stage in which an object is removed."""
+    ref = item.entry.object
+    kind = (ref.group, ref.kind)
     if kind == ("", "Namespace"):
         return Stage.NAMESPACES
     if kind == ("apiextensions.k8s.io", "CustomResourceDefinition"):
-        return Stage.CALLERS if it.uid in facts.converted else Stage.DEFINITIONS
-    if kind in _GATEWAYS or it.uid in facts.balancers:
+        return Stage.CALLERS if ref.uid in facts.converted else Stage.DEFINITIONS
+    if kind in _GATEWAYS or ref.uid in facts.balancers:
         return Stage.CLOUD
     if kind in _CALLERS:
         return Stage.CALLERS
@@ -102,12 +102,12 @@ def stage(item: Item, facts: Facts) -> Stage:
         return Stage.WORKLOADS
     if kind == ("", "PersistentVolumeClaim"):
         return Stage.CLAIMS
-    return Stage.REST if it.group in BUILT_IN else Stage.CUSTOM_RESOURCES
+    return Stage.REST if ref.group in BUILT_IN else Stage.CUSTOM_RESOURCES
 
 
 def order(items: Iterable[Item], facts: Facts = Facts()) -> list[list[Item]]:  # noqa: B008 - frozen
-    """Groups of objects that go side by side, one group after the other: by stage, and within one in the reverse of
-    the order in which their sources were applied."""
+    """Groups of objects that are removed concurrently, one group after the other: by stage, and within a stage in the
+    reverse of the order in which their sources were applied."""
     groups: dict[tuple[Stage, int], list[Item]] = {}
     for item in items:
         groups.setdefault((stage(item, facts), -item.entry.order), []).append(item)

@@ -1,4 +1,4 @@
-"""What removed objects own: it must be absent, too (docs/architecture.md, Verified absence)."""
+"""Dependents of removed objects: they must be absent, too (docs/architecture.md, Verified absence)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
 
 
-# Several things that are waited for together.
+# Several subscriptions that are waited for together.
 
 
 class Several(Subscription):
-    """Happens when all of its parts have: a thousand objects that go are not looked through again after each."""
+    """Fires when all of its parts have fired: a thousand objects are not checked again after each deletion."""
 
     def __init__(self, parts: Iterable[Subscription] = ()) -> None:
         self._parts = list(parts)
@@ -49,17 +49,17 @@ class Several(Subscription):
 
 
 _SHOWN = 3
-# How many are waited for at once. What is gone by then is not looked for one by one.
+# How many objects are waited for at once.
 _AT_ONCE = 100
-# Only an insurance: what is waited for is told by the watches.
+# Only a fallback: watches report the changes that are waited for.
 _LOOK_AGAIN = 600.0
 
 
 async def until_gone(member: Member, uids: Collection[str], namespaces: Collection[str]) -> None:
-    """Return if nothing belongs any more to the objects that had these uids; raise Again while something does.
+    """Return if the objects that had these uids have no dependents left; raise Again while they do.
 
-    `namespaces`: where they were. What an object of the whole cluster owned (its namespace is "") may be anywhere.
-    The garbage collector takes it, and the API server says nothing of that to whoever waits for the owner.
+    `namespaces`: their namespaces. Dependents of a cluster-scoped object (namespace "") may be in any namespace. The
+    garbage collector deletes dependents, and no event about the owner tells when that is done.
     """
     for namespace in [""] if "" in namespaces else sorted(namespaces):
         if namespace:
@@ -72,21 +72,22 @@ async def until_gone(member: Member, uids: Collection[str], namespaces: Collecti
 
 
 async def _wait_for(member: Member, left: list[Content]) -> None:
-    told = f"{contents.named(left, shown=_SHOWN)} still belong to what was removed"
+    message = f"waiting for the garbage collector to delete dependents: {contents.named(left, shown=_SHOWN)}"
     several = Several()
     try:
         for content in left[:_AT_ONCE]:
-            it = content.metadata
-            absence = await member.watches.absence(content.resource, name=it.name, uid=it.uid, namespace=it.namespace)
+            metadata = content.metadata
+            name, uid, namespace = metadata.name, metadata.uid, metadata.namespace
+            absence = await member.watches.absence(content.resource, name=name, uid=uid, namespace=namespace)
             several.add(absence)
             if absence.seen is None and not absence.happened:
-                # It was gone before the watch was asked, or the watch is behind: only the server knows.
+                # It was gone before the watch started, or the watch is behind: ask the server.
                 seen = await member.client.sighting(
-                    content.resource, it.name, uid=it.uid, namespace=it.namespace or None, cluster=member.system_uid
+                    content.resource, name, uid=uid, namespace=namespace or None, cluster=member.system_uid
                 )
                 if seen.absent:
                     absence.tell()
     except BaseException:
         several.close()
         raise
-    raise Again(told, until=several, after=_LOOK_AGAIN)
+    raise Again(message, until=several, after=_LOOK_AGAIN)

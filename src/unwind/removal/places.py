@@ -1,4 +1,4 @@
-"""Where what a summary put somewhere is: on its member, or for what is Local on the management cluster."""
+"""The cluster of an Inventory: the member, or the management cluster for Local objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def by_place(chunks: Iterable[Inventory]) -> list[list[Inventory]]:
-    """The chunks of each cluster together."""
+    """The Inventories, grouped by cluster."""
     places: dict[str, list[Inventory]] = {}
     for chunk in chunks:
         places.setdefault(chunk.spec.member.system_uid, []).append(chunk)
@@ -27,15 +27,20 @@ def by_place(chunks: Iterable[Inventory]) -> list[list[Inventory]]:
 
 @asynccontextmanager
 async def member_of(fleet: Members, chunk: Inventory, target: ClusterTarget | None) -> AsyncIterator[Member]:
-    """The cluster that a chunk is about. Raises if it cannot be reached, or is not the one that it was."""
+    """A connection to the cluster of an Inventory. Raises if it is unreachable, or is another cluster than recorded."""
     where = chunk.spec.member
     if where.object.kind == NAMESPACES.kind:
         async with fleet.management() as member:
             if member.system_uid != where.system_uid:
-                raise UnwindError(f"what is Local was put on another management cluster ({where.system_uid})")
+                raise UnwindError(
+                    f"cannot remove Local objects: they are on another management cluster ({where.system_uid})"
+                )
             yield member
     elif target is None or target.ref.uid != where.object.uid:
-        raise UnwindError(f"{where.object} is not there any more", remedy="delete the inventory if it is gone")
+        raise UnwindError(
+            f"cannot reach {where.object}: it was deleted",
+            remedy=f"delete Inventory {chunk.metadata.name} if the cluster is gone",
+        )
     else:
         async with fleet.member(target, system_uid=where.system_uid) as member:
             yield member

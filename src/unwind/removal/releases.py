@@ -1,7 +1,7 @@
-"""What was deployed as one by a program of its own, and is removed by it: releases of Helm.
+"""Releases: objects that another program (Helm) deployed as a unit and uninstalls.
 
-The one place where another program sends DELETEs, and by name (docs/architecture.md, Order inside a step). So objects
-that a deleter handles are not left to it.
+This is the one place where another program sends DELETEs, and by name (docs/architecture.md, Order inside a step). So
+objects that a deleter handles are not left to it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
 
 
-# Objects that another profile with a lower tier has taken over since the inventory was written.
+# Objects that another profile with a lower tier took over after the inventory was written.
 
 
 def keep_taken(owners: Collection[str]) -> Registration:
-    """Keeps what carries the mark of an owner that is none of these.
+    """A deleter that keeps objects with the owner label of another owner than these.
 
-    Who takes an object over changes nothing but its mark: the entry of who lost it stays until that one looks. The mark
-    is changed in one write and the DELETE carries the version it was read in, so there is no moment in between.
+    A takeover changes only the owner label: the former owner's entry stays until its next reconcile. The label is
+    changed in one write, and the DELETE carries the resourceVersion that was read, so there is no race.
     """
 
     async def delete(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
@@ -49,8 +49,8 @@ def keep_taken(owners: Collection[str]) -> Registration:
             return await next(ctx, obj)
         annotations = metadata.get("annotations") or {}
         kind, name = (annotations.get(f"{SVELTOS_OWNER_ANNOTATION}{field}", "") for field in ("kind", "name"))
-        message = f"it was taken over by {f'{kind} {name}'.strip() or owner}"
-        ctx.log.info("kept", why=message)
+        message = f"taken over by {f'{kind} {name}'.strip() or owner}"
+        ctx.log.info("object kept", why=message)
         return Kept(Reason.NOT_OURS, message, by="unwind")
 
     return Registration(
@@ -59,57 +59,57 @@ def keep_taken(owners: Collection[str]) -> Registration:
         delete=delete,
         order=FIRST,
         metadata_only=True,
-        about="Keep what another profile has taken over.",
+        about="Keep objects that another profile has taken over.",
     )
 
 
-# These are for every object there is, and what they would say is found out without them.
+# These apply to every object, and their answers are known without calling them.
 _ASKED_HERE = frozenset([KEEP_BY_POLICY.name, keep_taken(()).name])
 HasASay = Callable[["Resource", "Object"], Awaitable[bool]]
-"""Whether a deleter has a say in an object's deletion."""
+"""Whether a deleter handles an object's deletion."""
 
 
 class Releases(Protocol):
-    """Who deployed them, and uninstalls them."""
+    """Uninstalls releases."""
 
     def release_of(self, entry: Entry) -> ObjectRef | None:
-        """The release that an object is of; None if of none."""
+        """The release of an object; None if it belongs to none."""
 
     def afterwards(self, entry: Entry) -> bool:
-        """Whether it is only known when its release is gone who the object is: hooks are created until the end."""
+        """Whether the object's uid is known only after the uninstall: hooks are created until then."""
 
     def marked(self, entry: Entry, obj: Object) -> bool:
-        """Whether an object that is there carries the mark of the release that its entry is of."""
+        """Whether an existing object has the labels of the release in its entry."""
 
     async def reserve(self, member: Member, release: ObjectRef, *, owner: str) -> str:
-        """Have nobody take the release over from this owner any more: it is about to be removed. Returns the uid of
-        another owner, if one has done so already."""
+        """Prevent other owners from taking the release over, because it is about to be removed. Returns the uid of the
+        other owner if one has taken it over already, else an empty string."""
 
     async def uninstall(
         self, member: Member, release: ObjectRef, *, owner: str, entries: Sequence[Entry], has_a_say: HasASay
     ) -> None:
-        """Return when the release is gone; raise Again where something is in the way. `entries`: all of it that the
-        inventory knows, what is gone included."""
+        """Return when the release is uninstalled; raise Again if it is blocked. `entries`: all inventory entries of the
+        release, including removed objects."""
 
     async def leave(self, member: Member, release: ObjectRef, *, owner: str) -> None:
-        """Take the marks of this owner off a release that stays."""
+        """Remove this owner's labels and annotations from a release that stays."""
 
 
 def last_first(releases: Releases, entries: Iterable[Entry]) -> list[ObjectRef]:
-    """The releases that these are of, in the reverse of the order in which they were deployed."""
+    """The releases of these entries, in the reverse of the order in which they were deployed."""
     found: dict[ObjectRef, int] = {}
     for entry in entries:
         if release := releases.release_of(entry):
             found[release] = max(entry.order, found.get(release, 0))
-    return sorted(found, key=lambda one: (-found[one], str(one)))
+    return sorted(found, key=lambda ref: (-found[ref], str(ref)))
 
 
 async def has_a_say(deletions: Deletions, resource: Resource, obj: Object) -> bool:
-    """Whether a deleter has a say in this: then it goes through its chain, and nobody else deletes it."""
+    """Whether a deleter handles this object: then it is deleted by its chain, and not by the uninstall."""
     if resource == PERSISTENT_VOLUME_CLAIMS:
-        return True  # nobody could tell afterwards which volume goes with it
+        return True  # after its deletion, its volume would be unknown
     if OWNER_LABEL in (obj["metadata"].get("labels") or {}):
-        return True  # what a release brings carries no such mark: somebody of ours has taken it over
+        return True  # objects of a release have no owner label: a profile has taken this one over
     for link in await deletions.registry.deleters(resource):
         if link.name not in _ASKED_HERE and (link.when is None or link.when(_read(link.model, obj))):
             return True

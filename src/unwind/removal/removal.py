@@ -1,4 +1,4 @@
-"""One step's removal: all that it put on a member, in the right order, until it was seen to be absent."""
+"""The removal of one step: deletes its objects on a member in order, until all are verified absent."""
 
 from __future__ import annotations
 
@@ -43,34 +43,34 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
     from unwind.removal.releases import Releases
 
-# Deletions have no bound of their own: those that wait for a finalizer must not hold the others up, and the transport
-# has one for requests.
+# The number of concurrent deletions is not limited: those that wait for a finalizer must not block the others, and the
+# transport limits requests.
 
-# What these own is looked for, too, when they are gone: nobody tells of that.
+# In these stages dependents are verified absent, too: no event reports that.
 _OWNING = (Stage.CUSTOM_RESOURCES, Stage.CLOUD, Stage.WORKLOADS)
-# A busy object may have changed between looking and writing.
+# A busy object may have changed between read and write.
 _TRIES = 4
-# How many objects are left at a time.
+# How many objects are released concurrently.
 _AT_ONCE = 16
 T = TypeVar("T")
 
 
 class RemovalProgress(msgspec.Struct):
-    """How far a step's removal has come."""
+    """The progress of a step's removal."""
 
     total: int = 0
     removed: int = 0
     left: int = 0
-    """Knowingly left: kept by a policy, foreign, not ours."""
+    """Left on purpose: kept by a policy, foreign, not ours."""
     waits: dict[ObjectRef, Waiting | Failed] = {}
-    """What is waited for, object by object."""
+    """What it waits for, by object."""
     over: bool = False
-    """Everything is removed or left, and only has to be recorded. Nothing waits for that (docs/architecture.md, Events
-    drive, timers insure)."""
+    """Whether every object is removed or left, and only the write is missing. Nothing waits for that write
+    (docs/architecture.md, Events drive, timers insure)."""
 
 
 class Removal:
-    """Removes what an owner (a ClusterSummary, a Work) put on a member."""
+    """Removes the objects that an owner (a ClusterSummary, a Work) deployed on a member."""
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class Removal:
         troubled: Callable[[Exception], None] = lambda _: None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`chunks`: its inventory, sealed. `only`: the keys of the entries that go, if not all do: then the inventory
-        need not be sealed. `discarded`: whether the caller discards the inventory if nothing was left; then what is
-        gone need not be written into it. `going`: the owners that are removed beside it; none that waits for this,
-        because it waits for their objects. `changed` is told whenever `progress` is another. `releases`: who uninstalls
-        what was deployed as one, such as Helm's releases. `volumes`: what becomes of the claims of StatefulSets; while
-        that is unknown, nothing is deleted."""
+        """`chunks`: the sealed inventory of the owner. `only`: the keys of the entries to remove, if not all; then the
+        inventory need not be sealed. `discarded`: the caller deletes the inventory if nothing was left, so removed
+        objects need not be written into it. `going`: the owners whose objects are removed at the same time. The removal
+        waits for them, so no owner that waits for this one may be among them. `changed`: called whenever `progress`
+        changes. `releases`: uninstalls objects that were deployed as a unit, such as Helm releases. `volumes`: the
+        policy for claims of StatefulSets; while it is unknown, nothing is deleted."""
         self.progress = RemovalProgress()
         self._member = member
         self._inventories = inventories
@@ -111,73 +111,78 @@ class Removal:
         self._clock = clock
         self._releases = releases
         self._removed: dict[str, ObjectRef] = {}
-        self._chance = chance = JITTER
+        self._jitter = JITTER
         self._notes = Notes(
-            inventories, self._chunks, chance=chance, clock=clock, troubled=self._unwritten, settled=self._settled
+            inventories,
+            self._chunks,
+            chance=self._jitter,
+            clock=clock,
+            troubled=self._write_failed,
+            settled=self._settled,
         )
         self._served = Served(member)
         self._survey = StepSurvey(member, inventories, self._chunks, self._served, releases)
         own = {self._owner}
-        self._foreigners = ForeignContent(
+        self._foreign_content = ForeignContent(
             member.discovery,
             removed=self._removed,
-            # What it keeps itself is not waited for.
+            # Objects that this removal keeps itself are not waited for.
             going=lambda: frozenset(going()) - own,
             take_along=take_along,
         )
         self._doubts: dict[ObjectRef, asyncio.Event] = {}
         self._deletions = Deletions(
-            DeleterRegistry([*deleters, keep_taken(own), self._foreigners.registration()], plugins=plugins),
+            DeleterRegistry([*deleters, keep_taken(own), self._foreign_content.registration()], plugins=plugins),
             member.watches,
             member.resolver,
             clock=clock,
             teardown=teardown,
-            say=self._say,
+            say=self._set_wait,
         )
 
     @property
     def removed(self) -> frozenset[str]:
-        """The uids of what was seen to be absent."""
+        """The uids of objects that were verified absent."""
         return frozenset(self._removed)
 
     def look_again(self) -> None:
-        """To be called when `going` is another: what this waits for may never come."""
-        self._foreigners.look_again()
+        """Must be called when `going` changes: checks again what this waits for, because it may never come."""
+        self._foreign_content.look_again()
 
     async def run(self) -> None:
-        """Return when everything is gone or knowingly left, and that is written down. Whatever comes in between is told
-        in `progress`, and tried again."""
+        """Return when every object is gone or left, and that is written to the inventory. Errors are reported in
+        `progress` and retried."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._notes.run())
                 await self._remove_all()
                 self.progress.over = True
                 self._changed()
-                # Should we die before it is discarded, what is gone is seen to be gone again.
+                # If the process is killed before the inventory is deleted, absence is verified again.
                 self._notes.finish(unwritten=self._discarded and not self.progress.left)
         except ExceptionGroup as failures:
             raise to_tell(failures) from None
         finally:
-            # They know this one as well: in a circle they would stay until somebody looks for such.
+            # Breaks reference cycles, so that they are freed at once.
             del self._notes, self._deletions
 
     async def _remove_all(self) -> None:
         everything = [item for item in items(self._chunks.values()) if self._only is None or item.key in self._only]
         self.progress.total = len(everything)
-        # Before anything is believed of it or done to it: another cluster may answer at its address.
-        await self._persist(self._member.ref, lambda: self._member.verify(within=RECENT))
+        # Before any read is trusted or any write is sent: another cluster may answer at this address.
+        await self._retry(self._member.ref, lambda: self._member.verify(within=RECENT))
         for item in everything:
             if item.done:
                 self._done(item, left=item.entry.ledger is not None)
-        policy = await self._persist(self._owned_by(), self._volume_policy)
+        policy = await self._retry(self._owned_by(), self._volume_policy)
         adopted = [item for item in everything if item.entry.adopted and not item.done]
-        # One that cannot be released, because an admission webhook refuses it, must not hold the others up.
-        async with asyncio.TaskGroup() as beside:
+        # An object that cannot be released, because an admission webhook denies it, must not block the others.
+        async with asyncio.TaskGroup() as group:
             for item in adopted:
-                beside.create_task(self._release(item))
+                group.create_task(self._release(item))
             await self._remove_ours(everything, policy)
-        # And once more before a gate opens by it. A moment ago will do, and one question serves all who have it.
-        await self._persist(self._member.ref, lambda: self._member.verify(within=RECENT))
+        # Verified again before a gate opens because of it. A recent check is enough, shared by all callers.
+        await self._retry(self._member.ref, lambda: self._member.verify(within=RECENT))
 
     async def _volume_policy(self) -> VolumePolicy:
         return volume_claims.known(self._volumes())
@@ -191,18 +196,18 @@ class Removal:
         left = await self._without_taken(left)
         later = [item for item in left if self._releases and self._releases.afterwards(item.entry)]
         todo = await self._settle([item for item in left if item not in later])
-        found = self._add(await self._persist(self._member.ref, lambda: self._survey.claims(todo, policy)))
+        found = self._add(await self._retry(self._member.ref, lambda: self._survey.claims(todo, policy)))
         todo += self._without_kept(found, todo)
-        facts = await self._persist(self._member.ref, lambda: self._survey.facts(todo, everything))
+        facts = await self._retry(self._member.ref, lambda: self._survey.facts(todo, everything))
         for now in Stage:
             if now is Stage.CALLERS:
                 found = await self._uninstall([*todo, *later], done, later)
                 todo += found
-                # They may be of kinds whose turn is over.
+                # They may be of kinds of an earlier stage.
                 for together in order([item for item in found if stage(item, facts) < now], facts):
                     await self._remove_together(together, note=True)
             if now is Stage.CLAIMS:
-                more = self._add(await self._persist(self._member.ref, self._survey.more_claims))
+                more = self._add(await self._retry(self._member.ref, self._survey.more_claims))
                 todo += self._without_kept(more, todo)
             of_stage = [item for item in todo if stage(item, facts) is now]
             for together in order(of_stage, facts):
@@ -211,21 +216,21 @@ class Removal:
                 await self._until_alone(of_stage)
 
     async def _without_taken(self, left: list[Item]) -> list[Item]:
-        """What is not of a release that another profile has taken over. All others are reserved: from now on nobody
-        takes them over."""
+        """The objects without those of releases that another profile has taken over. All other releases are reserved,
+        so that they cannot be taken over from now on."""
         if self._releases is None:
             return left
         releases = self._releases
         taken: dict[ObjectRef, str] = {}
         for release in last_first(releases, (item.entry for item in left)):
-            owner = await self._persist(
+            owner = await self._retry(
                 release,
                 lambda release=release: releases.reserve(  # type: ignore[misc]
                     self._member, release, owner=self._owner
                 ),
             )
             if owner:
-                found = await self._persist(self._member.ref, lambda owner=owner: self._inventories.of(owner))  # type: ignore[misc]
+                found = await self._retry(self._member.ref, lambda owner=owner: self._inventories.of(owner))  # type: ignore[misc]
                 taken[release] = str(found[0].spec.owner) if found else owner
         staying: list[Item] = []
         for item in left:
@@ -234,22 +239,22 @@ class Removal:
                 staying.append(item)
             elif item.entry.state == EntryState.INTENDED or releases.afterwards(item.entry):
                 self._nothing(item)
-            elif await self._persist(self._member.ref, lambda item=item: self._survey.marked(item)):  # type: ignore[misc]
-                self._leave(item, Reason.NOT_OURS, f"{of} was taken over by {taken[of]}", "unwind")
+            elif await self._retry(self._member.ref, lambda item=item: self._survey.marked(item)):  # type: ignore[misc]
+                self._leave(item, Reason.NOT_OURS, f"{of} taken over by {taken[of]}", "unwind")
             else:
                 staying.append(item)
         return staying
 
     async def _uninstall(self, todo: list[Item], done: list[Item], later: list[Item]) -> list[Item]:
-        """Have releases uninstalled by who deployed them, now that what needs their workloads is gone. What they leave
-        is to be deleted like everything else."""
+        """Uninstall releases, after the objects that need their workloads are gone. Returns the objects that the
+        uninstall left, to be deleted like all others."""
         if self._releases is None:
             return []
         releases = self._releases
         entries = [item.entry for item in (*done, *todo)]
         for release in last_first(releases, (item.entry for item in todo)):
-            self._say(release, Waiting(f"{release} is uninstalled"))
-            await self._persist(
+            self._set_wait(release, Waiting(f"uninstalling {release}"))
+            await self._retry(
                 release,
                 lambda release=release: releases.uninstall(  # type: ignore[misc]
                     self._member,
@@ -264,20 +269,20 @@ class Removal:
     async def _remove_together(self, together: list[Item], *, note: bool) -> None:
         volumes: dict[str, volume_claims.Volume] = {}
         if any(item.entry.object.kind == "PersistentVolumeClaim" for item in together):
-            volumes = await self._persist(self._member.ref, lambda: self._survey.volumes(together))
+            volumes = await self._retry(self._member.ref, lambda: self._survey.volumes(together))
         async with asyncio.TaskGroup() as group:
             for item in together:
                 group.create_task(self._remove(item, volumes.get(item.entry.object.uid), note=note))
 
     async def _remove(self, item: Item, volume: volume_claims.Volume | None, *, note: bool) -> None:
-        """One object, to its end."""
+        """Remove one object, until it is verified absent or kept."""
         member, ref = self._member, item.entry.object
         outcome = await self._delete(item)
         if isinstance(outcome, Kept):
             self._leave(item, outcome.reason, outcome.message, outcome.by or "unwind", kept=True)
             return
         if volume:
-            await self._persist(ref, lambda: volume_claims.until_gone(member, volume))
+            await self._retry(ref, lambda: volume_claims.until_gone(member, volume))
         if note:
             self._notes.note(item, {"state": EntryState.REMOVED.value})
         self._done(item)
@@ -285,12 +290,12 @@ class Removal:
     async def _delete(self, item: Item) -> Gone | Kept:
         ref = item.entry.object
         memo = self._inventories.memo(self._chunks[item.chunk], item.key, item.entry)
-        resource = await self._persist(ref, lambda: self._served.resource(item))
+        resource = await self._retry(ref, lambda: self._served.resource(item))
         if resource is None:
-            return Gone("its kind is gone")
+            return Gone("its CRD is gone")
         if ref.group in BUILT_IN:
             return await self._deletions.delete(resource, ref, memo)
-        # Its kind may go at any moment, and its objects with it: then there is nothing to ask the server for.
+        # Its CRD may be deleted at any moment, and the objects with it: then the server cannot answer for them.
         doubt = self._doubts[ref] = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             deleting = group.create_task(self._deletions.delete(resource, ref, memo))
@@ -300,7 +305,7 @@ class Removal:
             doubting.cancel()
             deleting.cancel()
         del self._doubts[ref]
-        return Gone("its kind is gone") if kind_gone else deleting.result()
+        return Gone("its CRD is gone") if kind_gone else deleting.result()
 
     async def _until_kind_gone(self, item: Item, doubt: asyncio.Event) -> None:
         while True:
@@ -309,25 +314,25 @@ class Removal:
             result = await attempt(self._served.resource(item, anew=True))
             if result is None:
                 return
-            # It is there, or nobody knows: the deletion itself says what is the matter, and tries again.
+            # The CRD exists, or that is unknown: the deletion itself reports the error and retries.
 
     async def _until_alone(self, owners: list[Item]) -> None:
-        """Return when what belonged to these is gone, too. Only then they are noted as removed: should we die before,
-        it is looked at again."""
+        """Return when all dependents of these are gone, too. Only then they are recorded as removed: if the process is
+        killed before, dependents are checked again."""
         gone = [item for item in owners if item.entry.object.uid in self._removed]
-        # A Service owns nothing, and a Pod neither: everything in their namespaces need not be looked through.
+        # Services and Pods have no dependents: their namespaces need not be listed.
         able = [item.entry.object for item in gone if propagation(item.resource) == "Foreground"]
         if able:
             uids, namespaces = {ref.uid for ref in able}, {ref.namespace for ref in able}
-            await self._persist(self._member.ref, lambda: owned_objects.until_gone(self._member, uids, namespaces))
+            await self._retry(self._member.ref, lambda: owned_objects.until_gone(self._member, uids, namespaces))
         for item in gone:
             self._notes.note(item, {"state": EntryState.REMOVED.value})
 
     async def _settle(self, todo: list[Item]) -> list[Item]:
-        """The objects that are to be deleted."""
+        """The objects to delete."""
         self._without_kept(todo, todo)
         intended = [item for item in todo if not item.entry.kept and item.entry.state == EntryState.INTENDED]
-        ours = await self._persist(self._member.ref, lambda: self._survey.confirm(intended))
+        ours = await self._retry(self._member.ref, lambda: self._survey.confirm(intended))
         found = {(item.chunk, item.key) for item in ours}
         for item in intended:
             if (item.chunk, item.key) not in found:
@@ -335,22 +340,22 @@ class Removal:
         return [item for item in todo if not item.entry.kept and item.entry.state != EntryState.INTENDED] + ours
 
     def _without_kept(self, found: list[Item], todo: list[Item]) -> list[Item]:
-        """Those of these objects that are not to be kept; the others go into the ledger."""
+        """The objects that are not kept; the others go into the ledger."""
         namespaces = {item.entry.object.name for item in todo if item.entry.object.kind == NAMESPACES.kind}
         for item in [item for item in found if item.entry.kept]:
-            why = "it is marked to be kept"
+            why = "its inventory entry is marked as kept"
             if volume_claims.retained(item.entry):
                 why = volume_claims.why_retained(item.entry)
                 if self._take_along and item.entry.object.namespace in namespaces:
-                    why = f"it goes along with Namespace {item.entry.object.namespace} ({TAKE_ALONG_ANNOTATION})"
+                    why = f"deleted with Namespace {item.entry.object.namespace} ({TAKE_ALONG_ANNOTATION})"
             self._leave(item, Reason.KEPT_BY_POLICY, why, "unwind", kept=True)
         return [item for item in found if not item.entry.kept]
 
     async def _release(self, item: Item) -> None:
-        await self._persist(item.entry.object, lambda: release(self._member, item, owner=self._owner))
-        self._leave(item, Reason.NOT_OURS, "it was there before, and is released", "unwind")
+        await self._retry(item.entry.object, lambda: release(self._member, item, owner=self._owner))
+        self._leave(item, Reason.NOT_OURS, "it existed before and was released", "unwind")
 
-    # What became of it
+    # Results
 
     def _leave(self, item: Item, reason: str, message: str, by: str, *, kept: bool = False) -> None:
         note = LedgerNote(reason=reason, message=message, by=by, at=self._clock.now().replace(microsecond=0))
@@ -358,8 +363,8 @@ class Removal:
         self._done(item, left=True)
 
     def _nothing(self, item: Item) -> None:
-        """It was never created, or it is somebody else's: either way there is nothing of ours."""
-        # Until the inventory is sealed it may still be created; `intended` has it looked at again then.
+        """Count an object that was never created, or is foreign."""
+        # It may still be created until the inventory is sealed; `intended` makes it checked again then.
         if self._only is not None or self._chunks[item.chunk].spec.sealed_for:
             self._notes.note(item, {"state": EntryState.REMOVED.value})
         self._done(item)
@@ -379,15 +384,15 @@ class Removal:
         self.progress.total += len(found)
         return found
 
-    def _say(self, ref: ObjectRef, what: Waiting | Failed) -> None:
+    def _set_wait(self, ref: ObjectRef, what: Waiting | Failed) -> None:
         self.progress.waits[ref] = what
         if ref in self._doubts and isinstance(what, Failed):
             self._doubts[ref].set()
         self._changed()
 
-    def _unwritten(self, chunk: str, error: Exception) -> None:
+    def _write_failed(self, chunk: str, error: Exception) -> None:
         self._troubled(error)
-        self._say(self._chunk(chunk), Failed(str(error), Reason.FAILED, Severity.WARNING, Pace.FAST, error=error))
+        self._set_wait(self._chunk(chunk), Failed(str(error), Reason.FAILED, Severity.WARNING, Pace.FAST, error=error))
 
     def _settled(self, chunk: str) -> None:
         if self.progress.waits.pop(self._chunk(chunk), None):
@@ -396,9 +401,9 @@ class Removal:
     def _chunk(self, name: str) -> ObjectRef:
         return ref_of(INVENTORIES, self._chunks[name].metadata)
 
-    async def _persist(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, about: ObjectRef, work: Callable[[], Awaitable[T]]) -> T:
         done = await retry_until_done(
-            work, clock=self._clock, chance=self._chance, say=lambda what: self._say(about, what)
+            work, clock=self._clock, chance=self._jitter, say=lambda what: self._set_wait(about, what)
         )
         if self.progress.waits.pop(about, None):
             self._changed()
@@ -406,7 +411,7 @@ class Removal:
 
 
 async def leave(member: Member, those: Iterable[Item], *, owner: str, releases: Releases | None = None) -> None:
-    """Take the marks of this owner off objects and releases that stay."""
+    """Remove this owner's labels and annotations from objects and releases that stay."""
     some = list(those)
     await gather_limited((release(member, item, owner=owner) for item in some), limit=_AT_ONCE)
     if releases:
@@ -415,7 +420,7 @@ async def leave(member: Member, those: Iterable[Item], *, owner: str, releases: 
 
 
 async def release(member: Member, item: Item, *, owner: str) -> None:
-    """Take the marks of this owner off an object, and leave the rest of it as it is."""
+    """Remove this owner's labels and annotations from an object."""
     ref, resource = item.entry.object, item.resource
     marks: dict[str, Any] = {"labels": dict.fromkeys(MARKED_LABELS), "annotations": dict.fromkeys(MARKED_ANNOTATIONS)}
     tries = _TRIES
@@ -437,7 +442,7 @@ async def release(member: Member, item: Item, *, owner: str) -> None:
         except ApiError as error:
             if error.code != 404 or resource is not item.resource:
                 raise
-            # Not served in the version that is recorded; in another, or not at all.
+            # Not served in the recorded version; perhaps in another one.
             served = await Served(member).resource(item, anew=True)
             if served is not None:
                 resource = served
@@ -446,9 +451,9 @@ async def release(member: Member, item: Item, *, owner: str) -> None:
 
 
 async def _verify_absent(member: Member, resource: Resource, ref: ObjectRef) -> None:
-    """It is gone, or its name belongs to another: then there is nothing of ours on it, if this is its cluster."""
+    """Raise unless an object is absent from its cluster, or its name belongs to another object."""
     seen = await member.client.sighting(
         resource, ref.name, uid=ref.uid, namespace=ref.namespace or None, cluster=member.system_uid
     )
     if not seen.absent:
-        raise TransientError(f"{ref} could not be released: {seen.why}")
+        raise TransientError(f"cannot release {ref}: {seen.why}")

@@ -1,4 +1,4 @@
-"""How a member serves the objects of an inventory now: whatever it did when they were written down."""
+"""Reads from a member what the removal of a step needs: served versions, intended objects, claims, volumes."""
 
 from __future__ import annotations
 
@@ -33,45 +33,45 @@ if TYPE_CHECKING:
 
 
 class Served:
-    """What a member serves, by kind: among ten thousand objects nobody goes through a list for each."""
+    """The served resources of a member, indexed by kind: a step may have ten thousand objects."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
         self._kinds: Sequence[ServedKind] = ()
-        """As the member's discovery has them: shared by all removals, which have few kinds each."""
+        """From the member's discovery, shared by all removals."""
         self._versions: dict[tuple[str, str], dict[str, Resource]] = {}
-        """Of the kinds that were asked for."""
+        """By kind, only for kinds that were looked up."""
         self._gone: set[tuple[str, str]] = set()
         self._asking = asyncio.Lock()
 
     async def resource(self, item: Item, *, anew: bool = False) -> Resource | None:
-        """The resource in the version that is recorded, or in the one that is served instead; None if its CRD is gone,
-        and with it all that there was of it. `anew`: there is reason to doubt what was known before."""
-        it = item.entry.object
-        kind = (it.group, it.kind)
-        if not anew and (found := self._find(kind, it.version)):
+        """The resource in the recorded version, or in a version that is served instead; None if its CRD is gone, and
+        with it all custom resources. `anew`: do not use cached discovery."""
+        ref = item.entry.object
+        kind = (ref.group, ref.kind)
+        if not anew and (found := self._find(kind, ref.version)):
             return found
-        async with self._asking:  # many may want to know the same: one asks
-            # What was recorded before the kind went cannot have come back with it.
+        async with self._asking:  # one request for many concurrent callers
+            # Objects that were recorded before the CRD was deleted do not exist in a new CRD of the same kind.
             if kind in self._gone:
                 return None
             for again in (True,) if anew else (False, True):
                 self._take(await self._member.discovery.kinds(anew=again))
-                if found := self._find(kind, it.version):
+                if found := self._find(kind, ref.version):
                     return found
             if await self._is_gone(item.resource):
                 self._gone.add(kind)
                 return None
-        # What there is of it is not known, and so it is not gone.
+        # Whether its objects exist is unknown, so they do not count as gone.
         return item.resource
 
     def _find(self, kind: tuple[str, str], version: str) -> Resource | None:
         if kind not in self._versions:
             found = self._versions[kind] = {}
             for item in self._kinds:  # in the server's order of preference
-                it = item.resource
-                if (it.group, it.kind) == kind:
-                    found.setdefault(it.version, it)
+                resource = item.resource
+                if (resource.group, resource.kind) == kind:
+                    found.setdefault(resource.version, resource)
         versions = self._versions[kind]
         return (versions.get(version) or next(iter(versions.values()))) if versions else None
 
@@ -80,9 +80,9 @@ class Served:
         self._versions = {}
 
     async def _is_gone(self, recorded: Resource) -> bool:
-        """Whether a kind that is not served does not exist any more, and is not merely out of sight for now."""
+        """Whether a kind that is not served no longer exists, and is not just unavailable."""
         if recorded.group in BUILT_IN:
-            return False  # the API server's own: where it is switched off, its objects are still in the storage
+            return False  # built-in: if it is disabled, its objects are still in etcd
         client = self._member.client
         try:
             await client.get(CUSTOM_RESOURCE_DEFINITIONS, f"{recorded.plural}.{recorded.group}")
@@ -90,21 +90,21 @@ class Served:
             pass
         else:
             return False
-        # Another server may have it, and be away.
+        # An aggregated API server may serve it and be unavailable.
         services = [service["spec"] for service in await client.list(API_SERVICES)]
         if any(spec.get("group") == recorded.group and spec.get("service") for spec in services):
             return False
-        await self._member.verify()  # an absence counts only from the cluster that it is told of
+        await self._member.verify()  # absence counts only if this is the recorded cluster
         return True
 
 
-# What there is to do for a step, found out before anything goes, and written down where only the member knew it.
+# The survey of a step before the first deletion. What only the member knows is written into the inventory.
 
 _AT_ONCE = 16
 
 
 class StepSurvey:
-    """Looks at a member for one step. All of it may be done again: what was written down before is found there."""
+    """Reads a member for one step. It can be repeated: earlier results are in the inventory."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class StepSurvey:
         served: Served,
         releases: Releases | None = None,
     ) -> None:
-        """`chunks`: by name; those that have to be added are put in."""
+        """`chunks`: by name; new Inventories are added to it."""
         self._member = member
         self._inventories = inventories
         self._chunks = chunks
@@ -124,11 +124,11 @@ class StepSurvey:
         self._known = {entry.object.uid for chunk in chunks.values() for entry in chunk.spec.entries.values()}
         self._policy = VolumePolicy.RETAIN
         self._sets: dict[str, tuple[Item, Object]] = {}
-        """The StatefulSets that were seen, by uid."""
+        """The StatefulSets that were found, by uid."""
 
     async def confirm(self, intended: Sequence[Item]) -> list[Item]:
-        """Of the objects that we died over while they were created, those that are there: ours if they carry our mark
-        with their owner's uid. All others were never created, or are somebody else's.
+        """Of the objects whose creation was interrupted, those that exist with our owner label. All others were never
+        created, or are foreign.
 
         Raises Again while a process that owned this shard before may still create one of them.
         """
@@ -142,15 +142,15 @@ class StepSurvey:
                 ours.append(Item(item.chunk, item.key, entry))
 
         await gather_limited((look(item) for item in intended), limit=_AT_ONCE)
-        # Before they are deleted: nothing goes whose uid is not in the inventory.
+        # Before they are deleted: nothing is deleted whose uid is not in the inventory.
         await self._write(ours, lambda it: {"state": it.state, "object": {"uid": it.object.uid}})
         if len(ours) < len(intended) and (seconds := fencing.unsettled()):
             raise Again("the replica that owned this shard before may still create objects", after=seconds)
         return ours
 
     async def claims(self, todo: Sequence[Item], policy: VolumePolicy) -> list[Item]:
-        """The claims of StatefulSets that are not in the inventory yet, written into it before the sets go. Those that
-        stay are in it, too, as `kept`."""
+        """The claims of StatefulSets that are not in the inventory yet, written into it before the StatefulSets are
+        deleted. Those that stay are `kept`."""
         self._policy = policy
         sets = [item for item in todo if _is(item, STATEFUL_SETS) and item.entry.object.uid not in self._sets]
         for item in sets:
@@ -159,7 +159,7 @@ class StepSurvey:
         return await self.more_claims()
 
     async def more_claims(self) -> list[Item]:
-        """The claims of the StatefulSets that were seen and that nobody knew of: one may be scaled up until it goes."""
+        """New claims of the StatefulSets that were found: they may be scaled up until they are deleted."""
         made: list[Entry] = []
         for item, found in self._sets.values():
             made += await volume_claims.of_set(self._member, found, order=item.entry.order, policy=self._policy)
@@ -170,8 +170,8 @@ class StepSurvey:
         return new
 
     async def volumes(self, todo: Sequence[Item]) -> dict[str, Volume]:
-        """The volumes that go with these claims, by the claim's uid. The entries remember them: when a claim is gone,
-        nobody knows."""
+        """The volumes that are deleted with these claims, by the claim's uid. They are stored in the entries, because
+        they are unknown once a claim is gone."""
         found = {
             item.entry.object.uid: volume_claims.Volume.parse(item.entry.memo[volume_claims.REMEMBERED])
             for item in todo
@@ -189,7 +189,7 @@ class StepSurvey:
         return found | new
 
     async def facts(self, todo: Sequence[Item], everything: Iterable[Item]) -> Facts:
-        """What the order depends on; `everything`, because what is gone already is of this step, too."""
+        """What the order depends on. `everything`: all objects of the step, including removed ones."""
         refs = [item.entry.object for item in everything]
         services = {(ref.namespace, ref.name) for ref in refs if (ref.group, ref.kind) == ("", SERVICES.kind)}
         balancers: set[str] = set()
@@ -210,13 +210,13 @@ class StepSurvey:
         return Facts(balancers=frozenset(balancers), converted=frozenset(converted))
 
     async def marked(self, item: Item) -> bool:
-        """Whether an object is there that carries the mark of the release its entry is of."""
+        """Whether the object exists with the labels of the release in its entry."""
         resource = await self._served.resource(item)
         found = await self._find(item, resource) if resource else None
         return bool(found and self._releases and self._releases.marked(item.entry, found))
 
     async def _marked(self, item: Item) -> str | None:
-        """The uid of the object that an entry intends, if it is there and ours."""
+        """The uid of the intended object of an entry, if it exists and is ours."""
         resource = await self._served.resource(item)
         if resource is None:
             return None
@@ -224,7 +224,7 @@ class StepSurvey:
         try:
             found = await self._member.client.get(resource, ref.name, namespace=ref.namespace or None)
         except NotFoundError:
-            await self._member.verify()  # an absence counts only from the cluster that it was meant for
+            await self._member.verify()  # absence counts only if this is the recorded cluster
             return None
         owner = self._chunks[item.chunk].spec.owner.uid
         uid: str = found["metadata"]["uid"]
@@ -240,7 +240,7 @@ class StepSurvey:
         return found if found["metadata"]["uid"] == it.uid else None
 
     async def _room(self) -> str:
-        """A chunk that an entry can be added to."""
+        """The name of an Inventory with room for another entry."""
         name = next((name for name, entries in self._entries.items() if entries < ENTRIES_IN_A_CHUNK), None)
         if name is None:
             chunks = sorted(self._chunks.values(), key=lambda chunk: chunk.spec.chunk)
@@ -252,7 +252,7 @@ class StepSurvey:
         return name
 
     async def _write(self, todo: Iterable[Item], change: Callable[[Entry], dict[str, Any]]) -> None:
-        """Write something into each of these entries, all of a chunk at once."""
+        """Write a change into each of these entries, with one write per Inventory."""
         chunks: dict[str, dict[str, dict[str, Any]]] = {}
         for item in todo:
             chunks.setdefault(item.chunk, {})[item.key] = change(item.entry)

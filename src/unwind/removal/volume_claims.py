@@ -1,4 +1,4 @@
-"""Volumes: a StatefulSet's claims are owned by nobody, and a claim's volume has a part in the cloud."""
+"""PersistentVolumeClaims of StatefulSets, which mostly have no owner reference, and the volumes of claims."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 SOURCE = f"{STATEFUL_SETS.kind} "
-"""What the source of a claim's entry begins with; the name of the StatefulSet follows."""
+"""The prefix of `source` in a claim's entry; the name of the StatefulSet follows."""
 _NAMED = 20
 REMEMBERED = f"{OWN}volume"
-"""What a claim's entry remembers: when the claim is gone, nobody can tell any more which volume it had."""
+"""The memo key of the volume in a claim's entry: once the claim is gone, its volume is unknown."""
 
 
 class Volume(msgspec.Struct, frozen=True):
-    """A volume that goes with its claim."""
+    """A volume that is deleted with its claim."""
 
     name: str
     uid: str
@@ -50,7 +50,7 @@ class Volume(msgspec.Struct, frozen=True):
 async def of_set(
     member: Member, stateful_set: Object, *, order: int, policy: VolumePolicy = VolumePolicy.RETAIN
 ) -> list[Entry]:
-    """The claims of a StatefulSet, as entries for the inventory: nothing goes that is not in it. Those that stay are
+    """The claims of a StatefulSet as inventory entries: nothing is deleted that is not in it. Those that stay are
     `kept`."""
     metadata, spec = stateful_set["metadata"], stateful_set["spec"]
     templates = [template["metadata"]["name"] for template in spec.get("volumeClaimTemplates") or ()]
@@ -81,7 +81,7 @@ def known(policy: VolumePolicy | Unknown) -> VolumePolicy:
     """The policy. Raises TransientError if it is unknown: then nothing is deleted."""
     if isinstance(policy, Unknown):
         raise TransientError(
-            f"{VOLUMES_ANNOTATION} is {policy}, so nothing is deleted",
+            f"nothing is deleted: annotation {VOLUMES_ANNOTATION}: {policy}",
             reason=Reason.UNKNOWN_VALUE,
             remedy=f"use {VolumePolicy.DELETE} or {VolumePolicy.RETAIN}",
         )
@@ -91,9 +91,9 @@ def known(policy: VolumePolicy | Unknown) -> VolumePolicy:
 def goes(claim: Object, stateful_set: Object, policy: VolumePolicy) -> bool:
     """Whether a claim of a StatefulSet is deleted after it (pure).
 
-    The API server sets `whenDeleted: Retain` where nothing is said, so only `Delete` is somebody's word. It is about
-    the claims that the StatefulSet owns then: the garbage collector takes these. One for a replica that never existed
-    has the name of a claim of the StatefulSet, and is not owned by it.
+    The API server sets the default `whenDeleted: Retain`, so only `Delete` is a user's choice. It applies to the claims
+    that the StatefulSet owns then: the garbage collector deletes these. A claim for a replica that never existed has
+    the name of a claim of the StatefulSet, but is not owned by it.
     """
     if policy is VolumePolicy.DELETE and _labelled(claim, stateful_set["spec"]["selector"]):
         return True
@@ -108,9 +108,9 @@ def retained(entry: Entry) -> bool:
 
 
 def why_retained(entry: Entry) -> str:
-    """Why such a claim stays, for people (pure)."""
+    """Why such a claim stays (pure)."""
     return (
-        f"a claim of {entry.source} goes only with {VOLUMES_ANNOTATION}: Delete, if it has the labels of the"
+        f"a claim of {entry.source} is deleted only with {VOLUMES_ANNOTATION}: Delete, if it has the labels of the"
         " StatefulSet, or if the StatefulSet owns it (persistentVolumeClaimRetentionPolicy.whenDeleted: Delete)"
     )
 
@@ -136,7 +136,7 @@ def warnings(entries: Iterable[Entry]) -> list[str]:
 
 
 def _named_after(claim: Object, templates: Iterable[str], name: str) -> bool:
-    """Whether a StatefulSet of this name would use a claim: it goes by nothing but the name."""
+    """Whether a StatefulSet of this name would use a claim: the controller matches only the name."""
     return any(
         re.fullmatch(rf"{re.escape(template)}-{re.escape(name)}-[0-9]+", claim["metadata"]["name"])
         for template in templates
@@ -144,14 +144,14 @@ def _named_after(claim: Object, templates: Iterable[str], name: str) -> bool:
 
 
 def _labelled(claim: Object, selector: Any) -> bool:
-    """Whether a claim has the labels that a StatefulSet gives to its own."""
+    """Whether a claim has the labels that a StatefulSet sets on its claims."""
     labels = claim["metadata"].get("labels") or {}
     wanted = selector.get("matchLabels") or {}
     return all(labels.get(key) == value for key, value in wanted.items())
 
 
 async def volume_of(member: Member, claim: ObjectRef) -> Volume | None:
-    """The volume that goes when its claim does; None if there is none, or it stays."""
+    """The volume that is deleted with its claim; None if there is none, or it stays."""
     try:
         found = await member.client.get(PERSISTENT_VOLUME_CLAIMS, claim.name, namespace=claim.namespace)
         if found["metadata"]["uid"] != claim.uid or not found["spec"].get("volumeName"):
@@ -165,7 +165,7 @@ async def volume_of(member: Member, claim: ObjectRef) -> Volume | None:
 
 
 async def until_gone(member: Member, volume: Volume) -> None:
-    """Return if a volume is absent; raise Again while its provisioner is at it."""
+    """Return if a volume is absent; raise Again while its provisioner deletes it."""
     absence = await member.watches.absence(PERSISTENT_VOLUMES, name=volume.name, uid=volume.uid)
     seen = await member.client.sighting(PERSISTENT_VOLUMES, volume.name, uid=volume.uid, cluster=member.system_uid)
     if seen.absent or absence.happened:
@@ -173,5 +173,5 @@ async def until_gone(member: Member, volume: Volume) -> None:
         return
     if seen.presence is Presence.UNKNOWN:
         absence.close()
-        raise TransientError(f"it is not known whether PersistentVolume {volume.name} is still there: {seen.why}")
+        raise TransientError(f"cannot verify that PersistentVolume {volume.name} is absent: {seen.why}")
     raise Again(f"PersistentVolume {volume.name} waits for its provisioner", until=absence)

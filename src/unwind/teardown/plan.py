@@ -21,7 +21,7 @@ from unwind.inventory.inventories import items
 from unwind.kube.errors import NotFoundError
 from unwind.planning.plans import Draft, plan
 from unwind.removal import volume_claims
-from unwind.removal.foreign_content import foreigners
+from unwind.removal.foreign_content import foreign_names
 from unwind.teardown.drafts import Drafted, Lost, TeardownNotice, lost
 from unwind.teardown.step_sources import Elsewhere, SourceStep
 
@@ -96,7 +96,7 @@ async def _looked_for(
                 f"{steps[chunk.spec.owner.uid]}: {item.entry.object} is deleted with foreign content: {found}"
                 for chunk in theirs
                 for item in items([chunk])
-                if not item.done and (found := await foreigners(member, item, removed=ours, going=going))
+                if not item.done and (found := await foreign_names(member, item, removed=ours, going=going))
             ]
         )
 

@@ -152,7 +152,7 @@ async def test_a_namespace_with_somebodys_object_in_it_stays_and_names_it(scene:
     assert await exists(scene, CONFIG_MAPS, "theirs", room)
     ledger = (await scene.account())["namespace"].ledger
     assert ledger
-    assert ledger.message == f"it holds what is not ours: ConfigMap {room}/theirs"
+    assert ledger.message == f"it has foreign content: ConfigMap {room}/theirs"
 
 
 async def test_a_definition_with_somebodys_resource_stays_and_names_it(scene: Scene, room: str) -> None:
@@ -166,7 +166,7 @@ async def test_a_definition_with_somebodys_resource_stays_and_names_it(scene: Sc
     assert await exists(scene, gadgets, "theirs", room)
     ledger = (await scene.account())["definition"].ledger
     assert ledger
-    assert ledger.message == f"it holds what is not ours: Gadget {room}/theirs"
+    assert ledger.message == f"it has foreign content: Gadget {room}/theirs"
 
 
 async def test_take_along_takes_foreign_content_along(scene: Scene, room: str) -> None:
@@ -187,7 +187,7 @@ async def test_what_another_step_is_removing_is_waited_for(scene: Scene, room: s
     told = Told()
     async with scene.removal(told=told, going=lambda: [other.owner.uid]) as removal, asyncio.TaskGroup() as group:
         removing = group.create_task(removal.run())
-        await told.until("waits for what is removed beside it", "Deployment")
+        await told.until("waits for content that is being removed", "Deployment")
         assert await scene.there(NAMESPACES, namespace)
         await other.remove()
         await removing
@@ -206,7 +206,7 @@ async def test_what_another_step_kept_in_the_end_is_foreign(scene: Scene, room: 
     told = Told()
     async with scene.removal(told=told, going=lambda: going) as removal, asyncio.TaskGroup() as group:
         removing = group.create_task(removal.run())
-        await told.until("waits for what is removed beside it")
+        await told.until("waits for content that is being removed")
         await other.remove()
         going.clear()
         removal.look_again()
@@ -233,7 +233,7 @@ async def test_what_another_step_keeps_while_it_is_looked_at_is_foreign(scene: S
 
     async with asyncio.timeout(60), scene.removal(told=told, going=going) as removal, asyncio.TaskGroup() as group:
         removing = group.create_task(removal.run())
-        await told.until("waits for what is removed beside it")
+        await told.until("waits for content that is being removed")
         removal.look_again()
         await removing
     assert (await scene.account())["namespace"].ledger
@@ -343,7 +343,7 @@ async def test_pods_that_belong_to_nothing_any_more_are_waited_for(scene: Scene,
     told = Told()
     async with scene.removal(told=told) as removal, asyncio.TaskGroup() as group:
         removing = group.create_task(removal.run())
-        await told.until("waits for what is removed beside it", f"Pod {room}/")
+        await told.until("waits for content that is being removed", f"Pod {room}/")
         await scene.client.patch(PODS, pod["metadata"]["name"], {"metadata": {"finalizers": None}}, namespace=room)
         await removing
     assert (removal.progress.removed, removal.progress.left) == (2, 0)
@@ -368,7 +368,7 @@ async def test_the_lock_of_a_removed_operator_holds_no_namespace_and_another_loc
     await scene.remove()
     ledger = (await scene.account())["namespace"].ledger
     assert ledger
-    assert ledger.message == f"it holds what is not ours: Lease {room}/their-lock"
+    assert ledger.message == f"it has foreign content: Lease {room}/their-lock"
 
 
 async def test_a_chunk_is_discarded_only_by_its_uid(scene: Scene, room: str) -> None:

@@ -275,14 +275,14 @@ async def test_what_a_custom_resource_owned_is_gone_before_its_operator_goes_als
         told = Told()
         async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
             running = tasks.create_task(removal.run())
-            await told.until(f"ConfigMap {room}/owned still belong to what was removed")
+            await told.until(f"waiting for the garbage collector to delete dependents: ConfigMap {room}/owned")
             assert removal.removed == {owner.uid}
             running.cancel()
         assert scene.order() == ["gadgets/one"]
     told = Told()
     async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
-        await told.until("still belong to what was removed")
+        await told.until("waiting for the garbage collector to delete dependents")
         await scene.client.patch(CONFIG_MAPS, "owned", {"metadata": {"finalizers": None}}, namespace=room)
         await running
     assert scene.order() == ["gadgets/one", "deployments/operator", f"customresourcedefinitions/gadgets.{room}.dev"]

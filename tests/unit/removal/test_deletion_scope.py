@@ -51,7 +51,7 @@ def test_what_another_owns_as_well_stays_with_that_one() -> None:
     around = [content("ConfigMap", "mine", "web"), content("ConfigMap", "shared", "web", "other")]
     blast = divide(target, [], around)
     assert (names(blast.going), names(blast.along)) == (["web"], ["mine"])
-    assert "as well" in staying(blast)["shared"]
+    assert "it is also owned by" in staying(blast)["shared"]
 
 
 def test_in_a_namespace_what_is_owned_from_outside_is_deleted_by_itself() -> None:
@@ -72,14 +72,14 @@ def test_what_is_said_to_be_kept_stays_with_what_it_owns() -> None:
     blast = divide(namespace(), first, first)
     assert names(blast.going) == ["c", "room"]
     assert "its policy is skip" in staying(blast)["kept"]
-    assert staying(blast)["its"] == "it belongs to what stays"
+    assert staying(blast)["its"] == "its owner stays"
 
 
 def test_what_an_add_on_put_there_stays_and_its_profile_is_named() -> None:
     marks = {f"{SVELTOS_OWNER_ANNOTATION}kind": "ClusterProfile", f"{SVELTOS_OWNER_ANNOTATION}name": "base"}
     first = [content("ConfigMap", "added", labels={OWNER_LABEL: "u-1"}, annotations=marks)]
     assert staying(divide(namespace(), first, first)) == {
-        "added": "ClusterProfile base has put it there, and would again"
+        "added": "ClusterProfile base manages it and would deploy it again"
     }
 
 
