@@ -117,7 +117,7 @@ async def test_a_namespace_shows_its_order_its_radius_and_what_would_refuse(
     assert [item["object"]["name"] for item in seen["refusals"]] == ["precious"]
     assert {item["object"]["name"] for item in seen["staying"]} == {"added", f"{room.name}-archive"}
     assert any(f"hook-{room.name}" in line for line in seen["warnings"])
-    assert any(f"Namespace {room.name} stays, too" in line for line in seen["warnings"])
+    assert any(f"Namespace {room.name} stays, because" in line for line in seen["warnings"])
     assert (seen["total"], seen["refused"]) == (seen["radius"]["objects"], True)
     # And as people, or other programs, want it.
     table = await command.plan(f"ns/{room.name}")
@@ -139,7 +139,7 @@ async def test_an_object_shows_what_needs_it_and_a_definition_what_it_takes_alon
     container = {"name": "c", "image": "c", "envFrom": [{"configMapRef": {"name": "settings"}}]}
     await room.put(PODS, "user", spec={"containers": [container]})
     seen = await command.foreseen("cm/settings", namespace=room.name)
-    assert seen["warnings"] == [f"ConfigMap {room.name}/settings goes, and is used by what stays: Pod {room.name}/user"]
+    assert seen["warnings"] == [f"ConfigMap {room.name}/settings is deleted, but still used by Pod {room.name}/user"]
     gadgets = await room.definition()
     for number in range(3):
         await room.put(gadgets, f"g-{number}")

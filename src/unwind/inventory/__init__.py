@@ -1,1 +1,1 @@
-"""What was put where: entries, sealing, the ledger."""
+"""Inventories: which objects were deployed on which cluster, sealing, and the ledger of objects left behind."""

@@ -1,4 +1,4 @@
-"""The records of what was put where: reading them, sealing them, writing down what became of their entries."""
+"""Reads, seals, updates and deletes Inventory objects."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
 
 
-# One entry of an inventory, and where it is recorded (values only).
+# One inventory entry and its position (values only).
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One object of a step: where it is written down, and what is."""
+    """One entry of an inventory, with its position."""
 
     chunk: str
-    """The Inventory."""
+    """The name of the Inventory."""
     key: str
-    """Its entry there."""
+    """The key of the entry."""
     entry: Entry
 
     @property
     def done(self) -> bool:
-        """Whether nothing is to be done for it any more: it is gone, or was knowingly left."""
+        """Whether the object is removed, or was left on purpose."""
         return self.entry.state == EntryState.REMOVED or self.entry.ledger is not None
 
     @property
     def resource(self) -> Resource:
-        it = self.entry.object
-        return Resource(it.group, it.version, self.entry.resource, it.kind, namespaced=bool(it.namespace))
+        ref = self.entry.object
+        return Resource(ref.group, ref.version, self.entry.resource, ref.kind, namespaced=bool(ref.namespace))
 
 
 _RETRY = Backoff(first=0.2, limit=30.0)
-# What is reported is gathered: until there is much of it for one chunk, or for so many seconds. It spares a second look
-# after a crash, and a write for each of hundreds of small chunks would cost more than that.
+# Changes are batched: up to this number per Inventory, or for _SOON seconds. They only save a second check after a
+# crash, and one write for each of hundreds of small Inventories would cost more than that.
 _BATCH = 250
-# A uid in a selector is 40 characters, and a request's line is not endless.
+# A uid in a selector takes 40 characters, and the length of a request line is limited.
 _OWNERS_AT_ONCE = 50
 _SIDE_BY_SIDE = 8
 _SOON = 30.0
 _UNPROCESSABLE = 422
-# What the removal itself remembers of an entry. The name of no deleter begins like this.
+# Prefix of the memo keys of the removal itself. No deleter's name begins with it.
 OWN = "/"
 
 
 class Inventories:
-    """The inventories in Unwind's own namespace."""
+    """The Inventory objects in Unwind's own namespace."""
 
     def __init__(self, client: Client, *, namespace: str) -> None:
         self.client = client
@@ -71,22 +71,21 @@ class Inventories:
         self._further: SingleFlight[list[Inventory]] = SingleFlight()
 
     async def of(self, owner: str) -> list[Inventory]:
-        """The chunks of an owner, by its uid, read from the server."""
+        """All Inventories of the owner with this uid, read from the API server."""
         found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{OWNER_LABEL}={owner}")
-        # A label is only a way to find them: whose they are is frozen in the spec.
+        # The label is only for the lookup: the owner is in the immutable part of the spec.
         chunks = [
             inventory for inventory in msgspec.convert(found, list[Inventory]) if inventory.spec.owner.uid == owner
         ]
-        return sorted(chunks, key=lambda one: one.spec.chunk)
+        return sorted(chunks, key=lambda chunk: chunk.spec.chunk)
 
     async def at_hand(self, owner: str) -> list[Inventory]:
-        """The chunks of an owner as far as they are counted without a gap, read from the server one by one.
+        """The Inventories of an owner with consecutive numbers, read from the API server one by one.
 
-        A list by label makes the server look through all inventories there are, and wait until it knows of all that
-        was written anywhere; nearly every owner has one chunk. Who relies on there being no more asks `of`, or closes
-        them afterwards.
+        A list by label makes the API server filter all Inventories and wait for a consistent read; nearly every owner
+        has one Inventory. A caller that needs all of them uses `of`, or seals them afterwards.
         """
-        # The second is nearly always missing: it is asked for beside the first.
+        # The second one is nearly always absent: it is requested together with the first.
         first, next_one = await asyncio.gather(self.get(f"{owner}-0"), self.get(f"{owner}-1"))
         found = [first] if first else []
         while found and next_one:
@@ -95,7 +94,7 @@ class Inventories:
         return found
 
     async def on(self, member: str) -> list[Inventory]:
-        """The chunks of all owners on a cluster, by the uid of what stands for it, read from the server."""
+        """The Inventories of all owners on the cluster with this uid, read from the API server."""
         found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"{MEMBER_LABEL}={member}")
         return [
             inventory
@@ -104,7 +103,7 @@ class Inventories:
         ]
 
     async def owned(self, owners: Iterable[str]) -> list[Inventory]:
-        """The chunks of several owners, read from the server, with one question for many of them."""
+        """The Inventories of several owners, read from the API server with one request for many owners."""
         wanted = sorted(owners)
         found: list[Object] = []
         for start in range(0, len(wanted), _OWNERS_AT_ONCE):
@@ -113,31 +112,32 @@ class Inventories:
         return msgspec.convert(found, list[Inventory])
 
     async def by_owner(self, member: str) -> dict[str, list[Inventory]]:
-        """All chunks of the owners whose first chunk is on this cluster, for two questions however many those are."""
+        """All Inventories of the owners whose first one is on this cluster, with two requests for any number of
+        owners."""
         owners: dict[str, dict[str, Inventory]] = {}
         for chunk in (*await self.on(member), *await self._further.ask("", self._all_further)):
             owners.setdefault(chunk.spec.owner.uid, {})[chunk.metadata.name] = chunk
         return {
-            owner: sorted(chunks.values(), key=lambda one: one.spec.chunk)
+            owner: sorted(chunks.values(), key=lambda chunk: chunk.spec.chunk)
             for owner, chunks in owners.items()
             if f"{owner}-0" in chunks
         }
 
     async def sealed(self, owner: str, teardown: str) -> list[Inventory]:
-        """All chunks of an owner, closed for whoever deploys.
+        """All Inventories of an owner, sealed, so that no deployment can add to them.
 
-        They write by compare-and-swap and have to read a chunk again that was sealed. Whoever adds one looks afterwards
-        whether the others are sealed: so either this finds the new one, or they find this.
+        A deployment writes by compare-and-swap and must read a sealed Inventory again. After it adds an Inventory, it
+        checks whether the others are sealed: so either this finds the new one, or the deployment finds the seal.
         """
         first = await self._seal(f"{owner}-0", teardown)
-        # Asked once for all who seal at this moment: a cluster may have hundreds of owners on it.
+        # One request for all concurrent callers: a cluster may have hundreds of owners.
         others = await (self._further.ask("", self._all_further) if first else self.of(owner))
         sealed = [await self._seal(item.metadata.name, teardown) for item in others if item.spec.owner.uid == owner]
-        return sorted((item for item in (first, *sealed) if item), key=lambda one: one.spec.chunk)
+        return sorted((item for item in (first, *sealed) if item), key=lambda chunk: chunk.spec.chunk)
 
     async def sealed_as_read(self, owner: str, chunks: Iterable[Inventory], teardown: str) -> bool:
-        """Close the chunks of an owner if they are as they were read, and no more of them than then: whether that is
-        so. Then whatever was removed by what they said is all that there was. It is done beside what has to be done."""
+        """Seal the Inventories of an owner if they are unchanged since they were read, and there are no new ones;
+        return whether that is so. If it is, all objects of the owner were in what was read. Runs with low priority."""
         known = {chunk.metadata.name: chunk for chunk in chunks}
         try:
             for chunk in known.values():
@@ -150,7 +150,7 @@ class Inventories:
         return all(item.metadata.name in known for item in others if item.spec.owner.uid == owner)
 
     async def get(self, name: str) -> Inventory | None:
-        """One chunk, by its name; None if there is none."""
+        """The Inventory of this name; None if there is none."""
         try:
             return await self.client.get(INVENTORIES, name, namespace=self.namespace, type=Inventory)
         except NotFoundError:
@@ -161,8 +161,8 @@ class Inventories:
         return msgspec.convert(found, list[Inventory])
 
     async def _seal(self, name: str, teardown: str) -> Inventory | None:
-        """The chunk of that name, sealed; None if there is none. One that another removal has sealed is closed as well:
-        a cluster may be deleted while something is withdrawn from it."""
+        """The Inventory of this name, sealed; None if there is none. A seal by another removal counts: a cluster may be
+        deleted during a withdrawal from it."""
         while True:
             try:
                 patch = {"spec": {"sealedFor": teardown}}
@@ -171,16 +171,16 @@ class Inventories:
             except NotFoundError:
                 return None
             except ConflictError:
-                continue  # many have written at once
+                continue  # concurrent writes
             except ApiError:
-                # Who has sealed it once does not change.
+                # The seal is immutable: it may be sealed already.
                 chunk = await self.get(name)
                 if chunk is None or chunk.spec.sealed_for:
                     return chunk
                 raise
 
     async def write(self, chunk: Inventory, entries: Mapping[str, Mapping[str, Any] | None]) -> None:
-        """Merge something into entries, or take those out that are None. No other entry is touched."""
+        """Merge changes into entries, and delete entries that are None. Other entries are not changed."""
         await self.patch(chunk.metadata.name, chunk.metadata.uid, entries)
 
     async def patch(self, name: str, uid: str, entries: Mapping[str, Mapping[str, Any] | None]) -> None:
@@ -188,8 +188,8 @@ class Inventories:
         await self.client.patch(INVENTORIES, name, body, namespace=self.namespace)
 
     async def amend(self, chunk: Inventory, notes: Mapping[str, Note]) -> None:
-        """Write notes into the entries that still name the objects that the notes are about. Notes come late: an entry
-        that was confirmed for another object meanwhile must not be taken for done."""
+        """Write notes into the entries that still name the objects of the notes. Notes are written late: an entry that
+        was confirmed for another object since then must not count as done."""
         name = chunk.metadata.name
         operations: list[Object] = [{"op": "test", "path": "/metadata/uid", "value": chunk.metadata.uid}]
         for key, note in notes.items():
@@ -201,7 +201,7 @@ class Inventories:
                 raise
         else:
             return
-        # At least one entry is another than it was. The other notes are still true.
+        # At least one entry names another object. The other notes are still valid.
         while True:
             now = await self.get(name)
             if now is None or now.metadata.uid != chunk.metadata.uid:
@@ -213,18 +213,18 @@ class Inventories:
             try:
                 await self.client.revise(INVENTORIES, guard(now), {"spec": {"entries": left}})
             except ConflictError:
-                continue  # it was written at the same moment
+                continue  # concurrent write
             return
 
     async def discard(self, inventory: Inventory) -> None:
-        """Delete a chunk that is an account of nothing any more."""
+        """Delete an Inventory that is not needed any more."""
         name, uid = inventory.metadata.name, inventory.metadata.uid
         await discard(
             self.client, INVENTORIES, name, uid=uid, namespace=self.namespace, finalizer=Finalizer.INVENTORY.value
         )
 
     async def discard_all(self, chunks: Iterable[Inventory]) -> None:
-        """Delete chunks that are accounts of nothing any more, beside what has to be done: nobody waits for it."""
+        """Delete Inventories that are not needed any more, with low priority."""
 
         async def one(chunk: Inventory) -> None:
             async with self.client.aside:
@@ -233,7 +233,7 @@ class Inventories:
         await gather_limited((one(chunk) for chunk in chunks), limit=_SIDE_BY_SIDE)
 
     def memo(self, chunk: Inventory, key: str, entry: Entry) -> Memo:
-        """What an entry's deletion remembers. It outlives the object, because the inventory does."""
+        """The memo of an entry's deletion. It is stored in the Inventory, so it outlives the object."""
 
         async def save(values: Mapping[str, str | None]) -> None:
             await self.write(chunk, {key: {"memo": dict(values)}})
@@ -241,8 +241,8 @@ class Inventories:
         return Memo({name: value for name, value in entry.memo.items() if not name.startswith(OWN)}, save)
 
     async def extend(self, like: Inventory, number: int) -> Inventory:
-        """One more chunk of the same owner on the same member, sealed as the others are, for what is found out during
-        its removal. `number`: the first that may be free; the chunks of an owner on other members are counted, too."""
+        """Another Inventory of the same owner and member, sealed like the others, for objects that are found during the
+        removal. `number`: the first number that may be free; Inventories on other members are counted, too."""
         spec, meta = like.spec, like.metadata
         while True:
             name = f"{spec.owner.uid}-{number}"
@@ -259,8 +259,8 @@ class Inventories:
                 return msgspec.convert(await self.client.create(INVENTORIES, manifest(INVENTORIES, made)), Inventory)
             except AlreadyExistsError:
                 found = await self.get(name)
-            # We made it, and died before anything was written into it; or another process removes the same. One of
-            # another member is not for these entries: they would be looked for there, and found to be absent.
+            # An earlier attempt created it and was interrupted, or another process removes the same objects. An
+            # Inventory of another member cannot hold these entries: they would be looked up there, and found absent.
             if found is None:
                 continue
             ours = found.spec.member == spec.member and found.spec.owner.uid == spec.owner.uid
@@ -270,10 +270,10 @@ class Inventories:
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What became of one object, to be written into its entry."""
+    """A change of one entry that is to be written."""
 
     object: ObjectRef
-    """As the entry named it; without a uid if it was only intended."""
+    """The object in the entry; without a uid if it was only intended."""
     change: dict[str, Any]
 
     def is_about(self, entry: Entry) -> bool:
@@ -281,40 +281,41 @@ class Note(msgspec.Struct, frozen=True):
         return entry.object.uid == self.object.uid
 
     def operations(self, key: str) -> list[Object]:
-        """The JSON patch that makes the change, and fails if the entry names another object."""
+        """The JSON patch operations of the change, which fail if the entry names another object."""
         path = f"/spec/entries/{key.replace('~', '~0').replace('/', '~1')}"
         named: Object = {"op": "test", "path": f"{path}/object", "value": msgspec.to_builtins(self.object)}
-        # To add a field that is there replaces it.
-        return [named, *({"op": "add", "path": f"{path}/{name}", "value": it} for name, it in self.change.items())]
+        # "add" replaces an existing field.
+        adds = ({"op": "add", "path": f"{path}/{name}", "value": value} for name, value in self.change.items())
+        return [named, *adds]
 
 
 def guard(chunk: Inventory) -> Object:
-    """What a write says of a chunk that is to be as it was read."""
+    """The metadata of a write that fails if the Inventory changed since it was read."""
     meta = chunk.metadata
     fields = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid, "resourceVersion": meta.resource_version}
     return {"metadata": fields}
 
 
 def ledgered(chunk: Inventory) -> bool:
-    """Whether something of it was knowingly left, so that it stays as a record."""
+    """Whether an Inventory has ledger entries, and so stays as a record."""
     return any(entry.ledger is not None for entry in chunk.spec.entries.values())
 
 
 def intended(chunks: Iterable[Inventory]) -> bool:
-    """Whether there are entries whose objects may not be created yet: they may be, until the inventory is sealed."""
+    """Whether there are intended entries: their objects may still be created, until the inventory is sealed."""
     return any(not item.done and item.entry.state == EntryState.INTENDED for item in items(chunks))
 
 
 def items(chunks: Iterable[Inventory]) -> list[Item]:
-    """The entries of all chunks."""
+    """The entries of all these Inventories."""
     return [Item(chunk.metadata.name, key, entry) for chunk in chunks for key, entry in chunk.spec.entries.items()]
 
 
 class Notes:
-    """What became of entries, written behind the back of who reports it: thousands of reports cost a few writes.
+    """Writes changes of entries in the background, in batches: thousands of changes cost a few writes.
 
-    No write stands between one object and the next: what was done is observed again after a crash
-    (docs/architecture.md, Events drive, timers insure).
+    No deletion waits for a write: after a crash, the results are observed again (docs/architecture.md, Events drive,
+    timers insure).
     """
 
     def __init__(
@@ -327,8 +328,8 @@ class Notes:
         troubled: Callable[[str, Exception], None] = lambda *_: None,
         settled: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`chunks`: by name; more may come. `troubled` is told of a chunk that cannot be written, `settled` of one that
-        could, or need not be any more."""
+        """`chunks`: by name; more may be added. `troubled`: called when an Inventory cannot be written. `settled`:
+        called when it was written, or need not be written any more."""
         self._inventories = inventories
         self._chunks = chunks
         self._clock = clock
@@ -339,11 +340,11 @@ class Notes:
         self._wake = asyncio.Event()
         self._timer: Timer | None = None
         self._overdue: set[str] = set()
-        """Chunks that are to be written however little there is to tell of them."""
+        """Inventories to write, even if the batch is small."""
         self._finishing = False
 
     def note(self, item: Item, change: dict[str, Any]) -> None:
-        """Have a change to an entry written down, soon."""
+        """Write a change of an entry, soon."""
         pending = self._pending.setdefault(item.chunk, {})
         before = pending.get(item.key)
         pending[item.key] = Note(item.entry.object, (before.change if before else {}) | change)
@@ -353,7 +354,7 @@ class Notes:
             self._timer = self._clock.call_later(_SOON, self._write_everything)
 
     async def run(self) -> None:
-        """Write, until told to finish and everything is written down."""
+        """Write changes, until `finish` was called and everything is written."""
         try:
             while not self._finishing or self._pending:
                 await self._wake.wait()
@@ -363,7 +364,7 @@ class Notes:
             self._stop_timer()
 
     def finish(self, *, unwritten: bool = False) -> None:
-        """Nothing more comes. `unwritten`: what is still to be written need not be any more."""
+        """End `run`. `unwritten`: drop the pending changes."""
         self._finishing = True
         if unwritten:
             self._pending.clear()
@@ -380,11 +381,11 @@ class Notes:
             self._timer = None
 
     async def _flush(self) -> None:
-        """Write the chunks of which there is much to tell; all, if it is time, or the end."""
+        """Write the Inventories with full batches; all of them after a timeout, or at the end."""
         failures = 0
         while name := self._due():
             notes = self._pending.pop(name)
-            self._overdue.discard(name)  # what comes from now on is gathered again
+            self._overdue.discard(name)  # later changes are batched again
             try:
                 await self._inventories.amend(self._chunks[name], notes)
                 self._settled(name)
@@ -392,7 +393,7 @@ class Notes:
             except (ApiError, UnreachableError) as error:
                 self._troubled(name, error)
                 if isinstance(error, NotFoundError | ConflictError) and await self._is_lost(self._chunks[name]):
-                    # It is gone, or its name belongs to another: there is nothing to be said of it any more.
+                    # It is gone, or its name belongs to another Inventory: there is nothing to write.
                     self._settled(name)
                     continue
                 newer = self._pending.setdefault(name, {})
@@ -409,7 +410,7 @@ class Notes:
         return self._finishing or name in self._overdue or len(entries) >= _BATCH
 
     async def _is_lost(self, chunk: Inventory) -> bool:
-        """Whether a chunk is not there any more. A conflict alone does not say so: many may write at once."""
+        """Whether an Inventory is gone. A conflict alone does not prove it: there may be concurrent writes."""
         try:
             found = await self._inventories.client.get(
                 INVENTORIES, chunk.metadata.name, namespace=self._inventories.namespace
@@ -417,5 +418,5 @@ class Notes:
         except NotFoundError:
             return True
         except (ApiError, UnreachableError):
-            return False  # nobody knows
+            return False  # unknown
         return bool(found["metadata"]["uid"] != chunk.metadata.uid)

@@ -1,5 +1,5 @@
-"""What one owner has put on one member, as the inventory says it: written by compare-and-swap, so that nothing is added
-to what a removal has sealed (docs/architecture.md, State in the API server)."""
+"""Writes the Inventories of one owner on one member by compare-and-swap, so that nothing is added to a sealed one
+(docs/architecture.md, State in the API server)."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
 
 Change = dict[str, Any]
-# Where the entries of manifests come from. What comes from a chart is looked after elsewhere.
+# Prefixes of `source` in the entries of manifests. Entries of charts are handled elsewhere.
 MANIFEST_SOURCES = ("ConfigMap ", "Secret ", "Work ")
 
 
 class SealedError(UnwindError):
-    """The inventory is being removed: nothing may be put there any more."""
+    """The inventory is sealed for removal: nothing more may be deployed."""
 
 
 class NotTheFirstError(UnwindError):
-    """There is an inventory, where there was none expected."""
+    """The owner already has an inventory, although none was expected."""
 
 
 class Records:
-    """The chunks of one owner on one member, as they were last read or written."""
+    """The Inventories of one owner on one member, as last read or written."""
 
     def __init__(self, inventories: Inventories, owner: ObjectRef, member: Member) -> None:
         self._inventories = inventories
@@ -45,9 +45,9 @@ class Records:
         self._loaded = False
 
     async def load(self, *, exactly: bool = False) -> None:
-        """Read them. Raises SealedError, or UnreachableError if they are of another cluster behind the same address.
+        """Read them. Raises SealedError, or UnreachableError if another cluster answers at the recorded address.
 
-        `exactly`: also those behind a gap, which only a removal leaves.
+        `exactly`: also read those after a gap in the numbers, which only a removal leaves.
         """
         self._loaded = True
         read = self._inventories.of if exactly else self._inventories.at_hand
@@ -61,7 +61,7 @@ class Records:
                     f"({self._member.system_uid}, not {there.system_uid})"
                 )
         self._chunks = {chunk.metadata.name: chunk for chunk in found if chunk.spec.member == self._member}
-        # Chunks are counted over all members that the owner has something on: they share its name.
+        # Inventories are numbered over all members of the owner, because they share its uid as name.
         self._next = 1 + max((chunk.spec.chunk for chunk in found), default=-1)
 
     @property
@@ -75,11 +75,11 @@ class Records:
 
     @property
     def places(self) -> dict[str, str]:
-        """The chunk that each entry is in, by key."""
+        """The name of each entry's Inventory, by key."""
         return {key: name for name, chunk in self._chunks.items() for key in chunk.spec.entries}
 
     async def put(self, entries: Mapping[str, Entry]) -> None:
-        """Have these entries in the inventory, whole, whatever was there under their keys. One write a chunk."""
+        """Write these entries, and replace existing ones completely. One write per Inventory."""
         left = dict(entries)
         made: list[Inventory] = []
         while left:
@@ -94,13 +94,13 @@ class Records:
             await self._still_open(made)
 
     async def change(self, changes: Mapping[str, Change | None]) -> None:
-        """Merge something into entries, or take those out that are None. One write a chunk."""
+        """Merge changes into entries, and delete entries that are None. One write per Inventory."""
         left = dict(changes)
         while left:
             places = self.places
             by_chunk: dict[str, dict[str, Change | None]] = {}
             for key in [key for key in left if key not in places]:
-                del left[key]  # nothing is written down of it, and nothing is to be
+                del left[key]  # there is no such entry
             for key, one in left.items():
                 by_chunk.setdefault(places[key], {})[key] = one
             for name, some in by_chunk.items():
@@ -109,7 +109,7 @@ class Records:
                         del left[key]
 
     def _allotted(self, entries: Iterable[str]) -> dict[str, list[str]]:
-        """Which chunk each entry goes to, as far as there is room."""
+        """The entries for each Inventory, as far as there is room."""
         places: dict[str, list[str]] = {}
         room = {
             name: 0 if chunk.metadata.terminating else ENTRIES_IN_A_CHUNK - len(chunk.spec.entries)
@@ -126,7 +126,7 @@ class Records:
         return places
 
     async def _add(self, left: dict[str, Entry]) -> Inventory | None:
-        """One more chunk, with as many of the entries as it holds; None if somebody else made one meanwhile."""
+        """A new Inventory with as many of the entries as fit; None if one was created concurrently."""
         some = dict(list(left.items())[:ENTRIES_IN_A_CHUNK])
         meta = ObjectMeta(
             name=f"{self._owner.uid}-{self._next}",
@@ -141,7 +141,7 @@ class Records:
             chunk = msgspec.convert(await self._inventories.client.create(INVENTORIES, body), Inventory)
         except AlreadyExistsError:
             if not self._loaded:
-                raise NotTheFirstError(f"{self._owner} has an inventory already") from None
+                raise NotTheFirstError(f"{self._owner} already has an inventory") from None
             await self.load(exactly=True)
             return None
         self._chunks[chunk.metadata.name] = chunk
@@ -151,17 +151,17 @@ class Records:
         return chunk
 
     async def _still_open(self, made: Iterable[Inventory]) -> None:
-        """A removal that has sealed the others meanwhile need not know of the new ones. It lists them again when all
-        that it knew are sealed: so either it finds the new ones, or this finds it."""
+        """Raise SealedError if a removal sealed the others concurrently: it may not know the new ones. It lists them
+        again after sealing: so either it finds the new ones, or this finds the seal."""
         try:
             await self.load(exactly=True)
         except SealedError:
             for chunk in made:
-                await self._inventories.discard(chunk)  # nothing was put on the member for it yet
+                await self._inventories.discard(chunk)  # nothing of it was deployed yet
             raise
 
     async def _patch(self, name: str, entries: Mapping[str, Change | None]) -> bool:
-        """Whether it was written; if not, the chunk has changed meanwhile, and was read again."""
+        """Whether it was written; if not, the Inventory has changed and was read again."""
         chunk = self._chunks[name]
         try:
             written = await self._inventories.client.revise(INVENTORIES, guard(chunk), {"spec": {"entries": entries}})
@@ -173,22 +173,20 @@ class Records:
             self._chunks[name] = msgspec.convert(written, Inventory)
             return True
         if found is None or found.metadata.uid != chunk.metadata.uid:
-            raise SealedError(f"the inventory {name} of {self._owner} is gone")
+            raise SealedError(f"cannot deploy {self._owner}: Inventory {name} was deleted")
         self._check(found)
         self._chunks[name] = found
         return False
 
     def _check(self, chunk: Inventory) -> None:
         if chunk.spec.sealed_for:
-            raise SealedError(
-                f"nothing more is deployed for {self._owner}: it is being removed by Teardown {chunk.spec.sealed_for}"
-            )
+            raise SealedError(f"cannot deploy {self._owner}: it is being removed by Teardown {chunk.spec.sealed_for}")
 
 
 def _whole(entry: Entry) -> Change:
-    """An entry for a merge patch that leaves nothing of the one before it."""
-    said: Change = msgspec.to_builtins(entry)
-    whole = dict.fromkeys(Entry.__struct_encode_fields__) | said
-    # It merges within as well.
-    whole["object"] = {"uid": None, "group": None, "namespace": None} | said["object"]
+    """An entry as a merge patch that replaces the previous entry completely."""
+    fields: Change = msgspec.to_builtins(entry)
+    whole = dict.fromkeys(Entry.__struct_encode_fields__) | fields
+    # A merge patch also merges nested objects.
+    whole["object"] = {"uid": None, "group": None, "namespace": None} | fields["object"]
     return whole

@@ -1,1 +1,1 @@
-"""What a deletion would do, for people."""
+"""Previews what a deletion would do."""

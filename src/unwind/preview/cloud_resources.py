@@ -1,4 +1,4 @@
-"""What the cloud has a part of: load balancers and volumes that go with what is deleted, or stay."""
+"""Cloud resources of a deletion: load balancers and volumes that are deleted, or stay."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class BoundVolume(msgspec.Struct, frozen=True, kw_only=True):
     claim: ObjectRef
     size: str = ""
     goes: bool
-    """Whether its reclaim policy is Delete: if not, it stays, and costs."""
+    """Whether its reclaim policy is Delete. If not, it stays and may cost money."""
 
 
 class CloudResources(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes, or stays, outside of the cluster."""
+    """The cloud resources of objects that are deleted."""
 
     balancers: frozenset[str] = frozenset()
     """Services of type LoadBalancer, by uid."""
@@ -36,7 +36,7 @@ class CloudResources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def look(member: Member, refs: Iterable[ObjectRef]) -> CloudResources:
-    """What these objects have in the cloud. It reads the Services, claims and volumes where they are."""
+    """The cloud resources of these objects. Reads Services, claims and volumes from the member."""
     services: dict[str, dict[str, ObjectRef]] = {}
     claims: dict[str, dict[str, ObjectRef]] = {}
     for ref in refs:
@@ -55,7 +55,9 @@ async def look(member: Member, refs: Iterable[ObjectRef]) -> CloudResources:
             claim = wanted.get(one["metadata"]["uid"])
             if claim and (volume := await _volume(member, one, claim)):
                 volumes.append(volume)
-    return CloudResources(balancers=frozenset(balancers), volumes=tuple(sorted(volumes, key=lambda one: one.name)))
+    return CloudResources(
+        balancers=frozenset(balancers), volumes=tuple(sorted(volumes, key=lambda volume: volume.name))
+    )
 
 
 async def _volume(member: Member, claim: Object, ref: ObjectRef) -> BoundVolume | None:

@@ -1,4 +1,4 @@
-"""What the deletion of a cluster or a profile would come to: its plan, and what is on its members. Only reads."""
+"""Previews the deletion of a cluster or a profile: its plan and its objects on members. Only reads."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from unwind.kube.discovery import Named
     from unwind.members.targets import ClusterTarget
 
-# A profile may be on a thousand clusters: so many are looked at, of the others only the accounts are.
+# A profile may be on a thousand clusters: this many are read, of the others only the Inventories.
 LOOKED_AT = 20
-_UNMANAGED = "a SveltosCluster that is deleted is only managed no longer: nothing is removed from the cluster"
-_NO_GATE = "Cluster API asks no hook about a Cluster without ClusterClass: it does not wait for the removal"
+_UNMANAGED = "deleting a SveltosCluster only ends its management: nothing is removed from the cluster"
+_NO_GATE = "Cluster API calls no deletion hook for a Cluster without ClusterClass, so it does not wait for the removal"
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it is read."""
+    """The clients that a preview reads from."""
 
     client: Client
     fleet: Members
@@ -67,8 +67,8 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def foresee(client: Client, named: Named, *, home: str, volumes: VolumePolicy = VolumePolicy.RETAIN) -> Foreseen:
-    """What deleting this would come to, whatever it is. `home`: Unwind's own namespace. `volumes`: what becomes of the
-    claims of StatefulSets, where no profile or Work says it."""
+    """The preview of the deletion of any object. `home`: Unwind's own namespace. `volumes`: the policy for claims of
+    StatefulSets if no profile or Work sets it."""
     kind = (named.resource.group, named.resource.kind)
     inventories = Inventories(client, namespace=home)
     async with Members(client) as fleet, fleet.management() as here:
@@ -98,8 +98,8 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
     try:
         around = await contents.in_namespace(places.client, places.here.discovery, target.ref.namespace)
     except UnwindError as error:
-        # Not everybody may list everything; the add-ons are what matters more.
-        warnings += (f"what the Cluster owns could not be looked at: {error}",)
+        # Not every user may list all kinds, and the add-ons are more important.
+        warnings += (f"cannot list the dependents of the Cluster: {error}",)
     return await _of_cluster(
         places,
         target,
@@ -108,7 +108,7 @@ async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:
         found.drafted(decided=True).plan or Plan(),
         found.chunks.values(),
         along=contents.descendants(around, [target.ref.uid]),
-        said=await _said_by_profiles(places, found.drafts),
+        said=await _profile_annotations(places, found.drafts),
         warnings=warnings,
     )
 
@@ -117,7 +117,7 @@ async def _of_sveltos(places: Places, cluster: sveltos.SveltosCluster) -> Forese
     target = targets.of_sveltos(cluster)
     found = await gather(places.inventories, target, [await read_steps(places.client, target)])
     made = found.drafted(decided=True).plan or Plan()
-    # Whatever the profiles say: that is for clusters that go.
+    # Regardless of the profiles, whose deletion behavior is for clusters that are deleted.
     steps = tuple(msgspec.structs.replace(step, effort=Effort.LEAVE.value, wave=1) for step in made.steps)
     left = Plan(steps=steps, waves=1 if steps else 0)
     drafted = Drafted(plan=left)
@@ -150,8 +150,8 @@ async def _of_cluster(
     said: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     warnings: tuple[str, ...] = (),
 ) -> Foreseen:
-    """`made`: the plan as it would be; where something in it is not known, none is made, and that is said. `said`: the
-    annotations of profiles and Works, by the uid of the owner of their objects."""
+    """`made`: the plan to show, even if a value is unknown and no plan would be written; a refusal reports that.
+    `said`: the annotations of profiles and Works, by the uid of the owner of their objects."""
     chunks = list(chunks)
     takers = {uid for uid, its in said.items() if its.get(TAKE_ALONG_ANNOTATION) == "true"}
     policies = {uid: volume_policy(its) for uid, its in said.items()}
@@ -174,7 +174,7 @@ async def _of_cluster(
     seen = await look_at(places.fleet, target, going, emptied=emptied)
     for some in entries.values():
         some.extend(seen.claims_of(some))
-    # A word that is not known holds the whole plan.
+    # An unknown value holds the whole plan.
     held = [Told(target.ref, item.message) for item in drafted.said if item.type is ConditionType.UNKNOWN_VALUE]
     held += [
         Told(step.object, _unknown_volumes(policy))
@@ -193,11 +193,11 @@ async def _of_cluster(
 
 
 def _unknown_volumes(policy: Unknown) -> str:
-    return f"{VOLUMES_ANNOTATION} is {policy}, so nothing is deleted"
+    return f"nothing is deleted: annotation {VOLUMES_ANNOTATION}: {policy}"
 
 
-async def _said_by_profiles(places: Places, drafts: Iterable[Draft]) -> dict[str, Mapping[str, str]]:
-    """The annotations of the profiles of summaries, by the summary's uid."""
+async def _profile_annotations(places: Places, drafts: Iterable[Draft]) -> dict[str, Mapping[str, str]]:
+    """The annotations of profiles, by the uid of the ClusterSummary."""
     resources = {profile.kind: profile for profile in expected_refusals.PROFILES}
     found: dict[str, Mapping[str, str]] = {}
     for draft in drafts:
@@ -214,7 +214,7 @@ async def _said_by_profiles(places: Places, drafts: Iterable[Draft]) -> dict[str
 
 
 async def _of_profile(places: Places, resource: Resource, profile: sveltos.ClusterProfile) -> Foreseen:
-    """It is withdrawn from every cluster that it is on."""
+    """The preview of a profile's deletion: it is withdrawn from every cluster."""
     meta = profile.metadata
     key = ProfileKey(resource.kind, meta.namespace, meta.name)
     listed = await places.client.list(CLUSTER_SUMMARIES, namespace=meta.namespace or None)
@@ -252,17 +252,17 @@ async def _of_profile(places: Places, resource: Resource, profile: sveltos.Clust
     unseen = len(its) - LOOKED_AT
     warnings = needed_by(key, its, summaries)
     if unseen > 0:
-        warnings += (f"{unseen} of {len(its)} clusters were not looked at: what CRDs take along there is not counted",)
+        warnings += (f"{unseen} of {len(its)} clusters were not read: custom resources there are not counted",)
     return _foreseen(ref, made, entries, seen, refusals=refusals, warnings=warnings)
 
 
 def _place(summary: ClusterSummary) -> str:
-    """What the step of a profile on a cluster is called."""
+    """The step name of a profile on a cluster."""
     return "/".join(cluster_summaries.cluster_of(summary))
 
 
 def _counted(chunks: Iterable[Inventory]) -> Counter[str]:
-    """How many objects each owner has, by its uid."""
+    """The number of objects of each owner, by its uid."""
     return Counter(chunk.spec.owner.uid for chunk in chunks for _ in chunk.spec.entries)
 
 
@@ -281,18 +281,18 @@ async def _seen_on(places: Places, summary: ClusterSummary, entries: list[Entry]
 
 
 def needed_by(key: ProfileKey, its: Iterable[ClusterSummary], summaries: Iterable[ClusterSummary]) -> tuple[str, ...]:
-    """What is on the same clusters and depends on a profile that goes: it waits for them (pure)."""
+    """A warning for each profile on the same clusters that depends on the deleted one and blocks it (pure)."""
     places = {cluster_summaries.cluster_of(summary) for summary in its}
     return tuple(
-        f"{cluster_summaries.profile_of(summary)} on {cluster_summaries.cluster_of(summary)} depends on it and stays:"
-        " it waits for that"
+        f"{cluster_summaries.profile_of(summary)} on {cluster_summaries.cluster_of(summary)} depends on it and stays,"
+        " which blocks the withdrawal"
         for summary in summaries
         if cluster_summaries.cluster_of(summary) in places and key in cluster_summaries.needs(summary)
     )
 
 
 def _by_step(made: Plan, chunks: Iterable[Inventory]) -> dict[str, list[Entry]]:
-    """The objects of each step that are still there."""
+    """The remaining objects of each step."""
     owners: dict[str, list[Entry]] = {}
     for chunk in chunks:
         todo = [item.entry for item in items([chunk]) if not item.done]
@@ -301,7 +301,7 @@ def _by_step(made: Plan, chunks: Iterable[Inventory]) -> dict[str, list[Entry]]:
 
 
 async def _by_label(here: Member, ref: ObjectRef, metadata: ObjectMeta) -> list[Told]:
-    """Whether the object on the management cluster is protected itself."""
+    """The refusal if the object on the management cluster is protected itself."""
     resource = await here.discovery.resource(ref.kind, group=ref.group)
     seen = Metadata(
         name=metadata.name,
@@ -325,7 +325,7 @@ def _foreseen(
     warnings: Iterable[str] = (),
 ) -> Foreseen:
     left = {step.name for step in made.steps if step.effort == Effort.LEAVE}
-    # What is gone already is not counted again, and claims of StatefulSets are found only now.
+    # Removed objects are not counted, and claims of StatefulSets are only known now.
     steps = tuple(msgspec.structs.replace(step, objects=len(entries[step.name])) for step in made.steps)
     going = sum(step.objects for step in steps if step.name not in left)
     every = [
@@ -343,7 +343,7 @@ def _foreseen(
         for name, count in preview.resources.items():
             resources[name] = resources.get(name, 0) + count
     unseen = [
-        f"not looked at, so what goes along there is not known: {preview.unseen}" for preview in seen if preview.unseen
+        f"cannot read a member, so dependents there are unknown: {preview.unseen}" for preview in seen if preview.unseen
     ]
     warned = tuple(dict.fromkeys((*made.warnings, *warnings, *unseen)))
     protected = [told for preview in seen for told in preview.protected]
@@ -358,7 +358,7 @@ def _foreseen(
         volumes=tuple(volume for preview in seen for volume in preview.cloud.volumes),
         refusals=(*refusals, *protected),
         staying=tuple(
-            Told(entry.object, f"{name} is left as it is" if name in left else _why_staying(entry))
+            Told(entry.object, f"{name} is left in place" if name in left else _why_staying(entry))
             for name, some in entries.items()
             for entry in some
             if name in left or entry.adopted or entry.kept
@@ -370,5 +370,7 @@ def _foreseen(
 
 def _why_staying(entry: Entry) -> str:
     return (
-        volume_claims.why_retained(entry) if volume_claims.retained(entry) else "it was there before, or is to be kept"
+        volume_claims.why_retained(entry)
+        if volume_claims.retained(entry)
+        else "it existed before, or is marked as kept"
     )

@@ -1,4 +1,4 @@
-"""What a deletion would come to, before anybody asks for it: the order, the blast radius, what would refuse."""
+"""Previews the deletion of one object: the order, the blast radius, and expected refusals."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ STAGES = {
     Stage.DEFINITIONS: "definitions",
     Stage.NAMESPACES: "namespaces",
 }
-"""What the steps are called of a deletion that has no others."""
+"""The step names in the preview of a requested deletion."""
 
 
 class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All that can be said of a deletion beforehand."""
+    """The preview of a deletion."""
 
     title: str
     target: ObjectRef
     requested: bool
-    """Whether a Teardown has to be asked for; if not, it is enough to delete the target: its controllers do the
-    rest."""
+    """Whether the deletion needs a requested Teardown. If not, it is enough to delete the target: its controllers
+    remove the rest."""
     plan: Plan
     objects: Mapping[str, tuple[ObjectRef, ...]] = {}
-    """What each step removes, or leaves, by the step's name."""
+    """The objects that each step removes or leaves, by the step's name."""
     along: tuple[ObjectRef, ...] = ()
-    """What goes with these because it belongs to them."""
+    """Dependents that are deleted with their owners."""
     radius: Radius
     volumes: tuple[BoundVolume, ...] = ()
     refusals: tuple[Told, ...] = ()
-    """What would refuse. While there is something, nothing is deleted."""
+    """Expected refusals. If there are any, nothing is deleted."""
     staying: tuple[Told, ...] = ()
     warnings: tuple[str, ...] = ()
     critical_path: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 async def of_object(
     member: Member, named: Named, *, home: str, volumes: VolumePolicy = VolumePolicy.RETAIN
 ) -> Foreseen:
-    """What the deletion of one object, with all that it holds and owns, would come to. Only reads."""
+    """The preview of the deletion of one object with its content and dependents. Only reads."""
     seen = await deletion_scope.look(member, named.resource, named.name, namespace=named.namespace, volumes=volumes)
     refs = [ref_to(item) for item in seen.everything]
     cloud = await cloud_resources.look(member, refs)
@@ -79,7 +79,7 @@ async def of_object(
 def foreseen(
     seen: DeletionScope, cloud: CloudResources, *, refusals: tuple[Told, ...] = (), warnings: tuple[str, ...] = ()
 ) -> Foreseen:
-    """The same from what was seen (pure)."""
+    """The preview of a deletion scope (pure)."""
     target = ref_to(seen.target)
     made, objects = planned(seen, cloud)
     warned = (*_of_itself(seen), *warnings)
@@ -100,7 +100,7 @@ def foreseen(
 
 
 def planned(seen: DeletionScope, cloud: CloudResources) -> tuple[Plan, dict[str, tuple[ObjectRef, ...]]]:
-    """The stages in which the objects go, as steps, and what is in each (pure)."""
+    """The stages of the removal as steps, and the objects of each (pure)."""
     facts = Facts(balancers=cloud.balancers)
     items = [Item("", str(number), entry) for number, entry in enumerate(seen.entries)]
     steps: list[Step] = []
@@ -108,7 +108,7 @@ def planned(seen: DeletionScope, cloud: CloudResources) -> tuple[Plan, dict[str,
     for together in order(items, facts):
         name = STAGES[stage(together[0], facts)]
         refs = tuple(sorted((item.entry.object for item in together), key=lambda ref: (ref.kind, str(ref))))
-        # What goes first needs what goes after it: an operator, a namespace.
+        # An earlier step depends on the later ones: on an operator, on a namespace.
         if steps:
             steps[-1] = msgspec.structs.replace(steps[-1], needs=(name,))
         step = Step(name=name, object=refs[0], effort=Effort.ENFORCE.value, wave=len(steps) + 1, objects=len(refs))
@@ -135,34 +135,35 @@ def _radius(seen: DeletionScope, cloud: CloudResources) -> Radius:
 
 
 def _of_itself(seen: DeletionScope) -> tuple[str, ...]:
-    """What the objects themselves say that a person should know."""
+    """Warnings from the objects themselves."""
     target = seen.target
-    told = [
-        f"{target} is looked after by {owner.kind} {owner.name}, which may make another"
+    warned = [
+        f"{target} is controlled by {owner.kind} {owner.name}, which may create it again"
         for owner in target.metadata.owner_references
         if owner.controller
     ]
     if target.metadata.deletion_timestamp:
-        told.append(f"{target} is being deleted already")
+        warned.append(f"{target} is already being deleted")
     for item in seen.along:
         policy = builtin.effective_policy(item.metadata.annotations or {}).policy
         if isinstance(policy, Unknown) or policy is not DeletePolicy.MANAGE:
-            told.append(f"{item} says that it is to be kept, but goes with what it belongs to")
+            warned.append(f"the policy of {item} keeps it, but it is deleted with its owner")
     releases = {
         name
         for item in seen.going
         if is_a(item, SECRETS) and (labels := item.metadata.labels or {}).get("owner") == "helm"
         if (name := labels.get("name", ""))
     }
-    told += [
-        f"{name} is a release of Helm, whose hooks are not run: `helm uninstall` runs them" for name in sorted(releases)
+    warned += [
+        f"{name} is a Helm release, and its hooks are not run; to run them, use `helm uninstall`"
+        for name in sorted(releases)
     ]
     inside = [item for item in seen.staying if item.object.namespace == target.metadata.name]
     if is_a(target, NAMESPACES) and inside:
-        told.append(f"{target} stays, too, because of what stays in it: {inside[0].object}{_more(len(inside) - 1)}")
+        warned.append(f"{target} stays, because objects in it stay: {inside[0].object}{_more(len(inside) - 1)}")
     if is_a(target, CUSTOM_RESOURCE_DEFINITIONS) and seen.staying:
-        told.append(f"{target} stays, too, because of what stays of it: {seen.staying[0].object}")
-    return tuple(told)
+        warned.append(f"{target} stays, because custom resources of it stay: {seen.staying[0].object}")
+    return tuple(warned)
 
 
 def _more(count: int) -> str:

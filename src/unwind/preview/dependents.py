@@ -1,4 +1,4 @@
-"""What depends on something that goes and does not go itself: people want to know before, not after."""
+"""Objects that stay and depend on objects that are deleted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "Horizon
 SHOWN = 5
 
 Used = tuple[str, str, str, str]
-"""Something by its group, kind, namespace and name: those who depend on it know it by nothing else."""
+"""An object by group, kind, namespace and name, as references name it."""
 
 
 def used(ref: ObjectRef) -> Used:
@@ -43,7 +43,8 @@ def used(ref: ObjectRef) -> Used:
 
 
 async def warnings(client: Client, going: Iterable[ObjectRef]) -> tuple[str, ...]:
-    """What stays and needs some of these, for people. What may not be read, or is not served, warns of nothing."""
+    """A warning for each of these objects that is used by an object that stays. Kinds that are forbidden or not served
+    are skipped."""
     refs = {used(ref): ref for ref in going}
     uids = {ref.uid for ref in refs.values()}
     there = {(ref.group, ref.kind) for ref in refs.values()}
@@ -58,9 +59,7 @@ async def warnings(client: Client, going: Iterable[ObjectRef]) -> tuple[str, ...
                     for use in dict.fromkeys(uses(item)):
                         if use in refs:
                             told.setdefault(use, []).append(_named(resource, item))
-    return tuple(
-        f"{ref} goes, and is used by what stays: {_some(told[use])}" for use, ref in refs.items() if use in told
-    )
+    return tuple(f"{ref} is deleted, but still used by {_some(told[use])}" for use, ref in refs.items() if use in told)
 
 
 async def _list(client: Client, resource: Resource, namespace: str | None) -> list[Object]:
@@ -73,8 +72,8 @@ async def _list(client: Client, resource: Resource, namespace: str | None) -> li
 
 
 def _named(resource: Resource, one: Object) -> str:
-    it = one["metadata"]
-    return f"{resource.kind} {it['namespace']}/{it['name']}" if it.get("namespace") else f"{resource.kind} {it['name']}"
+    name, namespace = one["metadata"]["name"], one["metadata"].get("namespace")
+    return f"{resource.kind} {namespace}/{name}" if namespace else f"{resource.kind} {name}"
 
 
 def _some(names: list[str]) -> str:
@@ -82,7 +81,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(sorted(names)[:SHOWN]) + more
 
 
-# Who uses what (pure): from an object as it is read to what it names.
+# The references of objects, by kind (pure).
 
 
 def _of(resource: Resource, namespace: str, name: Any) -> Iterator[Used]:
@@ -91,7 +90,7 @@ def _of(resource: Resource, namespace: str, name: Any) -> Iterator[Used]:
 
 
 def by_pod(pod: Object) -> Iterator[Used]:
-    """Its volumes, its environment, and who it is."""
+    """The volumes, the environment and the ServiceAccount of a Pod."""
     spec, home = pod.get("spec") or {}, pod["metadata"].get("namespace", "")
     for volume in spec.get("volumes") or ():
         sources = [volume, *((volume.get("projected") or {}).get("sources") or ())]
@@ -151,7 +150,7 @@ def by_binding(binding: Object) -> Iterator[Used]:
 
 
 def by_profile(profile: Object) -> Iterator[Used]:
-    """The sources of its add-ons. One in the namespace of each cluster is none in particular."""
+    """The sources of a profile's add-ons, except those that are looked up in the namespace of each cluster."""
     home, spec = profile["metadata"].get("namespace", ""), profile.get("spec") or {}
     given = list(spec.get("policyRefs") or ())
     given += [item for chart in spec.get("helmCharts") or () for item in chart.get("valuesFrom") or ()]
@@ -183,5 +182,5 @@ _USERS: tuple[tuple[Resource, tuple[Resource, ...], Callable[[Object], Iterator[
     (CLUSTER_PROFILES, _SOURCES, by_profile),
     (PROFILES, _SOURCES, by_profile),
 )
-# These use nothing but what is in their own namespace.
+# These only refer to objects in their own namespace.
 _BESIDE = (PODS, INGRESSES, AUTOSCALERS)

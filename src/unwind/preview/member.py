@@ -1,4 +1,4 @@
-"""What a member tells of objects on it, for a plan: what goes along, what costs, what would refuse. Only reads."""
+"""Reads from a member for a preview: custom resources of CRDs, cloud resources, claims, protection. Only reads."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 
 class MemberPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member told of objects on it."""
+    """The result of reading a member."""
 
     resources: dict[str, int] = {}
-    """How many custom resources there are of each CRD, by its name."""
+    """The number of custom resources of each CRD, by its name."""
     cloud: CloudResources = CloudResources()
     claims: tuple[Entry, ...] = ()
-    """Claims of StatefulSets, which no inventory has yet."""
+    """Claims of StatefulSets that are not in an Inventory yet."""
     protected: tuple[Told, ...] = ()
     unseen: str = ""
-    """Why it could not be looked at."""
+    """Why it could not be read; empty if it was."""
 
     def claims_of(self, entries: Iterable[Entry]) -> list[Entry]:
-        """The claims of those StatefulSets that are among these."""
+        """The claims of the StatefulSets in these entries."""
         sets = {
             (entry.object.namespace, f"{STATEFUL_SETS.kind} {entry.object.name}")
             for entry in entries
@@ -55,8 +55,8 @@ class MemberPreview(msgspec.Struct, frozen=True, kw_only=True):
 async def look_at(
     fleet: Members, target: ClusterTarget, entries: Sequence[Entry], *, emptied: Iterable[Entry] = ()
 ) -> MemberPreview:
-    """What a member tells of these. One that cannot be reached is no reason not to tell the rest. `emptied`: those of
-    whose StatefulSets all claims go."""
+    """The preview of these entries on a member. An unreachable member is reported and is no error. `emptied`: entries
+    of StatefulSets whose claims are deleted."""
     if not entries:
         return MemberPreview()
     try:
@@ -83,14 +83,14 @@ async def _seen(member: Member, entries: Sequence[Entry], emptied: Collection[st
                 of_set = await volume_claims.of_set(member, found, order=0, policy=policy)
                 made += [item for item in of_set if item.object.uid not in known]
         except NotFoundError:
-            continue  # it is gone already
+            continue  # already deleted
     cloud = await cloud_resources.look(member, [*refs, *(entry.object for entry in made if not entry.kept)])
     protected = await expected_refusals.protected(member, await _labelled(member, entries))
     return MemberPreview(resources=resources, cloud=cloud, claims=tuple(made), protected=tuple(protected))
 
 
 async def _labelled(member: Member, entries: Iterable[Entry]) -> list[Content]:
-    """Those of these objects that carry the label of protection: few do, so they are asked for by it."""
+    """The objects with the protection label: few have it, so they are listed by it."""
     kinds = {
         Resource(it.group, it.version, entry.resource, it.kind, namespaced=bool(it.namespace))
         for entry in entries
@@ -108,5 +108,5 @@ async def _labelled(member: Member, entries: Iterable[Entry]) -> list[Content]:
         except ApiError as error:
             if error.code != 404:
                 raise
-            continue  # a version that is not served any more: the removal finds the one that is
+            continue  # a version that is not served any more: the removal finds the served one
     return [content for content in found if content.metadata.uid in uids]

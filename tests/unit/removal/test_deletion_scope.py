@@ -129,9 +129,9 @@ def test_what_is_foreseen_counts_all_and_warns_of_what_stays() -> None:
     volumes = (BoundVolume(name="pv-1", claim=claim, goes=True), BoundVolume(name="pv-2", claim=claim, goes=False))
     seen = foreseen(blast, CloudResources(volumes=volumes))
     assert seen.radius.objects == 4
-    assert any("web is a release of Helm" in line for line in seen.warnings)
+    assert any("web is a Helm release" in line for line in seen.warnings)
     assert [told.object.name for told in seen.staying] == ["kept", "pv-2"]
-    assert any("Namespace room stays, too" in line for line in seen.warnings)
+    assert any("Namespace room stays, because" in line for line in seen.warnings)
     assert seen.critical_path == ("the rest", "namespaces")
 
 
