@@ -137,8 +137,8 @@ async def test_what_depends_on_others_is_deployed_after_them_and_says_what_it_wa
     await scene.profile("middle", "middle", dependsOn=scene.needs("base"))
     async with running(scene.client, scene.namespace):
         waits = {
-            "top": f"waits for: ClusterProfile {scene.called('middle')} is not Provisioned",
-            "middle": f"waits for: ClusterProfile {scene.called('base')} is not on this cluster",
+            "top": f"waiting for dependencies: ClusterProfile {scene.called('middle')} is not Provisioned",
+            "middle": f"waiting for dependencies: ClusterProfile {scene.called('base')} is not on this cluster",
         }
         for name, told in waits.items():
             await scene.until_summary(name, lambda it, told=told: it.status.dependencies == told, told)  # type: ignore[misc]
@@ -178,7 +178,7 @@ async def test_what_others_still_need_waits_for_them_and_says_so(scene: Scene) -
         await scene.until_provisioned("base", "top")
         await scene.delete_profile("base")
         waits = await scene.until_summary("base", lambda it: bool(it.status.dependencies), "waiting")
-        told = f"waits until these are gone, which need it: ClusterProfile {scene.called('top')}"
+        told = f"waiting for removal of dependents: ClusterProfile {scene.called('top')}"
         assert waits.status.dependencies == told
         assert set(await scene.on_member()) == {"base", "top"}
         await scene.delete_profile("top")
@@ -240,7 +240,7 @@ async def test_what_is_not_supported_yet_is_said_and_nothing_is_applied(scene: S
     async with running(scene.client, scene.namespace):
         found = await scene.until_profile("web", lambda it: condition(it, "Accepted").get("status") == "False")
         said = condition(found, "Accepted")
-        assert (said["reason"], said["message"]) == ("NotSupported", "not supported yet: reloader")
+        assert (said["reason"], said["message"]) == ("NotSupported", "not supported: reloader")
         assert await scene.on_member() == {}
         await scene.edit_profile("web", {"reloader": False})
         await scene.until_provisioned("web")
@@ -256,7 +256,7 @@ async def test_profiles_that_depend_on_each_other_are_named_and_the_others_go_on
         await scene.until_provisioned("c")
         found = await scene.until_profile("a", lambda it: condition(it, "Accepted").get("reason") == "Cycle")
         one, other = scene.called("a"), scene.called("b")
-        assert condition(found, "Accepted")["message"] == f"it depends on itself: {one} → {other} → {one}"
+        assert condition(found, "Accepted")["message"] == f"dependency cycle: {one} → {other} → {one}"
         assert set(await scene.on_member()) == {"c"}
         await scene.edit_profile("b", {"dependsOn": []})
         await scene.until_provisioned("a", "b")
@@ -468,7 +468,7 @@ async def test_a_cluster_that_is_deleted_is_left_to_its_teardown(scene: Scene) -
         await scene.edit("web", config_map(scene.namespace, "a", color="blue"))
         await scene.profile("new", "other")
         await scene.delete_profile("web")
-        told = f"waits for Teardown {uid} of its cluster"
+        told = f"waiting for Teardown {uid} of the cluster"
         held = await scene.until_summary(
             "web", lambda it: it.status.dependencies == told, "left to the teardown", cluster=name, type_="capi"
         )
@@ -509,7 +509,7 @@ async def test_a_cluster_that_is_deleted_during_a_withdrawal_is_left_to_its_tear
         found = await scene.client.get(CLUSTERS, name, namespace=scene.namespace)
         uid = found["metadata"]["uid"]
         await scene.client.delete(CLUSTERS, name, uid=uid, namespace=scene.namespace)
-        told = f"waits for Teardown {uid} of its cluster"
+        told = f"waiting for Teardown {uid} of the cluster"
         await scene.until_summary(
             "web", lambda it: it.status.dependencies == told, "left to the teardown", cluster=name, type_="capi"
         )

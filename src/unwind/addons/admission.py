@@ -1,4 +1,4 @@
-"""The admission rule of profiles: a write that closes a circle of `dependsOn` is refused, and the circle is named."""
+"""The admission webhook of profiles: denies a write that closes a cycle of `dependsOn`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Spec(Model, frozen=True, kw_only=True):
 
 
 class _Profile(Model, frozen=True, kw_only=True):
-    """As much of a profile as the rule goes by."""
+    """The fields of a profile that the rule uses."""
 
     metadata: _Metadata = _Metadata()
     spec: _Spec = _Spec()
@@ -51,21 +51,22 @@ _WRITTEN = msgspec.json.Decoder(_Profile | None)
 
 
 Existing = Callable[[str, str], Awaitable[list[Declared]]]
-"""The profiles of a kind, in a namespace if the kind has one, as they are now."""
+"""Reads the current profiles of a kind, in a namespace if the kind is namespaced."""
 
 
 def route(existing: Existing) -> Route:
-    """Where the API server asks whether a profile may be written."""
+    """The route of the admission webhook for profiles."""
     return Route(path=PROFILES_PATH, handler=partial(answer, existing), name="profiles")
 
 
 async def answer(existing: Existing, body: bytes, _: Request) -> Response:
-    """What a review is answered. What cannot be told is an error, and lets the write pass (failurePolicy)."""
+    """The response to a review. If the check is not possible, an error, which allows the write (failurePolicy
+    Ignore)."""
     try:
         asked = admission.asked(body)
         new, old = _WRITTEN.decode(asked.object), _WRITTEN.decode(asked.old_object)
     except msgspec.DecodeError as error:
-        return refusal(400, f"The profile cannot be read: {error}.")
+        return refusal(400, f"cannot decode the profile: {error}")
     except ValueError as error:
         return refusal(400, str(error))
     kind = asked.kind.kind
@@ -73,23 +74,23 @@ async def answer(existing: Existing, body: bytes, _: Request) -> Response:
         return Response(admission.allowed(asked))
     written = new.declared(kind)
     before = [old.declared(kind)] if old else []
-    # Who changes something else need not wait until all others were read.
+    # Other changes need not wait until all profiles are read.
     if not set(written.depends_on).difference(*(item.depends_on for item in before)):
         return Response(admission.allowed(asked))
     try:
-        # As it was goes last, because that is what this write changes.
+        # The old version goes last, because this write replaces it.
         others = [*await existing(kind, asked.namespace), *before]
     except UnwindError as error:
-        return refusal(503, f"It cannot be told whether this closes a cycle: {error}.")
+        return refusal(503, f"cannot check dependsOn for a cycle: {error}")
     cycle = closes_cycle(others, written)
     return Response(admission.denied(asked, refused(written, cycle)) if cycle else admission.allowed(asked))
 
 
 async def existing(client: Client, kind: str, namespace: str) -> list[Declared]:
-    """The profiles that names can mean, read now.
+    """The profiles that dependsOn may name, read from the API server.
 
-    No cache is asked: three profiles in one file are written within milliseconds, and a cache that has not seen the
-    first two would let the third one close the circle. Only writes that add a name to `dependsOn` come here.
+    Not from a cache: three profiles in one file are written within milliseconds, and a cache that has not seen the
+    first two would let the third one close the cycle. Only writes that add a name to `dependsOn` come here.
     """
     found: list[Declared] = []
     pages = client.pages(_KINDS[kind], namespace=namespace or None)
@@ -100,11 +101,8 @@ async def existing(client: Client, kind: str, namespace: str) -> list[Declared]:
 
 
 def refused(written: Declared, cycle: tuple[str, ...]) -> str:
-    """What somebody reads whose profile closes a cycle."""
+    """The message of a denied write."""
     about = f"{written.namespace}/{written.name}" if written.namespace else written.name
     needed = cycle[(cycle.index(written.name) + 1) % len(cycle)]
-    elsewhere = ", or break the circle at another of them first" if len(cycle) > 1 else ""
-    return (
-        f"{written.kind} {about} would depend on itself: {spelled(cycle)}. "
-        f"Take {needed} out of its dependsOn{elsewhere}."
-    )
+    elsewhere = ", or break the cycle at another profile first" if len(cycle) > 1 else ""
+    return f"{written.kind} {about}: dependency cycle {spelled(cycle)}; remove {needed} from its dependsOn{elsewhere}"

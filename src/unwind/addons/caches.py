@@ -1,4 +1,4 @@
-"""What the controllers of add-ons go by: profiles, summaries, clusters and sources, each read once and kept."""
+"""Shared informers of the add-on controllers: profiles, summaries, clusters and sources."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile, and the fields of it that are not known here."""
+    """A profile, and the paths of its unknown fields."""
 
     metadata: ObjectMeta
     spec: ProfileSpec
@@ -52,7 +52,7 @@ class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
 def _in_place(
     index: Callable[[ClusterSummary], Iterable[Hashable]],
 ) -> Callable[[ClusterSummary], Iterable[Hashable]]:
-    """An index without summaries that are in another namespace than their cluster: they count for no other object."""
+    """An index without summaries in another namespace than their cluster: they affect no other object."""
     return lambda it: () if cluster_summaries.misplaced(it) else index(it)
 
 
@@ -69,7 +69,7 @@ def _profile_view(resource: Resource) -> View[SeenProfile]:
 
 
 class AddonCaches(ClusterCaches):
-    """All of it, as one part of the process."""
+    """The informers of the add-on controllers, as one component."""
 
     name = "add-ons' caches"
 
@@ -100,7 +100,7 @@ class AddonCaches(ClusterCaches):
 
     @property
     def settled(self) -> bool:
-        """Whether everything that decides what is deployed and removed is known."""
+        """Whether all caches that decide deployment and removal are synced."""
         return self.cluster_profiles.synced and self.profiles.synced and self.summaries.synced and self.clusters_settled
 
     # Profiles
@@ -117,7 +117,7 @@ class AddonCaches(ClusterCaches):
                 yield ProfileKey(informer.view.resource.kind, item.metadata.namespace, item.metadata.name), item
 
     async def read_profile(self, key: ProfileKey) -> SeenProfile | None:
-        """A profile as it is now. They are read all at once: where one goes from a cluster, there are others."""
+        """A profile read from the API server. One LIST serves concurrent callers."""
         there = await self._reading_profiles.ask((key.kind, key.namespace), lambda: self._read_profiles(key))
         return there.get(key.name)
 
@@ -133,14 +133,14 @@ class AddonCaches(ClusterCaches):
         return found
 
     def unbacked(self, summary: ClusterSummary, target: AddonTarget | None = None) -> str:
-        """Why no profile backs a summary; empty if one does. `target`: its cluster, if it is at hand."""
+        """Why no profile backs a summary; empty if one does. `target`: its cluster, if already read."""
         key = cluster_summaries.profile_of(summary)
         return backing.unbacked(
             summary, self.profile(key) if key else None, target or self.target(cluster_summaries.cluster_of(summary))
         )
 
     async def read_backed(self, summary: ClusterSummary, target: AddonTarget) -> bool:
-        """Whether a profile backs a summary on this cluster, as the server says now."""
+        """Whether a profile backs a summary on this cluster, by fresh reads."""
         key = cluster_summaries.profile_of(summary)
         return key is not None and not backing.unbacked(summary, await self.read_profile(key), target)
 

@@ -1,7 +1,8 @@
-"""Whether charts can be had: asked of their repositories with Helm, and remembered for a short while.
+"""Checks whether Helm charts are available in their repositories, and caches the answers for a short time.
 
-Helm asks as it will when the chart is deployed: the same registries, ranges of versions, proxies and certificates. An
-index may take longer than a hook has time; what was begun for one request is there for the next.
+Helm resolves the chart as it does for a deployment: same registries, version ranges, proxies and certificates.
+Loading a repository index may take longer than a hook's timeout: a lookup goes on after its request, and the next
+request gets the result.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-# Seconds. Whoever asks again meanwhile gets the same answer; what was missing is looked for again sooner.
+# Seconds that an answer is reused. A missing chart is looked up again sooner.
 _FOUND_HOLDS, _MISSING_HOLDS = 60.0, 5.0
-# Seconds after which an answer is forgotten altogether.
+# Seconds after which an answer is dropped from the cache.
 _KEEP = 600.0
-# Seconds for one question, whatever a repository does.
+# Timeout of one lookup, in seconds.
 _PATIENCE = 60.0
-# Each is a process of some 100 MB and a core, beside those that deploy.
+# Each lookup is a process of about 100 MB and one core, in addition to running deployments.
 _SIDE_BY_SIDE = 1
-# What is said lands in the conditions of Clusters.
+# Cluster API writes the message into the conditions of Clusters.
 _PASSWORD = re.compile(r"://[^/\s@]*@")
-LOOKING = "it is being looked for"
+LOOKING = "lookup in progress"
 
 
 class Where(NamedTuple):
-    """A chart, and where it should be."""
+    """A chart reference: name, repository and version."""
 
     chart: str
     repository: str
@@ -48,20 +49,20 @@ class Where(NamedTuple):
 
 
 class ChartLookup(NamedTuple):
-    """What was found out, and when."""
+    """The result of a lookup, with its time."""
 
     why_not: str
     at: float
 
 
 class ChartAvailability:
-    """Looks for charts, as a part of the process."""
+    """Looks up charts in the background."""
 
     name = "charts"
     ready = True
 
     def __init__(self, helm: Helm | None, *, clock: Clock = SYSTEM) -> None:
-        """`helm`: None where there is no such program; then nobody can tell, and no chart is said to be there."""
+        """`helm`: None if the helm binary is not installed; then no chart is reported as available."""
         self._helm = helm
         self._clock = clock
         self._answers: dict[Where, ChartLookup] = {}
@@ -69,16 +70,16 @@ class ChartAvailability:
         self._queue: Queue[Where] = Queue(self._look, per_group=_SIDE_BY_SIDE, clock=clock, failed=_failed)
 
     async def run(self) -> None:
-        """Look for what is asked for, until cancelled."""
+        """Process lookups until cancelled."""
         await self._queue.run()
 
     async def why_not(self, where: Where, *, within: float) -> str:
-        """Why a chart cannot be had; empty if it can.
+        """Why a chart is not available; empty if it is.
 
-        Where that is not known within so many seconds: why it could not be had before, or LOOKING.
+        If there is no answer within so many seconds: the previous error, or LOOKING.
         """
         if self._helm is None:
-            return "there is no helm program here to look for it, and whoever runs Unwind has to install one"
+            return "cannot look up the chart: the helm binary is not installed; install it in the manager's image"
         answer = self._known(where)
         if answer is None:
             asked = self._asked.setdefault(where, asyncio.Event())
@@ -88,13 +89,14 @@ class ChartAvailability:
                 async with asyncio.timeout(max(0.0, within)):
                     await asked.wait()
             except TimeoutError:
-                # An old no may still be told, so that the words do not change with each question. An old yes may not.
+                # A stale error may be repeated, so that the message does not change with each request. A stale success
+                # may not.
                 return (last.why_not if last else "") or LOOKING
             answer = self._answers.get(where)
         return answer.why_not if answer else LOOKING
 
     def _known(self, where: Where) -> ChartLookup | None:
-        """An answer that still holds."""
+        """A cached answer that has not expired."""
         now = self._clock.monotonic()
         for one in [one for one, it in self._answers.items() if now - it.at > _KEEP]:
             del self._answers[one]
@@ -120,4 +122,4 @@ class ChartAvailability:
 
 
 def _failed(where: Where, error: Exception) -> None:
-    log.warning("it is looked for again", object=str(where), exc_info=error)
+    log.warning("chart lookup failed, will retry", object=str(where), exc_info=error)

@@ -1,4 +1,4 @@
-"""Which profiles are for a cluster, and how far each has come there: as the caches say, or read fresh."""
+"""The profiles that match a cluster and their deployment state, from the caches or from the API server."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ Seen = tuple[ProfileKey, SeenProfile]
 
 
 class ProfileState(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile that is for a cluster, with all that is known of it."""
+    """A profile that matches a cluster, and its state there."""
 
     key: ProfileKey
     profile: SeenProfile
     summary: ClusterSummary | None
-    """Of this very cluster, and not on its way out."""
+    """The summary made for this cluster's uid, unless it is terminating."""
     refused: str = ""
-    """Why Unwind puts nothing new of it on this cluster."""
+    """Why Unwind deploys nothing new of the profile to this cluster."""
 
     @property
     def carried_out(self) -> bool:
-        """Whether something of it is going to be put on the cluster."""
+        """Whether the profile is deployed to the cluster."""
         return not self.refused and self.profile.spec.sync_mode != SyncMode.DRY_RUN
 
     @property
     def add_on(self) -> AddOn:
-        """The same for the rules."""
+        """The profile's state as input for the upgrade rules."""
         summary, spec = self.summary, self.profile.spec
         return AddOn(
             profile=str(self.key),
@@ -66,7 +66,7 @@ class ProfileState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cached(caches: AddonCaches, target: AddonTarget) -> list[ProfileState]:
-    """What the caches say. They may be behind."""
+    """Profile states from the caches, which may be stale."""
     summaries = caches.summaries.cache
     return standing(
         target, list(caches.all_profiles()), named=lambda name: summaries.get(Key(target.ref.namespace, name))
@@ -74,7 +74,7 @@ def cached(caches: AddonCaches, target: AddonTarget) -> list[ProfileState]:
 
 
 async def fresh(caches: AddonCaches, client: Client, target: AddonTarget) -> list[ProfileState]:
-    """What the API server says now. A profile that cannot be decoded raises: nobody knows what it is for."""
+    """Profile states read from the API server. A profile that cannot be decoded raises: its clusters are unknown."""
     seen: list[Seen] = []
     for informer in (caches.cluster_profiles, caches.profiles):
         resource = informer.view.resource
@@ -99,7 +99,7 @@ async def _all(client: Client, view: View[T], namespace: str | None) -> list[T]:
 def standing(
     target: AddonTarget, profiles: Sequence[Seen], *, named: Callable[[str], ClusterSummary | None]
 ) -> list[ProfileState]:
-    """The profiles that are for a cluster (pure). `named`: the summary of a name in the cluster's namespace."""
+    """The profiles that match a cluster (pure). `named`: looks up a summary by name in the cluster's namespace."""
     cluster = key_of(target)
     found: list[ProfileState] = []
     for key, profile in profiles:
@@ -110,14 +110,14 @@ def standing(
         summary = taken if taken and own and _is_of(taken, target) and not taken.metadata.terminating else None
         refused = _refused(key, profile, profiles)
         if taken and not own:
-            refused = f"the name of its ClusterSummary belongs to {cluster_summaries.profile_of(taken)}"
+            refused = f"its ClusterSummary name is in use by {cluster_summaries.profile_of(taken)}"
         found.append(ProfileState(key=key, profile=profile, summary=summary, refused=refused))
     return sorted(found, key=lambda one: one.key)
 
 
 def _is_of(summary: ClusterSummary, target: AddonTarget) -> bool:
-    """Whether a summary was made for this cluster and not for one before it that had its name."""
-    # One without is Sveltos' own, from before it was us who looked after it.
+    """Whether a summary was made for this cluster, not for an earlier one of the same name."""
+    # A summary without the annotation was created by Sveltos before Unwind took over.
     return summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION) in (None, target.ref.uid)
 
 

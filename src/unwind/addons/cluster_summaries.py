@@ -1,4 +1,4 @@
-"""ClusterSummaries as they should be: one profile on one cluster (pure)."""
+"""The desired ClusterSummary of a profile on a cluster, and accessors for its fields (pure)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from unwind.api.sveltos import ProfileSpec
 
 
-# The API server's bound for the value of a label.
+# Maximum length of a label value.
 _LONGEST_LABEL = 63
 _RESOURCES = {PROFILES.kind: PROFILES, CLUSTER_PROFILES.kind: CLUSTER_PROFILES}
 
@@ -45,7 +45,7 @@ def name_of(profile: ProfileKey, target: AddonTarget) -> str:
 
 
 def new(profile: ProfileKey, uid: str, spec: ProfileSpec, target: AddonTarget) -> dict[str, Any]:
-    """The summary of a profile on a cluster, as it is sent to the API server."""
+    """The body of a new ClusterSummary."""
     resource = _RESOURCES[profile.kind]
     owner = OwnerReference(api_version=resource.api_version, kind=profile.kind, name=profile.name, uid=uid)
     metadata = ObjectMeta(
@@ -54,7 +54,7 @@ def new(profile: ProfileKey, uid: str, spec: ProfileSpec, target: AddonTarget) -
         labels=labels(profile, target),
         annotations=remembered(spec, target),
         owner_references=(owner,),
-        # From the beginning: nothing is deployed for a summary that can vanish.
+        # Set at creation: nothing is deployed for a summary without a finalizer.
         finalizers=(Finalizer.SUMMARY.value,),
     )
     wanted = ClusterSummarySpec(
@@ -67,7 +67,7 @@ def new(profile: ProfileKey, uid: str, spec: ProfileSpec, target: AddonTarget) -
 
 
 def labels(profile: ProfileKey, target: AddonTarget) -> dict[str, str]:
-    """By which Sveltos' users find it. A name that is too long for a label is in the spec all the same."""
+    """Sveltos' labels of a summary. A name too long for a label is only in the spec."""
     whose = names.SVELTOS_PROFILE_LABEL if profile.kind == PROFILES.kind else names.SVELTOS_CLUSTER_PROFILE_LABEL
     wanted = {
         whose: profile.name,
@@ -78,7 +78,8 @@ def labels(profile: ProfileKey, target: AddonTarget) -> dict[str, str]:
 
 
 def remembered(spec: ProfileSpec, target: AddonTarget) -> dict[str, str]:
-    """What is remembered on it. A behaviour that the API server does not serve is not taken for none."""
+    """The annotations of a summary. A clusterDeletionBehavior that the API server does not serve keeps its last
+    value."""
     said = (
         {names.DELETION_BEHAVIOR_ANNOTATION: spec.cluster_deletion_behavior} if spec.cluster_deletion_behavior else {}
     )
@@ -86,8 +87,8 @@ def remembered(spec: ProfileSpec, target: AddonTarget) -> dict[str, str]:
 
 
 def at_home(profile: ProfileKey, spec: ProfileSpec) -> ProfileSpec:
-    """What a profile says, where a Profile reads nothing but its own namespace: who may write one there may not
-    see what is elsewhere."""
+    """The profile's spec, where references of a Profile stay in its own namespace: its author may have no access to
+    others."""
     if profile.kind != PROFILES.kind:
         return spec
     replace = msgspec.structs.replace
@@ -100,7 +101,7 @@ def at_home(profile: ProfileKey, spec: ProfileSpec) -> ProfileSpec:
 
 
 def kept_in_step(profile: ProfileKey, spec: ProfileSpec, summary: ClusterSummary) -> ProfileSpec:
-    """What the summary should say now. What is deployed once is not changed, but what becomes of it in the end is."""
+    """The desired spec of the summary. With syncMode OneTime only the deletion and stop-matching behaviour change."""
     wanted = at_home(profile, spec)
     if spec.sync_mode == SyncMode.ONE_TIME and provisioned(summary):
         return msgspec.structs.replace(
@@ -125,7 +126,7 @@ class ProfileOnCluster(NamedTuple):
 
 
 def cluster_gone(summary: ClusterSummary) -> AddonTarget:
-    """The cluster of a summary that is there no more, as far as it takes to let its credentials go."""
+    """A placeholder target for a deleted cluster, to unmark its credentials."""
     key = cluster_of(summary)
     secret = summary.metadata.annotations.get(names.CREDENTIALS_ANNOTATION, f"{key.name}-sveltos-kubeconfig")
     ref = ObjectRef(kind=SVELTOS_CLUSTERS.kind, namespace=key.namespace, name=key.name)
@@ -133,12 +134,12 @@ def cluster_gone(summary: ClusterSummary) -> AddonTarget:
 
 
 def misplaced(summary: ClusterSummary) -> bool:
-    """Whether a summary is in another namespace than its cluster. The manager writes none like that."""
+    """Whether a summary is in another namespace than its cluster. The manager creates none like that."""
     return summary.metadata.namespace != summary.spec.cluster_namespace
 
 
 def profile_of(summary: ClusterSummary) -> ProfileKey | None:
-    """Whose it is, by its owner."""
+    """The profile that owns the summary."""
     if owner := _owner(summary):
         namespace = summary.metadata.namespace if owner.kind == PROFILES.kind else ""
         return ProfileKey(owner.kind, namespace, owner.name)
@@ -146,7 +147,7 @@ def profile_of(summary: ClusterSummary) -> ProfileKey | None:
 
 
 def owner_uid(summary: ClusterSummary) -> str:
-    """The uid of the profile that owns it; empty if no profile does."""
+    """The uid of the owning profile; empty if there is none."""
     owner = _owner(summary)
     return owner.uid if owner else ""
 
@@ -159,7 +160,7 @@ def _owner(summary: ClusterSummary) -> OwnerReference | None:
 
 
 def sources(spec: ClusterSummarySpec) -> Iterator[tuple[str, str, str]]:
-    """The ConfigMaps and Secrets that it is made of: kind, namespace, name."""
+    """The ConfigMaps and Secrets that a summary references, as (kind, namespace, name)."""
     wanted = spec.cluster_profile_spec
     for ref in wanted.policy_refs:
         yield ref.kind, ref.namespace or spec.cluster_namespace, ref.name
@@ -169,19 +170,19 @@ def sources(spec: ClusterSummarySpec) -> Iterator[tuple[str, str, str]]:
 
 
 def features(spec: ProfileSpec) -> tuple[FeatureID, ...]:
-    """The ways in which its add-ons are given."""
+    """The features that the spec uses."""
     wanted = (FeatureID.RESOURCES, spec.policy_refs), (FeatureID.HELM, spec.helm_charts)
     return tuple(feature for feature, some in wanted if some)
 
 
 def provisioned(summary: ClusterSummary) -> bool:
-    """Whether all that it says was deployed. What says nothing has nothing to deploy."""
+    """Whether every feature is Provisioned. True if there is none."""
     there = {item.feature_id for item in summary.status.feature_summaries if item.status == FeatureStatus.PROVISIONED}
     return all(feature in there for feature in features(summary.spec.cluster_profile_spec))
 
 
 def needs(summary: ClusterSummary) -> list[ProfileKey]:
-    """The profiles that have to be there first: of the same kind, a Profile's in its own namespace."""
+    """The profiles it depends on: of the same kind, and for a Profile in its own namespace."""
     profile = profile_of(summary)
     if profile is None:
         return []
@@ -193,21 +194,21 @@ def needs(summary: ClusterSummary) -> list[ProfileKey]:
 
 
 def place_of(summary: ClusterSummary) -> ProfileOnCluster:
-    """Which profile it is of, on which cluster: at most one summary is."""
+    """Its profile and cluster, which identify at most one summary."""
     return ProfileOnCluster(cluster_of(summary), profile_of(summary))
 
 
 def needed_places(summary: ClusterSummary) -> list[ProfileOnCluster]:
-    """Where what has to be there first would be."""
+    """The profile and cluster of each dependency."""
     cluster = cluster_of(summary)
     return [ProfileOnCluster(cluster, profile) for profile in needs(summary)]
 
 
 def waited_for(summary: ClusterSummary, needed: Iterable[ClusterSummary], landed: Collection[str] = ()) -> list[str]:
-    """What has to be deployed before it and is not, for people.
+    """The dependencies that are not deployed yet, for people.
 
-    `needed`: those of what it needs that are on its cluster. `landed`: those (by uid) that are deployed, and whose
-    status does not say so yet.
+    `needed`: the summaries of its dependencies on its cluster. `landed`: the uids of summaries that are deployed but
+    whose status is not written yet.
     """
     there = {profile_of(summary): summary for summary in needed}
     told: list[str] = []
@@ -223,6 +224,6 @@ def waited_for(summary: ClusterSummary, needed: Iterable[ClusterSummary], landed
 
 
 def withdraws(spec: ProfileSpec) -> bool | Unknown:
-    """Whether what was deployed goes when the cluster no longer matches; Unknown holds."""
+    """Whether add-ons are removed when the cluster no longer matches; Unknown blocks."""
     behaviour = spec.stop_matching
     return behaviour if isinstance(behaviour, Unknown) else behaviour.withdraws

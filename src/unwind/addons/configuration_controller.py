@@ -1,6 +1,6 @@
-"""ClusterConfigurations: what is deployed on each cluster, by profile, where Sveltos' users look for it.
+"""The controller of ClusterConfigurations: what is deployed on each cluster, by profile, as Sveltos reports it.
 
-It is a projection: the exact account of what was put where is in the inventories.
+This is a summary for Sveltos' users: the authoritative record is in the Inventories.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-# An object has a megabyte and a half at most, and ten profiles may share this one; all of it is in the inventories.
+# An object is limited to 1.5 MB, and about ten profiles may share this one; the Inventories are complete.
 _MOST = 500
 _COALESCED = 1.0
 
 
 def name_of(cluster: ClusterKey) -> str:
-    """What Sveltos calls it."""
+    """Sveltos' name for the ClusterConfiguration."""
     return f"{cluster.type.lower()}-{cluster.name}"
 
 
 def features(summary: ClusterSummary, chunks: Iterable[Inventory]) -> tuple[DeployedFeature, ...]:
-    """What a summary has on its cluster (pure)."""
+    """What a summary has deployed on its cluster (pure)."""
     there = [
         item.entry
         for item in items(chunks)
@@ -97,7 +97,7 @@ def features(summary: ClusterSummary, chunks: Iterable[Inventory]) -> tuple[Depl
 
 
 def spelled_out(status: ClusterConfigurationStatus) -> dict[str, Any]:
-    """The status as it is sent: with what the CRD insists on, empty or not. The core group is called nothing."""
+    """The status body, with the fields that the CRD requires even if empty. The core group is the empty string."""
     body: dict[str, Any] = msgspec.to_builtins(status)
     for profile in (*body.get("clusterProfileResources", ()), *body.get("profileResources", ())):
         for feature in profile.get("Features", ()):
@@ -111,7 +111,7 @@ def _of_chart(source: str) -> bool:
 
 
 class ConfigurationController:
-    """Writes them."""
+    """Writes ClusterConfigurations."""
 
     name = "configurations"
 
@@ -125,13 +125,13 @@ class ConfigurationController:
         metrics: Metrics,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own, where the inventories are."""
+        """`namespace`: Unwind's own namespace, which holds the Inventories."""
         self._client = client
         self._caches = caches
         self._owner = owner
         self._inventories = Inventories(client, namespace=namespace)
         self._known: dict[str, tuple[object, tuple[DeployedFeature, ...]]] = {}
-        """What summaries have on their clusters, by uid, and for which state of theirs."""
+        """The deployed features of each summary by uid, with the state that they were computed for."""
         self._written: dict[ClusterKey, ClusterConfigurationStatus] = {}
         self._queue: Queue[ClusterKey] = Queue(
             metrics.timed(self.name, Fences(owner).around(self._reconcile, lambda cluster: cluster.shard)),
@@ -149,7 +149,7 @@ class ConfigurationController:
         return self._caches.ready
 
     async def run(self) -> None:
-        """Keep them in step, until cancelled."""
+        """Reconcile until cancelled."""
         await self._queue.run()
 
     def _changed(self, change: Change[ClusterSummary]) -> None:
@@ -158,7 +158,7 @@ class ConfigurationController:
         if it and old != new:
             if change.new is None:
                 self._known.pop(it.metadata.uid, None)
-            # Profiles come and go in swarms, and nobody waits for this.
+            # Profiles change in bursts, and nothing waits for this write.
             self._queue.add_after(cluster_summaries.cluster_of(it), _COALESCED)
 
     def _look_at_all(self) -> None:
@@ -169,7 +169,9 @@ class ConfigurationController:
 
     def _failed(self, cluster: ClusterKey, error: Exception) -> None:
         known = isinstance(error, UnwindError)
-        log.warning("it is tried again", cluster=str(cluster), why=str(error), exc_info=None if known else error)
+        log.warning(
+            "reconcile failed, will retry", cluster=str(cluster), why=str(error), exc_info=None if known else error
+        )
 
     async def _reconcile(self, cluster: ClusterKey) -> float | None:
         if not self._caches.settled or not self._owner.owns(cluster.shard):
@@ -178,7 +180,7 @@ class ConfigurationController:
         if not summaries:
             await self._discard(cluster)
             return None
-        # Nobody waits for it, and what there is to tell has been settling meanwhile.
+        # Low priority: nothing waits for this write, and the state has settled meanwhile.
         async with self._client.aside:
             status = await self._status(self._caches.summaries.cache.by("cluster", cluster))
         if self._written.get(cluster) == status:
@@ -206,7 +208,7 @@ class ConfigurationController:
         state, uid = _state(summary), summary.metadata.uid
         told = summary.status.feature_summaries
         if all(item.status == FeatureStatus.PROVISIONING and not item.last_applied_time for item in told):
-            return ()  # nothing was put there yet
+            return ()  # nothing deployed yet
         known = self._known.get(uid)
         if known is None or known[0] != state:
             known = self._known[uid] = (state, features(summary, await self._inventories.at_hand(uid)))
@@ -220,7 +222,7 @@ class ConfigurationController:
                 await self._client.patch(CLUSTER_CONFIGURATIONS, name, body, namespace=namespace, subresource="status")
             except NotFoundError:
                 new = ClusterConfiguration(metadata=ObjectMeta(name=name, namespace=namespace))
-                with suppress(AlreadyExistsError):  # somebody was faster
+                with suppress(AlreadyExistsError):  # created concurrently
                     await self._client.create(CLUSTER_CONFIGURATIONS, manifest(CLUSTER_CONFIGURATIONS, new))
             else:
                 return
@@ -228,12 +230,12 @@ class ConfigurationController:
     async def _discard(self, cluster: ClusterKey) -> None:
         self._written.pop(cluster, None)
         name, namespace = name_of(cluster), cluster.namespace
-        with suppress(NotFoundError, ConflictError):  # there is none, or another one
+        with suppress(NotFoundError, ConflictError):  # already deleted or replaced
             found = await self._client.get(CLUSTER_CONFIGURATIONS, name, namespace=namespace)
             uid = found["metadata"]["uid"]
             await self._client.delete(CLUSTER_CONFIGURATIONS, name, uid=uid, namespace=namespace)
 
 
 def _state(summary: ClusterSummary) -> object:
-    """What of a summary says that something else is deployed now."""
+    """The fields of a summary that change when its deployed objects change."""
     return tuple((item.feature_id, item.hash, item.last_applied_time) for item in summary.status.feature_summaries)

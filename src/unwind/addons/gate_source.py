@@ -1,4 +1,4 @@
-"""The ClusterSummaries that keep a cluster for which there is no Teardown yet, for Cluster API's gate."""
+"""The ClusterSummaries that block the deletion of a Cluster before its Teardown exists."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ if TYPE_CHECKING:
 
 
 class SummaryGateSource:
-    """What ClusterSummaries say of a cluster that Cluster API wants to take apart."""
+    """The ClusterSummaries that block the deletion of a Cluster."""
 
     def __init__(self, client: Client, caches: AddonCaches, *, namespace: str) -> None:
-        """`namespace`: Unwind's own, where the inventories are."""
+        """`namespace`: Unwind's own namespace, which holds the Inventories."""
         self._client = client
         self._caches = caches
         self._inventories = Inventories(client, namespace=namespace)
 
     @property
     def synced(self) -> bool:
-        """Whether all summaries are known."""
+        """Whether the cache of summaries is synced."""
         return self._caches.summaries.synced
 
     @property
     def settled(self) -> bool:
-        """Whether the profiles and clusters behind them are known as well."""
+        """Whether the caches of profiles and clusters are synced as well."""
         return self._caches.settled
 
     def known(self, target: AddonTarget) -> list[GateHolder]:
-        """All that the caches know of for this cluster."""
+        """All summaries of this cluster in the caches."""
         return _standing(self._known(target))
 
     def holding(self, target: AddonTarget) -> list[GateHolder]:
-        """Those that a profile backs, as the caches say. One without a profile may have an Inventory, or may be
-        planted: `read` decides."""
+        """The summaries that a profile backs, by the caches. One without a profile may have an Inventory or be forged:
+        `read` decides."""
         return _standing(item for item in self._known(target) if self._is_backed(item, target))
 
     async def read(self, target: AddonTarget) -> tuple[list[GateHolder], list[str]]:
-        """Those that count, as the API server says now; and the names of summaries that are gone and left objects."""
+        """The summaries that count, read from the API server, and the names of deleted summaries that left objects."""
         here = await self._read_summaries(target)
         chunks = await self._inventories.on(target.ref.uid)
         accounted = {chunk.spec.owner.uid for chunk in chunks}
         others = [item for item in here if item.metadata.uid not in accounted and not self._is_backed(item, target)]
         if isinstance(gate.of_summaries(target.ref.uid, _standing(others)), GateClosed):
-            # What was put on the management cluster is accounted for by Inventories that are not about this one.
+            # Objects on the management cluster are recorded in Inventories of their own.
             owned = await self._inventories.owned([item.metadata.uid for item in others])
             accounted |= {item.spec.owner.uid for item in owned}
             accounted |= {item.metadata.uid for item in others if await self._caches.read_backed(item, target)}
@@ -77,19 +77,19 @@ class SummaryGateSource:
         pages = self._client.pages(CLUSTER_SUMMARIES, namespace=target.ref.namespace)
         async with aclosing(pages):
             async for page in pages:
-                # One of another cluster that cannot be read keeps nobody else's.
+                # A summary of another cluster that cannot be decoded does not block this one.
                 here = [item for item in page.items or () if _cluster_of(item).spec.cluster_name == target.ref.name]
                 found += map(_summary, here)
         return [summary for summary in found if is_of(summary, target)]
 
     def _is_backed(self, summary: ClusterSummary, target: AddonTarget) -> bool:
-        """Whether a profile backs a summary, as the caches say. What is not known yet holds."""
+        """Whether a profile backs a summary, by the caches. While unknown, it blocks."""
         caches = self._caches
         return not (caches.settled and caches.unbacked(summary) and caches.unbacked(summary, target))
 
 
 def _standing(summaries: Iterable[ClusterSummary]) -> list[GateHolder]:
-    # Called as their steps will be, so that what people read does not change when the plan is made.
+    # Named like the later steps, so that the message does not change when the plan exists.
     return [GateHolder(step_name(summary), behaviour(summary)) for summary in summaries]
 
 
@@ -98,7 +98,7 @@ class _Of(Model, frozen=True, kw_only=True):
 
 
 class _Named(Model, frozen=True, kw_only=True):
-    """As much of a summary as tells which cluster it is of."""
+    """The fields of a summary that identify its cluster."""
 
     spec: _Of = _Of()
 

@@ -1,7 +1,7 @@
-"""The rules that come with Unwind, at every hook but the one before a deletion, which is the gate's.
+"""The built-in lifecycle hook rules, for every hook except BeforeClusterDelete.
 
-Each first looks into the caches: a no may come from there. A yes is confirmed by a fresh read (docs/architecture.md,
-Fresh reads open gates), within the time that Cluster API waits for the answer.
+A rule may answer "wait" from the caches. It confirms "proceed" by a fresh read (docs/architecture.md, Fresh reads
+open gates), within Cluster API's timeout.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-_STARTING = Wait("Unwind has just started and does not know yet what there is", 1)
-_NAMELESS = Wait("the request does not say which Cluster it is about: it has no uid", 10)
+_STARTING = Wait("Unwind is starting: its caches are not synced", 1)
+_NAMELESS = Wait("the request names no Cluster uid", 10)
 _KINDS = {resource.kind: resource for resource in (CONFIG_MAPS, SECRETS)}
 _AT_ONCE = 8
-# Seconds that are kept back from looking for charts, for all that comes after it.
+# Seconds reserved for the rest of the request after the chart lookups.
 _RESERVE = 2.0
 
 
 def builtin(caches: AddonCaches, *, charts: ChartAvailability, namespace: str) -> tuple[Rule, ...]:
-    """The rules, to be asked. `charts` has to run as a part of the process. `namespace`: Unwind's own."""
+    """The built-in rules. The caller runs `charts`. `namespace`: Unwind's own."""
     rules = Rulings(caches, looked_for=charts, namespace=namespace)
     return (
         *SOURCES_EXIST.rules(rules.sources_exist),
@@ -69,14 +69,14 @@ def builtin(caches: AddonCaches, *, charts: ChartAvailability, namespace: str) -
 
 
 class Rulings:
-    """What the rules go by."""
+    """Evaluates the rules."""
 
     def __init__(self, caches: AddonCaches, *, looked_for: ChartAvailability, namespace: str) -> None:
         self._caches = caches
         self._charts = looked_for
         self._namespace = namespace
 
-    # Before a cluster is made
+    # BeforeClusterCreate
 
     async def sources_exist(self, request: HookRequest, ctx: HookContext[Any]) -> Wait | None:
         if not self._caches.settled:
@@ -84,7 +84,7 @@ class Rulings:
         target = targets.of_capi(request.cluster)
         known = cluster_profiles.cached(self._caches, target)
         lacks = [lack for item in known for lack in self._missing(item, target)]
-        # Known or not, all charts are asked for at once: what takes long is under way when it is needed.
+        # Look up all charts at once: slow lookups are then in progress when they are needed.
         lacks += await self._charts_lacking(known, within=0.0 if lacks else ctx.remaining - _RESERVE)
         if lacks:
             return upgrade_rules.before_create(lacks)
@@ -97,18 +97,18 @@ class Rulings:
         for source in _sources(it, target):
             informer = self._caches.sources.get(source.kind)
             if informer and informer.synced and Key(source.namespace, source.name) not in informer.cache:
-                yield Lack(str(it.key), str(source), "it does not exist")
+                yield Lack(str(it.key), str(source), "not found")
 
     async def _not_there(self, client: Client, known: Iterable[ProfileState], target: AddonTarget) -> list[Lack]:
         lacks: list[Lack] = []
-        accept = self._caches.sources[SECRETS.kind].view.accept_watch  # its metadata only: nobody needs to see a secret
+        accept = self._caches.sources[SECRETS.kind].view.accept_watch  # metadata only: the data is not needed
 
         async def look(it: ProfileState, source: ProfileSource) -> None:
             resource = _KINDS[source.kind]
             try:
                 await client.raw(resource.path(source.name, namespace=source.namespace), accept=accept)
             except NotFoundError:
-                lacks.append(Lack(str(it.key), str(source), "it does not exist"))
+                lacks.append(Lack(str(it.key), str(source), "not found"))
 
         await gather_limited((look(it, source) for it in known for source in _sources(it, target)), limit=_AT_ONCE)
         return lacks
@@ -124,7 +124,7 @@ class Rulings:
         await gather_limited((look(it, where) for it, where in wanted), limit=max(1, len(wanted)))
         return lacks
 
-    # When its control plane answers for the first time
+    # AfterControlPlaneInitialized
 
     async def deploy_at_once(self, request: HookRequest, ctx: HookContext[Any]) -> Wait | None:
         target = targets.of_capi(request.cluster)
@@ -134,15 +134,15 @@ class Rulings:
                 self._caches.clusters.resource, where.name, namespace=where.namespace, type=Cluster
             )
         except UnwindError as error:
-            # Nobody waits for this. The event of the Cluster itself comes all the same.
-            log.info("add-ons wait for the Cluster's own event", cluster=str(target), why=str(error))
+            # This hook does not block. The Cluster's own event triggers the deployment as well.
+            log.info("cluster not read, waiting for its watch event", cluster=str(target), why=str(error))
             return None
         if found.metadata.uid == where.uid:
             self._caches.clusters.take(found)
             self._caches.look_again(key_of(target))
         return None
 
-    # Before an upgrade
+    # BeforeClusterUpgrade
 
     async def addons_allow(self, request: Upgrading, ctx: HookContext[Any]) -> Wait | None:
         if not self._caches.settled:
@@ -157,12 +157,12 @@ class Rulings:
         now = await cluster_profiles.fresh(self._caches, ctx.client, target)
         return upgrade_rules.before_upgrade([item.add_on for item in now], to)
 
-    # After it
+    # AfterControlPlaneUpgrade and AfterClusterUpgrade
 
     async def addons_settled(self, request: HookRequest, ctx: HookContext[Any]) -> Wait | None:
         target = targets.of_capi(request.cluster)
         if target.paused or target.terminating:
-            return None  # nothing is deployed there, so that nothing could come to its end
+            return None  # nothing is deployed to it
         if not target.ref.uid:
             return _NAMELESS
         if not self._caches.settled:
@@ -174,7 +174,7 @@ class Rulings:
         return upgrade_rules.after(item.add_on for item in now) or await self._to_do(ctx.client, now, target)
 
     async def _to_do(self, client: Client, known: Iterable[ProfileState], target: AddonTarget) -> Wait | None:
-        """What a summary calls Provisioned may be what its sources held before: compare what is there now."""
+        """Compare with the current sources: Provisioned may refer to their earlier content."""
         missing: list[str] = []
         deploying = _preparing(client, self._namespace)
 
@@ -182,10 +182,10 @@ class Rulings:
             assert it.summary  # noqa: S101 - the others are left out below
             try:
                 if await deploying.prepare(it.summary, it.profile, target) is not None:
-                    missing.append(f"{it.key} has changed and is about to be deployed by Unwind")
+                    missing.append(f"{it.key} has changed and is not deployed yet")
             except UnwindError as error:
                 why = steady(str(error))
-                missing.append(f"{it.key} cannot be deployed ({why}), and whoever looks after it has to mend it")
+                missing.append(f"{it.key} cannot be deployed ({why}); fix the profile")
 
         there = [state for state in known if state.summary and state.carried_out]
         await gather_limited((look(item) for item in there), limit=_AT_ONCE)
@@ -207,13 +207,13 @@ def _charts(it: ProfileState) -> Iterable[Where]:
 
 
 def _versions(request: Upgrading) -> list[str]:
-    """All that the cluster becomes on its way; the last one of the list is the one that is asked for."""
+    """All versions on the upgrade path; the last one is the requested version."""
     on_the_way = [upgrade.version for upgrade in (*request.control_plane_upgrades, *request.workers_upgrades)]
     return [*on_the_way, request.to_kubernetes_version]
 
 
 def _preparing(client: Client, namespace: str) -> SummaryDeployment:
-    """Only to compare: no member is opened, and nothing is changed."""
+    """For comparison only: opens no member and changes nothing."""
     return SummaryDeployment(
         client, Members(client), Inventories(client, namespace=namespace), deleters=(), clock=SYSTEM
     )

@@ -1,4 +1,4 @@
-"""Which clusters a profile is for (pure)."""
+"""Which clusters a profile matches (pure)."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ class ProfileKey(NamedTuple):
 
 
 class Verdict(Enum):
-    """What a profile has to do with a cluster."""
+    """How a profile relates to a cluster."""
 
     WANTED = "wanted"
     LATER = "later"
-    """It matches, and cannot be deployed to yet: nothing new is begun, and nothing is taken back."""
+    """It matches but is not ready: nothing new is deployed, and nothing is removed."""
     LEFT = "left"
-    """It is being deleted. It gets nothing new, and what becomes of the add-ons is the teardown's business."""
+    """It is terminating. It gets nothing new, and its Teardown handles the add-ons."""
     UNWANTED = "unwanted"
 
 
 def verdict(key: ProfileKey, spec: ProfileSpec, target: AddonTarget | None) -> Verdict:
-    """What a profile has to do with a cluster; None for one that is not there.
+    """How a profile relates to a cluster; None is a cluster that does not exist.
 
-    Whether a cluster is paused is not asked here: its summaries are kept in step, and not acted on, as with Sveltos.
+    A paused cluster is not handled here: its summaries are updated but not acted on, as in Sveltos.
     """
     if target is None:
         return Verdict.UNWANTED
     if target.terminating:
-        # To delete a SveltosCluster only means that it is managed no longer: there is no teardown.
+        # Deleting a SveltosCluster only ends its management: there is no Teardown.
         return Verdict.LEFT if target.type is ClusterType.CAPI else Verdict.UNWANTED
     if not matches(key, spec, target):
         return Verdict.UNWANTED
@@ -54,30 +54,31 @@ def verdict(key: ProfileKey, spec: ProfileSpec, target: AddonTarget | None) -> V
 
 
 def matches(key: ProfileKey, spec: ProfileSpec, target: AddonTarget) -> bool:
-    """Whether a profile chooses a cluster, by its labels or by its name."""
+    """Whether a profile selects a cluster, by labels or by name."""
     if key.namespace and target.ref.namespace != key.namespace:
-        return False  # a Profile is for the clusters of its own namespace
+        return False  # a Profile matches clusters of its own namespace only
     return selects(spec.cluster_selector, target.labels) or any(
         names(reference, target, home=key.namespace) for reference in spec.cluster_refs
     )
 
 
 def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Whether labels satisfy a selector. An empty one selects nothing, and so does one that is not understood."""
+    """Whether labels satisfy a selector. An empty or invalid selector selects nothing."""
     if selector.empty or misread(selector):
         return False
     return selector.satisfied_by(labels)
 
 
 def misread(selector: LabelSelector) -> list[str]:
-    """What is not understood of a selector, for people. If there is anything, it selects nothing."""
+    """The errors of a selector, for people. An invalid selector selects nothing."""
     told: list[str] = []
     for requirement in selector.match_expressions:
         operator, values = requirement.operator, requirement.values
         if operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
-            told.append(f"the operator {operator!r} of {requirement.key} is not known")
+            told.append(f"clusterSelector: unknown operator {operator!r} for key {requirement.key}")
         elif bool(values) != (operator in ("In", "NotIn")):
-            told.append(f"{operator} of {requirement.key} {'needs values' if not values else 'takes no values'}")
+            fault = "takes no values" if values else "needs values"
+            told.append(f"clusterSelector: operator {operator} for key {requirement.key} {fault}")
     return told
 
 
@@ -88,12 +89,12 @@ _KINDS = {
 
 
 def type_of(reference: Reference) -> ClusterType | None:
-    """Whose kind a reference is to, in whichever version; None for any other kind."""
+    """The cluster type of a reference, in any version; None for other kinds."""
     return _KINDS.get((reference.api_version.partition("/")[0], reference.kind))
 
 
 def names(reference: Reference, target: AddonTarget, *, home: str = "") -> bool:
-    """Whether a reference is to this cluster. `home`: the namespace that is meant where it says none."""
+    """Whether a reference names this cluster. `home`: the namespace if the reference has none."""
     return (
         type_of(reference) is target.type
         and reference.name == target.ref.name
@@ -102,14 +103,16 @@ def names(reference: Reference, target: AddonTarget, *, home: str = "") -> bool:
 
 
 def misnamed(key: ProfileKey, spec: ProfileSpec) -> list[str]:
-    """What is wrong with the references to clusters, for people: they match nothing."""
+    """The invalid entries of clusterRefs, for people: they match nothing."""
     told: list[str] = []
     for reference in spec.cluster_refs:
         named = f"{reference.kind} {reference.name}"
         if type_of(reference) is None:
-            told.append(f"clusterRefs: {named} of {reference.api_version or 'no apiVersion'} is no cluster")
+            told.append(f"clusterRefs: {named} (apiVersion {reference.api_version or 'missing'}) is not a cluster kind")
         elif key.namespace and reference.namespace not in ("", key.namespace):
-            told.append(f"clusterRefs: {named} is in {reference.namespace}, and a Profile is for its own namespace")
+            told.append(
+                f"clusterRefs: {named} is in namespace {reference.namespace}; a Profile matches only its own namespace"
+            )
         elif not key.namespace and not reference.namespace:
             told.append(f"clusterRefs: {named} has no namespace")
     return told

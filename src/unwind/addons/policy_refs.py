@@ -1,4 +1,4 @@
-"""The ConfigMaps and Secrets that a profile's policyRefs name, read from the API server."""
+"""Reads the ConfigMaps and Secrets of a profile's policyRefs."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
 
 _AT_ONCE = 8
-# PyYAML reads some 10 MB a second: what is larger would hold up everything else on the loop.
+# PyYAML parses about 10 MB a second: larger sources would block the event loop.
 _LARGE = 256 * 1024
 _KINDS = {resource.kind: resource for resource in (CONFIG_MAPS, SECRETS)}
 
 
 class UnsupportedError(UnwindError):
-    """A source asks for something that Unwind does not do yet: nothing of the profile is applied."""
+    """A source uses an unsupported feature: nothing of the profile is applied."""
 
 
 async def read(client: Client, refs: Iterable[PolicyRef], *, namespace: str, tenant: str = "") -> list[ManifestSource]:
-    """The sources of a profile, in its order. What is wrong with one is told in it.
+    """The sources of a profile, in its order, each with its errors.
 
-    `namespace`: where a reference without one is looked for, that of the cluster. `tenant`: the namespace of a Profile,
-    which may name nothing outside of it: whoever can write a Profile there need not have the right to read elsewhere.
-    Raises UnsupportedError if one of them asks for what Unwind does not do yet.
+    `namespace`: the default for references without one, that of the cluster. `tenant`: the namespace of a Profile,
+    which may reference nothing outside of it: its author may have no access to other namespaces. Raises
+    UnsupportedError if a source uses an unsupported feature.
     """
     found: dict[int, ManifestSource] = {}
 
@@ -57,15 +57,15 @@ async def _source(client: Client, ref: PolicyRef, order: int, *, namespace: str,
         tier=ref.tier,
     )
     if tenant and source.namespace != tenant:
-        return _faulty(source, f"a Profile of {tenant} may not use what is in another namespace")
+        return _faulty(source, f"a Profile in namespace {tenant} cannot reference another namespace")
     if source.kind not in _KINDS:
-        return _faulty(source, f"manifests are read from {' and '.join(_KINDS)} only")
+        return _faulty(source, f"unsupported kind (valid: {', '.join(_KINDS)})")
     try:
         held = await client.get(_KINDS[source.kind], source.name, namespace=source.namespace)
     except NotFoundError:
-        return source if ref.optional else _faulty(source, "it does not exist")
+        return source if ref.optional else _faulty(source, "not found")
     if strange := validation.in_source(held["metadata"].get("annotations") or {}):
-        raise UnsupportedError(f"{source} asks for what is not supported yet: {', '.join(strange)}")
+        raise UnsupportedError(f"{source}: not supported: {', '.join(strange)}")
     size = sum(len(text) for field in ("data", "binaryData") for text in (held.get(field) or {}).values())
     work = _parse if size <= _LARGE else _parse_elsewhere
     return await work(source, held)

@@ -1,7 +1,6 @@
-"""The controller of ClusterProfiles and Profiles: each cluster that matches gets a ClusterSummary.
+"""The controller of ClusterProfiles and Profiles: creates, updates and deletes one ClusterSummary per matching cluster.
 
-What is deployed and taken back is the summaries' business. Here it is decided which there are: by events, one profile
-on one cluster at a time.
+The controller of summaries deploys and removes the add-ons.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-# Profiles on one cluster that are looked at side by side. It is a few small requests each, and of a chain that goes the
-# last one may be the first whose turn it is.
+# Concurrent reconciles per cluster. Each is a few small requests, and the last profile of a dependency chain may be
+# the first one to remove.
 _SIDE_BY_SIDE = 64
 
 
@@ -61,7 +60,7 @@ class Pair(NamedTuple):
 
 
 class ProfileController:
-    """Looks after all profiles."""
+    """Reconciles all profiles."""
 
     name = "profiles"
 
@@ -76,16 +75,16 @@ class ProfileController:
         recorder: Recorder | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`gate`: who knows whether Cluster API asks before it takes a cluster apart."""
+        """`gate`: reports whether Cluster API calls Unwind before it deletes a Cluster."""
         self._client = client
         self._caches = caches
         self._owner = owner
         self._clock = clock
         self._gated = Gated(gate, recorder, self._gate_changed)
         self._taken: dict[Pair, str] = {}
-        """Summaries that cannot be made, because their names belong to others."""
+        """Why a summary cannot be created: its name is in use by another profile or cluster."""
         self._withdrawing: dict[str, asyncio.Event] = {}
-        """Summaries that are about to be deleted, by uid; each is told when it was."""
+        """Summaries that are about to be deleted, by uid; the event is set when the DELETE is done."""
         self._profiles: Queue[ProfileKey] = Queue(
             metrics.timed("profiles", Fences(owner).around(self._reconcile, str)),
             group=lambda key: key,
@@ -115,13 +114,13 @@ class ProfileController:
         return self._caches.ready
 
     async def run(self) -> None:
-        """Look after them, until cancelled."""
+        """Reconcile until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._profiles.run())
             tasks.create_task(self._words.run())
             tasks.create_task(self._pairs.run())
 
-    # What happens
+    # Events
 
     def _profile_changed(self, kind: str, change: Change[SeenProfile]) -> None:
         key = ProfileKey(kind, *change.key)
@@ -137,10 +136,10 @@ class ProfileController:
                 new.metadata.deletion_timestamp,
             )
         ):
-            return  # its status, or a label
+            return  # only its status or a label changed
         self._look_at(key, new)
         if (old.spec.depends_on if old else ()) != (new.spec.depends_on if new else ()):
-            # Others may be in a circle with it, or be in one no longer.
+            # A dependency cycle with other profiles may have been closed or broken.
             for other, one in list(self._caches.all_profiles()):
                 if (other.kind, other.namespace) == (key.kind, key.namespace) and one.spec.depends_on:
                     self._profiles.add(other)
@@ -154,7 +153,7 @@ class ProfileController:
             if before is not Verdict.UNWANTED or after is not Verdict.UNWANTED:
                 self._pairs.add(Pair(key, cluster))
                 self._profiles.add(key)
-        # And those of profiles that are gone.
+        # And the summaries of deleted profiles.
         for summary in self._caches.summaries.cache.by("cluster", cluster):
             if profile_key := cluster_summaries.profile_of(summary):
                 self._pairs.add(Pair(profile_key, cluster))
@@ -189,12 +188,12 @@ class ProfileController:
                     self._pairs.add(Pair(key_of_profile, cluster_summaries.cluster_of(summary)))
 
     def _clusters_of(self, key: ProfileKey, profile: SeenProfile | None) -> set[ClusterKey]:
-        """The clusters that it matches, and those that it has a summary for."""
+        """The clusters that the profile matches, and those that it has a summary for."""
         found = {cluster_summaries.cluster_of(summary) for summary in self._caches.summaries.cache.by("profile", key)}
         return found | {key_of(item) for item in self._matching(key, profile)} if profile else found
 
     def _matching(self, key: ProfileKey, profile: SeenProfile) -> Iterator[AddonTarget]:
-        """The clusters that it matches; those that are being deleted match no more."""
+        """The clusters that the profile matches, without terminating ones."""
         spec = profile.spec
         by_name = [ref for ref in spec.cluster_refs if matching.type_of(ref)]
         named = [
@@ -212,7 +211,7 @@ class ProfileController:
     def _failed(self, what: ProfileKey | Pair, error: Exception) -> None:
         expected = isinstance(error, ApiError | UnreachableError)
         log.warning(
-            "it is tried again",
+            "reconcile failed, will retry",
             object=str(what),
             why=str(error) or type(error).__name__,
             exc_info=None if expected else error,
@@ -222,7 +221,7 @@ class ProfileController:
 
     async def _reconcile_pair(self, pair: Pair) -> float | None:
         caches = self._caches
-        # A cache that is not whole knows neither what is there nor what is not: it is told when it is.
+        # A cache that is not synced shows neither presence nor absence; the queue is filled again when it is.
         if not self._owner.owns(pair.cluster.shard) or not caches.settled:
             return None
         profile, summary = caches.profile(pair.profile), caches.summary(pair.profile, pair.cluster)
@@ -256,8 +255,10 @@ class ProfileController:
                 cluster_summaries.profile_of(found) != pair.profile
                 or cluster_summaries.cluster_of(found) != pair.cluster
             ):
-                # `a-capi-b` on `c`, and `a` on `b-capi-c`: Sveltos calls both summaries the same.
-                self._taken[pair] = f"the ClusterSummary {namespace}/{name} of {pair.cluster} belongs to another"
+                # `a-capi-b` on `c`, and `a` on `b-capi-c`: Sveltos gives both summaries the same name.
+                self._taken[pair] = (
+                    f"ClusterSummary {namespace}/{name} for {pair.cluster}: name in use by another profile or cluster"
+                )
                 self._profiles.add(pair.profile)
             self._caches.summaries.take(found)
             return
@@ -265,19 +266,20 @@ class ProfileController:
         self._caches.summaries.take(msgspec.convert(written, ClusterSummary))
 
     async def _keep(self, pair: Pair, profile: SeenProfile, target: AddonTarget, summary: ClusterSummary) -> None:
-        """Have the summary say what the profile says."""
+        """Update the summary to the profile's spec."""
         if summary.metadata.terminating or self.held(pair.profile, profile):
             return
         made_for = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION)
-        # One without is Sveltos' own, from before it was us who looked after it.
+        # A summary without the annotation was created by Sveltos before Unwind took over.
         if made_for not in (None, target.ref.uid) or cluster_summaries.owner_uid(summary) != profile.metadata.uid:
-            # Another cluster, or another profile, has got the name: what was deployed for the one before it is not its.
+            # A new cluster or profile has the name of an earlier one: what was deployed for the earlier one is not its
+            # own.
             await self._withdraw(pair, summary)
             return
         meta = summary.metadata
         spec = cluster_summaries.kept_in_step(pair.profile, profile.spec, summary)
         if spec != summary.spec.cluster_profile_spec:
-            # Not merged: what the profile no longer says has to go.
+            # Replaced, not merged: fields that the profile no longer sets must go.
             replaced: list[Object] = [
                 {"op": "test", "path": "/metadata/uid", "value": meta.uid},
                 {"op": "replace", "path": "/spec/clusterProfileSpec", "value": msgspec.to_builtins(spec)},
@@ -293,9 +295,9 @@ class ProfileController:
         self._caches.summaries.take(msgspec.convert(written, ClusterSummary))
 
     async def _withdraw(self, pair: Pair, summary: ClusterSummary) -> None:
-        """Have the summary deleted: its own controller takes back what was deployed, or leaves it.
+        """Delete the summary; its own controller removes what was deployed, or leaves it.
 
-        This is not decided from a cache, which may be stale (docs/architecture.md, Fresh reads open gates).
+        Decided by fresh reads, not from a cache that may be stale (docs/architecture.md, Fresh reads open gates).
         """
         async with asyncio.TaskGroup() as reading:
             what = reading.create_task(self._caches.read_profile(pair.profile))
@@ -310,17 +312,17 @@ class ProfileController:
         if isinstance(
             cluster_summaries.withdraws(profile.spec if profile else summary.spec.cluster_profile_spec), Unknown
         ):
-            return  # it holds, and the profile says so
-        # Of a chain that goes the last is the first whose turn it is: nothing else is asked of the server before it.
+            return  # blocked; the profile's condition reports it
+        # The last profile of a dependency chain goes first: send no other request before this one.
         for dependent in dependents(summary, self._caches.needing, self._caches.needed):
             if over := self._withdrawing.get(dependent.metadata.uid):
                 await over.wait()
         where = summary.metadata
-        # It may be gone, or the name another's: then there is nothing to delete.
+        # Already deleted, or replaced by another object: nothing to delete.
         with suppress(NotFoundError, ConflictError):
             told = await self._client.delete(CLUSTER_SUMMARIES, where.name, uid=where.uid, namespace=where.namespace)
             if told["kind"] == CLUSTER_SUMMARIES.kind:
-                # It waits for its finalizer, which is known at once: nobody deletes it twice, or waits for a watch.
+                # Record deletionTimestamp in the cache at once: no second DELETE, and no wait for the watch.
                 self._caches.summaries.take(msgspec.convert(told, ClusterSummary))
 
     # One profile
@@ -342,14 +344,14 @@ class ProfileController:
         self._words.add_after(key, WORTH_TELLING if said else IN_TIME)
 
     async def _speak(self, key: ProfileKey) -> float | None:
-        # Beside what has to be done, and as it is when there is room.
+        # Low priority, with the state at the time of writing.
         async with self._client.aside:
             if profile := self._caches.profile(key):
                 await self._tell(key, profile)
         return None
 
     def held(self, key: ProfileKey, profile: SeenProfile) -> validation.Held | None:
-        """Why nothing new of it is put anywhere, or None."""
+        """Why nothing new of the profile is deployed, or None."""
         objections = validation.objections(key, profile.spec, profile.unread)
         cycle = None
         if profile.spec.depends_on:
@@ -362,7 +364,7 @@ class ProfileController:
         return validation.Held(objections=objections, cycle=cycle) if objections.any or cycle else None
 
     async def _release(self, key: ProfileKey, profile: SeenProfile) -> None:
-        """Take our finalizer off a profile that is deleted, once there is no summary of it."""
+        """Remove our finalizer from a deleted profile once it has no summaries."""
         if not _claimed(profile):
             return
         if any(_holds(summary) for summary in self._caches.summaries.cache.by("profile", key)):
@@ -394,7 +396,7 @@ class ProfileController:
         await revise(self._client, informer.view.resource, {"metadata": read}, change)
 
     async def _tell(self, key: ProfileKey, profile: SeenProfile) -> None:
-        """Write which clusters match, and what stands against it."""
+        """Write the matching clusters and the conditions."""
         matching_clusters = tuple(
             sorted(
                 (_reference(item) for item in self._matching(key, profile)),
@@ -411,7 +413,7 @@ class ProfileController:
             return
         informer, meta = self._caches.of_kind(key.kind), profile.metadata
         body = {"metadata": {"uid": meta.uid}, "status": status}
-        with suppress(NotFoundError, ConflictError):  # it is gone, and nobody reads it
+        with suppress(NotFoundError, ConflictError):  # deleted meanwhile
             await self._client.patch(
                 informer.view.resource, meta.name, body, namespace=meta.namespace or None, subresource="status"
             )
@@ -438,13 +440,13 @@ def _claimed(profile: SeenProfile) -> bool:
 
 
 def _holds(summary: ClusterSummary) -> bool:
-    """Whether the profile of a summary has to wait for it. The manager keeps its finalizer on those that it acts for
-    until their objects are withdrawn; any other summary holds no profile."""
+    """Whether a profile must wait for this summary. The manager keeps its finalizer on summaries that it acts for until
+    their objects are removed; any other summary does not block the profile."""
     return Finalizer.SUMMARY in summary.metadata.finalizers and not cluster_summaries.misplaced(summary)
 
 
 def _matters(target: AddonTarget) -> object:
-    """What of a cluster decides which profiles are on it."""
+    """The fields of a cluster that decide which profiles match."""
     return target.ref.uid, target.labels, target.terminating, target.ready
 
 

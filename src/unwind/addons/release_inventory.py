@@ -1,4 +1,4 @@
-"""What the inventories tell of one release of Helm on one member, for who deploys it and of who has it already."""
+"""The inventory entries of one Helm release on one member, and their owner."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ReleaseBook:
-    """The account of one release; it is kept for a ClusterSummary."""
+    """The inventory of one Helm release of a ClusterSummary."""
 
     def __init__(self, inventories: Inventories, owner: ObjectRef, member: Member, chart: Chart) -> None:
         self._inventories = inventories
@@ -63,5 +63,5 @@ class ReleaseBook:
 
 
 def is_of(entry: Entry, source: str) -> bool:
-    """Whether an entry is of a chart, or of one of its hooks."""
+    """Whether an entry belongs to a chart or to one of its hooks."""
     return entry.source in (source, f"{source}{HOOK}")

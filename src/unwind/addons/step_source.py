@@ -48,7 +48,7 @@ _EFFORTS = {
 
 
 class SummarySteps(FollowedSource):
-    """The steps of clusters that profiles put add-ons on."""
+    """The steps of clusters with add-ons from profiles."""
 
     def __init__(self, client: Client, caches: AddonCaches, *, releases: Releases | None = None) -> None:
         """`releases`: uninstalls Helm releases."""
@@ -65,9 +65,9 @@ class SummarySteps(FollowedSource):
         return (owner.group, owner.kind) == (CLUSTER_SUMMARIES.group, CLUSTER_SUMMARIES.kind)
 
     async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
-        del gone  # its summaries name it by uid
+        del gone  # its summaries carry its uid
         if not isinstance(target, AddonTarget):
-            return SourceSteps()  # no add-ons are put on it
+            return SourceSteps()  # it gets no add-ons
         return await read_steps(self._client, target, backed=lambda one: not self._caches.unbacked(one, target))
 
     def terms(self, step: Step, target: ClusterTarget) -> StepTerms:
@@ -79,8 +79,8 @@ class SummarySteps(FollowedSource):
         return StepTerms(
             take_along=annotations.get(TAKE_ALONG_ANNOTATION) == "true",
             volumes=volume_policy(annotations),
-            left="LeavePolicies: it stays as it is",
-            gave_up="RemovePolicies: its time was over",
+            left="LeavePolicies: left in place",
+            gave_up="RemovePolicies: timed out",
             decided_by=f"clusterDeletionBehavior of {step.name}",
             said=said_of(summary) if summary and summary.metadata.uid == step.object.uid else (),
         )
@@ -119,7 +119,7 @@ async def read_steps(
 ) -> SourceSteps:
     """The steps of a cluster, read from the API server. `backed`: whether a profile backs a summary.
 
-    A summary that has neither a profile nor an Inventory of its own is no step: the manager put nothing there for it.
+    A summary with neither a profile nor an Inventory of its own is not a step: the manager deployed nothing for it.
     """
     found = await client.list(CLUSTER_SUMMARIES, namespace=target.ref.namespace)
     here = [summary for summary in msgspec.convert(found, list[ClusterSummary]) if is_of(summary, target)]
@@ -128,7 +128,7 @@ async def read_steps(
 
 
 def step_of(summary: ClusterSummary, *, required: bool = True) -> SourceStep:
-    """The step of a summary. `required`: whether it is one even without an Inventory (pure)."""
+    """The step of a summary. `required`: whether it counts even without an Inventory (pure)."""
     profile, behaves = _profile(summary), behaviour(summary)
     return SourceStep(
         draft=Draft(
@@ -147,32 +147,33 @@ def step_of(summary: ClusterSummary, *, required: bool = True) -> SourceStep:
 
 
 def step_name(summary: ClusterSummary) -> str:
-    """What the step of a summary is called (pure)."""
+    """The name of a summary's step (pure)."""
     return "/".join(part for part in _profile(summary) if part)
 
 
 def said_of(summary: ClusterSummary) -> tuple[TeardownNotice, ...]:
-    """What a Teardown says of a summary's clusterDeletionBehavior (pure)."""
+    """The notices of a Teardown about a summary's clusterDeletionBehavior (pure)."""
     profile, behaves = _profile(summary), behaviour(summary)
     if isinstance(behaves, Unknown):
-        message = f"clusterDeletionBehavior of {profile}: {behaves}, so nothing of this cluster is removed"
+        message = f"clusterDeletionBehavior of {profile}: {behaves}; nothing is removed from this cluster"
         return (TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
     if (
         summary.spec.cluster_profile_spec.cluster_deletion_behavior is None
         and DELETION_BEHAVIOR_ANNOTATION in summary.metadata.annotations
     ):
-        message = f"the API server does not serve clusterDeletionBehavior; {profile} is held to {behaves.value}"
+        message = f"the API server does not serve clusterDeletionBehavior; {profile}: using {behaves.value}"
         return (TeardownNotice(ConditionType.FIELD_NOT_SERVED, Reason.FIELD_NOT_SERVED, message),)
     return ()
 
 
 def behaviour(summary: ClusterSummary) -> ClusterDeletionBehavior | Unknown:
-    """What becomes of a summary's add-ons: as its profile says, or as it said while the API server knew the field."""
+    """The clusterDeletionBehavior of a summary: the current value, or the last one while the API server served the
+    field."""
     spec = summary.spec.cluster_profile_spec
     remembered = summary.metadata.annotations.get(DELETION_BEHAVIOR_ANNOTATION)
     if spec.cluster_deletion_behavior is not None or remembered is None:
         return spec.deletion
-    # Not the default: that would remove what was said to be left, or let go what was said to be held.
+    # Not the default: it would remove add-ons that were to be left, or not block where it must.
     return ClusterDeletionBehavior.read(remembered)
 
 
@@ -182,18 +183,18 @@ def is_local(summary: ClusterSummary) -> bool:
 
 
 def is_of(summary: ClusterSummary, target: AddonTarget) -> bool:
-    """Whether a summary is of this very cluster (pure)."""
-    # Another cluster that had the name has summaries of its own.
+    """Whether a summary belongs to this cluster, by uid (pure)."""
+    # An earlier cluster of the same name had its own summaries.
     made_for = summary.metadata.annotations.get(CLUSTER_UID_ANNOTATION, target.ref.uid)
     return cluster_of(summary) == key_of(target) and made_for == target.ref.uid
 
 
 def _profile(summary: ClusterSummary) -> ProfileKey:
-    """The profile of a summary; a summary without an owner stands for itself."""
+    """The profile of a summary; for a summary without an owner, the summary itself."""
     return profile_of(summary) or ProfileKey(CLUSTER_SUMMARIES.kind, "", summary.metadata.name)
 
 
 def _capi_key(summary: ClusterSummary) -> Key | None:
-    """The Cluster of Cluster API that a summary is of."""
+    """The Cluster of Cluster API of a summary."""
     spec = summary.spec
     return Key(spec.cluster_namespace, spec.cluster_name) if spec.cluster_type == ClusterType.CAPI else None

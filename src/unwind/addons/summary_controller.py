@@ -1,7 +1,7 @@
-"""The controller of ClusterSummaries: what a profile says comes onto one cluster, and goes from it again.
+"""The controller of ClusterSummaries: deploys a profile's add-ons to one cluster, and removes them.
 
-A summary is deployed once all that it depends on is, and taken back once nothing on that cluster depends on it. A
-cluster that is being deleted is left alone: its add-ons are the teardown's business.
+A summary is deployed once its dependencies are, and removed once nothing on that cluster depends on it. Summaries of a
+terminating cluster are left to its Teardown.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-# Deployments to one member side by side; what is taken back has no such bound, because it may wait for long.
+# Concurrent deployments per member. Removals are not limited, because they may wait for a long time.
 _SIDE_BY_SIDE = 8
 
 
 class NotDeployedError(UnwindError):
-    """Something of a summary is not on its cluster; the summary says what. It is tried again."""
+    """A summary is not fully deployed; its status reports why. The reconcile is retried."""
 
 
 class SummaryController:
-    """Looks after all summaries."""
+    """Reconciles all summaries."""
 
     name = "summaries"
 
@@ -81,7 +81,7 @@ class SummaryController:
         helm: Helm | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own, where the inventories are."""
+        """`namespace`: Unwind's own namespace, which holds the Inventories."""
         self._client = client
         self._caches = caches
         self._owner = owner
@@ -93,16 +93,16 @@ class SummaryController:
         self._record_keys = RecordKeys(client, namespace=namespace)
         self._words = SummaryWriter(client, caches, clock=clock)
         self._keys: dict[str, Key] = {}
-        """Summaries that are being withdrawn, by their uid."""
+        """Summaries that are being removed, by uid."""
         self._stops: dict[Key, asyncio.Event] = {}
-        """Deployments under way, and how each is told to stop."""
+        """Deployments in progress, and the event that stops each."""
         self._prepared = Preparations()
         self._landed: set[str] = set()
-        """Those that are on their clusters, by uid, and whose status does not say so yet."""
+        """The uids of summaries that are deployed but whose status is not written yet."""
         self._lacking: dict[ClusterKey, set[Key]] = {}
-        """Those that want what another on their cluster has."""
+        """Summaries in conflict with another one on their cluster."""
         self._idle: set[Key] = set()
-        """Those that deploy nothing because no profile backs them, or because they do not say what it says."""
+        """Summaries that deploy nothing because no profile backs them, or because they differ from their profile."""
         self._queue: Queue[Key] = Queue(
             metrics.timed(self.name, Fences(owner).around(self._reconcile, self._shard)),
             group=self._group,
@@ -127,7 +127,7 @@ class SummaryController:
         return self._caches.ready
 
     async def run(self) -> None:
-        """Look after them, until cancelled."""
+        """Reconcile until cancelled."""
         async with Members(self._client, clock=self._clock, troubled=_troubled) as fleet, asyncio.TaskGroup() as tasks:
             self._deploying = SummaryDeployment(
                 self._client,
@@ -143,7 +143,7 @@ class SummaryController:
                 self._inventories,
                 tasks,
                 changed=self._withdrawal_changed,
-                releases=HelmReleases(self._helm),  # without the program a release is held, and says so
+                releases=HelmReleases(self._helm),  # without the helm binary a release is blocked
                 deleters=self._deleters,
                 plugins=self._plugins,
                 clock=self._clock,
@@ -151,12 +151,12 @@ class SummaryController:
             tasks.create_task(self._words.run())
             tasks.create_task(self._queue.run())
 
-    # What happens
+    # Events
 
     def _summary_changed(self, change: Change[ClusterSummary]) -> None:
         old, new = change.old, change.new
         if old is None or new is None or matters(old) != matters(new):
-            # Not for each status that we write ourselves.
+            # Ignore our own status writes.
             self._stop(change.key, unless=new is not None and not new.metadata.terminating)
             self._queue.add(change.key)
         it = new or old
@@ -170,20 +170,20 @@ class SummaryController:
             self._look_at_lacking(cluster_summaries.cluster_of(it))
 
     def _look_above(self, it: ClusterSummary) -> None:
-        """Those that wait for it to be deployed."""
+        """Enqueue the summaries that depend on it."""
         for other in self._caches.needing(it):
             waits = not cluster_summaries.provisioned(other) and key_of(other) not in self._stops
             if waits or other.metadata.terminating:
                 self._queue.add(key_of(other))
 
     def _look_below(self, it: ClusterSummary) -> None:
-        """Those that wait for it to be gone."""
+        """Enqueue the summaries it depends on, which wait for its removal."""
         for other in self._caches.needed(it):
             if other.metadata.terminating:
                 self._queue.add(key_of(other))
 
     def _look_at_lacking(self, cluster: ClusterKey) -> None:
-        """Something has gone from a cluster: others may have waited for it to be free."""
+        """Enqueue summaries in conflict: an object was removed from their cluster."""
         for key in self._lacking.get(cluster, ()):
             self._queue.add(key)
 
@@ -194,7 +194,8 @@ class SummaryController:
             self._lacking[cluster] = there
 
     def _profile_changed(self, kind: str, change: Change[SeenProfile]) -> None:
-        """A profile may back now what it did not back before. The others are changed, or deleted, by its controller."""
+        """Enqueue idle summaries that the profile may back now. The profile controller updates or deletes the
+        others."""
         if self._idle:
             for summary in self._caches.summaries.cache.by("profile", ProfileKey(kind, *change.key)):
                 if key_of(summary) in self._idle:
@@ -216,7 +217,8 @@ class SummaryController:
             self._queue.add(key_of(summary))
         old, new = change.old, change.new
         if kind == SECRETS.kind and old and new and old.finalizers == new.finalizers:
-            # The way to a cluster may be another one now; whoever goes the old way may find it shut for ever.
+            # The connection details of a cluster may have changed: an operation over the old connection might never
+            # return.
             for summary in self._caches.summaries.cache.by("secret", change.key):
                 it = self._withdrawals.get(summary.metadata.uid)
                 if it and not it.absent:
@@ -238,7 +240,7 @@ class SummaryController:
             self._queue.add(key)
             it = self._withdrawals.get(uid)
             if it and it.absent and not it.done:
-                # What it needed need not wait until that is written down.
+                # Its dependencies need not wait until the status is written.
                 self._look_below(summary)
 
     def _look_at_all(self) -> None:
@@ -257,9 +259,14 @@ class SummaryController:
     def _failed(self, key: Key, error: Exception) -> None:
         expected = isinstance(error, UnwindError)
         why = str(error) or type(error).__name__
-        log.warning("it is tried again", object=f"ClusterSummary {key}", why=why, exc_info=None if expected else error)
+        log.warning(
+            "reconcile failed, will retry",
+            object=f"ClusterSummary {key}",
+            why=why,
+            exc_info=None if expected else error,
+        )
 
-    # What is done
+    # Reconcile
 
     async def _reconcile(self, key: Key) -> float | None:
         caches = self._caches
@@ -268,35 +275,35 @@ class SummaryController:
             self._forget(key)
             return None
         if not caches.settled:
-            return None  # it is told when they are
+            return None  # it is queued again when they are
         self._idle.discard(key)
         if summary.metadata.terminating:
             await self._withdraw(summary)
         elif why := caches.unbacked(summary):
             await self._stay_idle(summary, why)
         elif Finalizer.SUMMARY not in summary.metadata.finalizers:
-            # Sveltos' own, from before Unwind. Nothing is deployed for a summary that can vanish.
+            # Created by Sveltos before Unwind. Nothing is deployed for a summary without a finalizer.
             await self._words.set_finalizer(summary, wanted=True)
         else:
             await self._deploy(summary)
         return None
 
     async def _stay_idle(self, summary: ClusterSummary, why: str) -> None:
-        """Deploy nothing for a summary that no profile backs, and say why.
+        """Deploy nothing for a summary that no profile backs, and report why.
 
-        The controller of profiles deletes a summary that names a profile, and whose objects are not wanted any more.
-        The others stay as they are; one that the manager never deployed anything for does not keep its finalizer.
+        The profile controller deletes a summary that names a profile and whose objects are no longer wanted. Others
+        stay; one that the manager never deployed anything for does not keep our finalizer.
         """
         self._idle.add(key_of(summary))
         unowned = cluster_summaries.misplaced(summary) or cluster_summaries.profile_of(summary) is None
         if not unowned and self._caches.target(cluster_summaries.cluster_of(summary)) is None:
-            return  # the controller of profiles deletes it
-        self._words.wait(summary, Reason.NO_PROFILE, f"{why}: nothing is deployed for it")
+            return  # the profile controller deletes it
+        self._words.wait(summary, Reason.NO_PROFILE, f"{why}; nothing is deployed")
         if unowned and Finalizer.SUMMARY in summary.metadata.finalizers:
             await self._dismiss(summary)
 
     async def _dismiss(self, summary: ClusterSummary) -> bool:
-        """Take our finalizer off a summary that the manager never deployed anything for; whether it is one."""
+        """Remove our finalizer from a summary that the manager never deployed anything for; whether it did."""
         if await self._inventories.of(summary.metadata.uid):
             return False
         await self._words.set_finalizer(summary, wanted=False)
@@ -308,9 +315,9 @@ class SummaryController:
             return
         key, profile = cluster_summaries.profile_of(summary), self._profile_of(summary)
         if key and profile and not backing.in_step(summary, key, profile):
-            # The controller of profiles corrects it; this is then told by an event.
+            # The profile controller corrects it, and that event queues it again.
             self._idle.add(key_of(summary))
-            self._words.wait(summary, Reason.WAITING, f"the ClusterSummary does not say what {key} says")
+            self._words.wait(summary, Reason.WAITING, f"the ClusterSummary differs from {key}")
             return
         if target.paused or not target.ready:
             reason = Reason.PAUSED if target.paused else Reason.NOT_READY
@@ -318,12 +325,12 @@ class SummaryController:
             return
         needed = self._caches.needed(summary)
         if waited_for := cluster_summaries.waited_for(summary, needed, self._landed):
-            self._words.wait(summary, Reason.WAITING, f"waits for: {'; '.join(waited_for)}")
+            self._words.wait(summary, Reason.WAITING, f"waiting for dependencies: {'; '.join(waited_for)}")
             if needed and not cluster_summaries.provisioned(summary) and all(self._comes(item) for item in needed):
                 await self._prepared.make(self._deploying, summary, self._profile_of(summary), target)
             return
         stop = self._stops[key_of(summary)] = asyncio.Event()
-        self._look_above(summary)  # their turn comes next
+        self._look_above(summary)  # they come next
         try:
             await _unless(stop, self._put(summary, target))
         finally:
@@ -331,19 +338,19 @@ class SummaryController:
             self._landed.discard(summary.metadata.uid)
 
     def _comes(self, needed: ClusterSummary) -> bool:
-        """Whether something that is needed is there, or under way."""
+        """Whether a dependency is deployed or being deployed."""
         there = cluster_summaries.provisioned(needed) or key_of(needed) in self._stops
         return there and not needed.metadata.terminating
 
     async def _put(self, summary: ClusterSummary, target: AddonTarget) -> None:
-        """Have it on its cluster, and say what came of it."""
+        """Deploy the summary to its cluster and report the result."""
         try:
             work = await self._prepared.take(self._deploying, summary, self._profile_of(summary), target)
             if work is None:
-                self._words.wait(summary, None)  # it is there
+                self._words.wait(summary, None)  # deployed
                 return
             if not work.dry_run and not self._is_held(target):
-                # Before the first thing is put there: without it, nobody could take it back.
+                # Before the first object is created: without the finalizer the objects could be orphaned.
                 await credentials.hold(self._client, target)
             self._words.mention(summary, work.begun)
             done = await work.run(
@@ -359,23 +366,23 @@ class SummaryController:
             raise NotDeployedError(done.trouble)
 
     async def _tell_others(self, summary: ClusterSummary, done: DeploymentResult) -> None:
-        """Have those look again that something was taken from, or that want what is free now."""
+        """Enqueue summaries that lost an object to this one, or whose conflict may be resolved."""
         cluster = cluster_summaries.cluster_of(summary)
         self._note_lacking(summary, lacking=done.lacking)
         if done.pruned:
             self._look_at_lacking(cluster)
         if not done.taken_from:
             return
-        message = f"{cluster_summaries.profile_of(summary)} has taken over something of it"
+        message = f"{cluster_summaries.profile_of(summary)} took over some of its objects"
         for other in self._caches.summaries.cache.by("cluster", cluster):
             once = other.spec.cluster_profile_spec.sync_mode == SyncMode.ONE_TIME
             if other.metadata.uid in done.taken_from and not once and not other.metadata.terminating:
-                # It says so until it has looked itself, after a restart too.
+                # The status keeps this until its next reconcile, also across a restart.
                 await self._words.say(other, summary_status.all_of(other, FeatureStatus.PROVISIONING, message))
                 self._queue.add(key_of(other))
 
     def _has_landed(self, summary: ClusterSummary) -> None:
-        """Start what depends on it from this event, without waiting for a write (docs/architecture.md, Events drive,
+        """Start its dependents from this event, without waiting for a status write (docs/architecture.md, Events drive,
         timers insure)."""
         self._landed.add(summary.metadata.uid)
         self._look_above(summary)
@@ -387,14 +394,14 @@ class SummaryController:
     async def _withdraw(self, summary: ClusterSummary) -> None:
         self._prepared.forget(summary)
         if Finalizer.SUMMARY not in summary.metadata.finalizers:
-            return  # others are waited for by others
+            return  # the owner of that shard handles it
         if cluster_summaries.misplaced(summary) and await self._dismiss(summary):
             return
         cluster, target = cluster_summaries.cluster_of(summary), self._target_of(summary)
         if target is None or target.terminating:
             if not self._caches.knows(cluster):
                 return
-            # Not from a cache (docs/architecture.md, Fresh reads open gates).
+            # Read fresh, not from a cache (docs/architecture.md, Fresh reads open gates).
             target = self._same(summary, await self._caches.read_target(cluster))
         gone = target is None or target.terminating
         if gone and cluster.type == ClusterType.CAPI:
@@ -402,7 +409,7 @@ class SummaryController:
         elif gone:
             await self._take_back(summary, target, Manner.FORGET)
         elif target and target.paused:
-            # One that is under way sends no further DELETE. It is begun again when the cluster is unpaused.
+            # A removal in progress sends no further DELETE. It restarts when the cluster is unpaused.
             it = self._withdrawals.get(summary.metadata.uid)
             if it and not it.absent:
                 self._withdrawals.give_up(summary.metadata.uid)
@@ -410,19 +417,19 @@ class SummaryController:
         else:
             withdraws = cluster_summaries.withdraws(summary.spec.cluster_profile_spec)
             if isinstance(withdraws, Unknown):
-                message = f"stopMatchingBehavior {withdraws}: nothing is removed, a person has to put it right"
+                message = f"stopMatchingBehavior {withdraws}; nothing is removed: correct the profile"
                 self._words.wait(summary, Reason.UNKNOWN_VALUE, message)
             elif withdraws and (before := self._dependents(summary)):
                 if all((it := self._withdrawals.get(item.metadata.uid)) and it.free.is_set() for item in before):
-                    # Its turn comes next: when it does, all is ready.
+                    # It comes next: prepare it now.
                     self._begin(summary, target, Manner.REMOVE, free=False)
                 named = ", ".join(sorted(str(cluster_summaries.profile_of(item)) for item in before))
-                self._words.wait(summary, Reason.WAITING, f"waits until these are gone, which need it: {named}")
+                self._words.wait(summary, Reason.WAITING, f"waiting for removal of dependents: {named}")
             else:
                 await self._take_back(summary, target, Manner.REMOVE if withdraws else Manner.RELEASE)
 
     def _dependents(self, summary: ClusterSummary) -> list[ClusterSummary]:
-        """Those that need it and still stand. One without our finalizer has nothing on the cluster."""
+        """Its dependents that still exist. One without our finalizer has nothing on the cluster."""
         return [
             dependent
             for dependent in dependents(summary, self._caches.needing, self._caches.needed)
@@ -445,9 +452,9 @@ class SummaryController:
         uid = summary.metadata.uid
         it = self._begin(summary, target, manner, free=True)
         if not it.removals:
-            self._look_below(summary)  # their turn comes next
+            self._look_below(summary)  # they come next
         if it.done:
-            # It is forgotten when the summary is seen to be gone: until then there is nothing to begin again.
+            # Dropped when the summary is seen to be gone: until then it must not start again.
             if not it.ended:
                 await self._end(summary, target)
                 it.ended = True
@@ -459,32 +466,34 @@ class SummaryController:
             self._words.mention(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, it.waits))
 
     async def _leave_to_teardown(self, summary: ClusterSummary, target: AddonTarget | None) -> None:
-        """Let the summary go only when all that it put on the cluster is accounted for."""
-        self._forget(key_of(summary))  # two that remove the same would do no harm, but only one of them tells the truth
+        """Remove our finalizer only when the Teardown accounts for everything the summary deployed."""
+        self._forget(
+            key_of(summary)
+        )  # two removals of the same objects do no harm, but only one reports the right state
         uid = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION, "")
         await self._record_keys.load()
         teardown = self._record_keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid)
         if target is not None or teardown is None or not teardown.finished:
             chunks = await self._inventories.of(summary.metadata.uid)
             if not all(item.done for item in items(chunks)):
-                self._words.wait(summary, Reason.WAITING, f"waits for Teardown {uid} of its cluster")
+                self._words.wait(summary, Reason.WAITING, f"waiting for Teardown {uid} of the cluster")
                 return
         await self._words.set_finalizer(summary, wanted=False)
 
     async def _end(self, summary: ClusterSummary, target: AddonTarget | None) -> None:
-        """Let the summary go, and the way to its cluster with the last of them."""
+        """Remove our finalizer from the summary, and unmark the cluster's credentials with the last one."""
         if not self._needs_credentials(summary):
             anchor = target or cluster_summaries.cluster_gone(summary)
             if target or not self._caches.reached_by(anchor):
                 await credentials.let_go(self._client, anchor)
             if target and self._needs_credentials(summary):
-                # A summary came meanwhile, and found the Secret still held.
+                # A new summary appeared meanwhile and found the Secret still marked.
                 await credentials.hold(self._client, anchor)
         await self._words.set_finalizer(summary, wanted=False)
 
     def _needs_credentials(self, last: ClusterSummary) -> bool:
-        """Whether another summary of the same cluster has, or may put, something there. One that ends at the same
-        moment has not: otherwise each of two would leave the Secret to the other."""
+        """Whether another summary of the same cluster has, or may create, objects there. One that ends at the same
+        moment has none: otherwise each of two would leave the Secret to the other."""
         cluster = cluster_summaries.cluster_of(last)
         for summary in self._caches.summaries.cache.by("cluster", cluster):
             if summary.metadata.uid == last.metadata.uid:
@@ -495,7 +504,7 @@ class SummaryController:
                 return True
         return False
 
-    # Small things
+    # Helpers
 
     def _profile_of(self, summary: ClusterSummary) -> SeenProfile | None:
         key = cluster_summaries.profile_of(summary)
@@ -506,7 +515,7 @@ class SummaryController:
 
     @staticmethod
     def _same(summary: ClusterSummary, target: AddonTarget | None) -> AddonTarget | None:
-        """The cluster, if it is the one that the summary was made for and not another that has its name."""
+        """The cluster, if the summary was made for its uid, not for an earlier one of the same name."""
         made_for = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION)
         return target if target and made_for in (None, target.ref.uid) else None
 
@@ -523,21 +532,21 @@ class SummaryController:
 
 
 def _told(summary: ClusterSummary) -> object:
-    """What of a summary decides what is done for others on its cluster."""
+    """The fields of a summary that matter to others on its cluster."""
     return summary.metadata.uid, cluster_summaries.provisioned(summary), summary.metadata.terminating
 
 
 def _reached_by(target: AddonTarget) -> object:
-    """What of a cluster decides whether something is done on it."""
+    """The fields of a cluster that decide whether it can be deployed to."""
     return target.ref.uid, target.terminating, target.paused, target.ready, target.secret, target.secret_key
 
 
 def _troubled(error: Exception) -> None:
-    log.warning("a member cannot be followed", why=str(error))
+    log.warning("member watch failed", why=str(error))
 
 
 async def _unless(told: asyncio.Event, work: Awaitable[None]) -> None:
-    """Do the work, unless told otherwise before it is done."""
+    """Await the work; cancel it if the event is set first."""
 
     async def doing() -> None:
         await work

@@ -1,4 +1,4 @@
-"""One summary's deployment: what it is made of, whether there is anything to do, and what came of it."""
+"""The deployment of one ClusterSummary: sources, comparison with the cluster, and result."""
 
 from __future__ import annotations
 
@@ -64,26 +64,26 @@ _SHOWN = 20
 
 
 class DeploymentResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a deployment."""
+    """The result of a deployment."""
 
     results: tuple[FeatureResult, ...] = ()
     kinds: tuple[DeployedKinds, ...] = ()
     releases: tuple[HelmReleaseSummary, ...] = ()
     report: str | None = None
-    """What would be done (DryRun)."""
+    """The preview of a DryRun."""
     taken_from: frozenset[str] = frozenset()
-    """The uids of the owners that something was taken over from."""
+    """The uids of the owners that objects were taken over from."""
     lacking: bool = False
-    """Whether another has something that it wants."""
+    """Whether an object is in conflict with another owner."""
     pruned: bool = False
-    """Whether something was removed that others may want."""
+    """Whether objects were removed that others may be waiting for."""
 
     @property
     def trouble(self) -> str:
         return "; ".join(result.message for result in self.results if result.status is FeatureStatus.FAILED)
 
     def apply(self, status: ClusterSummaryStatus, *, now: datetime) -> ClusterSummaryStatus:
-        """The status that tells it."""
+        """The status with this result."""
         after = summary_status.with_results(status, self.results, now=now)
         if self.report is None:
             after = summary_status.with_deployed(after, self.kinds, self.releases)
@@ -91,7 +91,7 @@ class DeploymentResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SummaryDeployment:
-    """What all deployments of this process share."""
+    """The dependencies shared by all deployments."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class SummaryDeployment:
         helm: Helm | None = None,
         clock: Clock,
     ) -> None:
-        """`helm`: None where there is no such program; then charts fail, and say so."""
+        """`helm`: None if the helm binary is not installed; then charts fail."""
         self.client = client
         self.fleet = fleet
         self.inventories = inventories
@@ -116,7 +116,7 @@ class SummaryDeployment:
     async def prepare(
         self, summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget
     ) -> DeploymentTask | None:
-        """What there is to do; None if all of it is there already. Nothing is changed, and no member is asked."""
+        """The deployment to run; None if it is already done. Changes nothing and reads no member."""
         spec = summary.spec.cluster_profile_spec
         once = spec.sync_mode == SyncMode.ONE_TIME
         if once and cluster_summaries.provisioned(summary):
@@ -177,7 +177,7 @@ class SummaryDeployment:
 
 
 class DeploymentTask:
-    """One deployment, to be run."""
+    """One deployment that is ready to run."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class DeploymentTask:
         self._charts = asked
         self._hashes = hashes
         self._wanted = cluster_summaries.features(summary.spec.cluster_profile_spec)
-        # What was never deployed has nothing that could have dropped out of it.
+        # A summary that was never deployed has nothing to prune.
         self._first = not summary.status.feature_summaries
         self._take_along = annotations.get(names.TAKE_ALONG_ANNOTATION) == "true"
         self._volumes = volume_policy(annotations)
@@ -208,7 +208,7 @@ class DeploymentTask:
 
     @property
     def begun(self) -> list[FeatureResult]:
-        """What is said of it while it runs."""
+        """The status of each feature while it runs."""
         if self.dry_run:
             return []
         waits = [what for removal in self._removals for what in removal.progress.waits.values()]
@@ -219,10 +219,10 @@ class DeploymentTask:
         ]
 
     async def run(self, *, landed: Callable[[], None], news: Callable[[], None]) -> DeploymentResult:
-        """Carry it out. Raises where the member cannot be reached, or the summary is being withdrawn.
+        """Run the deployment. Raises if the member cannot be reached, or the summary is being removed.
 
-        `landed` is told when all of it is on the member for the first time, before that is written down anywhere;
-        `news` when something else is waited for.
+        `landed`: called when everything is on the member for the first time, before any status write. `news`: called
+        when it waits for something else.
         """
         self._news = news
         done = DeploymentResult(report="" if self.dry_run else None)
@@ -236,7 +236,7 @@ class DeploymentTask:
         return msgspec.structs.replace(done, pruned=bool(self._removals))
 
     async def _resources(self, member: Member, done: DeploymentResult) -> DeploymentResult:
-        """To the member, and what is Local to the management cluster. Each has an inventory of its own."""
+        """Apply manifests to the member, and Local ones to the management cluster. Each has its own Inventory."""
         reports = [await self._put(member, [source for source in self._sources if not source.local], first=self._first)]
         local = [source for source in self._sources if source.local]
         if local or (not (self._first or self.dry_run) and await self._was_local()):
@@ -302,9 +302,9 @@ class DeploymentTask:
         return any(chunk.spec.member.object.uid != self._target.ref.uid for chunk in chunks)
 
     async def _helm(self, member: Member, done: DeploymentResult) -> DeploymentResult:
-        """Charts one after the other, as the profile lists them; one that fails does not stop the others."""
+        """Install charts one by one, in the profile's order; a failure does not stop the others."""
         if self._shared.helm is None:
-            trouble = "there is no helm program here" if self._charts else ""
+            trouble = "the helm binary is not installed" if self._charts else ""
             return msgspec.structs.replace(done, results=(*done.results, self._result(FeatureID.HELM, trouble)))
         if self.dry_run:
             told = [await self._preview(self._shared.helm, member, chart) for chart in self._charts]
@@ -354,7 +354,7 @@ class DeploymentTask:
         return f"{chart.source} {what}{': ' if found.conflicts else ''}{_first(found.conflicts)}"
 
     async def _uninstall(self, helm: Helm, member: Member) -> None:
-        """Take back the releases that have dropped out of the profile."""
+        """Uninstall releases that are no longer in the profile."""
         shared = self._shared
         records = Records(shared.inventories, self._owner.object, member)
         await records.load()
@@ -411,7 +411,7 @@ def _ref(summary: ClusterSummary) -> ObjectRef:
 
 
 def _hash(content: object) -> str:
-    # In base64: that is the format of the field.
+    # The format of the field is base64.
     return base64.b64encode(hashlib.sha256(msgspec.json.encode(content, order="sorted")).digest()).decode()
 
 
@@ -421,7 +421,7 @@ def _first(told: Iterable[str]) -> str:
     return "; ".join(told[:_SHOWN]) + more
 
 
-# What is to be deployed, read while what it needs is still under way: when its turn comes, all is ready.
+# Deployments prepared while their dependencies are still in progress.
 
 
 class _Ready(NamedTuple):
@@ -431,8 +431,8 @@ class _Ready(NamedTuple):
 
 
 class Preparations:
-    """What was read before its turn came, for which state of things. Should that change, there is an event: then it is
-    read again, or deployed once more."""
+    """Deployments that were read ahead, with the state that they were read for. A change of that state is an event,
+    which reads or deploys again."""
 
     def __init__(self) -> None:
         self._ready: dict[str, _Ready] = {}
@@ -440,9 +440,9 @@ class Preparations:
     async def make(
         self, deploying: SummaryDeployment, summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget
     ) -> None:
-        """Read what there is to do for a summary."""
+        """Prepare the deployment of a summary."""
         self.forget(summary)
-        with suppress(UnwindError):  # it is told when its turn has come
+        with suppress(UnwindError):  # reported when it is its turn
             work = await deploying.prepare(summary, profile, target)
             if work:
                 self._ready[summary.metadata.uid] = _Ready(matters(summary), profile, work)
@@ -450,7 +450,7 @@ class Preparations:
     async def take(
         self, deploying: SummaryDeployment, summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget
     ) -> DeploymentTask | None:
-        """What there is to do for a summary whose turn has come; None if it is there already."""
+        """The deployment of a summary; None if it is already done."""
         ready = self._ready.pop(summary.metadata.uid, None)
         if ready and ready.matters == matters(summary) and ready.profile == profile:
             return ready.work
@@ -461,6 +461,6 @@ class Preparations:
 
 
 def matters(summary: ClusterSummary) -> object:
-    """What of a summary decides what is done for it; its status does not."""
+    """The fields of a summary that decide its deployment; not its status."""
     meta = summary.metadata
     return meta.uid, summary.spec, meta.deletion_timestamp, meta.finalizers, meta.annotations

@@ -1,4 +1,4 @@
-"""What is said on a ClusterSummary: how far each feature is, what is waited for (pure)."""
+"""The status of ClusterSummaries: rules (pure) and the writer."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from unwind.kube.informers import Informer
 
 
-# A status is no log: what is longer is cut where people stop reading.
+# Maximum length of a message in the status.
 _LONGEST = 4096
 
 
 class FeatureResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one feature."""
+    """The result of one feature."""
 
     feature: FeatureID
     status: FeatureStatus
@@ -46,14 +46,14 @@ class FeatureResult(msgspec.Struct, frozen=True, kw_only=True):
 def with_results(
     status: ClusterSummaryStatus, results: Iterable[FeatureResult], *, now: datetime
 ) -> ClusterSummaryStatus:
-    """The status with what became of features; one that fails again counts on."""
+    """The status with the results of features; repeated failures are counted."""
     before = {summary.feature_id: summary for summary in status.feature_summaries}
     after = dict(before)
     for result in results:
         old = before.get(result.feature, FeatureSummary())
         failed = result.status is FeatureStatus.FAILED
         finished = result.status is FeatureStatus.PROVISIONED
-        # While it is tried again it is still known how often it failed.
+        # Keep the failure count during a retry.
         failures = old.consecutive_failures + 1 if failed else 0 if finished else old.consecutive_failures
         after[result.feature] = FeatureSummary(
             feature_id=result.feature.value,
@@ -67,7 +67,7 @@ def with_results(
 
 
 def all_of(summary: ClusterSummary, status: FeatureStatus, message: str = "") -> list[FeatureResult]:
-    """The same of every feature that it has or had."""
+    """The same result for every feature that it has or had."""
     had = [FeatureID.read(item.feature_id) for item in summary.status.feature_summaries]
     known = [
         *cluster_summaries.features(summary.spec.cluster_profile_spec),
@@ -79,7 +79,7 @@ def all_of(summary: ClusterSummary, status: FeatureStatus, message: str = "") ->
 def waiting(
     status: ClusterSummaryStatus, reason: Reason | None, message: str = "", *, now: datetime
 ) -> ClusterSummaryStatus:
-    """The status with what is waited for before anything is done; None for nothing."""
+    """The status with the reason why the summary waits; None to clear it."""
     conditions = status.conditions
     if reason is None:
         conditions = without_condition(conditions, ConditionType.BLOCKED)
@@ -91,7 +91,7 @@ def waiting(
 
 
 def previewed(status: ClusterSummaryStatus, report: str | None, *, now: datetime) -> ClusterSummaryStatus:
-    """The status with what would be done (DryRun); None where that is over."""
+    """The status with the preview of a DryRun; None to clear it."""
     conditions = status.conditions
     if report is None:
         conditions = without_condition(conditions, ConditionType.DRY_RUN)
@@ -114,12 +114,12 @@ def with_deployed(
 
 
 def status_patch(before: ClusterSummaryStatus, after: ClusterSummaryStatus) -> dict[str, Any]:
-    """What has to be written: the fields that differ, null for those that are no more. Empty for nothing."""
+    """The merge patch of the status: changed fields, null for removed ones; empty if equal."""
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
     return {name: new.get(name) for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
 
 
-# Writing on ClusterSummaries: their status, and our finalizer. Nothing else of them is written here.
+# Writes to ClusterSummaries: status and our finalizer only.
 
 _Change: TypeAlias = "Callable[[ClusterSummaryStatus], ClusterSummaryStatus]"
 
@@ -129,21 +129,21 @@ def key_of(summary: ClusterSummary) -> Key:
 
 
 async def put(client: Client, summaries: Informer[ClusterSummary], summary: ClusterSummary, change: Object) -> None:
-    """Have a change merged into the status of a summary, and the cache know it."""
+    """Merge a change into the status of a summary and update the cache."""
     meta = summary.metadata
     body: Object = {"metadata": {"uid": meta.uid}, "status": change}
     try:
         written = await client.patch(CLUSTER_SUMMARIES, meta.name, body, namespace=meta.namespace, subresource="status")
     except (NotFoundError, ConflictError):
-        return  # it is gone, and nobody reads it
+        return  # deleted meanwhile
     summaries.take(msgspec.convert(written, ClusterSummary))
 
 
 class SummaryWriter:
-    """Says things on summaries. What was written is in the cache at once: nobody need wait for a watch to tell it.
+    """Writes the status and finalizer of summaries. The cache has each write at once, without waiting for the watch.
 
-    What is only of interest as long as it lasts, such as a wait, is mentioned: it is written beside what has to be
-    done, and not at all if it is over before anybody could have read it.
+    Transient state, such as a wait, is queued: it is written with low priority, and not at all if it is over before
+    the write.
     """
 
     def __init__(self, client: Client, caches: AddonCaches, *, clock: Clock) -> None:
@@ -151,31 +151,31 @@ class SummaryWriter:
         self._caches = caches
         self._clock = clock
         self._mentioned: dict[Key, tuple[ClusterSummary, _Change]] = {}
-        """What is to be written when there is room."""
+        """Queued status changes."""
         self._writing: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
-        """Each is there as long as somebody holds it or waits for it."""
-        # On the clock of the wall: nothing depends on when it is written.
+        """A lock exists as long as it is held or awaited."""
+        # The system clock: nothing depends on when it is written.
         self._queue: Queue[Key] = Queue(self._write_mentioned, clock=SYSTEM)
 
     async def run(self) -> None:
-        """Write what is mentioned, until cancelled."""
+        """Write queued changes until cancelled."""
         await self._queue.run()
 
     def wait(self, summary: ClusterSummary, reason: Reason | None, message: str = "") -> None:
-        """Mention what is waited for before anything is done; None for nothing."""
+        """Queue the reason why the summary waits; None to clear it."""
         self._mention(summary, lambda status: waiting(status, reason, message, now=self._clock.now()), WORTH_TELLING)
 
     def mention(self, summary: ClusterSummary, results: list[FeatureResult]) -> None:
-        """Mention how far features are."""
+        """Queue the progress of features."""
         waits = any(result.message for result in results)
         self._mention(summary, partial(self._with, results), WORTH_TELLING if waits else IN_TIME)
 
     async def say(self, summary: ClusterSummary, results: list[FeatureResult]) -> None:
-        """Say how far features are."""
+        """Write the progress of features."""
         await self.write(summary, partial(self._with, results))
 
     async def write(self, summary: ClusterSummary, change: _Change) -> None:
-        """Have the status changed like this; nothing is written where it is there already."""
+        """Apply a change to the status; no write if it is equal."""
         self._mentioned.pop(key_of(summary), None)
         await self._write(summary, change)
 
@@ -191,13 +191,13 @@ class SummaryWriter:
 
     async def _write_mentioned(self, key: Key) -> float | None:
         async with self._client.aside:
-            # It may be gone by now.
+            # It may be deleted by now.
             if (mentioned := self._mentioned.pop(key, None)) and key in self._caches.summaries.cache:
                 await self._write(*mentioned)
         return None
 
     async def _write(self, summary: ClusterSummary, change: _Change) -> None:
-        # Two writes that cross would tell old things.
+        # Concurrent writes could leave an old state.
         key = key_of(summary)
         lock = self._writing.setdefault(key, asyncio.Lock())
         async with lock:
@@ -206,9 +206,9 @@ class SummaryWriter:
                 await put(self._client, self._caches.summaries, summary, patch)
 
     async def set_finalizer(self, summary: ClusterSummary, *, wanted: bool) -> None:
-        """Have our finalizer on it, or not."""
+        """Add or remove our finalizer."""
         if not wanted:
-            self._mentioned.pop(key_of(summary), None)  # nobody could read it any more
+            self._mentioned.pop(key_of(summary), None)  # it is being deleted
         meta = self._latest(summary).metadata
         await set_finalizer(self._client, CLUSTER_SUMMARIES, meta, Finalizer.SUMMARY, wanted=wanted)
 

@@ -1,4 +1,4 @@
-"""What summaries say of their cluster's teardown: projections, which nothing waits for."""
+"""Copies the progress of teardown steps into ClusterSummaries; nothing waits for these writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TOLD = {
 
 
 class Projections:
-    """Writes into summaries how far their steps have come, behind the back of who tells it."""
+    """Writes the progress of steps into their summaries, in the background."""
 
     def __init__(self, client: Client, summaries: Informer[ClusterSummary]) -> None:
         self._client = client
@@ -35,7 +35,7 @@ class Projections:
         self._queue: Queue[ObjectRef] = Queue(self._write)
 
     def tell(self, summary: ObjectRef, state: StepState) -> None:
-        """Have it written, soon."""
+        """Queue the write."""
         self._states[summary] = state
         self._queue.add_after(summary, IN_TIME)
 

@@ -1,4 +1,4 @@
-"""What the rules know of add-ons (pure)."""
+"""The hook rules about add-ons: cluster creation, upgrades and supported Kubernetes versions (pure)."""
 
 from __future__ import annotations
 
@@ -25,66 +25,65 @@ _FAILED = (FeatureStatus.FAILED, FeatureStatus.FAILED_NON_RETRIABLE)
 
 
 class AddOn(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile that is for a cluster, and how far it has come there."""
+    """A profile that matches a cluster, and its state there."""
 
     profile: str
-    """As people call it: `ClusterProfile shop`."""
+    """Kind and name: `ClusterProfile shop`."""
     versions: str | None = None
-    """Which versions of Kubernetes it says it is for."""
+    """The Kubernetes versions that it declares to support."""
     wanted: tuple[str, ...] = ()
-    """The features that its summary has to have."""
+    """The features that its summary must have."""
     features: tuple[FeatureSummary, ...] | None = None
-    """What became of them; None where the profile has no summary for this very cluster."""
+    """Their status; None if the profile has no summary for this cluster's uid."""
     waits: str = ""
-    """What its summary says it waits for."""
+    """The reason why its summary waits."""
     in_step: bool = True
-    """Whether the summary says what the profile says now."""
+    """Whether the summary equals the current profile."""
     refused: str = ""
-    """Why Unwind puts nothing new of it anywhere, which the profile itself says, too."""
+    """Why Unwind deploys nothing new of it; the profile's condition says the same."""
     dry_run: bool = False
 
 
 def failures(it: AddOn) -> list[str]:
-    """What of an add-on fails, for people. A status that is not known is one that nobody can call well."""
+    """The failures of an add-on, for people. An unknown status counts as a failure."""
     told: list[str] = []
     for feature in it.features or ():
         status = FeatureStatus.read(feature.status) if feature.status else None
         if isinstance(status, Unknown):
-            told.append(f"{feature.feature_id}: its status {status}")
+            told.append(f"{feature.feature_id}: status {status}")
         elif status in _FAILED:
-            told.append(f"{feature.feature_id}: {feature.failure_message or 'it does not say why'}")
+            told.append(f"{feature.feature_id}: {feature.failure_message or 'no failure message'}")
         elif status is FeatureStatus.PROVISIONING and feature.consecutive_failures:
-            # Each new try says Provisioning for a moment, and who asks in that moment must not take it for well.
-            told.append(f"{feature.feature_id}: it failed, and is tried again")
+            # Each retry sets Provisioning for a moment; a request at that moment must not read it as healthy.
+            told.append(f"{feature.feature_id}: failed, retrying")
     return told
 
 
-# How a wait is put into words that stay the same as long as the reason does (pure).
-#
-# Cluster API writes them into the Cluster's conditions: a text that differs each time would be a write each time.
+# Stable messages: Cluster API writes them into the Cluster's conditions, so a text that differs each time would be a
+# write each time.
 
 _LONGEST = 240
 _SHOWN = 5
-# `read tcp 10.0.0.3:48122->10.0.0.9:443: …`: the first port is another one each time.
+# `read tcp 10.0.0.3:48122->10.0.0.9:443: …`: the first port differs each time.
 _FROM = re.compile(r"\S+:[0-9]+->")
 
 
 def steady(text: str) -> str:
-    """Somebody's message on one line, short, without what is different each time."""
+    """A message on one line, shortened, without parts that differ each time."""
     line = _FROM.sub("", " ".join(text.split()))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST].rstrip()} …"
 
 
 def several(what: Iterable[str]) -> str:
-    """All of it, always in the same order, as far as people read."""
+    """The first few items in a stable order."""
     said = sorted(set(what))
-    more = ["and others"] if len(said) > _SHOWN else []
+    more = ["and more"] if len(said) > _SHOWN else []
     return "; ".join([*said[:_SHOWN], *more])
 
 
-# Is everything there that a new cluster's add-ons are made of? (pure)
+# BeforeClusterCreate: the sources of add-ons must exist.
 
-# Seconds. A person creates what is missing, and then looks whether the cluster comes.
+# Seconds. A person creates the missing object and then watches the cluster.
 _RETRY = 5
 
 
@@ -100,7 +99,7 @@ class ProfileSource(NamedTuple):
 
 
 class Lack(msgspec.Struct, frozen=True):
-    """Something that a profile refers to and that is not to be had."""
+    """A source of a profile that is not available."""
 
     profile: str
     what: str
@@ -108,7 +107,7 @@ class Lack(msgspec.Struct, frozen=True):
 
 
 def sources(spec: ProfileSpec, *, namespace: str) -> list[ProfileSource]:
-    """What has to exist for a profile on a cluster of this namespace."""
+    """The ConfigMaps and Secrets that a profile needs on a cluster of this namespace."""
     found = [
         ProfileSource(ref.kind, ref.namespace or namespace, ref.name) for ref in spec.policy_refs if not ref.optional
     ]
@@ -123,54 +122,52 @@ def sources(spec: ProfileSpec, *, namespace: str) -> list[ProfileSource]:
 
 
 def before_create(lacks: Iterable[Lack]) -> Wait | None:
-    """Wait until nothing is lacking."""
+    """Wait until all sources are available."""
     said = [f"{lack.profile} needs {lack.what}: {steady(lack.why)}" for lack in lacks]
     if not said:
         return None
     return Wait(
-        f"waiting for what add-ons are made of: {several(said)}. Whoever looks after these profiles has to provide it",
+        f"waiting for sources of add-ons: {several(said)}; create them or correct the profiles",
         _RETRY,
     )
 
 
-# Are a cluster's add-ons there again after an upgrade? (pure)
-#
-# What Unwind itself refuses to put anywhere is not waited for: that would never be over because of us, and the profile
-# says so already. Nor is what a DryRun would do.
+# AfterControlPlaneUpgrade and AfterClusterUpgrade: add-ons must be Provisioned again. Profiles that Unwind refuses are
+# not waited for: that would never end, and their conditions report it. Nor are profiles in DryRun mode.
 
 SOON = 2
-"""Seconds. What is waited for is mostly under way."""
+"""Seconds. Most of these waits are short."""
 
 
 def after(add_ons: Iterable[AddOn]) -> Wait | None:
-    """Wait until each add-on is on the cluster as its profile says now."""
+    """Wait until each add-on is deployed as its current profile says."""
     missing = [why for on in add_ons if not on.dry_run and (why := unsettled(on))]
     return waiting(missing) if missing else None
 
 
 def waiting(missing: Iterable[str]) -> Wait:
-    """The wait for what is missing."""
+    """The wait for the given add-ons."""
     return Wait(f"waiting for add-ons to be Provisioned: {several(missing)}", SOON)
 
 
 def unsettled(it: AddOn) -> str:
-    """Why an add-on is not there yet; empty if it is, or if nobody is going to put it there."""
+    """Why an add-on is not deployed yet; empty if it is, or if Unwind does not deploy it."""
     if it.features is None:
-        return "" if it.refused else f"{it.profile} is about to be put on this cluster by Unwind"
+        return "" if it.refused else f"{it.profile} is not deployed yet"
     if failing := failures(it):
-        return f"{it.profile} fails ({steady(several(failing))}), and whoever looks after it has to mend it"
+        return f"{it.profile} fails ({steady(several(failing))}); fix the profile"
     there = {feature.feature_id for feature in it.features if feature.status == FeatureStatus.PROVISIONED}
     if any(feature not in there for feature in it.wanted):
-        return f"{it.profile} {steady(it.waits) or 'is being deployed by Unwind'}"
+        return f"{it.profile}: {steady(it.waits) or 'deployment in progress'}"
     if not it.in_step and not it.refused:
-        return f"{it.profile} has changed and is about to be deployed by Unwind"
+        return f"{it.profile} has changed and is not deployed yet"
     return ""
 
 
-# Which versions of Kubernetes an add-on is for: `>=1.29 <1.34` (pure).
+# Supported Kubernetes versions of an add-on: `>=1.29 <1.34`.
 #
 # Comparisons, separated by spaces, all of which must hold. Each is one of `>=`, `>`, `<=`, `<`, `=`, `!=` and a version
-# of two or three numbers. One of two numbers stands for all its patches: 1.33.5 is `<=1.33`, and is not `>1.33`.
+# of two or three numbers. Two numbers stand for all patches of that minor: 1.33.5 is `<=1.33`, and is not `>1.33`.
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -182,12 +179,12 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 }
 _NUMBER = "(0|[1-9][0-9]{0,8})"
 _COMPARISON = re.compile(rf"(>=|<=|!=|>|<|=) *v?{_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})?(?: +|$)")
-# What distributions put behind it (-rc.1, +k3s1, -eks-1234) says nothing that a comparison of numbers could use.
+# Suffixes of distributions (-rc.1, +k3s1, -eks-1234) are not part of the comparison.
 _VERSION = re.compile(rf"v?{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:[-+][0-9A-Za-z.+-]*)?")
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One thing that a version has to satisfy."""
+    """One comparison that a version must satisfy."""
 
     operator: str
     version: tuple[int, ...]
@@ -197,7 +194,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Range(msgspec.Struct, frozen=True):
-    """Some versions of Kubernetes."""
+    """A range of Kubernetes versions."""
 
     comparisons: tuple[Comparison, ...]
 
@@ -206,7 +203,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 def read(text: str) -> Range | Unknown:
-    """The range that a text says; Unknown where any of it is not understood, or nothing is said."""
+    """The parsed range; Unknown if any part is invalid, or the text is empty."""
     found: list[Comparison] = []
     rest = text.strip()
     while rest:
@@ -228,53 +225,53 @@ def number(text: str) -> tuple[int, int, int] | Unknown:
     return int(major), int(minor), int(patch)
 
 
-# May a cluster be upgraded, as far as its add-ons are concerned? (pure)
+# BeforeClusterUpgrade: add-ons must be healthy and support the new version.
 
 
 def before_upgrade(add_ons: Iterable[AddOn], to: Iterable[str]) -> Wait | None:
-    """Wait while an add-on fails, or is not for one of the versions that the cluster becomes on its way."""
+    """Wait while an add-on fails, or does not support a version on the upgrade path."""
     wanted = list(dict.fromkeys(to))
     against = [why for on in add_ons for why in _against(on, wanted)]
     if not against:
         return None
-    return Wait(f"waiting for add-ons that stand against an upgrade: {several(against)}", LONGEST)
+    return Wait(f"waiting for add-ons that block the upgrade: {several(against)}", LONGEST)
 
 
 def _against(it: AddOn, to: list[str]) -> Iterator[str]:
     if failing := failures(it):
-        yield f"{it.profile} fails ({steady(several(failing))}), and whoever looks after it has to mend it"
+        yield f"{it.profile} fails ({steady(several(failing))}); fix the profile"
     if it.versions is None:
         return
     supported = read(it.versions)
     if isinstance(supported, Unknown):
         yield (
-            f"{it.profile} says {KUBERNETES_VERSIONS_ANNOTATION}: {steady(repr(it.versions))}, which cannot be read, "
-            "and whoever looks after it has to write it like >=1.29 <1.34"
+            f"{it.profile}: annotation {KUBERNETES_VERSIONS_ANNOTATION}: invalid value {steady(repr(it.versions))}; "
+            "use a range such as >=1.29 <1.34"
         )
         return
     for text in to:
         version = number(text)
         if isinstance(version, Unknown):
-            yield f"nobody can tell whether {it.profile} supports {text!r}, which is no version"
+            yield f"cannot check whether {it.profile} supports {text!r}: not a version"
         elif not supported.has(version):
             yield (
-                f"{it.profile} supports Kubernetes {it.versions.strip()} and not {text}, and whoever looks after it "
-                f"has to change it and its {KUBERNETES_VERSIONS_ANNOTATION}"
+                f"{it.profile} supports Kubernetes {it.versions.strip()}, not {text}; update the add-on and its "
+                f"{KUBERNETES_VERSIONS_ANNOTATION} annotation"
             )
 
 
-# The rules that come with Unwind: what each is called, where it is asked, and what it does in a line.
+# The built-in rules: name, hooks and a one-line description.
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A rule before it is told what to go by."""
+    """A built-in rule without its implementation."""
 
     name: str
     hooks: tuple[Hook, ...]
     about: str
 
     def rules(self, decide: Decide) -> Iterator[Rule]:
-        """The rule at each of its hooks, decided by this."""
+        """The rule for each of its hooks, with this implementation."""
         for hook in self.hooks:
             yield Rule(name=self.name, hook=hook, decide=decide, about=self.about)
 
@@ -282,17 +279,17 @@ class Known(msgspec.Struct, frozen=True):
 SOURCES_EXIST = Known(
     "sources-exist",
     (Hook.BEFORE_CLUSTER_CREATE,),
-    "Wait until the ConfigMaps, Secrets and charts of the profiles for the cluster are there.",
+    "Wait until the ConfigMaps, Secrets and charts of the profiles for the cluster exist.",
 )
 DEPLOY_AT_ONCE = Known(
     "deploy-at-once",
     (Hook.AFTER_CONTROL_PLANE_INITIALIZED,),
-    "Have add-ons deployed now, and not when the next event or try comes. Nobody waits for it.",
+    "Start the deployment of add-ons at once. Does not block.",
 )
 ADDONS_ALLOW = Known(
     "addons-allow",
     (Hook.BEFORE_CLUSTER_UPGRADE, Hook.BEFORE_CONTROL_PLANE_UPGRADE, Hook.BEFORE_WORKERS_UPGRADE),
-    "Wait while add-ons fail on the cluster, or are not for the version that it is to become.",
+    "Wait while add-ons on the cluster fail, or do not support the new version.",
 )
 ADDONS_SETTLED = Known(
     "addons-settled",
@@ -302,7 +299,7 @@ ADDONS_SETTLED = Known(
 CLEANUP = Known(
     "addons-removed",
     (Hook.BEFORE_CLUSTER_DELETE,),
-    "The gate: wait until the add-ons of EnforceRemovePolicies were seen to be absent.",
+    "Wait until the add-ons of EnforceRemovePolicies profiles are verified absent.",
 )
 
 KNOWN = (SOURCES_EXIST, DEPLOY_AT_ONCE, ADDONS_ALLOW, ADDONS_SETTLED, CLEANUP)

@@ -1,8 +1,8 @@
-"""What a profile asks for that Unwind does not do yet (pure). Such a profile is told so, and not half-applied.
+"""Validates profiles: unknown values, unsupported fields and cycles, and the conditions that report them (pure).
 
-Each of these changes what is deployed, where, or when it goes; passed over in silence, a profile would look as if it
-had been carried out. Not among them, because they change nothing that could be missed: `continueOnError` and
-`continueOnConflict`. Whether one object fails or is somebody else's, the others are always deployed.
+A profile with an unsupported field is refused as a whole: each of these fields changes what is deployed, where, or when
+it is removed. `continueOnError` and `continueOnConflict` are accepted without effect: a failed object or a conflict
+never stops the other objects.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ _CHART_TEMPLATES = ("repository_url", "chart_name", "chart_version", "release_na
 
 
 def in_spec(spec: ProfileSpec, *, raw: Mapping[str, object] | None = None) -> list[str]:
-    """What is not supported, each by its path; nothing if all is.
+    """The unsupported fields by path; empty if there are none.
 
-    `raw`: the spec as it came. Sveltos' own CRDs may let fields pass that Unwind has never heard of.
+    `raw`: the undecoded spec. Sveltos' own CRDs may allow fields that Unwind does not know.
     """
     return list(_in_spec(spec, raw or {}))
 
 
 def in_source(annotations: Mapping[str, str]) -> list[str]:
-    """What is not supported of a ConfigMap or Secret, by its annotations."""
-    return [f"the annotation {name}" for name in _ANNOTATIONS if name in annotations]
+    """The unsupported annotations of a ConfigMap or Secret."""
+    return [f"annotation {name}" for name in _ANNOTATIONS if name in annotations]
 
 
 def is_template(text: str) -> bool:
-    """Whether Sveltos would fill something in."""
+    """Whether the text is a Sveltos template."""
     return "{{" in text
 
 
@@ -112,8 +112,8 @@ def _in_spec(spec: ProfileSpec, raw: Mapping[str, object]) -> Iterator[str]:
 
 @cache
 def _encoded(model: type[msgspec.Struct]) -> Mapping[str, str]:
-    """What the fields of a model are called in documents. Found out once: it takes milliseconds, and is asked for every
-    profile at every event (seen: a third of all the manager's time)."""
+    """The JSON names of a model's fields. Cached: computing them takes milliseconds, and every event needs them for
+    every profile (it was a third of the manager's CPU time)."""
     return {field.name: field.encode_name for field in msgspec.structs.fields(model)}
 
 
@@ -132,7 +132,7 @@ def _in_ref(ref: PolicyRef) -> Iterator[str]:
         yield f"deploymentType {ref.deployment_type}"
     for field in ("namespace", "name"):
         if is_template(getattr(ref, field)):
-            yield f"{field} that is a template"
+            yield f"{field} (template)"
 
 
 def _in_chart(chart: HelmChart) -> Iterator[str]:
@@ -141,21 +141,21 @@ def _in_chart(chart: HelmChart) -> Iterator[str]:
         yield f"helmChartAction {chart.helm_chart_action}"
     for field in _CHART_TEMPLATES:
         if is_template(getattr(chart, field)):
-            yield f"{names[field]} that is a template"
+            yield f"{names[field]} (template)"
 
 
-# Whether a profile can be carried out as it is written (pure). What cannot is told, and not half done.
+# Objections
 
 
 class Objections(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands against a profile, for people."""
+    """The objections against a profile, for people."""
 
     unknown: tuple[str, ...] = ()
-    """Words that are not on the list."""
+    """Unknown values of enumerations."""
     unsupported: tuple[str, ...] = ()
-    """Fields that Unwind cannot do yet."""
+    """Unsupported fields."""
     mistaken: tuple[str, ...] = ()
-    """References and selectors that mean nothing."""
+    """Invalid references and selectors."""
 
     @property
     def any(self) -> bool:
@@ -163,7 +163,7 @@ class Objections(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def objections(key: ProfileKey, spec: ProfileSpec, unread: Iterable[str] = ()) -> Objections:
-    """What stands against carrying it out. `unread`: the fields that it has and that are not known here at all."""
+    """The objections against a profile. `unread`: the paths of its unknown fields."""
     unknown = tuple(_unknown(spec))
     return Objections(
         unknown=unknown,
@@ -193,19 +193,20 @@ def _unsupported(key: ProfileKey, spec: ProfileSpec, unknown: Iterable[str]) -> 
     for place, chart in enumerate(spec.helm_charts):
         found += charts.unsupported(chart, name=f"helmCharts[{place}]")
     for item in found:
-        # A word that is not known is not supported either; to say so twice helps nobody.
+        # Report an unknown value once, not also as unsupported.
         field = item.partition(" ")[0].rstrip(":")
         if field not in said:
             said.add(field)
             yield item
     for place, reference in enumerate(spec.policy_refs):
         if reference.deployment_type == DeploymentType.LOCAL and key.kind == PROFILES.kind:
-            # Whoever may write a Profile in one namespace would put things into the management cluster with our rights.
+            # The author of a Profile in one namespace would create objects in the management cluster with our
+            # permissions.
             yield f"policyRefs[{place}].deploymentType Local in a Profile"
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """Why nothing new of a profile is put anywhere."""
+    """Why nothing new of a profile is deployed."""
 
     objections: Objections
     cycle: tuple[str, ...] | None = None
@@ -219,11 +220,11 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         parts: list[str] = []
         if self.objections.unknown:
-            parts.append(f"not known: {'; '.join(self.objections.unknown)}")
+            parts.append(f"unknown value: {'; '.join(self.objections.unknown)}")
         if self.objections.unsupported:
-            parts.append(f"not supported yet: {', '.join(self.objections.unsupported)}")
+            parts.append(f"not supported: {', '.join(self.objections.unsupported)}")
         if self.cycle:
-            parts.append(f"it depends on itself: {spelled(self.cycle)}")
+            parts.append(f"dependency cycle: {spelled(self.cycle)}")
         return ". ".join(parts)
 
 
@@ -238,10 +239,10 @@ def conditions(
     generation: int,
     now: datetime,
 ) -> tuple[Condition, ...]:
-    """What is said of a profile; the very same tuple where that changes nothing.
+    """The conditions of a profile; the same tuple if nothing changes.
 
-    `mistaken`: what is wrong and holds nothing up, with its `reason`. `served`: whether clusterDeletionBehavior is.
-    `unarmed`: why clusters of it are not held; where that is not known, what was said of it stays.
+    `mistaken`: errors that do not stop the deployment, with their `reason`. `served`: whether the API server serves
+    clusterDeletionBehavior. `unarmed`: why its clusters are not blocked; while Unknown, that condition stays as it is.
     """
     said = ". ".join([*([str(held)] if held else []), *mistaken])
     after = with_condition(
@@ -257,14 +258,16 @@ def conditions(
         (
             ConditionType.UNKNOWN_VALUE,
             Reason.UNKNOWN_VALUE,
-            f"{'; '.join(held.objections.unknown)}: nothing is removed because of it"
+            f"{'; '.join(held.objections.unknown)}; nothing is removed until it is corrected"
             if held and held.objections.unknown
             else "",
         ),
         (
             ConditionType.FIELD_NOT_SERVED,
             Reason.FIELD_NOT_SERVED,
-            "" if served else "the API server does not serve spec.clusterDeletionBehavior: the last known value holds",
+            ""
+            if served
+            else "the API server does not serve spec.clusterDeletionBehavior; the last known value applies",
         ),
     ]
     if not isinstance(unarmed, Unknown):
@@ -286,7 +289,7 @@ def conditions(
 
 
 def unread(raw: Any, model: Any, path: str = "") -> list[str]:
-    """The fields of a document that a model does not have, as paths. What nobody reads cannot be carried out."""
+    """The paths of a document's fields that the model does not have."""
     if isinstance(raw, list):
         inner = get_args(model)[0] if get_origin(model) is tuple else Any
         return [one for place, item in enumerate(raw) for one in unread(item, inner, f"{path}[{place}]")]
@@ -302,32 +305,34 @@ def unread(raw: Any, model: Any, path: str = "") -> list[str]:
 
 @cache
 def _types(model: type[msgspec.Struct]) -> Mapping[str, Any]:
-    """The types of a model's fields, by what they are called in documents. To find that out takes milliseconds."""
+    """The types of a model's fields by JSON name. Cached: computing them takes milliseconds."""
     types = get_type_hints(model)
     return {field.encode_name: types[field.name] for field in msgspec.structs.fields(model)}
 
 
-# What a profile says of clusters that must wait for it, and that Cluster API would take apart without asking.
+# GateNotArmed: clusters that must wait for removal but that Cluster API would delete without calling Unwind
 
 
 class Gated:
-    """Knows it of every profile; without a gate there is nothing to know."""
+    """Computes the GateNotArmed condition of profiles; without a gate there is none."""
 
     def __init__(self, gate: GateStatus | None, recorder: Recorder | None, changed: Callable[[], None]) -> None:
-        """`changed` is told when it may be something else."""
+        """`changed`: called when the result may have changed."""
         self._gate = gate
         self._recorder = recorder
         if gate:
             gate.subscribe(changed)
 
     def why_not(self, profile: SeenProfile, clusters: Iterable[AddonTarget]) -> GateFault | Unknown | None:
-        """Why some of the clusters that a profile matches are not held; Unknown if that is not known yet."""
+        """Why deletions of some matching clusters are not blocked; Unknown until the gate status is known."""
         if self._gate is None or not holds(profile):
             return None
-        return unarmed(clusters, self._gate.why_not) if self._gate.known else Unknown("whether Cluster API asks")
+        return (
+            unarmed(clusters, self._gate.why_not) if self._gate.known else Unknown("whether Cluster API calls the hook")
+        )
 
     def report(self, resource: Resource, profile: SeenProfile, now: tuple[Condition, ...]) -> None:
-        """Tell in an Event that it has begun, where it has."""
+        """Emit an Event when the condition becomes true."""
         found = find(now, ConditionType.GATE_NOT_ARMED)
         if self._recorder and found and find(profile.status.conditions, ConditionType.GATE_NOT_ARMED) is None:
             meta = profile.metadata
@@ -336,20 +341,21 @@ class Gated:
 
 
 def holds(profile: SeenProfile) -> bool:
-    """Whether clusters wait for it when they are deleted."""
+    """Whether the deletion of its clusters waits for it."""
     return profile.spec.deletion is ClusterDeletionBehavior.ENFORCE
 
 
 def unarmed(clusters: Iterable[AddonTarget], why_not: Callable[[str], GateFault | None]) -> GateFault | None:
-    """Why Cluster API would take some of these clusters apart without asking; None if it would none (pure)."""
+    """Why Cluster API would delete some of these clusters without waiting for Unwind; None if it waits for all
+    (pure)."""
     faults: dict[GateFault, list[str]] = {}
     for cluster in clusters:
-        # About others nobody is ever asked, and no gate makes them wait.
+        # Cluster API calls the hook only for Clusters with a class.
         if cluster.type is ClusterType.CAPI and cluster.has_class and (fault := why_not(cluster.ref.namespace)):
             faults.setdefault(fault, []).append(f"{cluster.ref.namespace}/{cluster.ref.name}")
     if not faults:
         return None
-    # In an order that does not change by itself: what is said is written only where it is something else.
+    # A stable order: the message is written only when it changes.
     told = sorted(faults.items(), key=lambda item: min(item[1]))
     message = "; ".join(f"Cluster API does not wait for the removal from {_some(names)}: {why}" for why, names in told)
     return GateFault(told[0][0].reason, message)

@@ -57,10 +57,13 @@ def test_a_selector_means_what_it_means_to_kubernetes(selector: LabelSelector, s
 @pytest.mark.parametrize(
     ("selector", "told"),
     [
-        (requires("env", "in", "prod"), "the operator 'in' of env is not known"),
-        (requires("env", "Gt", "3"), "the operator 'Gt' of env is not known"),
-        (requires("env", "In"), "In of env needs values"),
-        (requires("missing", "DoesNotExist", "x"), "DoesNotExist of missing takes no values"),
+        (requires("env", "in", "prod"), "clusterSelector: unknown operator 'in' for key env"),
+        (requires("env", "Gt", "3"), "clusterSelector: unknown operator 'Gt' for key env"),
+        (requires("env", "In"), "clusterSelector: operator In for key env needs values"),
+        (
+            requires("missing", "DoesNotExist", "x"),
+            "clusterSelector: operator DoesNotExist for key missing takes no values",
+        ),
     ],
 )
 def test_what_is_not_understood_of_a_selector_selects_nothing_and_is_told(selector: LabelSelector, told: str) -> None:
@@ -83,7 +86,7 @@ def test_a_reference_that_means_nothing_is_told() -> None:
         Reference(api_version="lib.projectsveltos.io/v1beta1", kind="SveltosCluster", name="edge"),
     )
     assert validation.objections(WIDE, ProfileSpec(cluster_refs=references)).mistaken == (
-        "clusterRefs: Cluster prod-7 of apps/v1 is no cluster",
+        "clusterRefs: Cluster prod-7 (apiVersion apps/v1) is not a cluster kind",
         "clusterRefs: SveltosCluster edge has no namespace",
     )
 
@@ -94,7 +97,7 @@ def test_a_profile_is_for_its_own_namespace_only() -> None:
     assert matches(NARROW, spec, target())
     assert not matches(NARROW, spec, target(namespace="other"))
     [told] = validation.objections(NARROW, spec).mistaken
-    assert told == "clusterRefs: Cluster prod-7 is in other, and a Profile is for its own namespace"
+    assert told == "clusterRefs: Cluster prod-7 is in namespace other; a Profile matches only its own namespace"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,7 @@ def test_what_is_not_supported_yet_is_told_and_so_is_what_was_never_heard_of() -
         "helmCharts[0].newThing",
         "otherThing",
         "reloader",
-        "policyRefs[0].name that is a template",
+        "policyRefs[0].name (template)",
     )
 
 

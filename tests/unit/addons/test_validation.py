@@ -48,13 +48,13 @@ def test_what_is_supported_is_not_told() -> None:
         ({"policy_refs": (PolicyRef(kind="ConfigMap", path="a"),)}, "policyRefs[0].path"),
         (
             {"policy_refs": (PolicyRef(kind="Secret"), PolicyRef(kind="Secret", name="{{ .Cluster.name }}"))},
-            "policyRefs[1].name that is a template",
+            "policyRefs[1].name (template)",
         ),
         (
             {"policy_refs": (PolicyRef(kind="Secret", deployment_type="Both"),)},
             "policyRefs[0].deploymentType Both",
         ),
-        ({"helm_charts": (chart(values="a: {{ .b }}"),)}, "helmCharts[0].values that is a template"),
+        ({"helm_charts": (chart(values="a: {{ .b }}"),)}, "helmCharts[0].values (template)"),
         ({"helm_charts": (chart(helm_chart_action="Upgrade"),)}, "helmCharts[0].helmChartAction Upgrade"),
     ],
 )
@@ -70,4 +70,4 @@ def test_a_field_that_nobody_here_has_heard_of_is_told() -> None:
 
 def test_a_source_that_is_a_template_is_told() -> None:
     assert validation.in_source({"a": "b"}) == []
-    assert validation.in_source({"projectsveltos.io/template": "x"}) == ["the annotation projectsveltos.io/template"]
+    assert validation.in_source({"projectsveltos.io/template": "x"}) == ["annotation projectsveltos.io/template"]
