@@ -98,7 +98,7 @@ class Manager:
     async def read(self, stderr: asyncio.StreamReader) -> None:
         async for line in stderr:
             said: Any = msgspec.json.decode(line)
-            if said["event"] == "cluster may go":
+            if said["event"] == "cluster deletion allowed":
                 self.opened.setdefault(said["uid"], datetime.fromisoformat(said["time"]).timestamp())
 
 

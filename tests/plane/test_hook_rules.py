@@ -389,4 +389,4 @@ async def test_the_rule_that_the_documentation_shows_holds_an_upgrade_as_its_set
         asked.settings = {"frozen": "perhaps"}
         seconds, why = await asked.ask(hook, cluster, **UPGRADE)
         assert seconds > 0
-        assert "its settings cannot be read" in why
+        assert "cannot read its settings" in why

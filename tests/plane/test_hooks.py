@@ -243,7 +243,7 @@ async def test_cluster_api_discovers_over_tls_what_is_switched_on_and_is_answere
             await asked.without(held)
             await caller.until(asked, lets_go)
         assert await manager.stop() == 0
-    assert any(entry["event"] == "cluster may go" and entry["uid"] == asked.uid for entry in manager.logged)
+    assert any(entry["event"] == "cluster deletion allowed" and entry["uid"] == asked.uid for entry in manager.logged)
 
 
 # The gate
@@ -256,7 +256,7 @@ async def test_before_the_caches_are_filled_every_answer_is_to_ask_again_in_a_se
             told = await caller.ask(asked, hook)
             if hook.blocks:
                 assert told["retryAfterSeconds"] == 1
-                assert "does not know yet what is on this cluster" in told["message"]
+                assert "its caches are not synced" in told["message"]
 
 
 async def test_only_what_is_enforced_on_this_very_cluster_keeps_it(asked: Asked) -> None:
@@ -311,7 +311,7 @@ async def test_without_a_key_to_verify_records_by_every_cluster_is_kept(asked: A
     async with gate(asked.client, asked.client, asked.namespace) as caller:
         told = await caller.ask(asked)
         assert told["retryAfterSeconds"] == 1
-        assert "could not be asked what is left" in told["message"]
+        assert "cannot read remaining add-ons from the API server" in told["message"]
         await asked.client.delete(SECRETS, "unwind-record-key", uid=made["metadata"]["uid"], namespace=asked.namespace)
         await caller.until(asked, lets_go)
 
@@ -354,14 +354,14 @@ async def test_an_api_server_that_does_not_answer_opens_nothing(plane: Plane, as
             proxy.hold()
             told = await caller.ask(asked, waits="1s")
             assert (told["message"], told["retryAfterSeconds"]) == (
-                f"{CLOSED}the API server did not answer in time",
+                f"{CLOSED}the API server timed out",
                 1,
             )
             proxy.resume()
             proxy.close()
             told = await caller.ask(asked)
             assert (told["message"], told["retryAfterSeconds"]) == (
-                f"{CLOSED}the API server could not be asked what is left",
+                f"{CLOSED}cannot read remaining add-ons from the API server",
                 1,
             )
             proxy.reopen()

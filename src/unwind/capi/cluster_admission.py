@@ -1,7 +1,7 @@
-"""Who lets a cluster go, and who deletes it: noted on the Cluster when the API server is asked to.
+"""The admission webhook of Clusters: records which user force-releases or deletes a cluster.
 
-The rule about force-release is pure. A deletion cannot be changed on its way, so it is noted by a write of our own; in
-no case does anybody wait for it longer than a moment, or is anything refused.
+The rule about force-release is pure. A mutating webhook cannot change a DELETE, so the user is recorded by a write of
+our own. The webhook never denies a request, and never delays one by more than a moment.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-# Of the three seconds that the API server waits. Whoever deletes a cluster waits for this.
+# Seconds, out of the API server's timeout of three. The user who deletes the cluster waits for this.
 _WITHIN = 1.5
 
 
 class _Spec(Model, frozen=True, kw_only=True):
     remove_strategy: str | None = None
-    """Of a member's Cluster."""
+    """Of a Karmada Cluster."""
 
 
 class _Cluster(Model, frozen=True, kw_only=True):
@@ -65,18 +65,18 @@ _OPTIONS = msgspec.json.Decoder(_Options | None)
 
 
 def route(client: Client, clusters: Callable[[], Resource] = lambda: CLUSTERS) -> Route:
-    """Where the API server tells. `clusters`: the version of Clusters that is served."""
+    """The route of the webhook. `clusters`: the served version of Clusters."""
     return Route(path=CLUSTERS_PATH, handler=partial(answer, client, clusters), name="clusters", timeout=3.0)
 
 
 async def answer(client: Client, clusters: Callable[[], Resource], body: bytes, request: Request) -> Response:
-    """What a review is answered: always that it may pass."""
+    """The response to a review, which always allows the request."""
     try:
         asked = admission.asked(body)
         new, old = _CLUSTER.decode(asked.object), _CLUSTER.decode(asked.old_object)
         options = _OPTIONS.decode(asked.options) or _Options()
     except msgspec.DecodeError as error:
-        return refusal(400, f"The Cluster cannot be read: {error}.")
+        return refusal(400, f"cannot decode the Cluster: {error}")
     except ValueError as error:
         return refusal(400, str(error))
     if asked.operation == "UPDATE" and new and old:
@@ -93,7 +93,7 @@ async def answer(client: Client, clusters: Callable[[], Resource], body: bytes, 
 
 
 def released(old: Mapping[str, str], new: Mapping[str, str], *, by: str) -> list[dict[str, Any]]:
-    """The JSON patch that has an update of a cluster say who lets it go, whatever else it says of that."""
+    """The JSON patch that records which user force-releases a cluster, whatever the request itself claims."""
     said = new.get(FORCE_RELEASE_ANNOTATION)
     if said is None:
         wanted = None
@@ -107,9 +107,9 @@ def released(old: Mapping[str, str], new: Mapping[str, str], *, by: str) -> list
 def restrategised(
     old: Mapping[str, str], new: Mapping[str, str], before: str | None, after: str | None, *, by: str
 ) -> list[dict[str, Any]]:
-    """The JSON patch that has an update of a member say who changed its strategy, and to what.
+    """The JSON patch that records which user changed the removeStrategy of a member, and to what.
 
-    `before`, `after`: the field; where it is not served, an annotation says the same.
+    `before`, `after`: the field; where it is not served, an annotation holds the same value.
     """
     was = before if before is not None else old.get(REMOVE_STRATEGY_ANNOTATION)
     now = after if after is not None else new.get(REMOVE_STRATEGY_ANNOTATION)
@@ -118,27 +118,28 @@ def restrategised(
 
 
 def _annotated(annotations: Mapping[str, str], name: str, wanted: str | None) -> list[dict[str, Any]]:
-    """The JSON patch that has an annotation be like this."""
+    """The JSON patch that sets or removes an annotation."""
     if annotations.get(name) == wanted:
         return []
     pointer = "/metadata/annotations/" + name.replace("/", "~1")
     if wanted is None:
         return [{"op": "remove", "path": pointer}]
-    if not annotations:  # there may be nothing to add to
+    if not annotations:  # metadata.annotations may not exist
         return [{"op": "add", "path": "/metadata/annotations", "value": {name: wanted}}]
     return [{"op": "add", "path": pointer, "value": wanted}]
 
 
 async def _note(client: Client, resource: Resource, asked: Asked, meta: ObjectMeta, *, within: float) -> None:
-    """Write on a cluster who asked for its deletion. If that fails, it is not known, and the deletion goes on."""
+    """Record on a cluster which user requested its deletion. If that fails, the user stays unknown and the deletion
+    goes on."""
     user = asked.user_info.username
     if meta.terminating or not user or meta.annotations.get(DELETION_REQUESTED_BY_ANNOTATION) == user:
         return
-    # With the uid: another cluster of that name was not deleted by anybody.
+    # With the uid: a new cluster of the same name was not deleted.
     patch = {"metadata": {"uid": meta.uid, "annotations": {DELETION_REQUESTED_BY_ANNOTATION: user}}}
     try:
         async with asyncio.timeout(within):
             await client.patch(resource, meta.name, patch, namespace=meta.namespace or None)
     except (UnwindError, TimeoutError) as error:
         where = f"{meta.namespace}/{meta.name}"
-        log.warning("it could not be noted who deletes a cluster", cluster=where, why=str(error) or "no answer in time")
+        log.warning("deletion requester not recorded", cluster=where, why=str(error) or "timed out")

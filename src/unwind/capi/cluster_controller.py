@@ -1,4 +1,4 @@
-"""The controller of clusters that are being deleted: each gets a Teardown, which is carried out to its end."""
+"""The controller of terminating Clusters: creates a Teardown for each, and runs it to its end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from unwind.teardown.step_sources import FollowedSource
 
 
-# What is taken away after a teardown: the accounts of nothing, and the hold on the credentials.
+# Cleanup after a teardown: empty Inventories, and our finalizer on the credentials
 
 
 async def clean(
@@ -60,9 +60,9 @@ async def clean(
     target: ClusterTarget,
     successor: Cluster | None = None,
 ) -> None:
-    """Take away what is needed no more. Done again after a crash, it finds nothing to do.
+    """Delete what the teardown no longer needs. Idempotent, so it can run again after a crash.
 
-    `successor`: another cluster that has the target's name now.
+    `successor`: a new cluster with the target's name.
     """
     steps = teardown.spec.plan.steps if teardown.spec.plan else ()
     chunks = await inventories.owned(step.object.uid for step in steps)
@@ -73,7 +73,7 @@ async def clean(
 
 
 async def _belongs_to(client: Client, target: ClusterTarget, successor: Cluster) -> bool:
-    """Whether the Secret is the successor's: it has the same name, and what is on the successor needs it."""
+    """Whether the Secret belongs to the successor: it has the same name, and the successor needs it."""
     try:
         found = await client.get(SECRETS, target.secret, namespace=target.home)
     except NotFoundError:
@@ -82,10 +82,10 @@ async def _belongs_to(client: Client, target: ClusterTarget, successor: Cluster)
 
 
 def is_successors(secret: Object, successor: Cluster) -> bool:
-    """Whether a Secret is not what an earlier cluster of this name left behind."""
+    """Whether a Secret belongs to the successor, not to an earlier cluster of this name."""
     meta = secret["metadata"]
     if meta.get("deletionTimestamp"):
-        return False  # whoever it was made for, nobody gets a new one before it is gone
+        return False  # terminating: whoever owned it, a new one cannot be created before it is gone
     owners = {owner["uid"] for owner in meta.get("ownerReferences") or ()}
     born = successor.metadata.creation_timestamp
     return successor.metadata.uid in owners or (born is not None and meta["creationTimestamp"] >= _written(born))
@@ -97,24 +97,24 @@ def _written(at: datetime) -> str:
 
 log = logs.get(__name__)
 
-# A plan that is held waits for a person. What they do to a summary or to the cluster is seen; to an inventory, not.
+# A blocked plan waits for a person. Changes to a summary or the cluster are events; changes to an Inventory are not.
 _LOOK_AGAIN = 30.0
 
 
 class ClusterCaches(TeardownCaches, Protocol):
-    """What this controller follows."""
+    """The caches that this controller uses."""
 
     clusters: CapiClusters
     sources: dict[str, Informer[Metadata]]
-    """By kind, with Secrets."""
+    """By kind, including Secrets."""
 
     @property
     def settled(self) -> bool:
-        """Whether everything is known that the sources of steps go by."""
+        """Whether all caches that the step sources use are synced."""
 
 
 class ClusterTeardownController:
-    """Takes clusters apart when they are deleted."""
+    """Runs the teardown of Clusters that are being deleted."""
 
     name = "teardowns"
 
@@ -135,9 +135,9 @@ class ClusterTeardownController:
         recorder: Recorder | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`sources`: which steps a cluster has. `namespace`: Unwind's own, where the inventories and the keys of
-        records are. `best_effort`: how many seconds a removal may take that the cluster does not wait for. `keep`: how
-        long the record stays."""
+        """`sources`: the step sources of a cluster. `namespace`: Unwind's own, which holds the Inventories and the keys
+        of records. `best_effort`: the timeout in seconds of a removal that does not block the cluster. `keep`: how long
+        the record is kept."""
         self._client = client
         self._fleet = Members(client, clock=clock, troubled=_tell_troubled)
         self._means = RemovalDeps(
@@ -169,7 +169,7 @@ class ClusterTeardownController:
             metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
             group=lambda key: key,
             clock=clock,
-            failed=_tell_failed,
+            failed=_log_failed,
         )
         self._under_way: RunningTeardowns[TeardownRunner] = RunningTeardowns(
             caches.teardowns, again=self._queue.add_after
@@ -190,7 +190,7 @@ class ClusterTeardownController:
         return self._caches.ready
 
     async def run(self) -> None:
-        """Look after all clusters, until cancelled."""
+        """Reconcile until cancelled."""
         async with self._fleet, asyncio.TaskGroup() as group:
             self._under_way.belong_to(group)
             group.create_task(self._sources.run())
@@ -199,7 +199,7 @@ class ClusterTeardownController:
             await self._teardowns.until_synced()
             await self._queue.run()
 
-    # What happens
+    # Events
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
         it = change.new or change.old
@@ -207,15 +207,15 @@ class ClusterTeardownController:
             self._queue.add(target_of(it))
 
     def _steps_changed(self, key: Key) -> None:
-        # Only a teardown that waits for its plan cares.
+        # Only a teardown that waits for its plan needs this.
         if key not in self._under_way:
             self._queue.add(key)
 
     def _secret_changed(self, change: Change[Metadata]) -> None:
-        """Another way to a member, in the middle of its teardown: the one before may be shut."""
+        """The credentials of a member changed during its teardown: its open connection may not work any more."""
         old, new = change.old, change.new
         if old is None or new is None or old.finalizers != new.finalizers:
-            return  # our own hold on it
+            return  # our own finalizer
         cluster = Key(change.key.namespace, change.key.name.removesuffix(KUBECONFIG_SUFFIX))
         execution = self._under_way.get(cluster)
         if execution and execution.target.secret == change.key.name:
@@ -223,23 +223,23 @@ class ClusterTeardownController:
 
     def _look_at_all(self) -> None:
         clusters = {Key(item.metadata.namespace, item.metadata.name) for item in self._caches.clusters.all()}
-        # A cluster may have gone while no manager ran: then the owners of its steps are all that tell of it.
+        # A cluster may have been deleted while no manager ran: then only the owners of its steps refer to it.
         told = {key for source in self._followed for key in source.targets()}
         for key in {*clusters, *self._records.keys(), *told, *self._under_way}:
             self._queue.add(key)
 
-    # What is done
+    # Reconcile
 
     async def _reconcile(self, key: Key) -> float | None:
         if not self._owner.owns(str(key)):
             self._under_way.stop(key)
             return None
-        # A plan that is made while half of the steps are known would leave the other half behind.
+        # A plan made from a partial list of steps would leave the others behind.
         if not self._caches.settled or not self._caches.clusters.synced:
-            return None  # it is told when they are
+            return None  # it is queued again when they are
         cluster = self._caches.clusters.get(key)
         for uid in self._gone(key, cluster):
-            await self._bereaved(key, uid)
+            await self._handle_target_gone(key, uid)
         execution = self._under_way.get(key)
         if cluster is None or not cluster.metadata.terminating:
             return await self._records.retain(key)
@@ -252,7 +252,7 @@ class ClusterTeardownController:
                 execution.release(*let_go)
             return None
         if execution:
-            return None  # of another cluster that had this name; its end is on the way, and adds this key again
+            return None  # of an earlier cluster of this name; its end queues this key again
         teardown = await self._teardown(target)
         if teardown.finished:
             await clean(self._client, self._means.inventories, teardown, target)
@@ -263,7 +263,7 @@ class ClusterTeardownController:
         if teardown.spec.plan is None and let_go:
             teardown = await self._teardown(target, decided=True)
         if teardown.spec.plan is None:
-            left = release.remaining(teardown, now=self._clock.now())  # something in it is not known
+            left = release.remaining(teardown, now=self._clock.now())  # the plan is blocked
             return min(_LOOK_AGAIN, left) if left else _LOOK_AGAIN
         self._begin(key, teardown, target, let_go)
         return None
@@ -285,25 +285,25 @@ class ClusterTeardownController:
             paused=target.paused,
             owns=lambda: self._owner.owns(str(key)),
         )
-        if let_go:  # before the first step: there shall be none
+        if let_go:  # before the first step, so that none starts
             execution.release(*let_go)
         self._under_way.begin(key, execution)
 
     def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
-        """The clusters of this name, by uid, that records or sources tell of and that are not there any more."""
+        """The uids of deleted clusters of this name that records or step sources still refer to."""
         told = {uid for source in self._followed for uid in source.target_uids(key)}
         told |= {item.spec.target.uid for item in self._records.of(key)}
         return told - {"", cluster.metadata.uid if cluster else ""} - self._records.cleaned
 
-    async def _bereaved(self, key: Key, uid: str) -> None:
-        """A cluster is gone: its teardown ends, if it has not; if there is none, because it went while nobody looked,
-        there is one now, for the ledger."""
+    async def _handle_target_gone(self, key: Key, uid: str) -> None:
+        """End the teardown of a cluster that is gone. If it has none, because the cluster went while no manager ran,
+        create one for the ledger."""
         ref = targets.capi_ref(key.namespace, key.name, uid)
         sighting = await self._client.sighting(
             self._caches.clusters.resource, ref.name, uid=ref.uid, namespace=ref.namespace
         )
         if not sighting.absent or any(item.metadata.uid == uid for item in self._caches.clusters.all()):
-            return  # also where the cluster of this uid has another name: then the uid on the summary is forged
+            return  # also if the cluster of this uid has another name: then the uid on the summary is forged
         execution = self._under_way.get(key)
         if execution and execution.target.ref.uid == ref.uid:
             execution.target_gone()
@@ -320,8 +320,8 @@ class ClusterTeardownController:
 
 
 def _tell_troubled(error: Exception) -> None:
-    log.warning("a member cannot be followed", why=str(error))
+    log.warning("member watch failed", why=str(error))
 
 
-def _tell_failed(key: Key, error: Exception) -> None:
-    log.warning("a cluster's teardown could not be looked after", cluster=str(key), why=str(error))
+def _log_failed(key: Key, error: Exception) -> None:
+    log.warning("reconcile failed, will retry", cluster=str(key), why=str(error))

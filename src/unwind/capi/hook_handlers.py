@@ -1,7 +1,7 @@
-"""What Cluster API asks, and its answers: no comes from caches, yes only after a fresh read.
+"""The handlers of Cluster API's lifecycle hooks: "wait" may come from caches, "proceed" only from a fresh read.
 
-Whatever happens in here, a request that was understood is answered 200 and Success: after anything else Cluster API
-asks again late.
+Every valid request is answered with 200 and Success, even on errors: after any other response Cluster API backs off
+for a long time.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 _DELETE = Hook.BEFORE_CLUSTER_DELETE
-# Of the time that there is for an answer: so much is left for the answer itself.
+# The share of the timeout that is reserved for the response.
 _MARGIN = 0.3
-_FILLING = "unwind does not know yet what is on this cluster"
-_LATE = "unwind found no answer in time"
-_BUSY = "unwind has too much to do"
-_PAUSED = "the Cluster is paused, and nothing is removed until it is unpaused"
-_UNEXPECTED = "something unexpected happened in unwind; its log says what"
+_FILLING = "Unwind is starting: its caches are not synced"
+_LATE = "Unwind timed out"
+_BUSY = "Unwind is overloaded"
+_PAUSED = "the Cluster is paused; nothing is removed until it is unpaused"
+_UNEXPECTED = "internal error; see the log of the Unwind manager"
 
 
 class HookHandlers:
-    """Answers Discovery and all hooks."""
+    """Handles Discovery and all hooks."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class HookHandlers:
         hooks: Iterable[Hook],
         keys: RecordKeys | None = None,
     ) -> None:
-        """`source`: what keeps a cluster without a Teardown. `namespace`: Unwind's own, where the keys of records are.
-        `hooks`: those that Cluster API is told of."""
+        """`source`: what blocks a cluster without a Teardown. `namespace`: Unwind's own, which holds the keys of
+        records. `hooks`: the hooks announced to Cluster API."""
         self._client = client
         self._caches = caches
         self._source = source
@@ -76,11 +76,11 @@ class HookHandlers:
         self._filling = {hook: _held(hook, _FILLING) for hook in Hook}
         self._paused = _held(_DELETE, _PAUSED)
         self._answers: dict[str, Response] = {}
-        """By the cluster's uid: what it is answered with as long as its Teardown stays as it is. Never a yes."""
+        """Cached responses by cluster uid, valid while the Teardown is unchanged. Never "proceed"."""
         caches.teardowns.subscribe(self._teardown_changed)
 
     def routes(self) -> tuple[Route, ...]:
-        """Where Cluster API asks."""
+        """The routes of all hooks."""
         discovery = Route(
             path=hook_protocol.DISCOVERY_PATH, handler=self._discover, name="discovery", timeout=hook_protocol.TIMEOUT
         )
@@ -99,18 +99,18 @@ class HookHandlers:
         )
 
     def _discover(self, body: bytes, _: Request) -> Response:
-        # Also before anything is known here: Cluster API's manager does not start without an answer to this.
+        # Also before the caches are synced: Cluster API's manager does not start without a response.
         try:
             return hook_protocol.discovered(body, self._hooks)
         except hook_protocol.MalformedError as error:
             return refusal(400, str(error))
 
-    # The gate
+    # BeforeClusterDelete
 
     def _still_waiting(
         self, answer: Handler, body: bytes, request: Request
     ) -> Response | Coroutine[Any, Any, Response]:
-        """The same as last time, if nothing has changed: a thousand clusters that wait cost a look each."""
+        """The cached response if nothing has changed: a thousand waiting clusters cost one lookup each."""
         kept = self._answers.get(hook_protocol.glance(_DELETE, body))
         return kept if kept and self._synced else answer(body, request)
 
@@ -120,7 +120,7 @@ class HookHandlers:
         if asked.cluster.paused:
             return self._paused
         if not self._keys.known:
-            return self._confirmed(asked, request)  # which reads them
+            return self._confirmed(asked, request)  # which reads them fresh
         uid = asked.cluster.metadata.uid
         teardown = self._keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid)
         if teardown is None:
@@ -142,27 +142,28 @@ class HookHandlers:
                 self._answers.pop(item.spec.target.uid, None)
 
     async def _confirmed(self, asked: HookRequest, request: Request) -> Response:
-        """The answer where the caches know of nothing that keeps the cluster."""
+        """The response if no cache knows of anything that blocks the cluster."""
         target = targets.of_capi(asked.cluster)
         try:
             async with asyncio.timeout(request.remaining - _MARGIN):
                 verdict = await self._read(target)
         except TimeoutError:
-            verdict = gate.closed("the API server did not answer in time")
+            verdict = gate.closed("the API server timed out")
         except (UnwindError, msgspec.DecodeError) as error:
-            log.warning("it could not be confirmed that a cluster may go", cluster=str(target), why=str(error))
-            # No address and no time: the message lands in the Cluster's conditions, where it must not change.
+            log.warning("gate check failed", cluster=str(target), why=str(error))
+            # No address and no time: Cluster API writes the message into the Cluster's conditions, where it must stay
+            # stable.
             code = f" ({error.code})" if isinstance(error, ApiError) else ""
-            verdict = gate.closed(f"the API server could not be asked what is left{code}")
+            verdict = gate.closed(f"cannot read remaining add-ons from the API server{code}")
         if isinstance(verdict, GateOpen) and (wait := await self._rules_wait(_DELETE, asked, request)):
             verdict = GateClosed(wait.why, wait.seconds)
         answer = _answer(verdict)
         if answer is None:
-            log.info("cluster may go", cluster=str(target), uid=target.ref.uid)
+            log.info("cluster deletion allowed", cluster=str(target), uid=target.ref.uid)
         return answer or self._go_on[_DELETE]
 
     async def _read(self, target: AddonTarget) -> Verdict:
-        """The verdict by what the API server says now."""
+        """The verdict from fresh reads."""
         uid = target.ref.uid
         if teardown := await self._keys.read(uid):
             return gate.of_teardown(uid, teardown)
@@ -173,7 +174,7 @@ class HookHandlers:
 
     def _may_go_on(self, hook: Hook, asked: HookRequest, request: Request) -> Response | Coroutine[Any, Any, Response]:
         if hook not in self._hooks:
-            return self._go_on[hook]  # switched off, and Cluster API has not noticed yet
+            return self._go_on[hook]  # disabled, but Cluster API has not rediscovered yet
         if hook.blocks and not (self._source.settled and self._caches.teardowns.synced and self._registry.ready):
             return self._filling[hook]
         return self._ruled(hook, asked, request)
@@ -181,11 +182,13 @@ class HookHandlers:
     async def _ruled(self, hook: Hook, asked: HookRequest, request: Request) -> Response:
         wait = await self._rules_wait(hook, asked, request)
         if wait and not hook.blocks:
-            log.warning("nobody waits for a rule", hook=hook.value, cluster=str(_ref(asked)), why=wait.why)
+            log.warning(
+                "wait of a rule ignored, hook does not block", hook=hook.value, cluster=str(_ref(asked)), why=wait.why
+            )
         return hook_protocol.wait(hook, wait.why, wait.seconds) if wait else self._go_on[hook]
 
     async def _rules_wait(self, hook: Hook, asked: HookRequest, request: Request) -> Wait | None:
-        """What the rules at a hook wait for."""
+        """The combined wait of a hook's rules."""
         waits = [Wait(why, LONGEST) for why in self._registry.broken(hook)]
         if rules := self._registry.rules(hook):
             waits += await hook_registry.ask(
@@ -195,7 +198,7 @@ class HookHandlers:
 
 
 def _answering(hook: Hook, ask: Any) -> Handler:
-    """A handler that reads the request and never fails."""
+    """A handler that decodes the request and never raises."""
 
     def answer(body: bytes, request: Request) -> Response | Coroutine[Any, Any, Response]:
         try:
@@ -219,12 +222,12 @@ async def _kept_from_failing(hook: Hook, asked: HookRequest, said: Coroutine[Any
 
 
 def _unexpected(hook: Hook, asked: HookRequest, error: Exception) -> Response:
-    log.error("a hook could not be answered", hook=hook.value, cluster=str(_ref(asked)), exc_info=error)
+    log.error("hook failed", hook=hook.value, cluster=str(_ref(asked)), exc_info=error)
     return _held(hook, _UNEXPECTED)
 
 
 def _held(hook: Hook, why: str) -> Response:
-    """That it has to wait for something that has to do with us, and not with the cluster."""
+    """A wait with a reason that lies in Unwind, not in the cluster."""
     if hook is _DELETE:
         verdict = gate.closed(why)
         return hook_protocol.wait(hook, verdict.message, verdict.seconds)

@@ -1,4 +1,4 @@
-"""How Cluster API asks and is answered, on the wire: paths, Discovery, requests as values, answers (pure)."""
+"""The wire protocol of Cluster API's lifecycle hooks: paths, Discovery, requests and responses (pure)."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ T = TypeVar("T")
 
 DISCOVERY_PATH = f"/{API_VERSION}/discovery"
 TIMEOUT = 10
-"""Seconds that Cluster API waits for an answer."""
+"""Cluster API's timeout of a hook, in seconds."""
 
 _SUCCESS = "Success"
 _CLUSTERS = {(item.api_version, item.kind) for item in (CLUSTERS, CLUSTERS_V1BETA1)}
 _CAPITALS = re.compile(r"(?<=[a-z])(?=[A-Z])")
-# What the API server lets a name and a uid be. Both become part of paths and selectors, so nothing else may come in.
+# The API server's format of names and uids. Both become part of paths and selectors, so nothing else is accepted.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _UID = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?")
 
 
-# A rule that is badly written holds everybody's clusters, so Cluster API is told of the other hooks only where that is
-# asked for. Whoever could switch these off would think that clusters wait, and they would not.
+# A faulty rule blocks all clusters, so the other hooks are announced only if enabled. BeforeClusterDelete cannot be
+# disabled: users would expect clusters to wait, and they would not.
 ALWAYS = (Hook.AFTER_CONTROL_PLANE_INITIALIZED, Hook.BEFORE_CLUSTER_DELETE)
 
 
 class MalformedError(UnwindError):
-    """What came is not what Cluster API asks at this path."""
+    """The body is not a request of this hook."""
 
 
 class _Handler(ExtensionHandler, frozen=True, kw_only=True, omit_defaults=False):
-    """Told with all it says: what is left out is somebody else's default."""
+    """Encoded with all fields: Cluster API would fill in its own defaults."""
 
 
 class _DiscoveryResponse(Model, frozen=True, kw_only=True, omit_defaults=False):
@@ -55,7 +55,7 @@ class _Told(Model, frozen=True, kw_only=True, omit_defaults=False):
     api_version: str = API_VERSION
     kind: str
     status: str = _SUCCESS
-    """Always: after anything else Cluster API waits longer and longer before it asks again, up to 1000 s."""
+    """Always Success: after anything else Cluster API backs off before the next call, up to 1000 s."""
     message: str = ""
 
 
@@ -86,22 +86,22 @@ _kinds = {hook: f"{hook.value}Request" for hook in Hook}
 
 
 def switched_on(features: Mapping[str, bool]) -> tuple[Hook, ...]:
-    """The hooks that Cluster API is told of."""
+    """The hooks announced to Cluster API."""
     return tuple(hook for hook in Hook if hook in ALWAYS or features.get(hook.value, False))
 
 
 def handler(hook: Hook) -> str:
-    """What the handler of a hook is called: `before-cluster-delete`."""
+    """The handler name of a hook: `before-cluster-delete`."""
     return _CAPITALS.sub("-", hook.value).lower()
 
 
 def path(hook: Hook) -> str:
-    """Where a hook is asked."""
+    """The path of a hook."""
     return f"/{API_VERSION}/{hook.value.lower()}/{handler(hook)}"
 
 
 def discovered(body: bytes, hooks: Iterable[Hook]) -> Response:
-    """What is there to be called. Raises MalformedError for what is no DiscoveryRequest."""
+    """The Discovery response. Raises MalformedError if the body is not a DiscoveryRequest."""
     asked = _read(_discovery, body, "DiscoveryRequest")
     _check(asked, "DiscoveryRequest")
     handlers = tuple(
@@ -109,7 +109,7 @@ def discovered(body: bytes, hooks: Iterable[Hook]) -> Response:
             name=handler(hook),
             request_hook=RequestHook(api_version=API_VERSION, hook=hook.value),
             timeout_seconds=TIMEOUT,
-            # Were it Ignore, a cluster would go whenever we are not there.
+            # With Ignore, clusters would be deleted whenever Unwind is down.
             failure_policy=FailurePolicy.FAIL.value,
         )
         for hook in hooks
@@ -118,14 +118,14 @@ def discovered(body: bytes, hooks: Iterable[Hook]) -> Response:
 
 
 def asked(hook: Hook, body: bytes) -> HookRequest:
-    """What Cluster API asks. Raises MalformedError for what is no request of this hook."""
+    """The decoded request. Raises MalformedError if the body is not a request of this hook."""
     kind = _kinds[hook]
     request = _read(_requests[hook], body, kind)
     _check(request, kind)
     cluster = request.cluster
     if (cluster.api_version, cluster.kind) not in _CLUSTERS:
         raise MalformedError(
-            f"the cluster is a {cluster.kind or 'thing'} of {cluster.api_version or 'no apiVersion'}",
+            f"unsupported cluster kind {cluster.kind!r} (apiVersion {cluster.api_version!r})",
             remedy=f"send a {CLUSTERS.kind} of {CLUSTERS.api_version} or {CLUSTERS_V1BETA1.api_version}",
         )
     meta = cluster.metadata
@@ -135,19 +135,19 @@ def asked(hook: Hook, body: bytes) -> HookRequest:
         ("uid", meta.uid, _UID),
     ):
         if not shape.fullmatch(text):
-            raise MalformedError(f"{text[:100]!r} is not the {what} of a cluster")
+            raise MalformedError(f"invalid cluster {what} {text[:100]!r}")
     return request
 
 
 def glance(hook: Hook, body: bytes) -> str:
-    """The uid of the cluster that a request of this hook is about; empty where that takes a closer look.
+    """The cluster uid of a request; empty if it needs full decoding.
 
-    To read all of a request takes three times as long, and most of them are about clusters that wait.
+    Full decoding takes three times as long, and most requests are about clusters that wait.
     """
     try:
         seen = _glance.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return ""  # whoever looks closer finds out what is wrong with it
+        return ""  # full decoding reports the error
     cluster = seen.cluster
     understood = (
         seen.kind == _kinds[hook]
@@ -158,16 +158,16 @@ def glance(hook: Hook, body: bytes) -> str:
 
 
 def go_on(hook: Hook) -> Response:
-    """The cluster may go on, as far as we are concerned."""
+    """The response that lets the cluster proceed."""
     return _encoded(_Answer(kind=_response(hook)) if hook.blocks else _Told(kind=_response(hook)))
 
 
 def wait(hook: Hook, message: str, seconds: int) -> Response:
-    """The cluster has to wait, and Cluster API asks again after so many seconds; where it cannot be told to wait, it is
-    only told why it should."""
+    """The response that makes the cluster wait; Cluster API calls again after so many seconds. A non-blocking hook only
+    gets the message."""
     if not hook.blocks:
         return _encoded(_Told(kind=_response(hook), message=message))
-    # 0 would let it go, and after less than that Cluster API never asks again.
+    # 0 would mean proceed, and after less than that Cluster API never calls again.
     return _encoded(_Answer(kind=_response(hook), message=message, retry_after_seconds=max(1, seconds)))
 
 
@@ -182,12 +182,12 @@ def _response(hook: Hook) -> str:
 def _read(decoder: msgspec.json.Decoder[T], body: bytes, kind: str) -> T:
     try:
         return decoder.decode(body)
-    # Neither too deep a nesting nor bytes that are no text are DecodeErrors.
+    # Too deep nesting and invalid UTF-8 are not DecodeErrors.
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MalformedError(f"this is not a {kind}: {error}") from None
+        raise MalformedError(f"cannot decode the {kind}: {error}") from None
 
 
 def _check(request: DiscoveryRequest | HookRequest, kind: str) -> None:
     if (request.api_version, request.kind) != (API_VERSION, kind):
         found = f"{request.kind[:100]!r} of {request.api_version[:100]!r}"
-        raise MalformedError(f"this is {found}", remedy=f"send a {kind} of {API_VERSION}")
+        raise MalformedError(f"unexpected request {found}", remedy=f"send a {kind} of {API_VERSION}")

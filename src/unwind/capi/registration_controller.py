@@ -1,4 +1,5 @@
-"""ExtensionConfigs, in whichever version Cluster API serves them; there may be no such kind at all."""
+"""The controller of Unwind's ExtensionConfig: restores it, triggers discovery, and reports whether the gate is
+armed."""
 
 from __future__ import annotations
 
@@ -47,10 +48,10 @@ log = logs.get(__name__)
 
 
 class Extensions:
-    """Follows one ExtensionConfig."""
+    """Watches one ExtensionConfig, in the version that Cluster API serves; the kind may not exist."""
 
     def __init__(self, client: Client, name: str, *, clock: Clock, changed: Callable[[], None]) -> None:
-        """`changed` is told whenever it, or what is known of it, is no longer what it was."""
+        """`changed`: called when the object, or the served version, changes."""
         self._client = client
         self._key = Key("", name)
         self._clock = clock
@@ -64,12 +65,12 @@ class Extensions:
 
     @property
     def known(self) -> bool:
-        """Whether it is known what there is, or that there is no such kind."""
+        """Whether the object was listed, or the kind is known not to exist."""
         return self._looked and (self._informer is None or self._informer.synced)
 
     @property
     def resource(self) -> Resource | None:
-        """The version that is served; None while there is no such kind."""
+        """The served version; None if the kind does not exist."""
         return self._informer.view.resource if self._informer else None
 
     @property
@@ -77,12 +78,12 @@ class Extensions:
         return self._informer.cache.get(self._key) if self._informer else None
 
     def take(self, config: ExtensionConfig) -> None:
-        """Put in what a write of our own has answered."""
+        """Store the response of our own write."""
         if self._informer:
             self._informer.take(config)
 
     async def run(self) -> None:
-        """Follow it until cancelled; begin anew where another version is served, or none any more."""
+        """Watch until cancelled; restart if another version is served, or none."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._versions.run())
@@ -113,21 +114,23 @@ class Extensions:
 
     def _troubled(self, error: Exception) -> None:
         if str(error) != self._trouble:
-            log.warning("ExtensionConfigs cannot be followed for now", why=str(error))
+            log.warning("ExtensionConfig watch failed, will retry", why=str(error))
         self._trouble = str(error)
 
 
-# Our registration with Cluster API, looked after: made again where it vanished, discovered anew, and known to be good.
+# Registration with Cluster API
 #
-# What `unwind install` would write stands in a ConfigMap, so that a Cluster API that comes later finds us registered.
+# The manifest that `unwind install` would write is in a ConfigMap, so that Unwind can register when Cluster API is
+# installed later.
 
-# Cluster API itself waits up to 1000 s before it looks again at an extension that did not answer.
+# Cluster API itself waits up to 1000 s before it retries an extension that did not respond.
 _ASK_AGAIN = 30.0
 _RETRY = Backoff(first=0.5, limit=30.0)
 
 
 class RegistrationController:
-    """Looks after our ExtensionConfig, and knows whether Cluster API asks about the clusters of a namespace."""
+    """Reconciles our ExtensionConfig, and reports whether Cluster API calls our hooks for the clusters of a
+    namespace."""
 
     name = "registration"
 
@@ -143,7 +146,7 @@ class RegistrationController:
         segments: Segments | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own. `hooks`: those that we answer. `segments`: the secret segments of our paths."""
+        """`namespace`: Unwind's own. `hooks`: the hooks that we serve. `segments`: the secret segments of our paths."""
         self._client = client
         self._home = namespace
         self._extension = extension_name(namespace)
@@ -154,7 +157,7 @@ class RegistrationController:
         self._told: list[Callable[[], None]] = []
         self._extensions = Extensions(client, self._extension, clock=clock, changed=self._extension_changed)
         self._namespaces: Informer[Metadata] = Informer(
-            client, decoding.metadata(NAMESPACES), clock=clock, troubled=_tell_blind, listed=self._tell
+            client, decoding.metadata(NAMESPACES), clock=clock, troubled=_log_watch_failed, listed=self._tell
         )
         self._namespaces.subscribe(self._namespace_changed)
         self._seen: object = None
@@ -163,7 +166,7 @@ class RegistrationController:
             metrics.timed(self.name, Fences(owner).around(self._reconcile, lambda _: self._extension)),
             backoff=_RETRY,
             clock=clock,
-            failed=_tell_failed,
+            failed=_log_failed,
         )
         metrics.queue(self.name, self._queue)
         for kind, name in ((CONFIG_MAPS, REGISTRATION), (SECRETS, CERTIFICATE)):
@@ -174,11 +177,11 @@ class RegistrationController:
         owner.subscribe(self._look)
         self._segments.subscribe(self._look)
 
-    # What others want to know
+    # Gate status
 
     @property
     def ready(self) -> bool:
-        """Always: nobody has to wait for Cluster API, which may come later or never."""
+        """Always true: Cluster API may be installed later or never."""
         return True
 
     @property
@@ -186,23 +189,23 @@ class RegistrationController:
         return self._extensions.known
 
     def why_not(self, namespace: str) -> GateFault | None:
-        """Why Cluster API would not ask about the clusters of a namespace; None if it does."""
+        """Why Cluster API would not call our hooks for the clusters of a namespace; None if it does."""
         found = self._namespaces.cache.get(Key("", namespace))
         labels = (found.labels or {}) if found else None
         return gate.why_not(self._extensions.ours, name=self._extension, handlers=self._hooks, labels=labels)
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Have it told when that may have changed."""
+        """Call `changed` when the gate status may have changed."""
         self._told.append(changed)
 
     async def run(self) -> None:
-        """Look after it, until cancelled."""
+        """Reconcile until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._extensions.run())
             tasks.create_task(self._namespaces.run())
             tasks.create_task(self._queue.run())
 
-    # What happens
+    # Events
 
     def _look(self) -> None:
         self._queue.add(self._extension)
@@ -210,7 +213,7 @@ class RegistrationController:
     def _extension_changed(self) -> None:
         self._look()
         ours = self._extensions.ours
-        # Most of what is written to it changes nothing for anybody.
+        # Most writes to it do not change the gate status.
         seen = (
             self._extensions.known,
             gate.fault(ours, name=self._extension, handlers=self._hooks),
@@ -224,7 +227,7 @@ class RegistrationController:
         ours = self._extensions.ours
         selector = ours.spec.namespace_selector if ours else None
         if selector is None or selector.empty:
-            return  # it does not go by labels
+            return  # it has no label selector
         if (change.old.labels if change.old else None) != (change.new.labels if change.new else None):
             self._tell()
 
@@ -232,7 +235,7 @@ class RegistrationController:
         for told in self._told:
             told()
 
-    # What is done
+    # Reconcile
 
     async def _reconcile(self, _: str) -> float | None:
         resource = self._extensions.resource
@@ -244,22 +247,22 @@ class RegistrationController:
         elif not ours.metadata.terminating and _is_ours(ours):
             if patch := self._address(ours) or await self._authority(ours):
                 await self._patch(resource, ours, patch)
-                return None  # what was written comes back as a change
+                return None  # the write comes back as an event
             return await self._have_discovered(resource, ours)
         return None
 
     async def _make(self, resource: Resource) -> None:
-        """Register us as install would have."""
+        """Create the ExtensionConfig as install would."""
         try:
             kept = await self._client.get(CONFIG_MAPS, REGISTRATION, namespace=self._home)
         except NotFoundError:
-            return  # nobody has installed us, or somebody uninstalls us
+            return  # not installed, or being uninstalled
         wanted = remembered(kept, resource.api_version)
         if wanted is None or wanted.get("metadata", {}).get("name") != self._extension:
-            log.warning("what is to be registered cannot be read", object=f"ConfigMap/{self._home}/{REGISTRATION}")
+            log.warning("registration manifest is invalid", object=f"ConfigMap/{self._home}/{REGISTRATION}")
             return
         try:
-            # A cache may be behind, and to apply would take over what somebody else has put there.
+            # The cache may be stale, and an apply would take over the object of another owner.
             await self._client.get(resource, self._extension)
         except NotFoundError:
             pass
@@ -267,17 +270,17 @@ class RegistrationController:
             return
         if self._segments.key:
             wanted = with_prefix(wanted, prefix(self._segments.key, HOOKS))
-        # As install would: who installs again finds its own fields.
+        # With install's field manager, so that a later install owns the same fields.
         made = await self._client.apply(resource, wanted, field_manager=names.INSTALL_FIELD_MANAGER)
         log.warning(
-            "our ExtensionConfig was not there and was made again: Cluster API did not ask about clusters meanwhile",
+            "ExtensionConfig was missing, recreated; Cluster API called no hooks meanwhile",
             object=f"{resource.kind}/{self._extension}",
             uid=made["metadata"]["uid"],
         )
         self._extensions.take(msgspec.convert(made, ExtensionConfig))
 
     def _address(self, ours: ExtensionConfig) -> Object | None:
-        """The patch that has Cluster API call us by the current segment; None if it does."""
+        """The patch that sets the current secret segment; None if it is set."""
         if not self._segments.key:
             return None
         way = ours.spec.client_config
@@ -286,20 +289,21 @@ class RegistrationController:
         return {"spec": {"clientConfig": patch}} if patch else None
 
     async def _authority(self, ours: ExtensionConfig) -> Object | None:
-        """The patch that has Cluster API trust the certificate that we show; None if it does."""
+        """The patch that sets the CA bundle of our certificate; None if it is set."""
         if names.INJECT_CA_ANNOTATION in ours.metadata.annotations:
-            return None  # it reads the Secret itself
+            return None  # Cluster API injects it from the Secret
         try:
             secret = await self._client.get(SECRETS, CERTIFICATE, namespace=self._home)
         except NotFoundError:
-            return None  # the certificate is somebody else's; and so is what it is verified by
+            return None  # the certificate is managed elsewhere, and so is its CA
         bundle = (secret.get("data") or {}).get("ca.crt")
         if not bundle or bundle == ours.spec.client_config.ca_bundle:
             return None
         return {"spec": {"clientConfig": {"caBundle": bundle}}}
 
     async def _have_discovered(self, resource: Resource, ours: ExtensionConfig) -> float | None:
-        """Have Cluster API look again where it does not know what we answer to. When to look next, if it is to."""
+        """Trigger a new discovery if Cluster API does not know our handlers. Returns the seconds until the next check,
+        if any."""
         wanted = {f"{name}.{self._extension}": hook.value for name, hook in self._hooks.items()}
         known = {handler.name: handler.request_hook.hook for handler in ours.status.handlers}
         if known == wanted and api_meta.is_true(ours.status.conditions, gate.DISCOVERED):
@@ -309,7 +313,7 @@ class RegistrationController:
         since = self._clock.monotonic() - self._asked
         if before == digest and since < _ASK_AGAIN:
             return _ASK_AGAIN - since
-        # It may have asked a replica that answers otherwise, or found nobody: any other value has it ask once more.
+        # It may have called a replica with other features, or none: any new value makes it call again.
         again = int(count) + 1 if count.isdecimal() else 1
         value = f"{digest}.{again}" if before == digest else digest
         self._asked = self._clock.monotonic()
@@ -322,7 +326,7 @@ class RegistrationController:
         try:
             written = await self._client.revise(resource, read, patch)
         except (NotFoundError, ConflictError):
-            return  # somebody else was faster, and what they did comes by itself
+            return  # changed concurrently; the change comes as an event
         self._extensions.take(msgspec.convert(written, ExtensionConfig))
 
 
@@ -330,9 +334,9 @@ def _is_ours(config: ExtensionConfig) -> bool:
     return config.metadata.labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY_UNWIND
 
 
-def _tell_blind(error: Exception) -> None:
-    log.warning("namespaces cannot be followed, so a namespaceSelector cannot be judged", why=str(error))
+def _log_watch_failed(error: Exception) -> None:
+    log.warning("namespace watch failed, namespaceSelector not evaluated", why=str(error))
 
 
-def _tell_failed(_: str, error: Exception) -> None:
-    log.warning("our registration with Cluster API could not be looked after", why=redacted(str(error)))
+def _log_failed(_: str, error: Exception) -> None:
+    log.warning("reconcile failed, will retry", why=redacted(str(error)))

@@ -1,7 +1,7 @@
-"""Removes ok-to-delete from Clusters that are not being deleted.
+"""Two controllers of Clusters with an open gate: one removes ok-to-delete, one sets GateNotArmed on Teardowns.
 
-With that annotation Cluster API calls no hook when the Cluster is deleted one day. The API server refuses it on an
-update; a Cluster that is moved, restored or created with it brings it along.
+With the annotation ok-to-delete on a Cluster that is not being deleted, Cluster API would call no hook when it is
+deleted. A policy denies the annotation on update; a Cluster that is moved, restored or created may bring it along.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NOTE = (
 
 
 class OkToDeleteController:
-    """Keeps the gate of each Cluster closed that is not being deleted."""
+    """Removes ok-to-delete from Clusters that are not being deleted."""
 
     name = "marks"
 
@@ -98,7 +98,7 @@ class OkToDeleteController:
         if cluster is None or not _marked(cluster) or not self._owner.owns(str(key)):
             return None
         meta, resource = cluster.metadata, self._caches.clusters.resource
-        # With the version: one that is deleted meanwhile may carry the mark by right.
+        # With the resourceVersion: a Cluster that is deleted meanwhile may carry the annotation legitimately.
         patch = {
             "metadata": {
                 "uid": meta.uid,
@@ -124,13 +124,13 @@ def _log_mark_failed(key: Key, error: Exception) -> None:
     log.warning("ok-to-delete not removed, will retry", cluster=str(key), why=str(error))
 
 
-# Teardowns whose cluster Cluster API takes apart without asking: they say so, and a metric counts such clusters.
+# Teardowns whose Cluster is deleted without a call of our hook: a condition and a metric report them
 
 _SOON = 0.5
 
 
 class UngatedClusterController:
-    """Tells, on Teardowns, that nobody is asked before their cluster goes."""
+    """Sets a condition on Teardowns of clusters that Cluster API deletes without waiting."""
 
     name = "unarmed"
 
@@ -158,12 +158,12 @@ class UngatedClusterController:
             metrics.timed(self.name, Fences(owner).around(self._reconcile, self._shard)),
             group=lambda key: key,
             clock=clock,
-            failed=_tell_failed,
+            failed=_log_failed,
         )
         metrics.queue(self.name, self._queue)
         Gauge(
             "unwind_gate_unarmed_clusters",
-            "Clusters with add-ons that must be removed, about which Cluster API would not ask.",
+            "Clusters with add-ons that must be removed, but for which Cluster API would not call the hook.",
             registry=registry,
         ).set_function(self.count)
         caches.teardowns.subscribe(self._teardown_changed)
@@ -180,7 +180,7 @@ class UngatedClusterController:
         await self._queue.run()
 
     def count(self) -> int:
-        """How many clusters are to be held and would not be."""
+        """The number of clusters that must be blocked but are not."""
         if not self._gate.known:
             return 0
         found = 0
@@ -214,7 +214,7 @@ class UngatedClusterController:
 
     async def _reconcile(self, key: Key) -> float | None:
         teardown = self._caches.teardowns.cache.get(key)
-        # What is over stays as it was: it tells how the cluster went.
+        # A finished record stays as it is: it documents how the cluster was deleted.
         if teardown is None or SET_ASIDE_LABEL in teardown.metadata.labels:
             return None
         if teardown.finished or not self._gate.known or not self._caches.clusters.settled:
@@ -235,7 +235,7 @@ class UngatedClusterController:
         return self._gate.why_not(teardown.spec.target.namespace)
 
     async def _tell(self, teardown: Teardown, fault: GateFault | None) -> float | None:
-        """Say it; in how many seconds to try again, if the record has changed meanwhile."""
+        """Write the condition; returns the seconds until a retry if the record has changed meanwhile."""
         before = find(teardown.status.conditions, ConditionType.GATE_NOT_ARMED)
         kept: tuple[Condition, ...] = (before,) if before else ()
         wanted: tuple[Condition, ...] = ()
@@ -256,26 +256,26 @@ class UngatedClusterController:
             "apiVersion": TEARDOWNS.api_version,
             "kind": TEARDOWNS.kind,
             "metadata": guarded(teardown),
-            # Applied by a field manager of its own: an empty list takes back what it said, and nothing else.
+            # Applied with a field manager of its own: an empty list removes only its own condition.
             "status": {"conditions": msgspec.to_builtins(wanted)},
         }
         try:
             written = await self._client.apply(TEARDOWNS, body, subresource="status", field_manager=GATE_FIELD_MANAGER)
         except NotFoundError:
-            return None  # the record is gone
+            return None  # deleted
         except ConflictError:
-            # Its name is another's by now, or it has changed: of which the cache is told.
+            # Replaced or changed meanwhile: the cache gets an event.
             return _SOON
         self._caches.teardowns.take(msgspec.convert(written, Teardown))
         if fault and before is None:
             it = Regarding(TEARDOWNS.api_version, TEARDOWNS.kind, meta.name, meta.uid)
             self._recorder.report(it, ConditionType.GATE_NOT_ARMED, wanted[0].message, action="Hold", type="Warning")
-            log.warning("Cluster API does not ask about a cluster", teardown=meta.name, why=str(fault))
+            log.warning("gate is not armed", teardown=meta.name, why=str(fault))
         return None
 
 
 def enforcing(behaviour: ClusterDeletionBehavior | Unknown) -> bool:
-    """Whether clusters are held by it. A word that is not known holds."""
+    """Whether it blocks clusters. An unknown value blocks."""
     return isinstance(behaviour, Unknown) or behaviour is ClusterDeletionBehavior.ENFORCE
 
 
@@ -286,9 +286,9 @@ def _held(teardown: Teardown) -> bool:
 
 def _is_of(cluster: Cluster, teardown: Teardown) -> bool:
     target = teardown.spec.target
-    # About a Cluster without ClusterClass nobody is ever asked, which is told otherwise.
+    # Cluster API calls no hook for a Cluster without ClusterClass; another condition reports that.
     return target.group == CLUSTERS.group and cluster.metadata.uid == target.uid and bool(cluster.class_name)
 
 
-def _tell_failed(key: Key, error: Exception) -> None:
-    log.warning("it could not be told that a cluster is not held", teardown=str(key), why=str(error))
+def _log_failed(key: Key, error: Exception) -> None:
+    log.warning("condition GateNotArmed not written, will retry", teardown=str(key), why=str(error))

@@ -185,7 +185,7 @@ async def test_a_summary_that_cannot_be_read_keeps_its_own_cluster_only() -> Non
     assert (await standin.ask())["retryAfterSeconds"] == 0
     told = await standin.ask(cluster=cluster(name="prod-8"))
     assert (told["message"], told["retryAfterSeconds"]) == (
-        f"{CLOSED}the API server could not be asked what is left",
+        f"{CLOSED}cannot read remaining add-ons from the API server",
         1,
     )
 
@@ -194,7 +194,7 @@ async def test_a_server_that_does_not_know_teardowns_says_nothing_about_one() ->
     standin = Standin(served=[item for item in SERVED if item is not TEARDOWNS])
     told = await standin.ask()
     assert told["retryAfterSeconds"] == 1
-    assert told["message"] == f"{CLOSED}the API server could not be asked what is left (404)"
+    assert told["message"] == f"{CLOSED}cannot read remaining add-ons from the API server (404)"
 
 
 async def test_that_something_else_was_not_found_says_nothing_about_a_teardown(
@@ -219,7 +219,7 @@ async def test_a_cluster_without_a_uid_is_kept() -> None:
 
 
 async def test_without_time_to_confirm_it_stays_closed() -> None:
-    assert (await Standin().ask(within=0.1))["message"] == f"{CLOSED}the API server did not answer in time"
+    assert (await Standin().ask(within=0.1))["message"] == f"{CLOSED}the API server timed out"
 
 
 @pytest.mark.parametrize("which", ["teardowns", "summaries"])
@@ -230,7 +230,7 @@ async def test_a_kind_that_is_no_longer_followed_keeps_every_cluster(which: str)
     getattr(standin.caches, which)._synced.clear()
     told = await standin.ask()
     assert (told["message"], told["retryAfterSeconds"]) == (
-        f"{CLOSED}unwind does not know yet what is on this cluster",
+        f"{CLOSED}Unwind is starting: its caches are not synced",
         1,
     )
 
@@ -254,7 +254,7 @@ async def test_a_mistake_of_ours_keeps_the_cluster(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(standin.asking._source, "holding", broken)
     told = await standin.ask()
     assert (told["message"], told["retryAfterSeconds"]) == (
-        f"{CLOSED}something unexpected happened in unwind; its log says what",
+        f"{CLOSED}internal error; see the log of the Unwind manager",
         1,
     )
 
@@ -280,7 +280,7 @@ def test_an_answer_that_is_late_or_has_no_room_is_to_ask_again(hook: Hook) -> No
 async def test_rules_hold_their_hook_and_no_other(hook: Hook) -> None:
     standin = Standin(rules=[rule(hook, wait), rule(hook, break_down)])
     told = await standin.ask(hook)
-    assert told["message"] == ("for others; the rule rule of others 1.0 holds it: it failed: ValueError: no idea")
+    assert told["message"] == ("for others; rule rule of others 1.0 blocks the cluster: failed: ValueError: no idea")
     assert told["retryAfterSeconds"] == 4
     for other in Hook:
         if other is not hook:
@@ -313,7 +313,7 @@ async def test_a_package_that_does_not_load_holds_its_hook() -> None:
     standin = Standin(plugins=[HookPlugin("BeforeClusterUpgrade", load, source="others 1.0")])
     told = await standin.ask(Hook.BEFORE_CLUSTER_UPGRADE)
     assert told["retryAfterSeconds"] == 10
-    assert told["message"].endswith("does not load: ImportError: no module")
+    assert told["message"].endswith("for BeforeClusterUpgrade: ImportError: no module")
     assert (await standin.ask(Hook.BEFORE_CLUSTER_CREATE))["retryAfterSeconds"] == 0
 
 
