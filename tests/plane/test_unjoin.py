@@ -163,7 +163,7 @@ async def test_needless_that_is_raised_to_required_stays_needless_and_says_so(pl
             await it.delete()
             await it.teardown(lambda one: one.spec.plan is not None, "planned")
             await it.change({"spec": {"removeStrategy": "Required"}})
-            await it.says("PlanFrozen", "its plan is frozen, and what is there stays")
+            await it.says("PlanFrozen", "the plan is frozen, and objects stay")
             clock.advance(60)
             assert (await it.gone()).phase is Phase.COMPLETE
         assert set(await it.ledger()) == set(await it.on_member()) == {"web-0", "web-1"}

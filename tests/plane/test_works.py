@@ -421,7 +421,7 @@ async def test_what_others_need_waits_until_they_are_gone_and_says_so(site: Site
         await site.until_applied("base", "top")
         await site.delete("base")
         waits = await site.until("base", lambda it: bool(message(it, "Blocked")), "waiting")
-        assert message(waits, "Blocked") == "waits until these Works are gone, which need it: top"
+        assert message(waits, "Blocked") == "waiting for removal of dependent Works: top"
         await site.get("base-a")
         await site.delete("top")
         await site.until_gone("top", "base")

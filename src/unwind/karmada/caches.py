@@ -1,4 +1,4 @@
-"""What the controllers of members go by: Karmada's Clusters and Works, and namespaces, each read once and kept."""
+"""Shared informers of the Karmada controllers: Clusters, Works and Namespaces."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def executes_for(namespace: str) -> str:
-    """The name of the member whose Works are in a namespace; empty if that is for something else."""
+    """The member whose Works are in a namespace; empty if it is not an execution namespace."""
     found = namespace.startswith(KARMADA_EXECUTION_NAMESPACE)
     return namespace.removeprefix(KARMADA_EXECUTION_NAMESPACE) if found else ""
 
 
 class KarmadaCaches(InformerSet):
-    """All of it, as one part of the process."""
+    """The informers of the Karmada controllers, as one component."""
 
     name = "members' caches"
 
@@ -38,7 +38,7 @@ class KarmadaCaches(InformerSet):
             client,
             decoding.typed(CLUSTERS, Cluster),
             indexes={
-                # Whose token is kept where: a Secret that changes is another way in.
+                # By Secret: a changed Secret may mean new credentials.
                 "secret": lambda it: (
                     (Key(it.spec.secret_ref.namespace, it.spec.secret_ref.name),) if it.spec.secret_ref else ()
                 ),
@@ -66,23 +66,23 @@ class KarmadaCaches(InformerSet):
             troubled=self._troubled(NAMESPACES),
             listed=self._listed,
         )
-        """Where Works can be, above all."""
+        """Mainly for execution namespaces."""
         if metrics:
             for informer in self._informers():
                 metrics.informer(informer)
 
     @property
     def ready(self) -> bool:
-        """Whether it is known what there is. A kind that is not served, or may not be read, holds nobody else up."""
+        """Whether the caches are synced. A kind that is not served, or is forbidden, does not delay the others."""
         return all(informer.synced or informer.view.resource.plural in self._troubles for informer in self._informers())
 
     @property
     def settled(self) -> bool:
-        """Whether all of it is known. Nothing may be taken for gone before it is."""
+        """Whether all caches are synced. No object may be considered absent before that."""
         return all(informer.synced for informer in self._informers())
 
     async def run(self) -> None:
-        """Follow the server until cancelled."""
+        """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for informer in self._informers():
                 tasks.create_task(informer.run())
@@ -91,16 +91,16 @@ class KarmadaCaches(InformerSet):
         return self.clusters.cache.get(Key("", name))
 
     def cluster_of(self, work: Work) -> Cluster | None:
-        """The member that a Work is for: its namespace says which. None also where it is in no such namespace."""
+        """The member of a Work, by its namespace. None also if it is not in an execution namespace."""
         name = executes_for(work.metadata.namespace)
         return self.cluster(name) if name else None
 
     def needing(self, work: Work) -> list[Work]:
-        """The Works for the same member that need this one."""
+        """The Works for the same member that depend on this one."""
         return self.works.cache.by("needs", Key(work.metadata.namespace, work.metadata.name))
 
     def needed(self, work: Work) -> list[Work]:
-        """Those that it needs and that are there."""
+        """The existing Works that it depends on."""
         found = (self.works.cache.get(Key(work.metadata.namespace, name)) for name in needs(work))
         return [item for item in found if item]
 

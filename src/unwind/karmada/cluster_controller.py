@@ -1,6 +1,6 @@
-"""Karmada's Clusters: whether each answers and who it is, a token that lasts, and a place for its Works.
+"""The controller of Karmada Clusters: member health and identity, token renewal, execution namespaces.
 
-A member that dies tells nobody. So each is looked at now and then, besides whenever something about it changes.
+A member that fails sends no event, so each is probed periodically as well as on changes.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 PROBE = 30.0
-"""Seconds between two looks at a member that answers."""
+"""Seconds between two probes of a member that responds."""
 SILENT = Backoff(first=1.0, limit=60.0)
-"""Between two looks at one that does not."""
+"""Between two probes of one that does not."""
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -58,7 +58,7 @@ class _Version(msgspec.Struct, rename="camel"):
 
 
 class ClusterController:
-    """Looks after the Clusters, each by itself: one that hangs delays no other."""
+    """Reconciles Clusters, each on its own: one that hangs delays no other."""
 
     name = "members"
 
@@ -81,16 +81,16 @@ class ClusterController:
         self._clock = clock
         self._chance = JITTER
         self._silences: dict[str, int] = {}
-        """How often each member did not answer in a row."""
+        """Consecutive failed probes per member."""
         self._left: dict[str, ClusterTarget] = {}
-        """Clusters that have gone, by name: their Secret is held by us, and by nobody else."""
+        """Deleted Clusters by name: their Secret still has our finalizer."""
         self._renewing = Renewing(client, secrets, recorder=recorder, clock=clock)
         self._fleet: Members | None = None
         self._queue: Queue[str] = Queue(
             metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
             group=lambda name: name,
             clock=clock,
-            failed=_tell_failed,
+            failed=_log_failed,
         )
         metrics.queue(self.name, self._queue)
         caches.clusters.subscribe(self._cluster_changed)
@@ -104,11 +104,11 @@ class ClusterController:
         return self._caches.ready
 
     async def run(self) -> None:
-        """Look after them, until cancelled."""
-        async with Members(self._client, clock=self._clock, troubled=_tell_troubled) as self._fleet:
+        """Reconcile until cancelled."""
+        async with Members(self._client, clock=self._clock, troubled=_log_member_failed) as self._fleet:
             await self._queue.run()
 
-    # What happens
+    # Events
 
     def _look_at_all(self) -> None:
         for key in list(self._caches.clusters.cache.keys()):
@@ -122,7 +122,7 @@ class ClusterController:
             self._renewing.forget(old.metadata.uid)
             if old.spec.secret_ref:
                 self._left[change.key.name] = targets.of_karmada(old)
-        # Most of what is written to it is what we say of it.
+        # Most writes to it are our own status.
         if old is None or new is None or _asked(old) != _asked(new):
             self._queue.add(change.key.name)
 
@@ -141,7 +141,7 @@ class ClusterController:
             for name in [name for name, one in self._left.items() if Key(one.home, one.secret) == change.key]:
                 del self._left[name]
         elif secret.deletion_timestamp:
-            # Its Cluster may have gone while nobody was there to see it.
+            # Its Cluster may have been deleted while no manager ran.
             for owner in secret.owner_references:
                 if (owner.api_version, owner.kind) == (CLUSTERS.api_version, CLUSTERS.kind):
                     ref = ref_of(CLUSTERS, ObjectMeta(name=owner.name, uid=owner.uid))
@@ -150,7 +150,7 @@ class ClusterController:
                     )
                     self._queue.add(owner.name)
 
-    # What is done
+    # Reconcile
 
     async def _reconcile(self, name: str) -> float | None:
         if not self._caches.clusters.synced or not self._owner.owns(name):
@@ -162,11 +162,11 @@ class ClusterController:
             self._silences.pop(name, None)
             return None
         if Key("", name) in self._caches.clusters.broken:
-            return None  # what is here is not what it says now
+            return None  # the cache is stale
         if unlooked := member_health.unlooked(cluster):
             await self._tell(cluster, unlooked)
             return None
-        # Before anything else: from here on it may not go without us.
+        # Before anything else: from here on it must not be deleted without us.
         if cluster := await self._held(cluster):
             await self._have_place(cluster)
             found = await self._look(cluster)
@@ -175,27 +175,27 @@ class ClusterController:
         return None
 
     async def _held(self, cluster: Cluster) -> Cluster | None:
-        """The Cluster with our finalizer, or as it goes; None if it is gone."""
+        """The Cluster with our finalizer, or terminating; None if it is gone."""
         if cluster.metadata.terminating or Finalizer.MEMBER in cluster.metadata.finalizers:
             return cluster
         return await self._revised(cluster, member_health.held)
 
     async def _have_place(self, cluster: Cluster) -> None:
-        """A namespace for its Works; again, should somebody have deleted it."""
+        """Create the execution namespace if it is missing."""
         name, namespaces = cluster.execution_namespace, self._caches.namespaces
         if cluster.metadata.terminating or not namespaces.synced or namespaces.cache.get(Key("", name)):
             return
         if await self._goes(cluster):
-            return  # and its namespace with it, of which the caches may have heard in another order
+            return  # and its namespace with it; the caches may see these events in another order
         try:
             body = membership.namespace(name, labels={MEMBER_LABEL: cluster.metadata.uid})
             await self._client.create(NAMESPACES, body)
         except AlreadyExistsError:
-            return  # the cache is behind
-        log.info("a namespace for Works was made", cluster=cluster.metadata.name, object=f"Namespace/{name}")
+            return  # the cache is stale
+        log.info("execution namespace created", cluster=cluster.metadata.name, object=f"Namespace/{name}")
 
     async def _goes(self, cluster: Cluster) -> bool:
-        """Whether it is going or gone, as the server says."""
+        """Whether it is terminating or gone, by a fresh read."""
         try:
             now = await self._client.get(CLUSTERS, cluster.metadata.name, type=Cluster)
         except NotFoundError:
@@ -216,17 +216,17 @@ class ClusterController:
                 return MemberHealth(
                     ready=True,
                     reason=Reason.CLUSTER_READY,
-                    message="the member answers",
+                    message="the member is reachable",
                     version=version,
                     identity=member.system_uid,
                 )
         except UnwindError as error:
             if tokens.unauthorized(error):
-                await self._renewing.refused(cluster)  # if that helped, the Secret has changed, which is told
+                await self._renewing.refused(cluster)  # on success the Secret changes, which is an event
             return MemberHealth(ready=False, reason=Reason.CLUSTER_NOT_REACHABLE, message=str(error))
 
     def _kept(self, target: ClusterTarget) -> bool:
-        """Whether the Secret is held already, as far as is known."""
+        """Whether the Secret already has our finalizer, by the cache."""
         found = self._secrets.cache.get(Key(target.home, target.secret))
         return found is not None and Finalizer.CREDENTIALS in found.finalizers
 
@@ -245,24 +245,24 @@ class ClusterController:
             meta = cluster.metadata
             regarding = Regarding(CLUSTERS.api_version, CLUSTERS.kind, meta.name, meta.uid)
             self._recorder.report(regarding, found.reason, found.message, action="Probe", type=kind)
-            log.info("a member has changed", cluster=meta.name, ready=found.ready, why=found.message)
+            log.info("member health changed", cluster=meta.name, ready=found.ready, why=found.message)
 
     def _next(self, name: str, found: MemberHealth) -> float:
         if found.ready:
             self._silences.pop(name, None)
-            # Not all at once, although they may all have been found at the same moment.
+            # With jitter, because many may have been probed at the same moment.
             return PROBE * self._chance.uniform(0.8, 1.2)
         self._silences[name] = self._silences.get(name, 0) + 1
         return SILENT.after(self._silences[name], self._chance)
 
     async def _let_go(self, name: str, left: ClusterTarget, now: Cluster | None) -> None:
-        """Let the Secret of a Cluster go that is gone."""
-        # A cache may be wrong about that, and without the Secret nobody could reach what is on the member.
+        """Remove our finalizer from the Secret of a deleted Cluster."""
+        # Read fresh: without the Secret the member could not be reached any more.
         if not (await self._client.sighting(CLUSTERS, name, uid=left.ref.uid)).absent:
             return
         secret = Key(left.home, left.secret)
         found = self._secrets.cache.get(secret)
-        # Another Cluster may have its name by now, and the Secret is that one's: unless it goes, which nobody can stop.
+        # A new Cluster may have the name by now and own the Secret, unless the Secret is terminating anyway.
         if now is None or _secret(now) != secret or (found and found.deletion_timestamp):
             await credentials.let_go(self._client, left)
         self._left.pop(name, None)
@@ -270,8 +270,8 @@ class ClusterController:
     async def _revised(
         self, cluster: Cluster, change: Callable[[Object], Object | None], *, subresource: str | None = None
     ) -> Cluster | None:
-        """The Cluster with a change made to it; None if there was nothing to change, or it is gone."""
-        # As it is in the cache, it says at least whether there is something to do.
+        """The patched Cluster; None if there was nothing to change, or it is gone."""
+        # The cached object is enough to tell whether there is something to do.
         if change(msgspec.to_builtins(cluster)) is None:
             return None
         try:
@@ -294,7 +294,7 @@ def _secret(cluster: Cluster) -> Key:
 
 
 async def _version(member: Member) -> str:
-    """The Kubernetes version. It may have died in this moment: that is told as if it had a moment before."""
+    """The Kubernetes version. A member that fails at this moment counts as unreachable."""
     try:
         return msgspec.json.decode(await member.client.raw("/version"), type=_Version).git_version
     except (ApiError, UnreachableError, msgspec.MsgspecError) as error:
@@ -302,14 +302,14 @@ async def _version(member: Member) -> str:
 
 
 def _asked(cluster: Cluster) -> object:
-    """What of a Cluster others say, and we do not."""
+    """The fields of a Cluster that others write."""
     meta, spec = cluster.metadata, cluster.spec
     return meta.uid, meta.terminating, meta.finalizers, msgspec.structs.replace(spec, taints=())
 
 
-def _tell_failed(name: str, error: Exception) -> None:
-    log.warning("a member could not be looked after", cluster=name, why=str(error))
+def _log_failed(name: str, error: Exception) -> None:
+    log.warning("reconcile failed, will retry", cluster=name, why=str(error))
 
 
-def _tell_troubled(error: Exception) -> None:
-    log.warning("a member is in trouble", why=str(error))
+def _log_member_failed(error: Exception) -> None:
+    log.warning("member connection failed", why=str(error))

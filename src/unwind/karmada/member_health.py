@@ -1,4 +1,4 @@
-"""What is said of a member, and how a Cluster tells it (pure)."""
+"""The health of a member, and the patches that report it on its Cluster (pure)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _NO_SCHEDULE = "NoSchedule"
 
 
 class MemberHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How a member is."""
+    """The health of a member."""
 
     ready: bool | None
-    """None where nobody can tell from here."""
+    """None if it cannot be determined from here."""
     reason: Reason
     message: str
     version: str = ""
-    """Its Kubernetes version, where it said."""
+    """Its Kubernetes version, if known."""
     identity: str = ""
-    """What it is known by, where it said."""
+    """The uid of its kube-system namespace, if known."""
 
 
 def unlooked(cluster: Cluster) -> MemberHealth | None:
-    """What is said of a member that nobody looks at from here; None where we do."""
+    """The health of a member that Unwind does not probe; None if it does."""
     mode = ClusterSyncMode.read(cluster.spec.sync_mode)
     if mode is ClusterSyncMode.PUSH:
         return None
@@ -40,17 +40,17 @@ def unlooked(cluster: Cluster) -> MemberHealth | None:
         return MemberHealth(
             ready=None,
             reason=Reason.PULL_MODE,
-            message="the member is in pull mode: an agent in it looks after it, and Unwind leaves it alone",
+            message="the member is in pull mode: its agent manages it, and Unwind does nothing",
         )
     return MemberHealth(
         ready=None,
         reason=Reason.UNKNOWN_VALUE,
-        message=f"spec.syncMode is {cluster.spec.sync_mode!r}, which is not known: nothing is done with the member",
+        message=f"unknown spec.syncMode {cluster.spec.sync_mode!r}; Unwind does nothing with the member",
     )
 
 
 def stranger(cluster: Cluster, found: str) -> MemberHealth | None:
-    """What is said of a member at whose address this cluster has answered; None if it is the right one."""
+    """The health of a member at whose address another cluster answers; None if it is the right one."""
     known = cluster.spec.id
     if not known or known == found:
         return None
@@ -58,12 +58,12 @@ def stranger(cluster: Cluster, found: str) -> MemberHealth | None:
     return MemberHealth(
         ready=False,
         reason=Reason.ANOTHER_CLUSTER,
-        message=f"another cluster answers at {where} ({found}, not {known}): nothing is written there",
+        message=f"another cluster answers at {where} ({found}, not {known}); nothing is written to it",
     )
 
 
 def held(read: Object) -> Object | None:
-    """The patch that has a Cluster wait for us before it goes; None if it does, or goes already."""
+    """The patch that adds our finalizer; None if it is present, or the Cluster is terminating."""
     metadata = read["metadata"]
     finalizers: list[str] = metadata.get("finalizers") or []
     if metadata.get("deletionTimestamp") or Finalizer.MEMBER in finalizers:
@@ -72,7 +72,7 @@ def held(read: Object) -> Object | None:
 
 
 def told(read: Object, standing: MemberHealth, now: datetime) -> Object | None:
-    """The patch of a Cluster's status that says it; None if it says so already."""
+    """The status patch that reports the health; None if nothing changes."""
     status = read.get("status") or {}
     before = msgspec.convert(status.get("conditions") or [], tuple[Condition, ...])
     after = with_condition(
@@ -86,14 +86,14 @@ def told(read: Object, standing: MemberHealth, now: datetime) -> Object | None:
     patch: Object = {}
     if after is not before:
         patch["conditions"] = msgspec.to_builtins(after)
-    # What was last known stays while it does not answer.
+    # Keep the last known values while it does not respond.
     if standing.version and standing.version != status.get("kubernetesVersion"):
         patch["kubernetesVersion"] = standing.version
     return {"status": patch} if patch else None
 
 
 def marked(read: Object, standing: MemberHealth) -> Object | None:
-    """The patch of a Cluster's spec that keeps workloads away, or no longer does, and that says who the member is."""
+    """The spec patch that sets the id, and adds or removes the taint that keeps workloads away."""
     spec = read.get("spec") or {}
     taints: list[Object] = spec.get("taints") or []
     wanted = taints

@@ -1,4 +1,4 @@
-"""How an object on a member is, by what its own status says (pure)."""
+"""The health of an object on a member, from its status (pure)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def health_of(obj: Object) -> Health:
-    """Healthy, Unhealthy, or Unknown for kinds of which nobody here knows what their status means."""
+    """Healthy, Unhealthy, or Unknown for kinds whose status has no known meaning."""
     group = obj["apiVersion"].rpartition("/")[0]
     rule = _RULES.get((group, obj["kind"]))
     if rule is None:
@@ -22,7 +22,7 @@ def health_of(obj: Object) -> Health:
 
 
 def _replicated(spec: Object, status: Object, metadata: Object) -> bool:
-    # Where nothing is said, the API server has written 1.
+    # The API server defaults it to 1.
     wanted = spec.get("replicas", 1)
     return _current(status, metadata) and status.get("readyReplicas", 0) >= wanted
 
@@ -51,7 +51,7 @@ def _bound(spec: Object, status: Object, metadata: Object) -> bool:
 
 
 def _reached(spec: Object, status: Object, metadata: Object) -> bool:
-    """A Service of type LoadBalancer has an address when somebody has given it one."""
+    """Whether a Service of type LoadBalancer has an address."""
     return spec.get("type") != "LoadBalancer" or bool((status.get("loadBalancer") or {}).get("ingress"))
 
 
@@ -68,7 +68,7 @@ def _active(spec: Object, status: Object, metadata: Object) -> bool:
 
 
 def _current(status: Object, metadata: Object) -> bool:
-    """Whether the status is about the object as it is, and not about what it was before."""
+    """Whether the status is about the current generation."""
     said: int = status.get("observedGeneration", 0)
     return bool(said >= metadata.get("generation", 0))
 

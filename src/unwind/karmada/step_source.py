@@ -1,4 +1,4 @@
-"""Works as a step source: each Work on a member is one step of its unjoining."""
+"""Works as a step source: each Work of a member is one step of its unjoin."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OVER = (StepState.REMOVED, StepState.LEFT, StepState.GIVEN_UP)
 
 
 class WorkSteps(StepSource):
-    """The steps of members that are unjoined."""
+    """The steps of members that are being unjoined."""
 
     def __init__(self, client: Client, members: KarmadaCaches, *, clock: Clock = SYSTEM) -> None:
         self._client = client
@@ -54,12 +54,12 @@ class WorkSteps(StepSource):
     async def steps(self, target: ClusterTarget, *, gone: bool = False) -> SourceSteps:
         ref = target.ref
         if gone:
-            # Another Cluster that has the name may have Works here, too: only those with an Inventory are of this one.
+            # A new Cluster of the same name may have Works here: only those with an Inventory belong to this one.
             cluster = Cluster(metadata=ObjectMeta(name=ref.name, uid=ref.uid))
         else:
             cluster = await self._client.get(CLUSTERS, ref.name, type=Cluster)
             if cluster.metadata.uid != ref.uid:
-                raise UnwindError(f"Cluster {ref.name} is another one by now")
+                raise UnwindError(f"Cluster {ref.name} was replaced by a new one")
         found = await self._client.list(WORKS, namespace=cluster.execution_namespace)
         return steps_of(cluster, msgspec.convert(found, list[Work]), required=not gone)
 
@@ -74,7 +74,8 @@ class WorkSteps(StepSource):
 
     def step_changed(self, step: Step, state: StepState, target: ClusterTarget) -> None:
         if state in _OVER and step.object.kind == WORKS.kind:
-            # Soon all of them go together; only where something is in the way those that are over need not wait for it.
+            # Normally all Works are deleted together at the end; if something is blocked, finished ones need not wait
+            # for it.
             self._farewells.add_after((step.object, target.ref.uid), _LINGER)
 
     async def run(self) -> None:
@@ -83,15 +84,15 @@ class WorkSteps(StepSource):
     async def _farewell(self, over: tuple[ObjectRef, str]) -> float | None:
         work, uid = over
         if Key(work.namespace, work.name) not in self._members.works.cache:
-            return None  # it went with all the others
+            return None  # deleted with all the others
         cluster = self._members.clusters.cache.get(Key("", executes_for(work.namespace)))
         if cluster is None or cluster.metadata.uid != uid:
-            return None  # the Cluster is gone: another of its name may need the Work
+            return None  # the Cluster is gone: a new one of its name may need the Work
         async with self._client.aside:
             await farewell(self._client, work)
         return None
 
 
 async def farewell(client: Client, work: ObjectRef) -> None:
-    """Have a Work deleted whose objects are accounted for, and let it go."""
+    """Delete a Work whose objects are accounted for, and remove our finalizer."""
     await discard(client, WORKS, work.name, uid=work.uid, namespace=work.namespace, finalizer=Finalizer.WORK.value)

@@ -112,22 +112,22 @@ async def _let_in(client: Client, *, last: bool) -> str | None:
         return None
 
 
-# Tokens that members are reached by: renewed while the one that there is still opens the door.
+# Token renewal: while the current token still works
 
 log = logs.get(__name__)
 
 
 class _Way(msgspec.Struct, frozen=True):
-    """A way in that has served, and the token in it, if it ends."""
+    """A connection that worked, and its token, if that expires."""
 
     version: str
-    """Of the Secret that it was read from."""
+    """The resourceVersion of its Secret."""
     connection: ClusterConnection
     token: TokenClaims | None
 
 
 class Renewing:
-    """Keeps the tokens fresh that `unwind join` asked for. Those of others are theirs."""
+    """Renews the tokens that `unwind join` requested; not those of others."""
 
     def __init__(self, client: Client, secrets: Informer[Metadata], *, recorder: Recorder, clock: Clock) -> None:
         self._client = client
@@ -135,11 +135,11 @@ class Renewing:
         self._recorder = recorder
         self._clock = clock
         self._ways: dict[str, _Way] = {}
-        """The last one that served, by the Cluster's uid."""
+        """The last connection that worked, by the Cluster's uid."""
 
     async def look(self, cluster: Cluster, member: Client) -> None:
-        """Renew the token of a member that has just let us in, if it is time. Should that fail, it is tried again
-        when the member is next looked at, of which there are many before the token ends."""
+        """Renew the token of a reachable member if it is due. On failure it is retried at the next probe, of which
+        there are many before the token expires."""
         meta = self._ours(cluster)
         if meta is None or not cluster.spec.id:
             return
@@ -149,29 +149,29 @@ class Renewing:
                 target = targets.of_karmada(cluster)
                 secret = await credentials.secret(self._client, target)
                 if credentials.connection(target, secret) != member.connection:
-                    return  # it was written this moment, and is looked at when that is told
+                    return  # just written; the event triggers the next probe
                 way = _Way(secret["metadata"]["resourceVersion"], member.connection, _token(secret))
                 self._ways[cluster.metadata.uid] = way
             if way.token and way.token.due(self._clock.now()):
                 await self._renew(cluster, member, way.token)
         except UnwindError as error:
-            self._tell_failed(cluster, error)
+            self._log_failed(cluster, error)
 
     async def refused(self, cluster: Cluster) -> bool:
-        """Whether a member that did not take the token in its Secret has let us in by the one before, and the Secret
-        has a new one now."""
+        """Whether a member that rejected the token in its Secret accepted the previous one, and the Secret has a new
+        token now."""
         way = self._ways.get(cluster.metadata.uid)
         if self._ours(cluster) is None or way is None or way.token is None or not cluster.spec.id:
             return False
         try:
             secret = await credentials.secret(self._client, targets.of_karmada(cluster))
             if secret["metadata"]["resourceVersion"] == way.version:
-                return False  # it is the one that was refused
+                return False  # it is the rejected one
             async with Client(way.connection) as member:
                 await prove(way.connection, identity=cluster.spec.id)
                 return await self._renew(cluster, member, way.token)
         except UnwindError as error:
-            self._tell_failed(cluster, error)
+            self._log_failed(cluster, error)
             return False
 
     def forget(self, uid: str) -> None:
@@ -185,32 +185,32 @@ class Renewing:
         fresh = await request(member, namespace=old.namespace, account=old.account)
         patch = {"data": {TOKEN_KEY: base64.b64encode(fresh.encode()).decode()}}
         way = credentials.connection(target, {**secret, "data": {**(secret.get("data") or {}), **patch["data"]}})
-        # A token that serves is never given up for one that was not seen to.
+        # Never replace a working token by one that is not verified.
         await prove(way, identity=cluster.spec.id)
         try:
             written = await self._client.revise(SECRETS, secret, patch)
         except (ConflictError, NotFoundError):
-            return False  # somebody else wrote it, or took it away: that is looked at next
+            return False  # changed or deleted by another client: handled at the next probe
         self._ways[cluster.metadata.uid] = _Way(written["metadata"]["resourceVersion"], way, read(fresh))
-        note = f"the token in Secret {target.home}/{target.secret} was renewed"
+        note = f"renewed the token in Secret {target.home}/{target.secret}"
         self._recorder.report(_regarding(cluster), EventReason.TOKEN_RENEWED, note, action="Renew")
-        log.info("the token of a member was renewed", cluster=cluster.metadata.name)
+        log.info("member token renewed", cluster=cluster.metadata.name)
         return True
 
     def _ours(self, cluster: Cluster) -> Metadata | None:
-        """Its Secret, if it is to be renewed here."""
+        """Its Secret, if Unwind renews it."""
         ref = cluster.spec.secret_ref
         found = self._secrets.cache.get(Key(ref.namespace, ref.name)) if ref else None
         return found if found and JOINED_LABEL in (found.labels or {}) else None
 
-    def _tell_failed(self, cluster: Cluster, error: UnwindError) -> None:
-        note = f"its token could not be renewed: {error}"
+    def _log_failed(self, cluster: Cluster, error: UnwindError) -> None:
+        note = f"cannot renew the token of the member: {error}"
         self._recorder.report(_regarding(cluster), Reason.FAILED, note, action="Renew", type="Warning")
-        log.warning("the token of a member could not be renewed", cluster=cluster.metadata.name, why=str(error))
+        log.warning("member token renewal failed, will retry", cluster=cluster.metadata.name, why=str(error))
 
 
 def unauthorized(error: UnwindError) -> bool:
-    """Whether a member answered and did not take our token."""
+    """Whether a member responded but rejected our token."""
     cause = error.__cause__
     return isinstance(cause, ApiError) and cause.code == 401
 

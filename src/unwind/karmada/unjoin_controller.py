@@ -1,4 +1,4 @@
-"""The controller of members that are unjoined: each gets a Teardown, and goes when that has come to its end."""
+"""The controller of members that are unjoined: creates a Teardown for each, and deletes the Cluster at its end."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-# A plan that is held waits for a person. What they do to the Cluster or to a Work is seen; to an inventory, not.
+# A blocked plan waits for a person. Changes to the Cluster or a Work are events; changes to an Inventory are not.
 _LOOK_AGAIN = 30.0
 
 
 class UnjoinController:
-    """Takes members out when their Clusters are deleted."""
+    """Unjoins members when their Clusters are deleted."""
 
     name = "unjoining"
 
@@ -91,14 +91,14 @@ class UnjoinController:
         recorder: Recorder | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own, where the inventories and the keys of records are. `secrets`: where the ways to
-        members are kept. `best_effort`: how many seconds our marks may take to come off what stays. `keep`: how long
-        the record stays."""
+        """`namespace`: Unwind's own, which holds the Inventories and the keys of records. `secrets`: the credentials of
+        members. `best_effort`: the timeout in seconds for removing our labels from objects that stay. `keep`: how long
+        the record is kept."""
         self._client = client
         self._members = members
         self._secrets = secrets
         self._teardowns = teardowns
-        self._fleet = Members(client, clock=clock, troubled=_tell_troubled)
+        self._fleet = Members(client, clock=clock, troubled=_log_member_failed)
         self._means = RemovalDeps(
             fleet=self._fleet,
             inventories=Inventories(client, namespace=namespace),
@@ -125,7 +125,7 @@ class UnjoinController:
             metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
             group=lambda key: key,
             clock=clock,
-            failed=_tell_failed,
+            failed=_log_failed,
         )
         self._under_way: RunningTeardowns[UnjoinRunner] = RunningTeardowns(teardowns, again=self._queue.add_after)
         self._source = WorkSteps(client, members, clock=clock)
@@ -143,7 +143,7 @@ class UnjoinController:
         return self._members.ready
 
     async def run(self) -> None:
-        """Look after all members that go, until cancelled."""
+        """Reconcile until cancelled."""
         async with self._fleet, asyncio.TaskGroup() as group:
             self._under_way.belong_to(group)
             group.create_task(self._sources.run())
@@ -152,13 +152,13 @@ class UnjoinController:
             self._look_at_all()
             await self._queue.run()
 
-    # What happens
+    # Events
 
     def _cluster_changed(self, change: Change[Cluster]) -> None:
         leaving, old, new = self._under_way.get(change.key), change.old, change.new
         if leaving and old and new and new.metadata.uid == leaving.target.ref.uid:
             ready = [is_true(item.status.conditions, ConditionType.READY) for item in (old, new)]
-            # Whoever waits for its next try need not wait any longer.
+            # Retry at once instead of after the backoff.
             if _way_to(old) != _way_to(new) or ready == [False, True]:
                 leaving.go_another_way(targets.of_karmada(new))
         self._queue.add(change.key)
@@ -169,7 +169,7 @@ class UnjoinController:
             self._queue.add(target_of(it))
 
     def _work_changed(self, change: Change[Work]) -> None:
-        """A plan that is held may be made when a Work is put right; and one whose Cluster is gone is let go."""
+        """A blocked plan may be possible once a Work is corrected; a Work whose Cluster is gone is released."""
         key = _key_of(change.key.namespace)
         if key and key not in self._under_way:
             cluster = self._members.clusters.cache.get(key)
@@ -183,42 +183,42 @@ class UnjoinController:
 
     def _look_at_all(self) -> None:
         clusters = {Key("", cluster.metadata.name) for cluster in self._members.clusters.cache}
-        # A Cluster may have gone while nobody looked: then its Works are all that tell of it.
+        # A Cluster may have been deleted while no manager ran: then only its Works refer to it.
         told = {key for work in self._members.works.cache if (key := _key_of(work.metadata.namespace))}
         for key in {*clusters, *self._records.keys(), *told, *self._under_way}:
             self._queue.add(key)
 
-    # What is done
+    # Reconcile
 
     async def _reconcile(self, key: Key) -> float | None:
         if not self._owner.owns(str(key)):
             self._under_way.stop(key)
             return None
-        # A plan that is made while half of the Works are known would leave the other half behind.
+        # A plan made from a partial list of Works would leave the others behind.
         if not self._members.settled or not self._teardowns.synced:
-            return None  # it is told when they are
+            return None  # it is queued again when they are
         if key in self._members.clusters.broken:
-            return None  # what is here is not what it says now
+            return None  # the cache is stale
         cluster = self._members.clusters.cache.get(key)
         for uid in await self._gone(key, cluster):
-            await self._bereaved(key, uid)
+            await self._handle_target_gone(key, uid)
         if cluster is None or not cluster.metadata.terminating:
             return await self._records.retain(key)
         leaving = self._under_way.get(key)
         if leaving is None:
             return await self._begin(key, cluster)
         if leaving.target.ref.uid != cluster.metadata.uid:
-            return None  # of another that had this name; its end is on the way, and adds this key again
+            return None  # of an earlier Cluster of this name; its end queues this key again
         if let_go := await self._let_go(cluster, leaving.teardown):
             leaving.release(let_go)
-        # As the watch tells it: who carries it out may not have the answer to its last write yet.
+        # As in the watch: the runner may not have the response to its last write yet.
         return await self._tell(cluster, self._records.get(leaving.target.ref.uid) or leaving.teardown, leaving)
 
     async def _begin(self, key: Key, cluster: Cluster) -> float | None:
         target = targets.of_karmada(cluster)
         before = self._records.get(target.ref.uid)
         if before and before.finished and Finalizer.MEMBER not in cluster.metadata.finalizers:
-            return await self._records.retain(key)  # what is left to do is others'
+            return await self._records.retain(key)  # other finalizers remain
         await self._tell(cluster, before)
         teardown = await self._records.written(target, partial(self._drafted, target))
         let_go = None if teardown.finished else await self._let_go(cluster, teardown)
@@ -227,7 +227,7 @@ class UnjoinController:
         if teardown.spec.plan is None and let_go:
             teardown = await self._records.written(target, partial(self._drafted, target, decided=True))
         if teardown.spec.plan is None:
-            left = release.remaining(teardown, now=self._clock.now())  # something in it is not known
+            left = release.remaining(teardown, now=self._clock.now())  # the plan is blocked
             return min(_LOOK_AGAIN, left) if left else _LOOK_AGAIN
         leaving = UnjoinRunner(
             teardown,
@@ -241,7 +241,7 @@ class UnjoinController:
             changed=lambda: self._queue.add(key),
             owns=lambda: self._owner.owns(str(key)),
         )
-        if let_go:  # before the first step: there shall be none
+        if let_go:  # before the first step, so that none starts
             leaving.release(let_go)
         self._under_way.begin(key, leaving)
         return None
@@ -250,12 +250,12 @@ class UnjoinController:
         return await plan.draft(self._sources, self._means, target, decided=decided, gone=gone)
 
     async def _let_go(self, cluster: Cluster, teardown: Teardown) -> LetGo | None:
-        """That a person lets the member go before everything is removed, if one does."""
+        """The release of the member by a person before everything is removed, if there is one."""
         if forced := await release.forced(self._client, CLUSTERS, targets.of_karmada(cluster)):
             return forced
         if not unjoin_plan.lowered(cluster, teardown.spec.plan):
             return None
-        # A yes is never taken from a cache.
+        # A release is never taken from a cache.
         read = await self._client.get(CLUSTERS, cluster.metadata.name)
         now = msgspec.convert(read, Cluster)
         if now.metadata.uid != cluster.metadata.uid or not unjoin_plan.lowered(now, teardown.spec.plan):
@@ -265,8 +265,7 @@ class UnjoinController:
         return LetGo(Reason.STRATEGY_CHANGED, message, by)
 
     async def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
-        """The members of this name, by the uid of their Clusters, that records or Works tell of and that are not there
-        any more."""
+        """The uids of deleted Clusters of this name that records or Works still refer to."""
         told = {item.spec.target.uid for item in self._records.of(key)}
         if cluster is None:
             works = self._members.works.cache.by("namespace", f"{KARMADA_EXECUTION_NAMESPACE}{key.name}")
@@ -275,9 +274,9 @@ class UnjoinController:
             told |= {chunk.spec.member.object.uid for chunk in chunks}
         return told - {"", cluster.metadata.uid if cluster else ""} - self._records.cleaned
 
-    async def _bereaved(self, key: Key, uid: str) -> None:
-        """A Cluster is gone: its teardown ends, if it has not; if there is none, because it went while nobody looked,
-        there is one now, for the ledger."""
+    async def _handle_target_gone(self, key: Key, uid: str) -> None:
+        """End the teardown of a Cluster that is gone. If it has none, because the Cluster went while no manager ran,
+        create one for the ledger."""
         ref = targets.karmada_ref(key.name, uid)
         if not (await self._client.sighting(CLUSTERS, ref.name, uid=ref.uid)).absent:
             return
@@ -305,19 +304,19 @@ class UnjoinController:
         self._records.cleaned.add(uid)
 
     def _way_to(self, uid: str) -> Key | None:
-        """The Secret with the way to a member whose Cluster is gone: it belonged to that, and is held by us."""
+        """The Secret of a member whose Cluster is gone: it was owned by the Cluster and still has our finalizer."""
         for secret in self._secrets.cache:
             owners = {reference.uid for reference in secret.owner_references}
             if Finalizer.CREDENTIALS in secret.finalizers and uid in owners:
                 return Key(secret.namespace, secret.name)
         return None
 
-    # What is told
+    # Status
 
     async def _tell(
         self, cluster: Cluster, teardown: Teardown | None, leaving: UnjoinRunner | None = None
     ) -> float | None:
-        """Write on the Cluster how its unjoining goes; in how many seconds that is another by itself."""
+        """Write the progress of the unjoin on the Cluster; returns the seconds until it changes by time alone."""
         now = self._clock.now()
         after = leaving.blockers if leaving else ()
         late = unjoin_status.failing(after, now=now)
@@ -331,17 +330,17 @@ class UnjoinController:
             return {"status": {"conditions": msgspec.to_builtins(wanted)}}
 
         if unjoin_status.conditions(cluster, teardown, late, works, now=now) is not cluster.status.conditions:
-            with suppress(NotFoundError):  # it is gone, and nobody reads it
+            with suppress(NotFoundError):  # deleted meanwhile
                 read = await self._client.get(CLUSTERS, cluster.metadata.name)
                 if read["metadata"]["uid"] == cluster.metadata.uid:
-                    # Others say how the member is, in the same list.
+                    # The same list holds the health conditions of another writer.
                     await revise(self._client, CLUSTERS, read, change, subresource="status")
         waits = (*after, *(teardown.status.blockers if teardown and not teardown.finished else ()))
         return unjoin_status.looked_at_again(waits, now=now)
 
 
 def who_changed(cluster: Object, to: RemoveStrategy) -> str:
-    """Who changed a member's strategy to this: the user, or where nobody was there to note it the program."""
+    """The user that changed a member's strategy to this value, or the field manager if no user was recorded."""
     noted = (cluster["metadata"].get("annotations") or {}).get(REMOVE_STRATEGY_BY_ANNOTATION, "")
     told, _, user = str(noted).partition(" by ")
     if told == to and user:
@@ -357,14 +356,14 @@ def _way_to(cluster: Cluster) -> object:
 
 
 def _key_of(namespace: str) -> Key | None:
-    """The member whose execution namespace this is."""
+    """The member of an execution namespace."""
     name = executes_for(namespace)
     return Key("", name) if name else None
 
 
-def _tell_troubled(error: Exception) -> None:
-    log.warning("a member cannot be followed", why=str(error))
+def _log_member_failed(error: Exception) -> None:
+    log.warning("member watch failed", why=str(error))
 
 
-def _tell_failed(key: Key, error: Exception) -> None:
-    log.warning("a member's unjoining could not be looked after", cluster=str(key), why=str(error))
+def _log_failed(key: Key, error: Exception) -> None:
+    log.warning("reconcile failed, will retry", cluster=str(key), why=str(error))

@@ -1,4 +1,4 @@
-"""From a member's Works to the steps by which it is unjoined (pure)."""
+"""The steps of an unjoin, from the member's Works (pure)."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _EFFORTS = {RemoveStrategy.NEEDLESS: Effort.LEAVE, RemoveStrategy.REQUIRED: Effo
 
 
 def step_name(work: Work) -> str:
-    """What the step of a Work is called."""
+    """The name of a Work's step."""
     return f"{WORKS.kind}/{work.metadata.name}"
 
 
 def needs(work: Work) -> tuple[str, ...]:
-    """The names of the Works that a Work says it depends on."""
+    """The names of the Works that a Work depends on."""
     words = work.metadata.annotations.get(DEPENDS_ON_ANNOTATION, "").split(",")
     return tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
 
 
 def steps_of(cluster: Cluster, works: Iterable[Work], *, required: bool = True) -> SourceSteps:
-    """The steps for these Works of one member. `required`: whether a Work is one even without an Inventory."""
+    """The steps for these Works of one member. `required`: whether a Work counts even without an Inventory."""
     strategy = cluster.removal
     said: tuple[TeardownNotice, ...] = ()
     if isinstance(strategy, Unknown):
         message = (
-            f"removeStrategy of {ref_of(CLUSTERS, cluster.metadata)}: {strategy}, so nothing is removed from the member"
-            " and it is not let go"
+            f"removeStrategy of {ref_of(CLUSTERS, cluster.metadata)}: {strategy}; nothing is removed from the member"
+            " and it is not unjoined"
         )
         said = (TeardownNotice(ConditionType.UNKNOWN_VALUE, Reason.UNKNOWN_VALUE, message),)
     return SourceSteps(
@@ -60,27 +60,28 @@ def steps_of(cluster: Cluster, works: Iterable[Work], *, required: bool = True) 
             for work in works
         ),
         said=said,
-        # Where all stays, it does not matter what a lost Work said. Where all goes, it might have said: not this.
+        # If everything stays, the spec of a lost Work does not matter. If everything goes, it might have asked to
+        # preserve.
         left_kinds=frozenset({WORKS.kind}) if strategy is RemoveStrategy.NEEDLESS else frozenset(),
     )
 
 
 def _effort(strategy: RemoveStrategy | Unknown, work: Work) -> Effort:
-    # What a Work says of its own objects is more exact than what the Cluster says of all.
+    # A Work's own setting is more specific than the Cluster's.
     if isinstance(strategy, Unknown) or work.spec.preserve_resources_on_deletion:
         return Effort.LEAVE
     return _EFFORTS[strategy]
 
 
 def enforced(plan: Plan | None) -> bool:
-    """Whether a plan keeps the member until something is gone: it was Required when it was made."""
+    """Whether a plan blocks the member until its objects are gone: removeStrategy was Required when it was made."""
     return plan is None or any(step.effort != Effort.LEAVE for step in plan.steps)
 
 
 def lowered(cluster: Cluster, plan: Plan | None) -> bool:
-    """Whether a person has let go what the plan would wait for.
+    """Whether a person changed removeStrategy so that the plan no longer blocks.
 
-    Said in so many words: a field that is not served any more says nothing.
+    Only an explicit value counts: a field that is not served any more means nothing.
     """
     told = cluster.spec.remove_strategy
     if told is None:
@@ -89,8 +90,8 @@ def lowered(cluster: Cluster, plan: Plan | None) -> bool:
 
 
 def raised(cluster: Cluster, plan: Plan | None, works: Iterable[Work]) -> bool:
-    """Whether the Cluster says now that all has to go, and the plan was made when it did not. `works`: those that are
-    still there; what one of them says of its own objects was never the Cluster's to say."""
+    """Whether removeStrategy is Required now, but was not when the plan was made. `works`: the existing ones; a Work's
+    own setting does not depend on the Cluster."""
     if cluster.removal is not RemoveStrategy.REQUIRED or plan is None or enforced(plan):
         return False
     planned = {step.object.uid for step in plan.steps}
@@ -98,7 +99,7 @@ def raised(cluster: Cluster, plan: Plan | None, works: Iterable[Work]) -> bool:
 
 
 def decided_by(work: Work | None, target: object) -> str:
-    """Who decided that the objects of a Work stay; None for a Work that is gone."""
+    """The setting that decided that the objects of a Work stay; None for a Work that is gone."""
     if work and work.spec.preserve_resources_on_deletion:
         return f"preserveResourcesOnDeletion of {ref_of(WORKS, work.metadata)}"
     return f"removeStrategy of {target}"

@@ -1,6 +1,6 @@
-"""What comes after a member's teardown: its Works go, its execution namespace, the hold on its credentials, itself.
+"""The end of an unjoin: deletes the Works and the execution namespace, unmarks the credentials, releases the Cluster.
 
-Nothing of it is remembered: begun again after a crash, it finds out what is left to do.
+It keeps no state: after a crash it starts again and finds what is left to do.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _SHOWN = 3
 
 
 class UnjoinCleanup:
-    """The end of one member's unjoining, after its teardown has come to its own."""
+    """The cleanup after a member's teardown."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class UnjoinCleanup:
         source: WorkSteps,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`namespace`: the execution namespace. `changed` is told whenever `blockers` is another."""
+        """`namespace`: the execution namespace. `changed`: called when `blockers` changes."""
         self.blockers: tuple[Blocker, ...] = ()
         self._teardown = teardown
         self._target = target
@@ -87,14 +87,15 @@ class UnjoinCleanup:
         self._changed = changed
         plan = teardown.spec.plan
         self._planned = {step.object.uid for step in plan.steps} if plan else set()
-        # Released objects, and those that were to stay, block nothing (docs/architecture.md, Fresh reads open gates).
+        # Released objects, and those that stay by their strategy, block nothing (docs/architecture.md, Fresh reads open
+        # gates).
         self._strict = teardown.phase is Phase.COMPLETE and unjoin_plan.enforced(plan)
         self._waits: dict[ObjectRef, Waiting | Failed] = {}
         self._news = asyncio.Event()
         self._chance = JITTER
 
     async def run(self) -> None:
-        """Return when the Cluster was let go."""
+        """Return when our finalizer is removed from the Cluster."""
         async with asyncio.TaskGroup() as group:
             telling = group.create_task(self._tell())
             await self._persist(self._target.ref, self._confirm)
@@ -114,7 +115,7 @@ class UnjoinCleanup:
         try:
             found = await self._client.get(TEARDOWNS, self._teardown.metadata.name, type=Teardown)
         except NotFoundError:
-            return  # the record was deleted; what it said was read from the server once
+            return  # the record was deleted after its end was read from the server
         if found.metadata.uid == self._teardown.metadata.uid and not found.finished:
             raise UnwindError(f"Teardown {found.metadata.name} is not finished")
 
@@ -126,7 +127,7 @@ class UnjoinCleanup:
         await self._do(self._delete_namespace())
 
     async def _do(self, work: Coroutine[object, object, None]) -> None:
-        """Do it, however long it takes; for a while only, where nothing may hold the member up."""
+        """Run the work without a timeout; with one if nothing may block the member."""
         if self._strict:
             await work
             return
@@ -134,8 +135,8 @@ class UnjoinCleanup:
         timer = self._means.clock.call_later(REACH, over.set)
         try:
             if not await unless(over, work):
-                why = "; ".join(what.told for what in self._waits.values()) or "there was no answer in time"
-                log.warning("a member is let go before all is tidy", cluster=str(self._target), why=why)
+                why = "; ".join(what.told for what in self._waits.values()) or "timed out"
+                log.warning("unjoin cleanup incomplete, member released", cluster=str(self._target), why=why)
         finally:
             timer.cancel()
             self._waits.clear()
@@ -144,7 +145,7 @@ class UnjoinCleanup:
     # On the member
 
     async def _release_marks(self) -> None:
-        """Where a person lowered Required to Needless: what stays belongs to nobody from now on."""
+        """After a change from Required to Needless: remove our labels from the objects that stay."""
         decided = self._teardown.status.release
         if decided is None or decided.reason != Reason.STRATEGY_CHANGED:
             return
@@ -159,8 +160,8 @@ class UnjoinCleanup:
                 )
 
     async def _account_for_late_ones(self) -> None:
-        """What a Work put there while the plan was made is in no step of it, or its step was over before; it goes, or
-        stays, like all the others."""
+        """Account for objects that a Work created while the plan was made, or after its step was done. They are removed
+        or stay like the others."""
         async with asyncio.TaskGroup() as group:
             for item in await self._late():
                 group.create_task(self._carry(item))
@@ -192,7 +193,7 @@ class UnjoinCleanup:
             self._means,
             teardown=self._teardown.metadata.name,
             remover=self._source.remover,
-            # As it is written into the ledger. What goes along with it, and its claims, no plan has named.
+            # As recorded in the ledger. Its foreign content and PersistentVolumeClaims are in no plan.
             terms=lambda: msgspec.structs.replace(
                 self._source.terms(step, self._target), take_along=False, volumes=VolumePolicy.RETAIN
             ),
@@ -204,7 +205,7 @@ class UnjoinCleanup:
         else:
             left = self._teardown.status.release
             why = (
-                (left.reason, left.message, left.by) if left else (Reason.TARGET_GONE, "its Cluster vanished", "unwind")
+                (left.reason, left.message, left.by) if left else (Reason.TARGET_GONE, "its Cluster is gone", "unwind")
             )
             await carrying.abandon(*why)
         inventories = self._means.inventories
@@ -216,11 +217,11 @@ class UnjoinCleanup:
         works = msgspec.convert(await self._client.list(WORKS, namespace=self._namespace), list[Work])
         unaccounted = {item.owner.uid for item in await self._late()}
         if again := [str(ref_of(WORKS, work.metadata)) for work in works if work.metadata.uid in unaccounted]:
-            raise UnwindError(f"what {', '.join(sorted(again)[:3])} put on the member is not accounted for")
+            raise UnwindError(f"objects of {', '.join(sorted(again)[:3])} on the member are not accounted for")
         failures: list[Failed | Waiting] = []
 
         async def let_go(work: Work) -> None:
-            # One that cannot be let go, because an admission webhook refuses it, must not hold the others up.
+            # A Work that cannot be released, because an admission webhook denies it, must not block the others.
             result = await attempt(farewell(self._client, ref_of(WORKS, work.metadata)))
             if result is not None:
                 failures.append(result)
@@ -230,14 +231,14 @@ class UnjoinCleanup:
             raise UnwindError("; ".join(sorted(failed.told for failed in failures)[:_SHOWN]))
 
     async def _take_finalizers_off(self) -> None:
-        """The Cluster is gone, and maybe another has its name, for which these Works are: they are not held any more,
-        and not deleted either."""
+        """Remove our finalizers from the Works without deleting them: the Cluster is gone, and a new one of its name
+        may need them."""
         for work in msgspec.convert(await self._client.list(WORKS, namespace=self._namespace), list[Work]):
             if work.metadata.uid in self._planned:
                 await take_off(self._client, WORKS, ref_of(WORKS, work.metadata), Finalizer.WORK)
 
     async def _delete_namespace(self) -> None:
-        """The execution namespace, by its uid, until it was seen to be absent."""
+        """Delete the execution namespace, by uid, and verify its absence."""
 
         async def look() -> ObjectMeta | None:
             try:
@@ -261,7 +262,7 @@ class UnjoinCleanup:
             self._news.set()
 
     async def _follow(self, home: Member, name: str) -> None:
-        """Look again at what keeps the namespace whenever the server says something else of it, until cancelled."""
+        """Diagnose again whenever the namespace changes, until cancelled."""
         while True:
             changes = await home.watches.changes(NAMESPACES, name=name)
             try:
@@ -271,7 +272,7 @@ class UnjoinCleanup:
                 changes.close()
 
     async def _clean(self) -> None:
-        """Discard the accounts of nothing, and let the credentials go: nobody needs the way to the member any more."""
+        """Delete empty Inventories and unmark the credentials: the member is not needed any more."""
         inventories, uid = self._means.inventories, self._target.ref.uid
         chunks = {chunk.metadata.name: chunk for chunk in await inventories.on(uid)}
         chunks |= {chunk.metadata.name: chunk for chunk in await inventories.owned(self._planned)}
@@ -283,14 +284,14 @@ class UnjoinCleanup:
         accounted = chunk.spec.owner.uid in self._planned or all(item.done for item in items([chunk]))
         return accounted and not ledgered(chunk)
 
-    # What it says
+    # Status
 
     def _say(self, ref: ObjectRef, what: Waiting | Failed) -> None:
         self._waits[ref] = what
         self._news.set()
 
     async def _tell(self) -> None:
-        """Find out why what is waited for is still there, until cancelled."""
+        """Diagnose what the cleanup waits for, until cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -302,7 +303,7 @@ class UnjoinCleanup:
     async def _why(self, waits: Mapping[ObjectRef, Waiting | Failed]) -> tuple[Blocker, ...]:
         if not waits:
             return ()
-        with suppress(UnwindError):  # then it is not known why, and whoever waits says what is the matter
+        with suppress(UnwindError):  # the cause stays unknown; the waiter reports the error
             async with self._means.fleet.management() as home:
                 return await what_blocks(home, waits, (), before=self.blockers, now=self._means.clock.now())
         return self.blockers
@@ -317,7 +318,7 @@ class UnjoinCleanup:
 
 
 async def take_off(client: Client, resource: Resource, ref: ObjectRef, finalizer: Finalizer) -> None:
-    """Take a finalizer of ours off an object, if it is this one and has it."""
+    """Remove a finalizer of ours from an object, if its uid matches."""
     try:
         found = await client.get(resource, ref.name, namespace=ref.namespace or None)
     except NotFoundError:
@@ -334,14 +335,14 @@ async def take_off(client: Client, resource: Resource, ref: ObjectRef, finalizer
 
 
 async def _forget(_: Mapping[str, str | None]) -> None:
-    """A namespace's deletion has nothing to remember: it is seen again."""
+    """A namespace deletion needs no state: it is observed again."""
 
 
-# A member on its way out: its teardown is carried out, and then what stood for it on this side goes.
+# Unjoin of one member: teardown, then cleanup
 
 
 class UnjoinRunner:
-    """One member's unjoining, from its plan to the end; can be begun again at any moment."""
+    """The unjoin of one member, from its plan to the end; can be restarted at any time."""
 
     def __init__(
         self,
@@ -357,8 +358,8 @@ class UnjoinRunner:
         changed: Callable[[], None] = lambda: None,
         owns: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`namespace`: the execution namespace. `written` is told of the record when its end is written down,
-        `changed` of another thing that is waited for after that. `owns`: whether this replica may still act for it."""
+        """`namespace`: the execution namespace. `written`: called with the record when its end is written. `changed`:
+        called when the blockers of the cleanup change. `owns`: whether this replica may still act for it."""
         self.target = target
         self._teardown = teardown
         self._means = means
@@ -384,26 +385,26 @@ class UnjoinRunner:
 
     @property
     def teardown(self) -> Teardown:
-        """The record, as far as it has come."""
+        """The current record."""
         return self._execution.teardown if self._execution else self._teardown
 
     @property
     def blockers(self) -> tuple[Blocker, ...]:
-        """What is waited for after the teardown."""
+        """What the cleanup waits for."""
         return self._closing.blockers if self._closing else ()
 
     def release(self, let_go: LetGo) -> None:
-        """Let the member go now, with each object that is left in the ledger."""
+        """Force-release the member now; each remaining object is recorded in the ledger."""
         if self._execution:
             self._execution.release(*let_go)
 
     def target_gone(self) -> None:
-        """The Cluster has vanished: what could not be verified goes into the ledger."""
+        """The Cluster is gone: what could not be verified is recorded in the ledger."""
         if self._execution:
             self._execution.target_gone()
 
     def go_another_way(self, target: ClusterTarget) -> None:
-        """The way to the member has changed, or is open again."""
+        """The connection of the member changed, or works again."""
         self.target = target
         if self._execution:
             self._execution.go_another_way(target)

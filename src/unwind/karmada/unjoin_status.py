@@ -1,6 +1,6 @@
-"""What a Cluster says of its unjoining: from the record of its teardown to conditions (pure).
+"""The conditions of a Cluster during its unjoin, from the record of its teardown (pure).
 
-The words are the same for the same state. Since when is said, and how long is not.
+The message is stable for the same state: it says since when, not for how long.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
 
 SLOW = timedelta(seconds=30)
-"""How long what comes right by itself may take before it is called a failure."""
+"""The time after which a transient wait is reported as a failure."""
 UNJOINING = "Unjoining resources."
 _SHOWN = 20
 _LONGEST = 8000
 _TOLD = 500
-# What every deletion waits for, and what mostly goes by itself.
+# Reasons that every deletion passes through and that mostly resolve by themselves.
 _USUAL = (Reason.DELETING, Reason.OWNS_OTHERS, Reason.HOLDS_OTHERS, Reason.IN_USE)
 _OURS = (
     ConditionType.UNJOINING,
@@ -41,12 +41,12 @@ _OURS = (
 
 
 def failing(blockers: Iterable[Blocker], *, now: datetime) -> tuple[Blocker, ...]:
-    """Those of them that a person should know of."""
+    """The blockers that a person should know of."""
     return tuple(blocker for blocker in blockers if blocker.reason not in _USUAL or _is_slow(blocker, now))
 
 
 def looked_at_again(blockers: Iterable[Blocker], *, now: datetime) -> float | None:
-    """In how many seconds another of them counts as failing; None if no other does by time alone."""
+    """The seconds until another blocker counts as failing; None if time alone changes nothing."""
     due = [
         blocker.since + SLOW - now
         for blocker in blockers
@@ -63,9 +63,9 @@ def conditions(
     *,
     now: datetime,
 ) -> tuple[Condition, ...]:
-    """What the Cluster says while it is unjoined; the very same tuple where that is nothing new.
+    """The conditions of the Cluster while it is unjoined; the same tuple if nothing changes.
 
-    `blockers`: what is waited for beside the teardown. `works`: those of the member that are still there.
+    `blockers`: those of the cleanup. `works`: the remaining ones of the member.
     """
     wanted: dict[ConditionType, tuple[str, str]] = {ConditionType.UNJOINING: (Reason.UNJOIN_CLUSTER, UNJOINING)}
     said = teardown.status.conditions if teardown and not teardown.finished else ()
@@ -74,10 +74,10 @@ def conditions(
             wanted[type_] = (there.reason, there.message)
     plan = teardown.spec.plan if teardown else None
     if isinstance(cluster.removal, Unknown) and plan:
-        message = f"removeStrategy: {cluster.removal}, so nothing changes: the removal goes on as it began"
+        message = f"removeStrategy: {cluster.removal}; the removal continues as planned"
         wanted[ConditionType.UNKNOWN_VALUE] = (Reason.UNKNOWN_VALUE, message)
     if unjoin_plan.raised(cluster, plan, works):
-        message = "removeStrategy was Needless when the unjoin began: its plan is frozen, and what is there stays"
+        message = "removeStrategy was Needless when the unjoin began: the plan is frozen, and objects stay"
         wanted[ConditionType.PLAN_FROZEN] = (Reason.STRATEGY_CHANGED, message)
     under_way = teardown and not teardown.finished
     found = (*failing(teardown.status.blockers if teardown and under_way else (), now=now), *blockers)
@@ -86,7 +86,7 @@ def conditions(
     if found and teardown:
         wanted[ConditionType.UNJOIN_FAILED] = (found[0].reason, told(found, teardown))
     elif plan is None and ConditionType.UNKNOWN_VALUE in wanted:
-        # Nothing of it can go on: that is a failure, too.
+        # A plan that cannot be made is a failure, too.
         wanted[ConditionType.UNJOIN_FAILED] = wanted[ConditionType.UNKNOWN_VALUE]
     result = cluster.status.conditions
     for type_ in _OURS:
@@ -99,14 +99,14 @@ def conditions(
 
 
 def silent(cluster: Cluster, teardown: Teardown) -> tuple[Blocker, ...]:
-    """That the member does not answer, where something is to be removed from it.
+    """A blocker for an unreachable member, if something must be removed from it.
 
-    Whoever waits for an object there waits for a watch to tell of it, and does not notice.
+    A removal waits for watch events and does not notice it.
     """
     ready = find(cluster.status.conditions, ConditionType.READY)
     if ready is None or ready.status != "False" or not unjoin_plan.enforced(teardown.spec.plan):
         return ()
-    ref, message = ref_of(CLUSTERS, cluster.metadata), f"the member cannot be reached: {ready.message}"
+    ref, message = ref_of(CLUSTERS, cluster.metadata), f"member unreachable: {ready.message}"
     return tuple(
         Blocker(
             object=ref, step=step.name, reason=Reason.UNREACHABLE, message=message, since=ready.last_transition_time
@@ -117,10 +117,10 @@ def silent(cluster: Cluster, teardown: Teardown) -> tuple[Blocker, ...]:
 
 
 def told(blockers: tuple[Blocker, ...], teardown: Teardown) -> str:
-    """Each Work and each object that is in the way, why, since when, and who must act; as much as fits."""
+    """Each blocked Work and object with cause, since when, and who must act; truncated."""
     together: dict[tuple[str, str, str], list[Blocker]] = {}
     for blocker in blockers:
-        # A member that does not answer is in the way of all its Works, for the same reason.
+        # An unreachable member blocks all its Works for the same reason.
         together.setdefault((str(blocker.object), blocker.reason, blocker.message), []).append(blocker)
     parts = []
     for (obj, _, message), those in list(together.items())[:_SHOWN]:

@@ -1,4 +1,4 @@
-"""What has dropped out of Works, on its way: each Work's in a task of its own, because it may wait for long."""
+"""Applies a Work to its member, and prunes objects that are no longer in it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Pruning:
-    """That of one Work."""
+    """The pruning of one Work."""
 
     def __init__(self) -> None:
         self.removals: list[Removal] = []
@@ -53,10 +53,10 @@ class Pruning:
 
 
 class WorkPruner:
-    """All that this process carries out, by the uid of the Work."""
+    """All prunings of this process, by the uid of the Work. Each is a task of its own, because it may wait for long."""
 
     def __init__(self, putting: WorkApplier, tasks: asyncio.TaskGroup, *, changed: Callable[[str], None]) -> None:
-        """`changed` is told the uid of a Work of which there is something new."""
+        """`changed`: called with the uid of a Work whose pruning has news."""
         self._putting = putting
         self._tasks = tasks
         self._changed = changed
@@ -66,15 +66,15 @@ class WorkPruner:
         return self._under_way.get(uid)
 
     def begin(self, work: Work, cluster: Cluster, wanted: frozenset[str], *, done: Callable[[], None]) -> None:
-        """Have what a Work no longer wants removed; `done` is told when nothing else is there any more. `wanted`: the
-        keys of all that it does want."""
+        """Prune what a Work no longer contains; `done`: called when it is verified absent. `wanted`: the keys of its
+        objects."""
         uid = work.metadata.uid
         self.give_up(uid)
         it = self._under_way[uid] = Pruning()
         it.task = self._tasks.create_task(self._run(it, work, cluster, wanted, done))
 
     def give_up(self, uid: str) -> None:
-        """Have nothing more removed for a Work; what was is seen when it is begun again."""
+        """Stop the pruning of a Work; a later one starts again."""
         if (it := self._under_way.pop(uid, None)) and it.task:
             it.task.cancel()
 
@@ -94,20 +94,20 @@ class WorkPruner:
             done()
             self._under_way.pop(uid, None)
         except FencedError as error:
-            it.error = UnwindError(str(error))  # if the shard is ours again, it is begun again
+            it.error = UnwindError(str(error))  # it starts again if this replica gets the shard back
         except Exception as error:  # noqa: BLE001 - it is told on the Work, and tried again
             it.error = error
         self._changed(uid)
 
 
-# One Work put on its member: what it holds comes there, and what has dropped out of it goes.
+# Apply
 
-# Of what is not there, so much is named.
+# The number of failures in the message.
 _SHOWN = 20
 
 
 def matters(work: Work, cluster: Cluster) -> object:
-    """What decides what has to be on the member; neither status does."""
+    """The fields that decide what has to be on the member; neither status does."""
     meta = work.metadata
     said = tuple(
         meta.annotations.get(item)
@@ -117,7 +117,7 @@ def matters(work: Work, cluster: Cluster) -> object:
 
 
 def source_of(work: Work) -> ManifestSource:
-    """What a Work holds, as it is put on a member."""
+    """The manifests of a Work, as a source."""
     meta = work.metadata
     source = ManifestSource(kind=WORKS.kind, namespace=meta.namespace, name=meta.name)
     read = manifests.gather(work.spec.workload.manifests)
@@ -131,18 +131,18 @@ def source_of(work: Work) -> ManifestSource:
 
 
 def owner_of(work: Work) -> DeploymentOwner:
-    """Whose its objects are."""
+    """The owner of its objects."""
     adopt = work.metadata.annotations.get(names.ADOPT_ANNOTATION) == "true"
     return DeploymentOwner(object=ref_of(WORKS, work.metadata), adopt=adopt)
 
 
 def takes_along(work: Work) -> bool:
-    """Whether its namespaces and CRDs go even if something foreign is in them."""
+    """Whether its namespaces and CRDs are removed even with foreign content."""
     return work.metadata.annotations.get(names.TAKE_ALONG_ANNOTATION) == "true"
 
 
 class WorkApplier:
-    """What all Works of this process are put on members with."""
+    """Applies Works to members."""
 
     def __init__(
         self,
@@ -164,8 +164,8 @@ class WorkApplier:
         self._chance = JITTER
 
     async def put(self, work: Work, cluster: Cluster, standing: WorkState) -> None:
-        """Have all of it on the member; `standing` knows afterwards how it was left there. Raises where the member
-        cannot be reached, or the Work is being removed."""
+        """Apply the Work to the member and record the result in `standing`. Raises if the member cannot be reached, or
+        the Work is being removed."""
         target, source = of_karmada(cluster), source_of(work)
         ordinals = {manifests.numbered(number): number for number in range(len(work.spec.workload.manifests))}
         doubts = standing.doubts
@@ -176,7 +176,8 @@ class WorkApplier:
                 standing.statuses[placed.key] = telling.manifest_status(placed, ordinals[placed.place], obj)
 
         if not standing.looked:
-            # Before the first thing is put there: without it, nobody could take it back. It is let go with the Cluster.
+            # Before the first object is created: without the finalizer the objects could be orphaned. It goes with the
+            # Cluster.
             await self._hold(target)
         async with self._fleet.member(target, system_uid=cluster.spec.id) as member:
             report = await deployment.deploy(
@@ -184,7 +185,7 @@ class WorkApplier:
                 self._inventories,
                 owner_of(work),
                 [source],
-                # Whatever happened while nobody looked: an apply that changes nothing writes nothing.
+                # Applied once after a start, whatever happened meanwhile: an apply without changes writes nothing.
                 sure=standing.sure,
                 first=not standing.looked and not work.status.conditions,
                 told=told,
@@ -203,7 +204,7 @@ class WorkApplier:
         started: Callable[[Removal], None],
         changed: Callable[[], None],
     ) -> None:
-        """Return when nothing is on the member any more that the Work does not want."""
+        """Return when nothing is on the member any more that is not in the Work."""
         async with self._fleet.member(of_karmada(cluster), system_uid=cluster.spec.id) as member:
             await prune.prune(
                 member,

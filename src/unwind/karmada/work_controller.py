@@ -1,7 +1,7 @@
-"""The controller of Works: what a Work holds comes onto its member, is kept as it shall be there, and goes again.
+"""The controller of Works: applies a Work to its member, corrects drift, and removes it.
 
-Whoever changes one of its objects on the member is noticed by a watch (works_following), and it is put right at once.
-A member that is being unjoined is left alone: what becomes of its Works is the teardown's business then.
+A watch on the member (work_watch) reports drift, which is corrected at once. Works of a member that is being unjoined
+are left to its Teardown.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-# Works of one member side by side; what is taken back, or pruned, has no such bound, because it may wait for long.
+# Concurrent Works per member. Removals and prunings are not limited, because they may wait for a long time.
 _SIDE_BY_SIDE = 16
 
 
 class WorkController:
-    """Looks after all Works."""
+    """Reconciles all Works."""
 
     name = "works"
 
@@ -72,7 +72,7 @@ class WorkController:
         plugins: Iterable[Plugin] = (),
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own, where the inventories are."""
+        """`namespace`: Unwind's own, which holds the Inventories."""
         self._client = client
         self._caches = caches
         self._owner = owner
@@ -86,13 +86,13 @@ class WorkController:
         self._keys: dict[str, Key] = {}
         self._uids: dict[Key, str] = {}
         self._stops: dict[Key, asyncio.Event] = {}
-        """Those that are being put on their members, and how each is told to stop."""
+        """Applies in progress, and the event that stops each."""
         self._queue: Queue[Key] = Queue(
             metrics.timed(self.name, Fences(owner).around(self._reconcile, _shard)),
             group=lambda key: key.namespace,
             per_group=_SIDE_BY_SIDE,
             clock=clock,
-            failed=_tell_failed,
+            failed=_log_failed,
         )
         metrics.queue(self.name, self._queue)
         caches.works.subscribe(self._work_changed)
@@ -106,7 +106,7 @@ class WorkController:
         return self._caches.ready
 
     async def run(self) -> None:
-        """Look after them, until cancelled."""
+        """Reconcile until cancelled."""
         async with Members(self._client, clock=self._clock, troubled=_troubled) as fleet, asyncio.TaskGroup() as tasks:
             self._putting = WorkApplier(
                 self._client,
@@ -134,12 +134,12 @@ class WorkController:
             )
             tasks.create_task(self._queue.run())
 
-    # What happens
+    # Events
 
     def _work_changed(self, change: Change[Work]) -> None:
         old, new = change.old, change.new
         if old and new and _said(old) == _said(new):
-            return  # a status that we wrote ourselves
+            return  # our own status write
         put = new is not None and not new.metadata.terminating and not new.spec.suspend_dispatching
         self._stop(change.key, unless=put)
         self._queue.add(change.key)
@@ -147,7 +147,7 @@ class WorkController:
         if it and (new is None or new.metadata.terminating):
             self._look_below(it)
         if new is None:
-            # What another could not make, because it was this one's, it can make now.
+            # Another Work may be able to create now what belonged to this one.
             for other in self._caches.works.cache.by("namespace", change.key.namespace):
                 standing = self._standings.get(other.metadata.uid)
                 if standing and standing.trouble:
@@ -155,7 +155,7 @@ class WorkController:
                     self._queue.add(key_of(other))
 
     def _look_below(self, it: Work) -> None:
-        """Those that wait for it to be gone."""
+        """Enqueue the Works it depends on, which wait for its removal."""
         for other in self._caches.needed(it):
             self._queue.add(key_of(other))
 
@@ -168,23 +168,24 @@ class WorkController:
         for work in self._caches.works_of(it):
             key = key_of(work)
             if new is None or new.metadata.terminating:
-                # At once: from now on what becomes of it is decided elsewhere.
+                # At once: from now on the Teardown decides.
                 self._stop(key, unless=False)
                 self._leave_alone(work)
             elif old and of_karmada(old) != of_karmada(new):
-                self._withdrawing.give_up(work.metadata.uid)  # it is gone about by another way
+                self._withdrawing.give_up(work.metadata.uid)  # the Teardown handles it
             self._queue.add(key)
 
     def _secret_changed(self, change: Change[Metadata]) -> None:
         old, new = change.old, change.new
         if old and new and old.finalizers == new.finalizers:
-            # The way to a member may be another one now; whoever goes the old way may find it shut for ever.
+            # The connection details of a member may have changed: an operation over the old connection might never
+            # return.
             for cluster in self._caches.clusters.cache.by("secret", change.key):
                 for work in self._caches.works_of(cluster):
                     self._prunings.give_up(work.metadata.uid)
                     if (it := self._withdrawals.get(work.metadata.uid)) and not it.absent:
                         self._withdrawals.give_up(work.metadata.uid)
-                    # Not at once: for a moment the fleet takes the way that it read last.
+                    # Not at once: for a moment the connection pool uses the previous details.
                     self._queue.add_after(key_of(work), RECENT + 0.1)
 
     def _noticed(self, uid: str, key: str, noticed: Noticed) -> None:
@@ -201,7 +202,7 @@ class WorkController:
     def _waits_changed(self, uid: str) -> None:
         if key := self._keys.get(uid):
             it = self._prunings.get(uid)
-            # What is over in a moment nobody could have read.
+            # A wait that is over in a moment is not worth a write.
             self._queue.add_after(key, WORTH_TELLING if it and not it.error else 0)
 
     def _withdrawal_changed(self, uid: str) -> None:
@@ -211,14 +212,14 @@ class WorkController:
             return
         self._queue.add_after(key, 0 if it.absent or it.error else WORTH_TELLING)
         if it.absent and not it.done:
-            self._look_below(work)  # what it needed need not wait until that is written down
+            self._look_below(work)  # its dependencies need not wait for the status write
 
     def _look_at_all(self) -> None:
         if self._caches.settled:
             for key in list(self._caches.works.cache.keys()):
                 self._queue.add(key)
 
-    # What is done
+    # Reconcile
 
     async def _reconcile(self, key: Key) -> float | None:
         work = self._caches.works.cache.get(key)
@@ -226,19 +227,19 @@ class WorkController:
             self._forget(key)
             return None
         if not self._caches.settled:
-            return None  # it is told when they are
+            return None  # it is queued again when they are
         if self._uids.get(key) != work.metadata.uid:
-            self._forget(key)  # what is remembered is of another of that name
+            self._forget(key)  # the state belongs to an earlier Work of that name
             self._keys[work.metadata.uid], self._uids[key] = key, work.metadata.uid
         if work.metadata.terminating:
             self._settle_down(work.metadata.uid)
             return await self._withdrawing.withdraw(work)
         cluster = self._caches.cluster_of(work)
         if cluster is None or cluster.metadata.terminating or cluster.spec.sync_mode != ClusterSyncMode.PUSH:
-            # It is unjoined, or an agent in it puts Works there.
+            # It is being unjoined, or its agent applies Works (pull mode).
             self._leave_alone(work)
         elif Finalizer.WORK not in work.metadata.finalizers:
-            # Nothing is put there for a Work that can vanish. That it is there now is an event.
+            # Nothing is applied for a Work without a finalizer. Adding it causes an event.
             await self._words.set_finalizer(work, wanted=True)
         elif work.spec.suspend_dispatching:
             self._prunings.give_up(work.metadata.uid)
@@ -248,21 +249,21 @@ class WorkController:
         return None
 
     async def _keep(self, work: Work, cluster: Cluster) -> float | None:
-        """Have it on its member as it says, and nothing else of it."""
+        """Apply the Work to its member, and prune."""
         uid, state = work.metadata.uid, matters(work, cluster)
         standing = self._standings.setdefault(uid, WorkState())
         now = self._clock.monotonic()
         if standing.done != state or standing.doubts or (standing.trouble and not standing.rest(now)):
             if standing.done == state and (pause := standing.pause(now)):
                 return pause
-            self._prunings.give_up(uid)  # what it was about to remove may be wanted again
+            self._prunings.give_up(uid)  # its objects may be wanted again
             stop = self._stops[key_of(work)] = asyncio.Event()
             try:
                 if not await unless(stop, self._put(work, cluster, standing, state)):
                     return None
             finally:
                 del self._stops[key_of(work)]
-        # Nothing goes while it is not known what is wanted.
+        # Prune nothing while the desired set is unknown.
         if standing.wanted is not None and standing.pruned != state:
             await self._prune(work, cluster, standing, state)
         elif find(work.status.conditions, ConditionType.BLOCKED):
@@ -286,16 +287,16 @@ class WorkController:
         else:
             self._following.leave(work.metadata.uid)
         if first:
-            standing.pruned = state  # of what was never there, nothing can have dropped out
+            standing.pruned = state  # a first apply has nothing to prune
         await self._words.write(
             work,
             lambda it: telling.applied(
                 it, standing.trouble, standing.statuses.values(), generation=generation, now=self._clock.now()
             ),
         )
-        standing.done = state  # only now: what could not be said has to be said again
+        standing.done = state  # only now: a failed status write must be repeated
         if standing.trouble:
-            log.warning("it is not all there", object=f"Work {key_of(work)}", why=standing.trouble)
+            log.warning("apply incomplete, will retry", object=f"Work {key_of(work)}", why=standing.trouble)
 
     async def _prune(self, work: Work, cluster: Cluster, standing: WorkState, state: object) -> None:
         it, wanted = self._prunings.get(work.metadata.uid), standing.wanted
@@ -313,14 +314,14 @@ class WorkController:
         elif it.waits:
             await self._words.wait(work, it.waits)
 
-    # Small things
+    # Helpers
 
     def _stop(self, key: Key, *, unless: bool) -> None:
         if not unless and (stop := self._stops.get(key)):
             stop.set()
 
     def _leave_alone(self, work: Work) -> None:
-        """Its member is unjoined, or not there: nothing of it is looked after here."""
+        """Stop all work for it: its member is being unjoined or is gone."""
         self._settle_down(work.metadata.uid)
         self._withdrawing.give_up(work.metadata.uid)
 
@@ -338,13 +339,14 @@ class WorkController:
 
 
 def _said(work: Work) -> object:
-    """What of a Work decides what is done; its status does not."""
+    """The fields of a Work that decide what is done; not its status."""
     meta = work.metadata
     return meta.uid, meta.generation, meta.deletion_timestamp, meta.finalizers, meta.annotations
 
 
 def _reached_by(cluster: Cluster) -> object:
-    """What of a member decides whether something is done on it. One that answers again is tried at once."""
+    """The fields of a member that decide whether it can be applied to. A member that responds again is retried at
+    once."""
     meta = cluster.metadata
     ready = is_true(cluster.status.conditions, ConditionType.READY)
     target = of_karmada(cluster)
@@ -352,15 +354,15 @@ def _reached_by(cluster: Cluster) -> object:
 
 
 def _shard(key: Key) -> str:
-    """Of all Works of a member the same, and of the member itself."""
+    """The shard of a Work: that of its member."""
     return executes_for(key.namespace)
 
 
-def _tell_failed(key: Key, error: Exception) -> None:
+def _log_failed(key: Key, error: Exception) -> None:
     expected = isinstance(error, UnwindError)
     why = str(error) or type(error).__name__
-    log.warning("it is tried again", object=f"Work {key}", why=why, exc_info=None if expected else error)
+    log.warning("reconcile failed, will retry", object=f"Work {key}", why=why, exc_info=None if expected else error)
 
 
 def _troubled(error: Exception) -> None:
-    log.warning("a member cannot be followed", why=str(error))
+    log.warning("member watch failed", why=str(error))

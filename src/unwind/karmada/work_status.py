@@ -1,4 +1,4 @@
-"""What is said on a Work: whether it is on its member, what is waited for, how its objects are there (pure)."""
+"""The status of Works: conditions and manifest statuses (pure), and the writer."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from unwind.kube.informers import Informer
 
 
-# A status is no log: what is longer is cut where people stop reading.
+# Maximum length of a message in the status.
 _LONGEST = 4096
-# A Work holds the statuses of all its objects, and has to fit into the API server's store itself.
+# A Work holds the statuses of all its objects, and the object size of the API server is limited.
 _LARGEST = 16 * 1024
 _SHOWN = 5
 _OURS = (ConditionType.APPLIED, ConditionType.DISPATCHING, ConditionType.BLOCKED, ConditionType.UNREACHABLE)
@@ -41,13 +41,13 @@ _OURS = (ConditionType.APPLIED, ConditionType.DISPATCHING, ConditionType.BLOCKED
 def applied(
     status: WorkStatus, trouble: str, statuses: Iterable[ManifestStatus], *, generation: int, now: datetime
 ) -> WorkStatus:
-    """The status of a Work that was put on its member; `trouble`: what of it was not, by name, empty for nothing."""
+    """The status of a Work that was applied; `trouble`: what of it failed, empty if nothing."""
     conditions = with_condition(
         status.conditions,
         type=ConditionType.APPLIED,
         status=not trouble,
         reason=Reason.APPLIED_FAILED if trouble else Reason.APPLIED_SUCCESSFUL,
-        message=trouble[:_LONGEST] or "all of it is on the member",
+        message=trouble[:_LONGEST] or "all manifests are applied",
         generation=generation,
         now=now,
     )
@@ -58,7 +58,7 @@ def applied(
 
 
 def failed(status: WorkStatus, error: str, *, reached: bool, generation: int, now: datetime) -> WorkStatus:
-    """The status of a Work that was not put on its member. `reached`: whether that answers."""
+    """The status of a Work that was not applied. `reached`: whether the member responds."""
     conditions = with_condition(
         status.conditions,
         type=ConditionType.APPLIED,
@@ -72,13 +72,13 @@ def failed(status: WorkStatus, error: str, *, reached: bool, generation: int, no
 
 
 def suspended(status: WorkStatus, *, now: datetime) -> WorkStatus:
-    """The status of a Work that is not to be put on its member for now."""
+    """The status of a Work with dispatching suspended."""
     conditions = with_condition(
         status.conditions,
         type=ConditionType.DISPATCHING,
         status=False,
         reason=Reason.SUSPENDED_DISPATCHING,
-        message="spec.suspendDispatching: nothing is put on the member or changed there",
+        message="spec.suspendDispatching is set; nothing is applied to the member",
         now=now,
     )
     return msgspec.structs.replace(status, conditions=conditions)
@@ -87,8 +87,7 @@ def suspended(status: WorkStatus, *, now: datetime) -> WorkStatus:
 def waiting_status(
     status: WorkStatus, reason: Reason | None, message: str = "", *, reached: bool = True, now: datetime
 ) -> WorkStatus:
-    """The status with what is waited for until something is gone; None for nothing. `reached`: whether the member
-    answers."""
+    """The status of a Work whose removal waits; None if it does not. `reached`: whether the member responds."""
     if reason is None:
         conditions = without_condition(status.conditions, ConditionType.BLOCKED)
     else:
@@ -104,7 +103,7 @@ def waiting_status(
 
 
 def _reached(status: WorkStatus, message: str, *, reached: bool, now: datetime) -> WorkStatus:
-    """Since when a member does not answer is said by a condition of its own: other waits begin at other times."""
+    """A condition of its own says since when a member does not respond: other waits start at other times."""
     conditions = status.conditions
     if reached:
         conditions = without_condition(conditions, ConditionType.UNREACHABLE)
@@ -123,7 +122,7 @@ def _reached(status: WorkStatus, message: str, *, reached: bool, now: datetime) 
 
 
 def manifest_status(placed: PlacedObject, ordinal: int, obj: Object) -> ManifestStatus:
-    """What is said of one object as it is on the member."""
+    """The status of one object on the member."""
     said: dict[str, Any] = obj.get("status") or {}
     if len(msgspec.json.encode(said)) > _LARGEST:
         said = {}
@@ -144,24 +143,24 @@ def manifest_status(placed: PlacedObject, ordinal: int, obj: Object) -> Manifest
 
 
 def status_to_apply(work: Work, status: WorkStatus) -> Object:
-    """What is applied to say so: our conditions, and no one else's."""
+    """The status body to apply: our conditions only."""
     meta = work.metadata
     ours = [condition for condition in status.conditions if condition.type in _OURS]
     return {
         "apiVersion": WORKS.api_version,
         "kind": WORKS.kind,
-        # With the uid: one that is gone, or whose name is another's, is not told anything.
+        # With the uid: a deleted or replaced Work is not written to.
         "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
         "status": msgspec.to_builtins(msgspec.structs.replace(status, conditions=tuple(ours))),
     }
 
 
 def first_waits(waits: Iterable[str]) -> str:
-    """What is waited for, the first of it; the same words as long as it is the same."""
+    """The first waits, in stable words."""
     return first(waits, shown=_SHOWN)
 
 
-# Writing on Works: their status, and our finalizer. Nothing else of them is written here.
+# Writes to Works: status and our finalizer only.
 
 _Change: TypeAlias = "Callable[[WorkStatus], WorkStatus]"
 
@@ -171,18 +170,18 @@ def key_of(work: Work) -> Key:
 
 
 class WorkWriter:
-    """Says things on Works. What was written is in the cache at once: nobody need wait for a watch to tell it."""
+    """Writes the status and finalizer of Works. The cache has each write at once, without waiting for the watch."""
 
     def __init__(self, client: Client, works: Informer[Work], *, clock: Clock) -> None:
         self._client = client
         self._works = works
         self._clock = clock
         self._writing: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
-        """Each is there as long as somebody holds it or waits for it."""
+        """A lock exists as long as it is held or awaited."""
 
     async def write(self, work: Work, change: _Change) -> None:
-        """Have the status changed like this; nothing is written where it is there already."""
-        # Two writes that cross would tell old things.
+        """Apply a change to the status; no write if it is equal."""
+        # Concurrent writes could leave an old state.
         lock = self._writing.setdefault(key_of(work), asyncio.Lock())
         async with lock:
             before = self._latest(work).status
@@ -190,14 +189,14 @@ class WorkWriter:
             if after == before:
                 return
             try:
-                # Applied, so that what is not said any more disappears, and what others say stays.
+                # Server-side apply: conditions that we no longer set disappear, those of others stay.
                 written = await self._client.apply(WORKS, status_to_apply(work, after), subresource="status")
             except (NotFoundError, ConflictError):
-                return  # it is gone, or its name is another's: nobody reads it
+                return  # deleted or replaced
             self._works.take(msgspec.convert(written, Work))
 
     async def wait(self, work: Work, waits: Iterable[Waiting | Failed | Exception]) -> None:
-        """Say what is waited for until it is gone; nothing, if there is nothing."""
+        """Report what the removal waits for; nothing clears it."""
         waits = list(waits)
         told = first_waits(wait.told if not isinstance(wait, Exception) else str(wait) for wait in waits)
         reason = Reason.DELETING if waits else None
@@ -205,11 +204,11 @@ class WorkWriter:
         await self.write(work, lambda it: waiting_status(it, reason, told, reached=reached, now=self._clock.now()))
 
     async def wait_for(self, work: Work, others: str) -> None:
-        """Say that others come first."""
+        """Report which dependents come first."""
         await self.write(work, lambda it: waiting_status(it, Reason.WAITING, others, now=self._clock.now()))
 
     async def set_finalizer(self, work: Work, *, wanted: bool) -> None:
-        """Have our finalizer on it, or not."""
+        """Add or remove our finalizer."""
         meta = self._latest(work).metadata
         written = await set_finalizer(self._client, WORKS, meta, Finalizer.WORK, wanted=wanted)
         if written and wanted:

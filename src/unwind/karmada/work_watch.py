@@ -1,14 +1,13 @@
-"""The objects that Works put on members, followed there: whoever changes or deletes one is noticed at once.
+"""Watches the objects of Works on members, to detect drift.
 
-A watch for each kind that Works have put on a member, of metadata only, and of nothing but what carries our marks. A
-removal's watches are without selectors, because a selected one also sends DELETED when a label is removed
-(docs/architecture.md, Verified absence). Here that is wanted: removing our mark is a change, and absence is never
-concluded from these watches.
-So a member with a hundred thousand Pods costs no more than the ten that are ours.
+One metadata-only watch per kind and member, selected by our labels. The watches of a removal have no selectors, because
+a selected watch also sends DELETED when a label is removed (docs/architecture.md, Verified absence). Here that is
+wanted: removing our label is drift, and absence is never concluded from these watches. So a member with a hundred
+thousand Pods costs no more than the ten that are ours.
 
-What it costs: some 50 KB for each kind on each member, about 1 KB for each object, and a look at an object (three or
-four requests to the member, none of which writes where nothing differs) whenever anything of it changes, its status
-included, which the Work has to tell anyway.
+Cost: about 50 KB per kind and member, about 1 KB per object, and a check of an object (three or four requests to the
+member, without writes if nothing differs) whenever anything of it changes. That includes its status, which the Work
+reports anyway.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ if TYPE_CHECKING:
     from unwind.members.targets import ClusterTarget
 
 
-# How the objects of one Work were last left on its member, and which of them somebody has touched since (pure).
+# The last applied state of a Work's objects, and which of them changed since (pure).
 
-# Two who want different things of the same object would change it for ever, as fast as they can. Of one Work no more is
-# put right in a minute than this; nobody who changes something by hand gets that far.
+# Two controllers that disagree about an object would change it in an endless loop. This is the limit of corrections per
+# Work and minute; changes by hand stay below it.
 MOST_CORRECTIONS = 20
 _MINUTE = 60.0
 _REAPPLY = Backoff()
 
 
 class AppliedObject(NamedTuple):
-    """An object as we left it."""
+    """An object as we applied it."""
 
     resource: Resource
     uid: str
@@ -61,29 +60,29 @@ class AppliedObject(NamedTuple):
 
 
 class Noticed(NamedTuple):
-    """What a watch said of an object. No version: it is gone, or does not say any more that it is ours."""
+    """What a watch reported of an object. Without a version: it is gone, or lost our label."""
 
     uid: str
     version: str | None
 
 
 class WorkState:
-    """What is known of one Work's objects, by their keys in the inventory.
+    """What is known of one Work's objects, by their keys in the Inventory.
 
-    It is the memory of this process and no more: whoever begins anew knows nothing, and applies everything once.
+    In memory only: after a restart nothing is known, and everything is applied once.
     """
 
     def __init__(self) -> None:
         self.looked = False
-        """Whether all of it was applied once since this process looks after it."""
+        """Whether everything was applied once since this process started."""
         self.done: object = None
-        """For which state of the Work all of it was gone through, and that was told."""
+        """The state of the Work that was fully processed and reported."""
         self.pruned: object = None
-        """For which state of the Work nothing else is."""
+        """The state of the Work that was fully pruned."""
         self.wanted: frozenset[str] | None = None
-        """The keys of all that shall be there; None if that is not known, because a part of it cannot be read."""
+        """The keys of all desired objects; None if a part of the manifests cannot be decoded."""
         self.trouble = ""
-        """What of it is not there, for people."""
+        """What failed, for people."""
         self._failures = 0
         self._again = 0.0
         self.statuses: dict[str, ManifestStatus] = {}
@@ -93,23 +92,23 @@ class WorkState:
 
     @property
     def doubts(self) -> frozenset[str]:
-        """What may not be as it was left."""
+        """The objects that may have drifted."""
         return frozenset(self._doubts)
 
     @property
     def sure(self) -> frozenset[str]:
-        """What is as it was left, as far as anybody has told."""
+        """The objects without known drift."""
         return frozenset(self._left.keys() - self._doubts.keys())
 
     @property
     def resources(self) -> frozenset[Resource]:
-        """What it has objects of."""
+        """The resources of its objects."""
         return frozenset(item.resource for item in self._left.values())
 
     def notice(self, key: str, noticed: Noticed) -> bool:
-        """Take in what a watch says; whether somebody has to look."""
+        """Record a watch event; whether the object must be checked."""
         if self.wanted is not None and key not in self.wanted:
-            return False  # it has dropped out, and goes
+            return False  # it is being pruned
         left = self._left.get(key)
         if left and not _newer(noticed, left, may_be_newer):
             return False
@@ -119,24 +118,24 @@ class WorkState:
         return True
 
     def missing(self, resource: Resource, there: Collection[str]) -> bool:
-        """Take in a whole list of what there is of a resource; whether something is missing from it."""
+        """Record a complete list of a resource; whether an object is missing."""
         gone = [key for key, left in self._left.items() if left.resource == resource and key not in there]
         for key in gone:
             self.notice(key, Noticed(self._left[key].uid, None))
         return bool(gone)
 
     def leave(self, key: str, resource: Resource, obj: Object) -> None:
-        """An object was written, and is like this now."""
+        """Record the state of an object after our write."""
         metadata = obj["metadata"]
         left = self._left[key] = AppliedObject(resource, metadata["uid"], metadata["resourceVersion"])
         doubt = self._doubts.get(key)
-        # It may have been deleted, or changed once more, before the answer to our write was here.
+        # It may have been deleted or changed again before the response to our write arrived.
         if doubt and not _newer(doubt, left, is_newer):
             del self._doubts[key]
 
     def settle(self, wanted: frozenset[str] | None, trouble: str, *, now: float, chance: random.Random) -> None:
-        """All of it was gone through. `wanted`: only these shall be there; None if that is not known. `trouble`: what
-        of it is not there, which is tried again after a while."""
+        """Record that the Work was fully processed. `wanted`: the desired keys; None if unknown. `trouble`: what
+        failed, which is retried after a backoff."""
         self.looked = True
         self.wanted = wanted
         self.trouble = trouble
@@ -149,43 +148,43 @@ class WorkState:
                 self.statuses.pop(key, None)
 
     def rest(self, now: float) -> float:
-        """Seconds until what is not there is tried again."""
+        """Seconds until a failed object is retried."""
         return max(0.0, self._again - now) if self.trouble else 0.0
 
     def hurry(self) -> None:
-        """What was in the way may be gone: try again when there is time."""
+        """Retry soon: the cause of a failure may be gone."""
         self._again = 0.0
 
     def corrected(self, now: float) -> None:
-        """Something was put right that somebody had changed."""
+        """Record a corrected drift."""
         self._corrected.append(now)
 
     def pause(self, now: float) -> float:
-        """Seconds to wait before something is put right once more."""
+        """Seconds to wait before the next correction."""
         if len(self._corrected) < MOST_CORRECTIONS:
             return 0.0
         return max(0.0, self._corrected[0] + _MINUTE - now)
 
 
 def _newer(noticed: Noticed, left: AppliedObject, later: Callable[[str, str], bool]) -> bool:
-    """Whether it tells of something that happened after an object was left like this. `later`: whether one version is
-    later than another; an aggregated API server may have versions that cannot be compared."""
+    """Whether the event is newer than our write. `later`: compares two resourceVersions; those of an aggregated API
+    server may not be comparable."""
     if noticed.version is None:
         return noticed.uid == left.uid
-    # Another object of the same name came after ours, or ours after it: its version says which.
+    # Either object of the same name may be the newer one: the resourceVersion decides.
     return later(noticed.version, left.version)
 
 
 log = logs.get(__name__)
 
 SELECTED = f"{OWNER_LABEL},{KARMADA_MANAGED_LABEL}=true"
-"""What is looked at: everything that a Work has made."""
+"""Selects everything that Works created."""
 _RETRY = Backoff(first=0.5, limit=60.0)
 _SHUT = 401
 
 
 class WorkObjectWatches:
-    """All members that Works have objects on."""
+    """The watches on all members with objects of Works."""
 
     def __init__(
         self,
@@ -196,8 +195,8 @@ class WorkObjectWatches:
         listed: Callable[[Collection[str], Resource, frozenset[str]], None],
         clock: Clock,
     ) -> None:
-        """`noticed` is told the uid of a Work, the key of one of its objects, and what was seen of that; `listed` the
-        uids of Works, a resource, and the keys of all objects of it that there are."""
+        """`noticed`: called with the uid of a Work, the key of an object, and the event. `listed`: called with the uids
+        of Works, a resource, and the keys of all its objects."""
         self._fleet = fleet
         self._tasks = tasks
         self._noticed = noticed
@@ -206,11 +205,11 @@ class WorkObjectWatches:
         self._members: dict[str, _Followed] = {}
 
     def follow(self, work: str, target: ClusterTarget, system_uid: str, resources: Collection[Resource]) -> None:
-        """Follow what a Work, by its uid, has of these resources on a member; of no others any more."""
+        """Watch the objects of a Work, by uid, of exactly these resources."""
         it = self._members.get(target.ref.uid)
         if it is None or not it.same_way(target, system_uid):
             owners: dict[Resource, set[str]] = {}
-            if it:  # it is reached by another way now
+            if it:  # its connection changed
                 it.end()
                 owners = it.owners
             it = self._members[target.ref.uid] = _Followed(
@@ -220,7 +219,7 @@ class WorkObjectWatches:
         it.want(work, resources)
 
     def leave(self, work: str) -> None:
-        """Follow nothing of a Work any more."""
+        """Stop watching for a Work."""
         for uid, it in list(self._members.items()):
             if it.leave(work):
                 it.end()
@@ -228,7 +227,7 @@ class WorkObjectWatches:
 
 
 class _Followed:
-    """One member, as long as a Work has objects on it."""
+    """The watches of one member, as long as a Work has objects on it."""
 
     def __init__(
         self,
@@ -244,7 +243,7 @@ class _Followed:
         self.target = target
         self.system_uid = system_uid
         self.owners = owners
-        """For each resource the Works that have objects of it, by uid."""
+        """The uids of the Works with objects of each resource."""
         self.task: asyncio.Task[None] | None = None
         self._fleet = fleet
         self._noticed = noticed
@@ -255,7 +254,7 @@ class _Followed:
         self._chance = JITTER
 
     def same_way(self, target: ClusterTarget, system_uid: str) -> bool:
-        """Whether it is still reached as it was, and known by the same; its labels or annotations may be others."""
+        """Whether connection and identity are unchanged; labels or annotations may differ."""
         ours, other = self.target, target
         same = (ours.home, ours.secret, ours.endpoint) == (other.home, other.secret, other.endpoint)
         return same and self.system_uid == system_uid
@@ -270,7 +269,7 @@ class _Followed:
             self.owners.setdefault(resource, set()).add(work)
 
     def leave(self, work: str) -> bool:
-        """Whether nothing is left to follow."""
+        """Remove a Work; whether nothing is left to watch."""
         for resource, works in list(self.owners.items()):
             self._drop(resource, works, work)
         return not self.owners
@@ -286,7 +285,7 @@ class _Followed:
             self.task.cancel()
 
     async def run(self) -> None:
-        """Follow it until cancelled, however often it has to be begun again."""
+        """Watch until cancelled; errors are retried."""
         failures = 0
         while True:
             try:
@@ -295,11 +294,11 @@ class _Followed:
                     await self._follow(member)
             except UnwindError as error:
                 failures += 1
-                log.warning("what Works put on a member is not followed", cluster=str(self.target), why=str(error))
+                log.warning("drift watch failed, will retry", cluster=str(self.target), why=str(error))
             await self._clock.sleep(_RETRY.after(max(failures, 1), self._chance))
 
     async def _follow(self, member: Member) -> None:
-        """Return when it lets us in no longer: its Secret may tell another way by now."""
+        """Return when it denies access: its Secret may have changed."""
         self._shut = False
         watches: dict[Resource, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
@@ -335,7 +334,7 @@ class _Followed:
             self._noticed(_owner(old), key, Noticed(old.uid, None))
 
     def _listed(self, resource: Resource, informer: Informer[Metadata]) -> None:
-        # What went while nobody watched is told by nothing but its absence from the list.
+        # Deletions while no watch ran show only as absence from the list.
         there = frozenset(_key(resource, key) for key in informer.cache.keys())  # noqa: SIM118 - a cache is no dict
         self._told_list(frozenset(self.owners.get(resource, ())), resource, there)
 

@@ -1,4 +1,4 @@
-"""Works that are deleted while their member stays: their objects are seen absent, or released, before they go."""
+"""Removal of Works whose member stays: their objects are verified absent, or recorded in the ledger, before they go."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client
     from unwind.teardown.withdrawal import Withdrawals
 
-# Whether somebody else's teardown has ended, nobody tells here.
+# Seconds. The end of another replica's teardown causes no event here.
 _LOOK_AGAIN = 5.0
 
 
 class Withdrawing:
-    """Decides how each of them goes, and says what it waits for."""
+    """Removes deleted Works, and reports what they wait for."""
 
     def __init__(
         self,
@@ -52,40 +52,40 @@ class Withdrawing:
         self._keys = RecordKeys(client, namespace=inventories.namespace)
 
     async def withdraw(self, work: Work) -> float | None:
-        """See to one that is being deleted, as far as it goes now; after how many seconds it wants to be looked at
-        again, or None."""
+        """Advance the removal of a deleted Work; returns the seconds until the next look, or None."""
         if Finalizer.WORK not in work.metadata.finalizers:
-            return None  # others are waited for by others
+            return None  # the owner of that shard handles it
         cluster = self._caches.cluster_of(work)
         unjoined = cluster is not None and cluster.metadata.terminating
         if cluster is None or not (unjoined or self._withdrawals.get(work.metadata.uid)):
-            # Not from a cache (docs/architecture.md, Fresh reads open gates): the deletion of a Work whose member is
-            # unjoined may arrive before the deletion of the member.
+            # Read fresh, not from a cache (docs/architecture.md, Fresh reads open gates): the deletion of a Work may
+            # arrive before
+            # the deletion of the member that is unjoined.
             cluster = await self._read_cluster(work)
         if cluster is None:
             return await self._let_go(work)
         if cluster.metadata.terminating:
-            self.give_up(work.metadata.uid)  # the teardown of its member sees to it
+            self.give_up(work.metadata.uid)  # the teardown of its member removes it
         elif work.spec.preserve_resources_on_deletion:
             await self._take_back(work, cluster, Manner.RELEASE)
         elif before := self._dependents(work):
             named = ", ".join(sorted(item.metadata.name for item in before))
-            await self._words.wait_for(work, f"waits until these Works are gone, which need it: {named}")
+            await self._words.wait_for(work, f"waiting for removal of dependent Works: {named}")
         else:
             await self._take_back(work, cluster, Manner.REMOVE)
         return None
 
     def give_up(self, uid: str) -> None:
-        """Have nothing more done for one, unless all of it is done."""
+        """Stop the removal of a Work, unless it is done."""
         it = self._withdrawals.get(uid)
         if it and not it.ended:
             self._withdrawals.give_up(uid)
 
     async def _read_cluster(self, work: Work) -> Cluster | None:
-        """The member as the server says it is now; asked once for all who want to know it at this moment."""
+        """The member, read fresh; one request serves concurrent callers."""
         name = executes_for(work.metadata.namespace)
         if not name:
-            return None  # it is in no member's namespace, and was never put anywhere
+            return None  # not in an execution namespace: it was never applied
 
         async def read() -> Cluster | None:
             try:
@@ -96,7 +96,7 @@ class Withdrawing:
         return await self._reading.ask(name, read)
 
     def _dependents(self, work: Work) -> list[Work]:
-        """Those that need it and still stand."""
+        """Its dependents that still exist."""
         return [
             dependent
             for dependent in dependents(work, self._caches.needing, self._caches.needed)
@@ -104,7 +104,7 @@ class Withdrawing:
         ]
 
     def _volumes(self, work: Work) -> VolumePolicy | Unknown:
-        """What the Work says now about the claims of its StatefulSets."""
+        """The Work's current volume policy for the claims of its StatefulSets."""
         now = self._caches.works.cache.get(Key(work.metadata.namespace, work.metadata.name))
         return volume_policy((now or work).metadata.annotations)
 
@@ -120,7 +120,7 @@ class Withdrawing:
             why=(Reason.KEPT_BY_POLICY, "spec.preserveResourcesOnDeletion") if manner is Manner.RELEASE else None,
         )
         if it.done:
-            # It is forgotten when the Work is seen to be gone: until then there is nothing to begin again.
+            # Dropped when the Work is seen to be gone: until then it must not start again.
             if not it.ended:
                 await self._words.set_finalizer(work, wanted=False)
                 it.ended = True
@@ -132,20 +132,20 @@ class Withdrawing:
             await self._words.wait(work, [what for removal in it.removals for what in removal.progress.waits.values()])
 
     async def _let_go(self, work: Work) -> float | None:
-        """The member is not managed any more, and nobody knows the way to it: what may be there is in the ledger."""
+        """The member is not managed any more, and its credentials are gone: record what may be left in the ledger."""
         uid = work.metadata.uid
         chunks = await self._inventories.of(uid)
         if not all(item.done for item in items(chunks)):
             for member in {chunk.spec.member.object.uid for chunk in chunks}:
                 if await self._torn_down(member):
-                    await self._words.wait_for(work, f"waits for Teardown {member} of its member")
+                    await self._words.wait_for(work, f"waiting for Teardown {member} of the member")
                     return _LOOK_AGAIN
             it = self._withdrawals.begin(
                 uid,
                 work.metadata.namespace,
                 None,
                 Manner.FORGET,
-                why=(Reason.TARGET_GONE, "its member was unjoined before its removal was verified"),
+                why=(Reason.TARGET_GONE, "the member was unjoined before the removal was verified"),
             )
             if it.error:
                 self._withdrawals.give_up(uid)
@@ -156,6 +156,6 @@ class Withdrawing:
         return None
 
     async def _torn_down(self, member: str) -> bool:
-        """Whether a teardown of it is under way, which has the say then."""
+        """Whether a teardown of the member is in progress, which then decides."""
         teardown = await self._keys.read(member)
         return teardown is not None and not teardown.finished

@@ -102,6 +102,6 @@ async def test_one_that_others_need_waits_for_them_and_one_that_is_preserved_doe
     world = World(server=STAYS, cache=STAYS, needing=[work("top")])
     await world.withdrawing.withdraw(work())
     assert world.begun == []
-    assert world.said == ["waits until these Works are gone, which need it: top"]
+    assert world.said == ["waiting for removal of dependent Works: top"]
     await world.withdrawing.withdraw(work(preserved=True))
     assert world.begun == [Manner.RELEASE]
