@@ -74,14 +74,14 @@ def _of_every_kind(kind: ProtectedKind, version: str) -> Iterable[Row]:
     def row(number: int, label: str | None, state: str = "idle", denied: str = "") -> Row:
         return Row(number=number, kind=kind, version=version, label=label, state=state, denied=denied)
 
-    known = "Always and Cascading are" if kind.cascading else f"for a {kind.kind} only Always is"
+    known = "valid: Always, Cascading" if kind.cascading else f"valid for a {kind.kind}: Always"
     yield row(1, "Always", denied=ALWAYS)
     yield row(12, None)
     for word in ("always", "Other"):
-        yield row(12, word, denied=f"{P} {LABEL}={word}, a value that is not known: {known}")
+        yield row(12, word, denied=f"{P} {LABEL}={word}: unknown value ({known})")
     yield row(13, "Always", "terminating")
     if not kind.cascading:
-        yield row(12, "Cascading", denied=f"{P} {LABEL}=Cascading, a value that is not known: {known}")
+        yield row(12, "Cascading", denied=f"{P} {LABEL}=Cascading: unknown value ({known})")
         return
     yield row(10, "Cascading")
     if kind.count:
@@ -94,7 +94,7 @@ def _of_workloads(kind: ProtectedKind, version: str) -> Iterable[Row]:
         denied = f"{CASCADING} and replicas 1>0"
         yield Row(number=15, kind=kind, version=version, label="Cascading", state="unsaid", denied=denied)
         if "." in kind.group:  # a CRD takes anything
-            denied = f"{CASCADING} and replicas that could not be read"
+            denied = f"{CASCADING} and unreadable replicas"
             yield Row(number=15, kind=kind, version=version, label="Cascading", state="unreadable", denied=denied)
 
 
@@ -115,7 +115,7 @@ def _of_others() -> Iterable[Row]:
 
     for kind in OTHERS:
         yield row(kind, "Always", denied=ALWAYS)
-        unknown = f"{P} {LABEL}=always, a value that is not known: Always and Cascading are"
+        unknown = f"{P} {LABEL}=always: unknown value (valid: Always, Cascading)"
         yield row(kind, "always", denied=unknown, number=12)
         yield row(kind, "Cascading")
         yield row(kind, None)
@@ -147,7 +147,7 @@ def _of_containers() -> Iterable[Row]:
     yield row(24, "pending-pod", label=None, kind=NAMESPACE)
     yield row(12, "resource", label=None, kind=DEFINITION)
     # What cannot be listed is refused, with or without a label.
-    unlisted = "error: none of its versions is served"
+    unlisted = "error: no version of the CRD is served"
     yield row(26, "unserved", f"{P} list protected objects {unlisted}", label=None, kind=DEFINITION)
     yield row(26, "unserved", f"{P} list CRs {unlisted}", kind=DEFINITION)
     # An object of any kind keeps its namespace and its CRD.

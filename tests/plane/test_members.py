@@ -141,7 +141,7 @@ async def test_another_cluster_at_the_address_is_not_written_to(client: Client, 
         async with running(client):
             it = await member.until(lambda it: says("AnotherCluster")(it) and bool(taints(it)), "another cluster")
             where = f"another cluster answers at {cluster.server} ({identity}, not the-one-before)"
-            assert message(it) == f"{where}: nothing is written there"
+            assert message(it) == f"{where}; nothing is written to it"
             assert it.spec.id == "the-one-before"
             # Who it is was never said: then it is whoever answers.
             await client.patch(CLUSTERS, member.name, {"spec": {"id": None}})
@@ -207,7 +207,7 @@ async def test_the_token_of_a_secret_that_is_not_the_members_own_is_sent_nowhere
     async with running(client):
         await client.create(CLUSTERS, body(CLUSTERS, name, spec=spec))
         it = await member.until(says("ClusterNotReachable"))
-        assert f"Secret default/{name} is not its own" in message(it)
+        assert f"Secret default/{name} does not belong to it" in message(it)
     secret = await client.get(SECRETS, name, namespace="default")
     assert not secret["metadata"].get("finalizers")
     await clear(client, name)

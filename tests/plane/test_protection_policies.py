@@ -146,7 +146,7 @@ async def test_a_denial_says_how_to_delete_it_all_the_same_and_that_works(protec
     made = await protected.client.create(DEPLOYMENTS, deployment("web", 0, "Always"))
     said = await refused(delete(protected.client, DEPLOYMENTS, made))
     way = f"kubectl label deployments.apps/web -n {ROOM} {LABEL}-"
-    assert said == f"{ALWAYS}; to delete it all the same, take the label away first: {way}"
+    assert said == f"{ALWAYS}; to delete it anyway, remove the label first: {way}"
     assert (await kubectl(protected, *way.split()[1:])).returncode == 0
     await delete(protected.client, DEPLOYMENTS, made)
     await waiting.until_absent(protected.client, DEPLOYMENTS, "web", namespace=ROOM)
@@ -179,13 +179,13 @@ async def test_an_unknown_value_is_refused_when_it_is_new_or_changed_and_holds_n
     client = protected.client
     new = named(CONFIG_MAPS, "new", ROOM)
     new["metadata"]["labels"] = {LABEL: "always"}
-    known = "a value that is not known: Always and Cascading are"
-    assert await refused(client.create(CONFIG_MAPS, new)) == f"{P} {LABEL}=always, {known}"
+    known = "unknown value (valid: Always, Cascading)"
+    assert await refused(client.create(CONFIG_MAPS, new)) == f"{P} {LABEL}=always: {known}"
     # Of some kinds one of the words says nothing.
     [cluster] = [row for row in BY_ITSELF if row.kind.kind == "Cluster" and row.version == "v1alpha1"][:1]
     body = named(cluster.resource, "prod")
     body["metadata"]["labels"] = {LABEL: "Cascading"}
-    assert (await refused(client.create(cluster.resource, body))).endswith("for a Cluster only Always is")
+    assert (await refused(client.create(cluster.resource, body))).endswith("(valid for a Cluster: Always)")
 
     # This one got in before there was a policy.
     bad = "in-before"

@@ -73,7 +73,7 @@ async def nobody_is_there(cluster: LocalCluster) -> None:
         await delete(client, NAMESPACES, made)
     assert refusal.value.code == 500
     told = await kubectl(cluster, "delete", "namespace", "asked-for")
-    assert "none is running: start one; to delete it all the same, take the label away first" in told.stderr
+    assert "no manager is running: start one; to delete it anyway, remove the label first" in told.stderr
     way = told.stderr[told.stderr.index("kubectl label") :].splitlines()[0].split()[1:]
     assert (await kubectl(cluster, *way)).returncode == 0
     await delete(client, NAMESPACES, made)

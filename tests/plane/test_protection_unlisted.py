@@ -78,7 +78,7 @@ async def test_a_crd_whose_versions_are_not_served_keeps_its_protected_resources
     none = Resource(resource.group, "none", resource.plural, resource.kind, namespaced=False)
     await serve_only(client, none)
     said = await refused(client, CUSTOM_RESOURCE_DEFINITIONS, crd, dry_run=False)
-    assert said.startswith(f"{UNKNOWN}none of its versions is served, so its resources cannot be listed; ")
+    assert said.startswith(f"{UNKNOWN}no version of the CRD is served, so its resources cannot be listed; ")
     assert said.endswith("set served: true on one of its versions")
     # As the message says: then it is named, and once its label is gone, the CRD can be deleted.
     await serve_only(client, resource)
@@ -124,7 +124,7 @@ async def test_a_namespace_stays_while_an_aggregated_api_does_not_answer(guarded
     try:
         error = await until_refused(lambda: delete(client, NAMESPACES, name))
         said = protecting.ours(error)
-        assert said == f"{UNKNOWN}v1.{group} does not answer; repair its server, or delete its APIService"
+        assert said == f"{UNKNOWN}v1.{group} does not respond; repair its server or delete its APIService"
     finally:
         await client.delete(API_SERVICES, f"v1.{group}", uid=made["metadata"]["uid"])
         async with asyncio.timeout(60):

@@ -257,7 +257,7 @@ async def test_a_namespace_or_crd_that_cannot_be_looked_into_stays_with_the_erro
         )
         # Without a label, too: something in it may be protected.
         said = await until_said(guarded, f"{P} list protected objects error: GET /api", unlabelled)
-        assert "give the manager the right to list it" in said
+        assert "grant the manager permission to list it" in said
     finally:
         for binding in bindings:
             await client.patch(CLUSTER_ROLE_BINDINGS, binding["metadata"]["name"], {"subjects": binding["subjects"]})
@@ -297,7 +297,7 @@ async def test_a_crd_stays_while_something_of_it_is_protected_and_a_kind_that_co
     said = await refused(client, CUSTOM_RESOURCE_DEFINITIONS, "widgets.example.dev")
     assert said == f"{P} {LABEL} of what is of it: Widget {name}/kept"
     assert await refused(client, WIDGETS, "kept", name) == (
-        f"{P} {LABEL}=Always; to delete it all the same, take the label away first:"
+        f"{P} {LABEL}=Always; to delete it anyway, remove the label first:"
         f" kubectl label widgets.example.dev/kept -n {name} {LABEL}-"
     )
     await label(client, WIDGETS, "kept", None, name)
@@ -332,7 +332,7 @@ async def test_a_collection_is_denied_by_what_is_protected_in_it(guarded: Guarde
 
 async def test_a_value_that_nobody_knows_is_refused_when_it_is_written_and_not_afterwards(guarded: Guarded) -> None:
     client, name = guarded.client, await room(guarded)
-    unknown = f"{P} {LABEL}=always, a value that is not known: Always and Cascading are"
+    unknown = f"{P} {LABEL}=always: unknown value (valid: Always, Cascading)"
     with pytest.raises(ApiError) as caught:
         await labelled(client, CONFIG_MAPS, "new", name, "always")
     assert protecting.ours(caught.value) == unknown

@@ -1,4 +1,4 @@
-"""What has to be written so that an object is as it should be (pure)."""
+"""The controller of the protection policies and webhooks: creates, restores and deletes them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 def mended(found: Object, wanted: Object) -> Object:
-    """The merge patch that makes `found` what is wanted, for all that `wanted` says of; empty if it is already.
+    """The merge patch that turns `found` into `wanted`, for all fields in `wanted`; empty if they are equal.
 
-    What nobody wants inside of that is taken out. Lists are written whole: an object in one may have been put there
-    by somebody else, such as a condition under which a policy holds no longer.
+    Unwanted content inside these fields is removed. Lists are replaced as a whole: another client may have added an
+    item, such as a condition that makes a policy match less.
     """
     return {
         key: _mended(found.get(key), value)
@@ -52,9 +52,9 @@ def mended(found: Object, wanted: Object) -> Object:
 
 
 def with_authorities(wanted: Object, found: Object) -> Object:
-    """The webhooks that are wanted, each with the authority that is written at the one of its name now.
+    """The wanted webhooks, each with the current CA bundle of the webhook of its name.
 
-    Who writes those is somebody else.
+    Another controller writes the CA bundles.
     """
     bundles = {
         webhook.get("name"): (webhook.get("clientConfig") or {}).get("caBundle")
@@ -78,10 +78,8 @@ def _mended(found: Any, wanted: Any) -> Any:
     return changed | {key: None for key in found if key not in wanted}
 
 
-# The policies and webhooks of deletion protection, looked after: made where missing, put right, taken away.
-#
-# The policies that `unwind install` wrote are restored as well, whether or not protection is switched on: admission
-# policies do not apply to admission policies, so nothing else guards them.
+# Restores the policies that `unwind install` wrote as well, with or without the feature gate: admission policies do not
+# apply to admission policies, so nothing else protects them.
 
 log = logs.get(__name__)
 
@@ -89,7 +87,7 @@ _RETRY = Backoff(first=0.5, limit=30.0)
 
 
 class ProtectionController:
-    """Sees to it that what protects is there while it is switched on, and is not while it is off."""
+    """Creates the policies and webhooks while the feature gate is on, and deletes them while it is off."""
 
     name = "protection"
 
@@ -107,9 +105,9 @@ class ProtectionController:
         segments: Segments | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own. `on`: the feature gate. `policies`: those that install
-        wrote, and their bindings, which are restored. `restored` is told of each policy that was not as it
-        was installed, and what was wrong with it. `segments`: the secret segments of our paths."""
+        """`namespace`: Unwind's own. `on`: the feature gate. `policies`: those that install wrote, and their bindings,
+        which are restored. `restored`: called for each restored policy with what was wrong. `segments`: the secret
+        segments of our paths."""
         self._client = client
         self._home = namespace
         self._on = on
@@ -128,7 +126,7 @@ class ProtectionController:
             metrics.timed(self.name, Fences(owner).around(self._reconcile, lambda _: self._key)),
             backoff=_RETRY,
             clock=clock,
-            failed=_tell_failed,
+            failed=_log_failed,
         )
         metrics.queue(self.name, self._queue)
         owner.subscribe(self._look)
@@ -136,11 +134,11 @@ class ProtectionController:
 
     @property
     def ready(self) -> bool:
-        """Always: a manager answers questions, whether or not it can have itself asked."""
+        """Always true: a manager serves its webhooks even if it cannot register them."""
         return True
 
     async def run(self) -> None:
-        """Look after them, until cancelled."""
+        """Reconcile until cancelled."""
         informers = [self._policies, self._bindings, self._webhooks, self._installed]
         async with asyncio.TaskGroup() as tasks:
             for informer in informers:
@@ -151,9 +149,11 @@ class ProtectionController:
 
     async def _insist(self) -> None:
         await self._unserved.wait()
-        raise UnwindError("this API server has no ValidatingAdmissionPolicies", remedy="use --protection-mode=auto")
+        raise UnwindError(
+            "the API server does not serve ValidatingAdmissionPolicies", remedy="use --protection-mode=auto"
+        )
 
-    # What happens
+    # Events
 
     def _follow(self, resource: Resource, clock: Clock) -> Informer[RawObject]:
         at_home = self._home if resource.namespaced else None
@@ -164,7 +164,7 @@ class ProtectionController:
                 self._unserved.set()
                 self._look()
                 return
-            log.info("what protects cannot be followed for now", kind=resource.kind, why=str(error))
+            log.info("watch failed, will retry", kind=resource.kind, why=str(error))
 
         def changed(change: Change[RawObject]) -> None:
             if change.key.name.startswith(ours):
@@ -184,7 +184,7 @@ class ProtectionController:
     def _look(self) -> None:
         self._queue.add(self._key)
 
-    # What is done
+    # Reconcile
 
     async def _reconcile(self, _: str) -> float | None:
         if not self._owner.owns(self._key) or not (self._webhooks.synced and (self._installed.synced or not self._on)):
@@ -197,13 +197,12 @@ class ProtectionController:
         wanted = self._wanted(by_policies=served and self._mode is not Mode.WEBHOOK)
         if wanted is None:
             return None
-        # First what protects, and only then away with what is not needed any more: in between there is too much of
-        # it, and never too little.
+        # Create before delete: in between there is too much protection, never too little.
         for informer, objects in wanted:
             for obj in objects:
                 await self._have(informer, obj)
         for informer, objects in wanted:
-            if informer is not self._policies:  # one without a binding does nothing
+            if informer is not self._policies:  # a policy without a binding does nothing
                 await self._have_no_others(informer, {obj["metadata"]["name"] for obj in objects})
         return None
 
@@ -216,19 +215,19 @@ class ProtectionController:
                 await self._have(informer, obj, installed=True)
 
     def _wanted(self, *, by_policies: bool) -> list[tuple[Informer[RawObject], list[Object]]] | None:
-        """What there should be, in the order in which it is made; None if that cannot be told."""
+        """The wanted objects in the order of their creation; None if unknown."""
         made: list[Object] = []
         bindings: list[Object] = []
         asking: list[Object] = []
         if self._on:
             kept = self._installed.cache.get(Key(self._home, REGISTRATION))
             if kept is None:
-                return None  # nobody has installed us, or somebody uninstalls us
+                return None  # not installed, or being uninstalled
             extension = remembered(kept.decode(), "")
             calling = manifests.called_at(extension, self._segments.key) if extension else None
             if calling is None:
                 where = f"ConfigMap/{self._home}/{REGISTRATION}"
-                log.warning("it cannot be read how the API server calls us", object=where)
+                log.warning("registration manifest is invalid", object=where)
                 return None
             if by_policies:
                 made, bindings = manifests.policy_objects(self._home)
@@ -236,32 +235,32 @@ class ProtectionController:
         return [(self._policies, made), (self._bindings, bindings), (self._webhooks, asking)]
 
     async def _have(self, informer: Informer[RawObject], wanted: Object, *, installed: bool = False) -> None:
-        """`installed`: it was there once, so that it is reported if it is missing."""
+        """`installed`: it existed before, so it is reported if it is missing."""
         resource, name = informer.view.resource, wanted["metadata"]["name"]
         found = informer.cache.get(Key("", name))
         about = {"object": f"{resource.kind}/{name}"}
         if found is None:
-            # Not over something that the cache does not know of yet: it may be somebody else's.
+            # Not over an object that the cache has not seen yet: it may belong to another owner.
             if await self._is_there(resource, name):
                 return
             made = await self._client.apply(resource, wanted, field_manager=names.FIELD_MANAGER)
             log.info("made", **about, uid=made["metadata"]["uid"])
             if installed:
-                self._restored(resource, made, "it was missing, and was made again")
+                self._restored(resource, made, "it was missing, and was recreated")
             return
         obj = found.decode()
         if obj["metadata"].get("deletionTimestamp"):
-            return  # when it is gone, we are told
+            return  # its deletion is an event
         if not is_ours(obj):
-            log.warning("somebody else's object stands where ours should be, so that nothing protects", **about)
+            log.warning("name in use by an object of another owner, protection is off", **about)
             return
         if patch := mended(obj, with_authorities(wanted, obj)):
             try:
                 await self._client.revise(resource, obj, patch)
             except (NotFoundError, ConflictError):
-                return  # somebody else was faster, and what they did comes by itself
-            log.warning("it was not as it should be, and was put right", **about, uid=obj["metadata"]["uid"])
-            self._restored(resource, obj, "it had been changed, and was changed back")
+                return  # changed concurrently; the change comes as an event
+            log.warning("drift corrected", **about, uid=obj["metadata"]["uid"])
+            self._restored(resource, obj, "it was modified, and was restored")
 
     async def _is_there(self, resource: Resource, name: str) -> bool:
         try:
@@ -279,16 +278,16 @@ class ProtectionController:
             try:
                 await self._client.delete(resource, name, uid=found.uid)
             except (NotFoundError, ConflictError):
-                continue  # gone already, or another has its name by now
-            log.info("taken away", object=f"{resource.kind}/{name}", uid=found.uid)
+                continue  # already deleted or replaced
+            log.info("deleted", object=f"{resource.kind}/{name}", uid=found.uid)
 
     def _names(self, resource: Resource) -> set[str]:
-        """Of one kind, all that any mode would have us make, or an earlier build."""
+        """The names of one kind that any mode, or an earlier build, creates."""
         if resource == VALIDATING_WEBHOOK_CONFIGURATIONS:
             return {manifests.protection_rules(self._home)}
         made = {obj["metadata"]["name"] for obj in manifests.policy_objects(self._home)[1]}
         return made | manifests.retired(self._home)
 
 
-def _tell_failed(_: str, error: Exception) -> None:
-    log.warning("what protects could not be looked after", why=redacted(str(error)))
+def _log_failed(_: str, error: Exception) -> None:
+    log.warning("reconcile failed, will retry", why=redacted(str(error)))

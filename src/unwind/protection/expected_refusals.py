@@ -1,4 +1,4 @@
-"""What would refuse to go: looked at before anything is deleted, so that nothing is deleted in vain."""
+"""Predicts which objects would refuse deletion, before anything is deleted."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
 
 _AT_ONCE = 16
-# What Kubernetes itself lives in.
+# Namespaces of Kubernetes itself
 _SYSTEM = ("default", "kube-system", "kube-public", "kube-node-lease")
-# What is deleted as itself: whoever looks after it takes apart what hangs on it.
+# Kinds that are deleted directly: their own controllers delete their dependents.
 CLUSTERS = (capi.CLUSTERS, sveltos.SVELTOS_CLUSTERS, karmada.CLUSTERS)
 PROFILES = (sveltos.CLUSTER_PROFILES, sveltos.PROFILES)
 
 
 async def refusals(member: Member, blast: DeletionScope, *, home: str) -> tuple[Told, ...]:
-    """Each object that would refuse, and why; nothing is deleted while there is one. `home`: Unwind's own namespace."""
+    """Each object that would refuse deletion, and why; if there is one, nothing is deleted. `home`: Unwind's own
+    namespace."""
     return (*out_of_bounds(blast, home=home), *blast.held, *await protected(member, blast.everything))
 
 
 async def protected(member: Member, some: Iterable[Content]) -> list[Told]:
-    """Those of these that are protected by their label, and what somebody would read who deletes them."""
+    """The objects that are protected by their label, with the message of a denial."""
     labelled = [content for content in some if _labelled(content) and not content.metadata.deletion_timestamp]
     found: dict[str, Told] = {}
 
@@ -49,22 +50,22 @@ async def protected(member: Member, some: Iterable[Content]) -> list[Told]:
 
 
 def out_of_bounds(blast: DeletionScope, *, home: str) -> list[Told]:
-    """What is never deleted on request, or not in this way (pure)."""
+    """The objects that are never deleted on request, or not in this way (pure)."""
     target = blast.target
     ref = ref_to(target)
     why = ""
     if is_a(target, NAMESPACES) and ref.name in _SYSTEM:
-        why = "Kubernetes itself is in it"
+        why = "it is a system namespace of Kubernetes"
     elif is_a(target, NAMESPACES) and ref.name == home:
-        why = "Unwind itself is in it: `unwind uninstall` takes it out"
+        why = "it is Unwind's own namespace; use `unwind uninstall`"
     elif ref.group == unwind.GROUP or (is_a(target, CUSTOM_RESOURCE_DEFINITIONS) and _of_ours(ref.name)):
-        why = "it is one of Unwind's own records, which hold what is being deleted"
+        why = "it is one of Unwind's own records of deletions"
     elif any(is_a(target, cluster) for cluster in (*CLUSTERS, *PROFILES)):
-        why = f"a {ref.kind} is deleted as such: what hangs on it is taken apart by its own controllers"
+        why = f"a {ref.kind} must be deleted directly; its own controllers delete its dependents"
     found = [Told(ref, why)] if why else []
     inside = [item for item in blast.everything if item is not target and any(is_a(item, kind) for kind in CLUSTERS)]
     return found + [
-        Told(ref_to(item), f"a whole cluster hangs on it: delete {item} first, which takes its add-ons apart")
+        Told(ref_to(item), f"a cluster depends on it; delete {item} first, which removes its add-ons")
         for item in inside
     ]
 
@@ -87,10 +88,10 @@ async def _denied(member: Member, one: Content) -> Denied | None:
             obj = await member.client.get(one.resource, one.metadata.name, namespace=one.metadata.namespace or None)
             count = kind.count.of(obj)
         except NotFoundError:
-            return None  # it went while it was looked at
+            return None  # deleted meanwhile
         except ValueError:
-            pass  # it cannot be read, which the rule knows about
-    # Objects with a controller go with their owners: the garbage collector deletes them.
+            pass  # unreadable, which the rule handles
+    # Objects with a controller are deleted with their owners by the garbage collector.
     controlled = any(owner.controller for owner in one.metadata.owner_references)
     subject = Subject(kind=kind, label=label, count=count, controlled=controlled, by_controller=True)
     verdict = rules.by_itself(subject)
@@ -100,7 +101,7 @@ async def _denied(member: Member, one: Content) -> Denied | None:
 
 
 async def _held_by(member: Member, one: Content) -> Contents:
-    """What depends on a namespace, or a CRD, that says Cascading."""
+    """The objects that block the deletion of a namespace or CRD with Cascading."""
     try:
         if is_a(one, NAMESPACES):
             name = one.metadata.name
@@ -110,7 +111,7 @@ async def _held_by(member: Member, one: Content) -> Contents:
         definition = await member.client.get(CUSTOM_RESOURCE_DEFINITIONS, one.metadata.name)
         resource = contents.defined_by(definition)
         if resource is None:
-            return Contents(failed="it serves no version")
+            return Contents(failed="no version is served")
         there = await contents.of_kind(member.client, resource)
         return Contents(resources=sum(not it.metadata.deletion_timestamp for it in there))
     except UnwindError as error:

@@ -1,4 +1,4 @@
-"""What can be protected, and what depends on an object of each kind (pure)."""
+"""The kinds that can be protected, and what depends on an object of each kind (pure)."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 
 class Form(Enum):
-    """How a field tells how many there are."""
+    """How a field gives the number of dependents."""
 
     NUMBER = auto()
     ITEMS = auto()
-    """As many as the list has."""
+    """The length of the list."""
     BOUND = auto()
-    """One, if it says Bound."""
+    """One if the phase is Bound."""
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """A field of an object that says how much depends on it."""
+    """A field of an object that gives the number of its dependents."""
 
     path: tuple[str, str]
     form: Form
     what: str
-    """As it is called in a denial."""
+    """Its name in a denial."""
     default: int = 0
-    """What counts where the field is not there: what the API would put there."""
+    """The value if the field is missing: the default of the API."""
 
     def of(self, obj: Mapping[str, Any]) -> int:
-        """How many. Raises ValueError where the field is no such thing."""
+        """The number. Raises ValueError if the field has another type."""
         outer = obj.get(self.path[0])
         value = outer.get(self.path[1]) if isinstance(outer, dict) else None
         if value is None:
@@ -52,16 +52,16 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
         raise ValueError(f"{'.'.join(self.path)} is {value!r}")
 
     def cel(self, obj: str, *, some: Callable[[str], str], none: str, unread: str) -> str:
-        """The same as an expression in the language of admission policies, where `obj` is the object's name.
+        """The same as a CEL expression over the object `obj`.
 
-        Its value is `some` of the count where there is something, `none` where there is nothing, and `unread` where
-        the field is no such thing.
+        Its value is `some` of the count if that is positive, `none` if it is zero, and `unread` if the field has
+        another type.
         """
         outer = f"{obj}.{self.path[0]}"
         value = f"{outer}.{self.path[1]}"
         there = f"has({outer}) && has({value}) && {value} != null"
         unsaid = some(str(self.default)) if self.default > 0 else none
-        # The type is looked at when it runs: a custom resource may have anything there.
+        # The type is checked at run time: a custom resource may have anything there.
         type_, holds, count = {
             Form.NUMBER: ("int", f"{value} > 0", value),
             Form.ITEMS: ("list", f"size({value}) > 0", f"size({value})"),
@@ -71,12 +71,12 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rest(Enum):
-    """What of the rest of the cluster depends on an object."""
+    """What else in the cluster depends on an object."""
 
     CONTENTS = auto()
-    """A namespace: active Pods, bound claims."""
+    """Of a namespace: active Pods and bound PersistentVolumeClaims."""
     RESOURCES = auto()
-    """A CRD: its custom resources."""
+    """Of a CRD: its custom resources."""
 
 
 class Controlled(Enum):
@@ -102,23 +102,24 @@ class ProtectedKind(msgspec.Struct, frozen=True, kw_only=True):
     versions: tuple[str, ...]
     namespaced: bool = True
     count: Count | None = None
-    """What `Cascading` goes by, where the object itself says it."""
+    """What `Cascading` counts, if the object itself has the number."""
     rest: Rest | None = None
-    """What it goes by, where only the rest of the cluster does. Such an object is asked about without a label, too."""
+    """What `Cascading` counts elsewhere in the cluster. The webhook is called for such an object even without a
+    label."""
     cascading: bool = True
-    """Whether the word Cascading says something of it. If not, it is an unknown value, which holds."""
+    """Whether Cascading applies to the kind. If not, it is an unknown value, which protects."""
     controlled: Controlled = Controlled.PROTECTED
     exempt: bool = False
     """Whether the label does not protect its objects at all."""
 
     @property
     def built_in(self) -> bool:
-        """Whether it is Kubernetes' own, and always served; otherwise a CRD defines it."""
+        """Whether it is a built-in kind; otherwise a CRD defines it."""
         return self.group in _BUILT_IN
 
     @property
     def resource(self) -> str:
-        """As kubectl calls it: deployments.apps."""
+        """The resource name for kubectl: deployments.apps."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
@@ -191,7 +192,7 @@ KINDS: tuple[ProtectedKind, ...] = (
     ProtectedKind(
         group=_KRUISE, plural="uniteddeployments", kind="UnitedDeployment", versions=("v1alpha1",), count=REPLICAS
     ),
-    # On these Cascading is no protection, as in Kruise: nothing goes with them.
+    # On these kinds Cascading does not protect, as in Kruise: nothing is deleted with them.
     ProtectedKind(group="", plural="services", kind="Service", versions=("v1",)),
     ProtectedKind(group="networking.k8s.io", plural="ingresses", kind="Ingress", versions=("v1",)),
     ProtectedKind(group="", plural="secrets", kind="Secret", versions=("v1",)),
@@ -212,7 +213,7 @@ KINDS: tuple[ProtectedKind, ...] = (
     ProtectedKind(
         group="", plural="persistentvolumes", kind="PersistentVolume", versions=("v1",), namespaced=False, count=_VOLUME
     ),
-    # What depends on a whole cluster cannot be counted from here: it is protected always, or not.
+    # Dependents of a whole cluster cannot be counted from here: only Always applies.
     ProtectedKind(
         group=capi.CLUSTERS.group,
         plural="clusters",
@@ -237,8 +238,8 @@ KINDS: tuple[ProtectedKind, ...] = (
         count=_MATCHING,
     ),
 )
-"""The kinds that OpenKruise's users know, and those of which something can be counted. Each has a policy that says
-more than `Always`; all other kinds share one."""
+"""OpenKruise's kinds, and those with countable dependents. Each has its own policy; all other kinds share one, for
+`Always`."""
 
 EXEMPT: tuple[ProtectedKind, ...] = tuple(
     ProtectedKind(group=group, plural=plural, kind=kind, versions=("v1",), exempt=True)
@@ -250,14 +251,14 @@ EXEMPT: tuple[ProtectedKind, ...] = tuple(
         ("coordination.k8s.io", "leases", "Lease"),
     )
 )
-"""Kinds that controllers write and delete all the time. EndpointSlices and Endpoints get a copy of their Service's
-labels: if they could not be deleted, a protected Service could not be scaled down."""
+"""Kinds that controllers write and delete all the time. EndpointSlices and Endpoints copy the labels of their Service:
+if they could not be deleted, a protected Service could not be scaled down."""
 
 _BY_NAME = {(kind.group, kind.kind): kind for kind in (*KINDS, *EXEMPT)}
 
 
 def of(group: str, kind: str) -> ProtectedKind | None:
-    """The kind, if it is one of those above."""
+    """The kind, if it is one of the above."""
     return _BY_NAME.get((group, kind))
 
 
@@ -273,16 +274,16 @@ def of_any(group: str, kind: str, *, plural: str, version: str, namespaced: bool
     )
 
 
-# What the label on an object does not protect it against (pure).
+# What the label on an object does not protect against (pure)
 
 _ADMISSION = VALIDATING_ADMISSION_POLICIES.group
 
 
 def not_against(kind: ProtectedKind, word: DeleteProtection, *, owners: Iterable[str] = ()) -> Iterator[str]:
-    """One sentence each. `owners`: what the object belongs to, as a person calls it."""
+    """One sentence each. `owners`: the owners of the object, as kind and name."""
     yield (
-        f"whoever may change it can take the label {DELETE_PROTECTION_LABEL} away, and delete it then: who may is"
-        " decided by RBAC (update, patch)"
+        f"users with RBAC permission to update or patch it: they can remove the label {DELETE_PROTECTION_LABEL}"
+        " and then delete it"
     )
     if word is DeleteProtection.CASCADING:
         yield f"its deletion as soon as {_nothing_left(kind)}"
@@ -291,37 +292,37 @@ def not_against(kind: ProtectedKind, word: DeleteProtection, *, owners: Iterable
             yield f"the deletion of {owner}, which owns it: Kubernetes' controllers may delete it, also in a rollout"
             continue
         yield (
-            f"the deletion of {owner}, which owns it: in the foreground it hangs on this object until the label is"
-            " gone, in the background it goes and leaves this object behind"
+            f"the deletion of {owner}, which owns it: with foreground deletion the owner waits for this object until"
+            " the label is removed, with background deletion the owner goes and this object stays"
         )
     if kind.namespaced:
         yield (
-            "the deletion of its namespace while no manager runs: all else in there goes, and the namespace hangs on"
-            " this object. While one runs, it is refused"
+            "the deletion of its namespace while no manager runs: all other objects in it are deleted, and the"
+            " namespace stays Terminating because of this object. While a manager runs, the deletion is refused"
         )
     if not kind.built_in:
         yield (
-            f"the deletion of the CRD {kind.plural}.{kind.group} while no manager runs: the API server asks nobody, and"
-            " this object is gone. While one runs, it is refused"
+            f"the deletion of the CRD {kind.plural}.{kind.group} while no manager runs: the API server deletes this"
+            " object without admission. While a manager runs, the deletion is refused"
         )
     if (kind.group, kind.kind) == ("", "Pod"):
         yield "evictions: `kubectl drain` and the kubelet remove a Pod without a DELETE"
     match kind.rest:
         case Rest.CONTENTS:
-            yield "the deletion of single objects in it: what must stay needs the label itself"
+            yield "the deletion of single objects in it: label them as well"
         case Rest.RESOURCES:
-            yield "the deletion of single resources of it: what must stay needs the label itself"
+            yield "the deletion of single resources of it: label them as well"
         case None:
             yield f"changes: {_changes(kind)}"
 
 
 def unprotectable(kind: ProtectedKind, *, controller: str = "") -> tuple[str, str] | None:
     """Why the label would not protect an object, and what to do instead; None if it would. `controller`: its
-    controller, as a person calls it."""
+    controller, as kind and name."""
     if kind.group == _ADMISSION:
         return (
-            f"the API server asks no admission policy about a {kind.kind}",
-            "restrict with RBAC who may delete it",
+            f"the API server does not call admission policies for {kind.kind}",
+            "restrict its deletion with RBAC",
         )
     if kind.exempt:
         return (
@@ -329,20 +330,20 @@ def unprotectable(kind: ProtectedKind, *, controller: str = "") -> tuple[str, st
             "protect the object that it belongs to",
         )
     if controller and kind.controlled is Controlled.FREE:
-        return f"{controller} controls it, and must be able to delete it", f"protect {controller} instead"
+        return f"{controller} is its controller and must be able to delete it", f"protect {controller} instead"
     return None
 
 
 def disk_warning(volume: Mapping[str, Any]) -> str:
-    """What a person must know who protects a PersistentVolume; empty if there is nothing."""
+    """The warning for a protected PersistentVolume; empty if there is none."""
     spec, status = volume.get("spec") or {}, volume.get("status") or {}
     claim = spec.get("claimRef") or {}
     if spec.get("persistentVolumeReclaimPolicy") != "Delete" or status.get("phase") != "Bound":
         return ""
     where, name = claim.get("namespace", ""), claim.get("name", "")
     return (
-        f"deleting PersistentVolumeClaim {where}/{name} deletes the disk behind this PersistentVolume, whose reclaim"
-        f" policy is Delete: protect the claim, too (`unwind protect pvc/{name} -n {where}`), or set"
+        f"deleting PersistentVolumeClaim {where}/{name} deletes the disk of this PersistentVolume, because its reclaim"
+        f" policy is Delete: protect the claim as well (`unwind protect pvc/{name} -n {where}`), or set"
         " persistentVolumeReclaimPolicy: Retain"
     )
 
@@ -350,13 +351,13 @@ def disk_warning(volume: Mapping[str, Any]) -> str:
 def _nothing_left(kind: ProtectedKind) -> str:
     match kind.rest:
         case Rest.CONTENTS:
-            return "no active Pod and no bound claim is in it"
+            return "it has no active Pods and no bound PersistentVolumeClaims"
         case Rest.RESOURCES:
-            return "there are no resources of it"
-    return f"it has no {kind.count.what}" if kind.count else "somebody asks for it"
+            return "it has no custom resources"
+    return f"it has no {kind.count.what}" if kind.count else "requested"
 
 
 def _changes(kind: ProtectedKind) -> str:
     if kind.count and kind.count.what == "replicas":
         return "it can be scaled to zero, and its Pods can be deleted one by one"
-    return "whoever may write it can make it useless"
+    return "users with write permission can change it"

@@ -1,7 +1,7 @@
-"""The contents of a namespace or a CRD, read from the API server and not from a cache (docs/architecture.md,
-Fresh reads open gates).
+"""Reads the contents of a namespace or a CRD from the API server, not from a cache (docs/architecture.md, Fresh reads
+open gates).
 
-What cannot be listed is not taken for absent: it is told with the reason, and refuses the deletion.
+A failed list is not absence: the failure is reported with its reason, and refuses the deletion.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-_LATE = "the API server did not answer in time; try again"
-_LATE_OF_CRD = f"{_LATE}, or see whether its conversion webhook answers"
-_UNSERVED = "none of its versions is served, so its resources cannot be listed; set served: true on one of its versions"
-# One namespace is asked about at many places; others have questions, too.
+_LATE = "the API server timed out; retry"
+_LATE_OF_CRD = f"{_LATE}, or check the conversion webhook of the CRD"
+_UNSERVED = (
+    "no version of the CRD is served, so its resources cannot be listed; set served: true on one of its versions"
+)
+# Limit of concurrent lists per lookup, to leave room for others.
 _AT_ONCE = 16
 
 
 class _Seen:
-    """What was found so far: whatever else fails, it was found."""
+    """What was found so far, even if other reads fail."""
 
     def __init__(self) -> None:
         self.pods = self.claims = self.resources = 0
@@ -56,11 +58,11 @@ class _Seen:
         self.skipped = ""
 
     def fail(self, why: str) -> None:
-        """Something could not be looked at; the first reason is told."""
+        """Record that a read failed; the first reason is reported."""
         self.failed = self.failed or why
 
     def contents(self) -> Contents:
-        # Who finds a reason for a no does not have to know everything.
+        # One reason for a denial is enough: stop early.
         enough = self.pods or self.claims or self.resources
         return Contents(
             pods=self.pods,
@@ -73,17 +75,16 @@ class _Seen:
 
 
 class ProtectionLookup:
-    """Reads it within a time."""
+    """Reads contents within a timeout."""
 
     def __init__(self, client: Client, *, groups: Collection[str] | None = None) -> None:
-        """`groups`: the API groups whose objects may be read, besides those of the kinds that can be counted; None for
-        all."""
+        """`groups`: the API groups whose objects may be read, in addition to those of countable kinds; None for all."""
         self._client = client
         self._discovery = Discovery(client)
         self._groups = groups
 
     async def in_namespace(self, name: str, *, counting: bool, within: float) -> Contents:
-        """What is in a namespace. `counting`: whether that is what it goes by; what is protected counts always."""
+        """The contents of a namespace. `counting`: whether Pods and claims count; protected objects always do."""
         seen = _Seen()
 
         async def pods() -> None:
@@ -97,14 +98,14 @@ class ProtectionLookup:
         return seen.contents()
 
     async def of_definition(self, defined: Defined, *, counting: bool, within: float) -> Contents:
-        """What there is of a CRD."""
+        """The custom resources of a CRD."""
         if not defined.versions:
             return Contents(failed=_UNSERVED)
         resource = Resource(
             defined.group, defined.versions[0], defined.plural, defined.kind, namespaced=defined.namespaced
         )
         if not self._may_read(resource):
-            said = f"the API group {defined.group} is not among those that may be read"
+            said = f"the manager may not read the API group {defined.group}"
             return Contents(failed=f"{said}; add it to --authorized-groups of `unwind install` and `unwind run`")
         seen = _Seen()
 
@@ -119,11 +120,11 @@ class ProtectionLookup:
         """Look for labelled objects of every namespaced kind that is served."""
         served = contents.listable(await self._discovery.kinds(anew=True), namespaced=True)
         if silent := await self._discovery.silent():
-            seen.fail(f"{', '.join(silent)} does not answer; repair its server, or delete its APIService")
+            seen.fail(f"{', '.join(silent)} does not respond; repair its server or delete its APIService")
         skipped = sorted({item.group for item in served if not self._may_read(item)})
         if skipped:
-            what = f"objects of the API groups {', '.join(skipped)} were not looked at (--authorized-groups)"
-            seen.skipped = f"{what}: a protected one among them stays, and the namespace stays terminating"
+            what = f"objects of the API groups {', '.join(skipped)} were not checked (--authorized-groups)"
+            seen.skipped = f"{what}; if one of them is protected, it stays, and the namespace stays Terminating"
         unserved: list[tuple[Resource, ApiError]] = []
 
         async def look(resource: Resource) -> None:
@@ -136,7 +137,7 @@ class ProtectionLookup:
 
         await self._each(seen, [partial(look, item) for item in served if _can_hold(item) and self._may_read(item)])
         if unserved:
-            # A CRD may have been deleted meanwhile, with all its resources.
+            # The CRD may have been deleted meanwhile, with all its resources.
             still = contents.listable(await self._discovery.kinds(anew=True), namespaced=True)
             there = {(item.group, item.plural) for item in still}
             for resource, error in unserved:
@@ -155,7 +156,7 @@ class ProtectionLookup:
             seen.fail(late)
 
     async def _each(self, seen: _Seen, reads: Sequence[Read]) -> None:
-        """Side by side; one that fails keeps no other from finding something."""
+        """Run the reads concurrently; a failure does not stop the others."""
 
         async def trying(read: Read) -> None:
             try:
@@ -163,14 +164,14 @@ class ProtectionLookup:
             except UnwindError as error:
                 seen.fail(_told(error))
             except Exception as error:
-                # If it got out, the API server would let the DELETE pass.
-                log.warning("look failed", why=repr(error), exc_info=True)
-                seen.fail(f"{type(error).__name__}: {error}; the manager's log says more")
+                # If it propagated, the API server would allow the DELETE.
+                log.warning("lookup failed", why=repr(error), exc_info=True)
+                seen.fail(f"{type(error).__name__}: {error}; see the log of the manager")
 
         await gather_limited((trying(read) for read in reads), limit=_AT_ONCE)
 
     async def _count(self, what: View[Counted], namespace: str, fields: str = "") -> int:
-        """How many count, on the first page that has any."""
+        """The count of the first page that has any."""
         pages = self._client.pages(what.resource, namespace=namespace, fields=fields, accept=what.accept_list)
         async with aclosing(pages):
             async for page in pages:
@@ -179,7 +180,7 @@ class ProtectionLookup:
         return 0
 
     async def _resources(self, what: View[Metadata]) -> int:
-        """How many are not being deleted; beyond the first page that has one, as many as there are."""
+        """The number that is not being deleted; after the first page with one, the server's estimate."""
         pages = self._client.pages(what.resource, accept=what.accept_list)
         async with aclosing(pages):
             async for page in pages:
@@ -188,7 +189,7 @@ class ProtectionLookup:
         return 0
 
     async def _guarded(self, what: View[LabelledObject], seen: _Seen, namespace: str | None = None) -> None:
-        """Find labelled objects that could not be deleted by themselves, until there are enough to name."""
+        """Find labelled objects that could not be deleted, until there are enough to name."""
         pages = self._client.pages(what.resource, namespace=namespace, labels=LABELLED, accept=what.accept_list)
         async with aclosing(pages):
             async for page in pages:
@@ -200,7 +201,7 @@ class ProtectionLookup:
 
 
 def _labelled(resource: Resource) -> View[LabelledObject]:
-    """How labelled objects of a resource are read."""
+    """The view that decodes labelled objects of a resource."""
     kind = kinds.of_any(
         resource.group,
         resource.kind,
@@ -221,19 +222,19 @@ def _told(error: UnwindError) -> str:
     if isinstance(error, ApiError):
         match error.code:
             case 401 | 403:
-                return f"{error}; give the manager the right to list it, as `unwind install` does"
+                return f"{error}; grant the manager permission to list it: run `unwind install`"
             case 404:
-                return f"{error}; it is not served: try again, or see to it that its version is served"
+                return f"{error}; the resource is not served: retry, or serve its version"
             case 503:
-                return f"{error}; try again, or repair the server of this API"
-    return f"{error}; try again"
+                return f"{error}; retry, or repair the server of this API"
+    return f"{error}; retry"
 
 
 def _counts(what: View[Counted], item: msgspec.Raw) -> bool:
     try:
         return what.decode(item).counts
     except msgspec.ValidationError:
-        return True  # what cannot be read is there all the same
+        return True  # unreadable is not absent
 
 
 def _staying(what: View[Metadata], page: Page) -> int:
@@ -242,7 +243,7 @@ def _staying(what: View[Metadata], page: Page) -> int:
         try:
             count += what.decode(item).deletion_timestamp is None
         except msgspec.ValidationError:
-            count += 1  # as above
+            count += 1  # unreadable is not absent
     return count
 
 

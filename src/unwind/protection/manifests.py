@@ -30,11 +30,11 @@ PREFIX = f"{MANAGER}-protection-"
 """The name prefix of all these objects, for every manager."""
 CONFIGURATION = "webhooks"
 RETIRED = ("active-pods",)
-"""Policies that earlier builds made and this one does not.
+"""Policies of earlier builds that this one does not have.
 
-The manager deletes their bindings once its own policies are there, so that nothing is unprotected in between. A policy
-without a binding does nothing; `unwind uninstall` deletes it. A role can only grant names, so a policy that is renamed
-has to be added here.
+The manager deletes their bindings once its own policies exist, so that nothing is unprotected in between. A policy
+without a binding does nothing; `unwind uninstall` deletes it. A role can only grant names, so a renamed policy must be
+added here.
 """
 
 
@@ -60,7 +60,7 @@ def policy_objects(namespace: str) -> tuple[list[Object], list[Object]]:
 
 
 def retired(namespace: str) -> set[str]:
-    """The names of policies that earlier builds made, and of their bindings."""
+    """The names of the policies of earlier builds, and of their bindings."""
     return {policy_name(policy, namespace) for policy in RETIRED}
 
 

@@ -1,4 +1,4 @@
-"""How many Pods and claims keep a namespace: counted as they come and go, and asked for without a search."""
+"""Caches of the Pods, PersistentVolumeClaims and protected objects in each namespace."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-"""The Pods that are not done, as a field selector. So the server need not send more of each than its metadata, and says
-of one that gets done that it is gone from the choice."""
+"""A field selector for Pods that are not finished. So the server sends only metadata, and reports a Pod that finishes
+as DELETED."""
 
 log = logs.get(__name__)
 
 
 class Counted(msgspec.Struct, frozen=True, gc=False):
-    """A Pod or a claim, and whether it counts."""
+    """A Pod or PersistentVolumeClaim, and whether it counts."""
 
     namespace: str
     name: str
@@ -96,15 +96,15 @@ def _stamp(one: Counted) -> Stamp:
 
 _METADATA = decoding.metadata(PODS)
 ACTIVE_PODS: View[Counted] = View(PODS, _decode_pod, _stamp, _METADATA.accept_list, _METADATA.accept_watch)
-"""To be asked for with the field selector above."""
+"""Listed with the field selector above."""
 BOUND_CLAIMS: View[Counted] = View(PERSISTENT_VOLUME_CLAIMS, _decode_claim, _stamp)
 
 
 class Tally:
-    """The names of those that count, by namespace; nothing else of them is kept.
+    """The names of the objects that count, by namespace; nothing else is kept.
 
-    A watch tells of everything in order, so that a name stands for one object at a time, and its uid is not needed.
-    With 50,000 Pods it comes to some 120 bytes each.
+    A watch is ordered, so that a name stands for one object at a time, and the uid is not needed. With 50,000 Pods this
+    takes about 120 bytes each.
     """
 
     def __init__(self) -> None:
@@ -114,25 +114,25 @@ class Tally:
         return sum(len(names) for names in self._names.values())
 
     def count(self, namespace: str) -> int:
-        """How many count there, in the same time however many."""
+        """The number that counts in a namespace, in constant time."""
         return len(self._names.get(namespace, ()))
 
     def get(self, key: Key) -> Counted | None:
-        """Nothing: they are not kept."""
+        """None: the objects are not kept."""
         return None
 
     def keys(self) -> Iterator[Key]:
         return (Key(namespace, name) for namespace, names in self._names.items() for name in names)
 
     def put(self, obj: Counted) -> list[Change[Counted]]:
-        """Count it, or count it no longer."""
+        """Add or remove the object."""
         if not obj.counts:
             return self.drop(Key(obj.namespace, obj.name))
         self._names.setdefault(obj.namespace, set()).add(obj.name)
         return []
 
     def drop(self, key: Key, *, uid: str | None = None) -> list[Change[Counted]]:
-        """Count it no longer."""
+        """Remove the object."""
         if names := self._names.get(key.namespace):
             names.discard(key.name)
             if not names:
@@ -159,35 +159,35 @@ class PodAndClaimCounts:
         return (self._of_pods, self._of_claims)
 
     def pods(self, namespace: str) -> int:
-        """How many are active there as far as is known: none also where that is not known."""
+        """The cached number of active Pods; 0 also if unknown."""
         return self._pods.count(namespace) if follows(self._of_pods) else 0
 
     def claims(self, namespace: str) -> int:
-        """How many are bound there as far as is known."""
+        """The cached number of bound claims; 0 also if unknown."""
         return self._claims.count(namespace) if follows(self._of_claims) else 0
 
 
 def follows(informer: Informer[Any]) -> bool:
-    """Whether a cache is good for a no: it is whole, and its server was heard of lately.
+    """Whether a cache is good enough for a denial: it is synced, and its watch is alive.
 
-    A no that nobody takes back because the watch is broken would hold what nothing depends on any more.
+    A denial from a broken watch could block a deletion that nothing depends on any more.
     """
     return informer.synced and informer.age < SILENCE
 
 
-# What is protected inside of namespaces, followed for the kinds that can be counted: a denial that needs no look.
+# Protected objects in namespaces, of the countable kinds: for a denial without a read
 
 FEW = 5
 """How many protected objects a denial names."""
 LABELLED = DELETE_PROTECTION_LABEL
-"""As a selector: whatever the label says."""
+"""A selector for the label with any value."""
 
-# The groups of Kubernetes itself, which are always served.
+# Built-in API groups, which are always served.
 _BUILT_IN = frozenset({"", "apps", "batch", "networking.k8s.io"})
 
 
 def resources(kind: ProtectedKind) -> list[Resource]:
-    """A kind in its versions, the newest first."""
+    """The resources of a kind in its versions, the newest first."""
     return [
         Resource(kind.group, version, kind.plural, kind.kind, namespaced=kind.namespaced)
         for version in reversed(kind.versions)
@@ -195,8 +195,8 @@ def resources(kind: ProtectedKind) -> list[Resource]:
 
 
 def view(kind: ProtectedKind, resource: Resource) -> View[LabelledObject]:
-    """How labelled objects of a kind are read. Where their content says nothing, the server leaves it out: nobody has
-    to see what is in a Secret."""
+    """The view that decodes labelled objects of a kind. Metadata only where the content does not matter, such as for
+    Secrets."""
 
     def decode(body: msgspec.Raw) -> LabelledObject:
         try:
@@ -214,7 +214,7 @@ def view(kind: ProtectedKind, resource: Resource) -> View[LabelledObject]:
 
 
 class ProtectedObjects:
-    """The labelled objects of every namespaced kind that can be protected."""
+    """The labelled objects of every namespaced kind with its own policy."""
 
     def __init__(
         self, client: Client, *, clock: Clock, troubled: Callable[[Resource], Callable[[Exception], None]]
@@ -245,7 +245,7 @@ class ProtectedObjects:
         return (self._crds, *self._informers.values())
 
     def inside(self, namespace: str) -> tuple[ObjectRef, ...]:
-        """Some of the objects there that could not be deleted by themselves, as far as is known."""
+        """Some of the objects there that could not be deleted, from the cache."""
         found: list[ObjectRef] = []
         for informer in self._informers.values():
             if informer.cache.count("guarded", namespace) and follows(informer):
@@ -255,7 +255,7 @@ class ProtectedObjects:
         return tuple(found)
 
     async def run(self) -> None:
-        """Follow them until cancelled."""
+        """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._crds.run())
@@ -291,7 +291,7 @@ class ProtectedObjects:
         if (held.view.resource if held else None) != served:
             if following := self._following.pop(kind, None):
                 following.cancel()
-            # What there was of a kind that is served no longer went with it.
+            # The objects of a kind that is no longer served are gone with it.
             self._informers.pop(kind, None)
             if served:
                 informer = self._follow(kind, served)
@@ -305,7 +305,7 @@ def _guarded(found: LabelledObject) -> Iterator[str]:
 
 
 class ProtectionCaches:
-    """What is known without asking, as one part of the process."""
+    """The caches of the webhook, as one component."""
 
     name = "protection's caches"
 
@@ -319,16 +319,16 @@ class ProtectionCaches:
 
     @property
     def ready(self) -> bool:
-        """Whether it is known what there is. A kind that may not be read holds nobody else up."""
+        """Whether the caches are synced. A kind that is forbidden does not delay the others."""
         return all(informer.synced or informer.view.resource in self._troubles for informer in self._informers())
 
     @property
     def synced(self) -> bool:
-        """Whether all of it is known."""
+        """Whether all caches are synced."""
         return all(informer.synced for informer in self._informers())
 
     async def run(self) -> None:
-        """Follow the server until cancelled."""
+        """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.guards.run())
             for informer in self.counts.informers:
@@ -340,7 +340,7 @@ class ProtectionCaches:
     def _troubled(self, resource: Resource) -> Callable[[Exception], None]:
         def troubled(error: Exception) -> None:
             if self._troubles.get(resource) != str(error):
-                log.warning("a kind cannot be followed", kind=resource.kind, api=resource.api_version, why=str(error))
+                log.warning("watch failed, will retry", kind=resource.kind, api=resource.api_version, why=str(error))
             self._troubles[resource] = str(error)
 
         return troubled

@@ -1,6 +1,6 @@
-"""The rules as ValidatingAdmissionPolicies: what an object alone decides is decided by the API server itself (pure).
+"""The ValidatingAdmissionPolicies of deletion protection: the decisions that need only the object (pure).
 
-They go on protecting when no manager runs. What a person reads is made by the same functions as the webhook's words.
+They protect also while no manager runs. The same functions make the messages of the policies and of the webhook.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Object = dict[str, Any]
 _ALWAYS, _CASCADING = DeleteProtection.ALWAYS.value, DeleteProtection.CASCADING.value
 _SELECTED = {"matchExpressions": [{"key": DELETE_PROTECTION_LABEL, "operator": "Exists"}]}
 NOT_CASCADING: Object = {"key": DELETE_PROTECTION_LABEL, "operator": "NotIn", "values": [_CASCADING]}
-"""In a selector: a label that protects an object of any kind."""
-# Stands in a text for what is known only when somebody deletes something.
+"""A selector for a label that protects an object of any kind."""
+# A placeholder in a text for a value that is known only at request time.
 _LATER = "\0"
 
 _STANDS = "oldObject != null && !has(oldObject.metadata.deletionTimestamp)"
-# What the label says. It is there: the policies are about no objects without it.
+# The value of the label, which exists: the policies match only labelled objects.
 _SAYS = f"oldObject.metadata.labels['{DELETE_PROTECTION_LABEL}']"
 STANDING: Object = {"name": "not-going-already", "expression": _STANDS}
-"""An object whose deletion was not asked for before."""
+"""An object that is not terminating yet."""
 
 
 def _labelled(of: str) -> str:
@@ -47,15 +47,15 @@ def _controlled(of: str) -> str:
     )
 
 
-# By the user that the controllers of Kubernetes have, together or each of them.
+# The users of Kubernetes' controllers, shared or separate.
 _BY_CONTROLLERS = (
     "(request.userInfo.username == 'system:kube-controller-manager'"
     " || (has(request.userInfo.groups) && 'system:serviceaccounts:kube-system' in request.userInfo.groups))"
 )
 UNCONTROLLED: Object = {"name": "no-controller", "expression": f"!({_controlled('oldObject')})"}
-"""An object that no controller owns."""
+"""An object without a controller."""
 _WRITTEN = f"object.metadata.labels['{DELETE_PROTECTION_LABEL}']"
-# In the oldest form of the language: webhooks have these conditions, too, where the API server has no policies.
+# In the oldest CEL dialect: webhooks have these conditions as well, on API servers without policies.
 NEW_VALUE: list[Object] = [
     {
         "name": "new-or-changed",
@@ -64,32 +64,33 @@ NEW_VALUE: list[Object] = [
     },
     {
         "name": "not-by-a-controller",
-        # A ReplicaSet has the labels of a template; so has a claim of a StatefulSet, which nobody owns. To refuse them
-        # would stop what runs, and whoever wrote the template would never read why.
+        # A ReplicaSet has the labels of a template; so has a claim of a StatefulSet, which has no owner. Denying them
+        # would
+        # stop a running workload, and the author of the template would never see why.
         "expression": f"!({_controlled('object')}) && !{_BY_CONTROLLERS}",
     },
 ]
-"""A value of the label that has to be a known one."""
+"""A new value of the label, which must be a known one."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy and what is done where it does not hold."""
+    """A policy with its binding."""
 
     name: str
-    """One word of the names of both objects."""
+    """The part of the name that both objects share."""
     spec: Object
     action: str = "Deny"
     kinds: tuple[ProtectedKind, ...]
 
     @property
     def binding(self) -> Object:
-        """The spec of the binding, under the name that the policy has."""
+        """The spec of the binding, for a policy of this name."""
         return {"validationActions": [self.action]}
 
 
 def policies(kinds: Iterable[ProtectedKind] = KINDS) -> tuple[Policy, ...]:
-    """All of them: one for each thing that is counted, one for all other kinds, one for label values, one to tell who
-    must act."""
+    """All policies: one per countable field, one for all other kinds, one for label values, one with the hint for a
+    stopped manager."""
     known = tuple(kinds)
     families = groupby(sorted(known, key=_family), key=_family)
     deletions = [_deletion(name, tuple(family)) for name, family in families]
@@ -98,15 +99,15 @@ def policies(kinds: Iterable[ProtectedKind] = KINDS) -> tuple[Policy, ...]:
 
 
 def of(kind: ProtectedKind) -> Policy:
-    """The policy about deletions of a kind."""
+    """The policy for deletions of a kind."""
     found = policies()
     own = (policy for policy in found if kind in policy.kinds and policy.action == "Deny")
     return next(own, None) or next(policy for policy in found if policy.name == ANY_KIND)
 
 
 def rules(kinds: Iterable[ProtectedKind], operations: Iterable[str]) -> list[Object]:
-    """Which requests it is about, as policies and webhooks say it. Subresources are not among them."""
-    # Any version: what comes later is protected, too, and groups that are not served match nothing.
+    """The resource rules of policies and webhooks, without subresources."""
+    # Any version: later ones are protected as well, and groups that are not served match nothing.
     return [
         {
             "apiGroups": [group],
@@ -120,12 +121,12 @@ def rules(kinds: Iterable[ProtectedKind], operations: Iterable[str]) -> list[Obj
 
 
 ANY_KIND = "any-kind"
-"""The policy for all kinds that have none of their own."""
+"""The policy for all kinds without their own."""
 EVERYTHING = "*"
 
 
 def any_rule(*operations: str) -> Object:
-    """The rule for requests about every kind, subresources excepted."""
+    """The resource rule for every kind, without subresources."""
     every = {"apiGroups": [EVERYTHING], "apiVersions": [EVERYTHING], "resources": [EVERYTHING]}
     return every | {"operations": list(operations), "scope": "*"}
 
@@ -138,7 +139,7 @@ def not_of(kinds: Iterable[ProtectedKind]) -> Object:
 
 
 def _family(kind: ProtectedKind) -> str:
-    """Kinds of which the same is counted go by the same policy, which is called by that."""
+    """The name of the policy that a kind shares with others of the same countable field."""
     if kind.rest:
         return "contents"
     if kind.controlled is Controlled.FREE_FOR_CONTROLLERS:
@@ -156,20 +157,22 @@ def _deletion(name: str, kinds: tuple[ProtectedKind, ...]) -> Policy:
         spec=_spec(
             kinds,
             ("DELETE",),
-            # One validation, no variables and no conditions: each variable would be a program that is run anew for
-            # verdict, text and audit, each text is made whether it is needed or not, and for conditions the API
-            # server makes one more copy of the object. Together that made a refused DELETE a tenth slower.
+            # One validation, no variables and no conditions: each variable would be a program that runs again for
+            # verdict,
+            # message and audit, each message is evaluated whether it is needed or not, and for conditions the API
+            # server makes
+            # one more copy of the object. Together that made a denied DELETE a tenth slower.
             validations=[_validation(_passes(kinds[0]), f"({text}) + {_way_out(kinds)}")],
-            # The only trace of a denial: what a policy denies, no webhook sees.
+            # The only trace of a denial: a request that a policy denies does not reach the webhook.
             auditAnnotations=[{"key": "denied", "valueExpression": why}],
         ),
     )
 
 
 def _any_kind(kinds: tuple[ProtectedKind, ...]) -> Policy:
-    """`Always`, and values that are not known, for every kind that has no policy of its own.
+    """`Always` and unknown values, for every kind without its own policy.
 
-    The selector is matched before any expression runs, so that a DELETE of an unlabelled object costs nothing more.
+    The selector is matched before any expression runs, so a DELETE of an unlabelled object costs nothing more.
     """
     other = of_any("", "", plural="", version="")
     spec = _spec(
@@ -181,14 +184,14 @@ def _any_kind(kinds: tuple[ProtectedKind, ...]) -> Policy:
     spec["matchConstraints"] |= {
         "resourceRules": [any_rule("DELETE")],
         "excludeResourceRules": rules((*kinds, *EXEMPT), ("DELETE",)),
-        # On these kinds Cascading protects nothing, as on a Service.
+        # On these kinds Cascading does not protect, as on a Service.
         "objectSelector": {"matchExpressions": [*_SELECTED["matchExpressions"], NOT_CASCADING]},
     }
     return Policy(name=ANY_KIND, kinds=(), spec=spec)
 
 
 def _free(kind: ProtectedKind) -> str:
-    """In CEL, whether the label means nothing because the object has a controller."""
+    """CEL: whether the label does not protect because the object has a controller."""
     match kind.controlled:
         case Controlled.FREE:
             return f"({_controlled('oldObject')})"
@@ -198,7 +201,8 @@ def _free(kind: ProtectedKind) -> str:
 
 
 def _passes(kind: ProtectedKind) -> str:
-    """In CEL, whether it may be deleted, or others have a say: as short as it can be, for it is all that most need."""
+    """CEL: whether the object alone allows the deletion, or the webhook decides. Short, because most requests end
+    here."""
     going = f"!({_STANDS})"
     if kind.controlled is not Controlled.PROTECTED:
         going += f" || {_free(kind)}"
@@ -209,7 +213,7 @@ def _passes(kind: ProtectedKind) -> str:
 
 
 def _why(kind: ProtectedKind) -> str:
-    """In CEL, as `rules.by_itself`: why it may not be deleted; empty if it may, or if others have a say."""
+    """CEL, equal to `rules.by_itself`: why it may not be deleted; empty if it may, or if the webhook decides."""
     depends = "''"
     if kind.count:
         depends = kind.count.cel(
@@ -223,7 +227,7 @@ def _why(kind: ProtectedKind) -> str:
 
 
 def _denial(kind: ProtectedKind) -> str:
-    """In CEL, what somebody reads; of what is let through, anything."""
+    """CEL: the message of a denial; any value for an allowed request."""
     depends = "''"
     if counted := kind.count:
         some = words.cascading(counted.what, _LATER)
@@ -242,7 +246,7 @@ def _by_word(kind: ProtectedKind, always: str, cascading: str, unknown: str) -> 
 
 
 def _labels(kinds: tuple[ProtectedKind, ...]) -> Policy:
-    """A value that nobody understands is refused when it is written."""
+    """The policy that denies unknown values of the label."""
     narrow = [kind for kind in kinds if not kind.cascading]
     only_always = " || ".join(
         f"(request.resource.group == '{kind.group}' && request.resource.resource == '{kind.plural}')" for kind in narrow
@@ -262,7 +266,7 @@ def _labels(kinds: tuple[ProtectedKind, ...]) -> Policy:
         matchConditions=NEW_VALUE,
         variables=[{"name": name, "expression": expression} for name, expression in variables.items()],
         validations=validations,
-        # Whatever goes wrong in here, nobody's writes are held up: the value protects in any case.
+        # On an error the write is allowed: the value protects in any case.
         failurePolicy="Ignore",
     )
     spec["matchConstraints"] |= {
@@ -273,13 +277,13 @@ def _labels(kinds: tuple[ProtectedKind, ...]) -> Policy:
 
 
 def _unanswered(kinds: tuple[ProtectedKind, ...]) -> Policy:
-    """Whoever deletes what only the webhook decides about is told what to do where nobody answers.
+    """A hint for deletions that only the webhook decides, if no manager responds.
 
-    The API server's own text about a dead webhook is fixed, and says nothing of labels.
+    The API server's own message about a failed webhook is fixed, and does not mention the label.
     """
     text = (
-        f"{DELETE_PROTECTION_LABEL}={_CASCADING}: a manager of Unwind decides whether it may go. If calling its webhook"
-        " failed, none is running: start one"
+        f"{DELETE_PROTECTION_LABEL}={_CASCADING}: the Unwind manager decides about this deletion. If calling its"
+        " webhook failed, no manager is running: start one"
     )
     return Policy(
         name="unanswered",
@@ -302,7 +306,7 @@ def _spec(
     validations: list[Object],
     **more: Any,
 ) -> Object:
-    # What the API server would add is said, so that what it has can be compared with what it should have.
+    # The API server's defaults are explicit, so that the stored object can be compared.
     return {
         "failurePolicy": "Fail",
         "matchConstraints": {
@@ -325,7 +329,7 @@ def _unknown(value: str, kind: ProtectedKind) -> str:
 
 
 def _text(text: str, *later: str) -> str:
-    """A text in CEL, with expressions where it leaves something open."""
+    """A text as a CEL expression, with these expressions for its placeholders."""
     parts = [f"'{part}'" if part else "" for part in text.split(_LATER)]
     pieces = [parts[0]]
     for expression, part in zip(later, parts[1:], strict=True):
@@ -334,8 +338,8 @@ def _text(text: str, *later: str) -> str:
 
 
 def _way_out(kinds: tuple[ProtectedKind, ...]) -> str:
-    """In CEL, how to get rid of the label: by the object, not by the name of the request, which has none when a whole
-    collection is deleted. What is known of the kinds is not found out again each time."""
+    """CEL: how to remove the label. Uses the object, not the name of the request, which is empty for deletecollection.
+    What is known of the kinds is not evaluated again for each request."""
     groups, plural = {kind.group for kind in kinds}, "request.resource.resource"
     if "" not in groups:
         plural += " + '.' + request.resource.group"
@@ -350,7 +354,7 @@ def _way_out(kinds: tuple[ProtectedKind, ...]) -> str:
 
 
 def _way_out_of_any() -> str:
-    """The same for a kind of which nothing is known beforehand: in any group, in a namespace or not."""
+    """The same for any kind: in any group, namespaced or not."""
     unknown = [
         ProtectedKind(group=group, plural="", kind="", versions=(), namespaced=bool(group)) for group in ("", "any")
     ]

@@ -1,4 +1,4 @@
-"""May an object be deleted? What it says itself, and what the rest of the cluster says (pure)."""
+"""The rules of deletion protection: whether an object may be deleted (pure)."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.protection.kinds import Controlled, ProtectedKind, Rest
 
 FORBIDDEN = "forbidden by ResourcesProtectionDeletion for"
-"""How a denial begins: the words that people search for."""
+"""The prefix of every denial, as in OpenKruise."""
 
 
 class Why(StrEnum):
-    """Why something may not be deleted, as one word for counters."""
+    """The reason of a denial, for metrics."""
 
     ALWAYS = "Always"
     CASCADING = "Cascading"
     UNKNOWN_VALUE = "UnknownValue"
     HOLDS_PROTECTED = "HoldsProtected"
-    """A namespace or a CRD with something protected in it."""
+    """A namespace or CRD that contains a protected object."""
     NOT_KNOWN = "NotKnown"
-    """It could not be found out whether something depends on it."""
+    """Its dependents could not be determined."""
 
 
 class Denied(msgspec.Struct, frozen=True):
-    """That it may not."""
+    """A denial."""
 
     why: Why
     message: str
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants to delete."""
+    """The object of a DELETE request."""
 
     kind: ProtectedKind
     label: str | None = None
-    """What the label says; None where there is none."""
+    """The value of the label; None if there is none."""
     terminating: bool = False
     count: int | None = None
-    """How much depends on it, where the object itself says that and it could be read."""
+    """The number of dependents, if the object has it and it is readable."""
     controlled: bool = False
-    """Whether one of its owners is its controller."""
+    """Whether it has a controller."""
     by_controller: bool = False
     """Whether one of Kubernetes' own controllers deletes it."""
 
@@ -62,26 +62,26 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a namespace, or of a CRD."""
+    """The contents of a namespace or CRD."""
 
     pods: int = 0
-    """Active ones: neither done nor being deleted."""
+    """Active Pods: neither finished nor terminating."""
     claims: int = 0
-    """Bound ones that are not being deleted."""
+    """Bound PersistentVolumeClaims that are not terminating."""
     resources: int = 0
-    """Custom resources that are not being deleted."""
+    """Custom resources that are not terminating."""
     protected: tuple[ObjectRef, ...] = ()
-    """Objects in it that could not be deleted by themselves, the first few; each refuses, or would go unasked."""
+    """The first protected objects in it; each would refuse deletion, or be deleted without admission."""
     failed: str = ""
-    """Why it could not be found out, and what to do about it."""
+    """Why the contents could not be determined, and what to do about it."""
     skipped: str = ""
-    """What was not looked at, because the manager was told not to."""
+    """What was not checked because of the manager's configuration."""
 
 
 def by_itself(subject: Subject) -> Denied | bool:
-    """What an object alone decides: a denial; True, that it may go; False, that the rest of the cluster has a say."""
+    """The decision by the object alone: a denial; True: allowed; False: the contents decide."""
     if subject.terminating:
-        return True  # whatever it says: it goes already
+        return True  # already terminating
     if subject.exempt:
         return True
     if subject.label is None:
@@ -102,7 +102,7 @@ def by_itself(subject: Subject) -> Denied | bool:
 
 
 def with_contents(subject: Subject, contents: Contents) -> Denied | bool:
-    """The same where the rest of the cluster has a say."""
+    """The decision with the contents."""
     if (alone := by_itself(subject)) is not False:
         return alone
     if subject.label is not None:
@@ -119,44 +119,44 @@ def with_contents(subject: Subject, contents: Contents) -> Denied | bool:
     if contents.protected:
         return Denied(Why.HOLDS_PROTECTED, _holding(subject, contents.protected))
     if contents.failed:
-        # It may hold something protected. Deleting a CRD would destroy that without another question.
+        # It may hold something protected. Deleting a CRD would delete that without another admission request.
         return Denied(Why.NOT_KNOWN, f"{FORBIDDEN} list protected objects error: {contents.failed}")
     return True
 
 
 def unknown(value: str, kind: ProtectedKind) -> str:
-    """What somebody reads whose label says what nobody understands: when it is written, and when it protects."""
-    words = "Always and Cascading are" if kind.cascading else f"for a {kind.kind} only Always is"
-    return f"{FORBIDDEN} {DELETE_PROTECTION_LABEL}={value}, a value that is not known: {words}"
+    """The message for an unknown value of the label, when it is written and when it protects."""
+    valid = "valid: Always, Cascading" if kind.cascading else f"valid for a {kind.kind}: Always"
+    return f"{FORBIDDEN} {DELETE_PROTECTION_LABEL}={value}: unknown value ({valid})"
 
 
 def always() -> str:
-    """What somebody reads who deletes what is protected always."""
+    """The message for a protected object."""
     return _said(DeleteProtection.ALWAYS)
 
 
 def cascading(what: str, count: object) -> str:
-    """What somebody reads who deletes something that something depends on."""
+    """The message for an object with dependents."""
     return f"{_said(DeleteProtection.CASCADING)} and {what} {count}>0"
 
 
 def unread(what: str) -> str:
-    """The same where an object says no number."""
-    return f"{_said(DeleteProtection.CASCADING)} and {what} that could not be read"
+    """The message if the number of dependents is not readable."""
+    return f"{_said(DeleteProtection.CASCADING)} and unreadable {what}"
 
 
 def way_out(resource: str, namespace: str, name: str) -> str:
-    """What follows a denial: how to delete it all the same. `resource`: as kubectl calls it (deployments.apps)."""
+    """The end of a denial: how to delete the object anyway. `resource`: its name for kubectl (deployments.apps)."""
     where = f" -n {namespace}" if namespace else ""
     command = f"kubectl label {resource}/{name}{where} {DELETE_PROTECTION_LABEL}-"
-    return f"; to delete it all the same, take the label away first: {command}"
+    return f"; to delete it anyway, remove the label first: {command}"
 
 
 def refused_label(kind: ProtectedKind, value: str | None, *, before: str | None, by_controller: bool) -> str | None:
     """Why a value of the label may not be written; None if it may.
 
-    `before`: what it was, None if there was none. Whoever writes something else is not held up by what is there
-    already, and neither is a controller, which only passes on what a template says.
+    `before`: the old value, None if there was none. An update that does not change the label is not denied, and neither
+    is a controller, which only copies the labels of a template.
     """
     if value is None or value == before or by_controller:
         return None

@@ -1,4 +1,4 @@
-"""Objects read for nothing but their protection (pure): from reviews, lists and watches alike."""
+"""Decodes the fields of objects that protection needs, from reviews, lists and watches (pure)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NULL = msgspec.Raw(b"null")
 
 
-# Of the labels only this one is read: an object may have many, and this is done for each that somebody deletes.
+# Only this label is decoded: an object may have many, and this runs for every DELETE.
 class _Labels(msgspec.Struct):
     protection: str | None = msgspec.field(default=None, name=DELETE_PROTECTION_LABEL)
 
@@ -59,7 +59,7 @@ class _DefinitionSpec(msgspec.Struct):
     scope: str = "Namespaced"
     versions: list[_Version] | None = None
     version: str = ""
-    """How v1beta1 says it, where there is one version only."""
+    """The field of v1beta1 for a single version."""
 
 
 class _Definition(msgspec.Struct):
@@ -67,7 +67,7 @@ class _Definition(msgspec.Struct):
 
 
 class LabelledObject(msgspec.Struct, frozen=True, kw_only=True):
-    """An object, and what it says of its protection."""
+    """An object and its protection."""
 
     ref: ObjectRef
     version: str
@@ -76,24 +76,24 @@ class LabelledObject(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def controlled(self) -> bool:
-        """Whether a controller owns it: then its labels are nobody's own."""
+        """Whether it has a controller: then its labels come from a template."""
         return self.subject.controlled
 
     @property
     def guarded(self) -> bool:
-        """Whether the namespace's controller could not delete it by itself."""
+        """Whether the namespace controller could not delete it."""
         return isinstance(by_itself(msgspec.structs.replace(self.subject, by_controller=True)), Denied)
 
 
 class Defined(msgspec.Struct, frozen=True, kw_only=True):
-    """The custom resources that a CRD is for."""
+    """The custom resources that a CRD defines."""
 
     group: str
     plural: str
     kind: str
     namespaced: bool
     versions: tuple[str, ...]
-    """Those that are served, first the one that is stored: nothing has to be converted."""
+    """The served versions, the stored one first: it needs no conversion."""
 
 
 _object = msgspec.json.Decoder(_Object).decode
@@ -104,13 +104,13 @@ _any = msgspec.json.Decoder().decode
 def read(
     body: msgspec.Raw | bytes, kind: ProtectedKind, *, version: str = "", by_controller: bool = False
 ) -> LabelledObject:
-    """The object that a body is. Raises ValueError for what is none. `by_controller`: whether one of Kubernetes' own
-    controllers deletes it."""
+    """The decoded object. Raises ValueError if the body is not an object. `by_controller`: whether one of Kubernetes'
+    own controllers deletes it."""
     try:
         obj = _object(body)
         meta = obj.metadata
         label = meta.labels.protection if meta.labels else None
-        # Most say nothing, or Always: then there is nothing to count.
+        # Most have no label, or Always: then there is nothing to count.
         counted = kind.count if label == DeleteProtection.CASCADING else None
         subject = Subject(
             kind=kind,
@@ -137,7 +137,7 @@ def read(
 
 
 def definition(body: msgspec.Raw | bytes) -> Defined:
-    """What a CRD of either version defines. Raises ValueError for what is none."""
+    """What a CRD of either version defines. Raises ValueError if the body is not a CRD."""
     try:
         spec = _definition(body).spec
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -154,7 +154,7 @@ def definition(body: msgspec.Raw | bytes) -> Defined:
 
 
 def _count(obj: _Object, kind: ProtectedKind) -> int | None:
-    """How much depends on it; None where that cannot be read, which holds."""
+    """The number of dependents; None if unreadable, which protects."""
     assert kind.count  # noqa: S101 - for the type checker
     outer = kind.count.path[0]
     try:

@@ -1,7 +1,7 @@
-"""What the API server is answered when something is to be deleted, or labelled.
+"""The admission webhook of deletion protection, for DELETE requests and label values.
 
-A no is known at once, from the object or from caches. What would be a yes by these is looked up first, if anything but
-the object has a say in it.
+A denial may come from the object or from caches. An allowed request is confirmed by a fresh read if anything but the
+object decides.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from unwind.server.routes import Request
 
 
-# Who makes what templates say, such as the claims of a StatefulSet, which nobody owns.
+# These users create objects from templates, such as the claims of a StatefulSet, which have no owner.
 _CONTROLLER_MANAGER = "system:kube-controller-manager"
 _SYSTEM_ACCOUNTS = "system:serviceaccounts:kube-system"
-# Of the time that is left: the answer has to get there, too.
+# The share of the remaining time that may be used: the response has to arrive as well.
 _SHARE = 0.8
 
 
 class NamespaceCounts(Protocol):
-    """How much keeps a namespace, as far as is known."""
+    """The cached number of objects that block a namespace."""
 
     def pods(self, namespace: str) -> int: ...
 
@@ -53,13 +53,13 @@ class NamespaceCounts(Protocol):
 
 
 class ProtectedContents(Protocol):
-    """What is protected, as far as is known."""
+    """The cached protected objects."""
 
     def inside(self, namespace: str) -> tuple[ObjectRef, ...]: ...
 
 
 class ProtectionWebhook:
-    """Answers reviews."""
+    """Answers admission reviews."""
 
     def __init__(
         self, *, counts: NamespaceCounts, guards: ProtectedContents, looking: ProtectionLookup, telling: DenialReporter
@@ -70,15 +70,15 @@ class ProtectionWebhook:
         self._telling = telling
 
     def routes(self) -> tuple[Route, ...]:
-        """Where the API server asks. They answer at once, also while caches are not whole: then everything is looked
-        up, and nothing that is labelled has to wait for a manager that has just started."""
+        """The routes of the webhook. They respond also before the caches are synced: then everything is read fresh, and
+        labelled objects need not wait for a manager that is starting."""
         return (
             Route(path=PROTECTION_PATH, name="deletions", handler=self.deletion),
             Route(path=LABELS_PATH, name="labels", handler=self.labelling),
         )
 
     def deletion(self, body: bytes, request: Request) -> Response | Coroutine[Any, Any, Response]:
-        """Whether something may be deleted."""
+        """Whether an object may be deleted."""
         try:
             asked = admission.asked(body)
         except ValueError as error:
@@ -90,7 +90,7 @@ class ProtectionWebhook:
                 asked.old_object, _kind(asked), version=asked.kind.version, by_controller=_is_controller(asked)
             )
         except ValueError as error:
-            return Response(admission.unreadable(asked, f"The object cannot be read: {error}."))
+            return Response(admission.unreadable(asked, f"cannot decode the object: {error}"))
         verdict = rules.by_itself(found.subject)
         if verdict is False:
             verdict = rules.with_contents(found.subject, self._known(found))
@@ -99,7 +99,7 @@ class ProtectionWebhook:
         return self._answer(asked, found, verdict, request)
 
     def labelling(self, body: bytes, request: Request) -> Response:
-        """Whether something may be written: not with a new value of the label that nobody understands."""
+        """Whether a label value may be written: no new unknown value."""
         try:
             asked = admission.asked(body)
         except ValueError as error:
@@ -111,7 +111,7 @@ class ProtectionWebhook:
             new = subjects.read(asked.object, kind, version=version)
             old = None if asked.old_object == subjects.NULL else subjects.read(asked.old_object, kind, version=version)
         except ValueError as error:
-            return Response(admission.unreadable(asked, f"The object cannot be read: {error}."))
+            return Response(admission.unreadable(asked, f"cannot decode the object: {error}"))
         refused = rules.refused_label(
             kind,
             new.subject.label,
@@ -121,7 +121,7 @@ class ProtectionWebhook:
         return self._answer(asked, new, Denied(Why.UNKNOWN_VALUE, refused) if refused else True, request)
 
     def _known(self, found: LabelledObject) -> Contents:
-        """What the caches know of a namespace. Of a CRD they know nothing: not every custom resource is watched."""
+        """The cached contents of a namespace. Nothing for a CRD: not every custom resource is watched."""
         if found.subject.kind.rest is not Rest.CONTENTS:
             return Contents()
         name = found.ref.name
@@ -138,7 +138,7 @@ class ProtectionWebhook:
             try:
                 defined = subjects.definition(asked.old_object)
             except ValueError as error:
-                return Response(admission.unreadable(asked, f"The CRD cannot be read: {error}."))
+                return Response(admission.unreadable(asked, f"cannot decode the CRD: {error}"))
             contents = await self._looking.of_definition(defined, counting=counting, within=within)
         return self._answer(asked, found, rules.with_contents(subject, contents), request, warning=contents.skipped)
 
@@ -152,7 +152,7 @@ class ProtectionWebhook:
 
 
 def _by_controller(asked: Asked, new: LabelledObject) -> bool:
-    """Whether what is written has the labels of a template: then nobody who reads the refusal has chosen them."""
+    """Whether the labels come from a template: then the sender of the request did not choose them."""
     return new.controlled or _is_controller(asked)
 
 
@@ -163,7 +163,7 @@ def _is_controller(asked: Asked) -> bool:
 
 
 def _way_out(asked: Asked, found: LabelledObject, denied: Denied) -> str:
-    """What else is told to whoever wants to delete something: not where it is not its own label that holds it."""
+    """The hint at the end of a denial; empty if the object's own label is not the cause."""
     kind, ref = found.subject.kind, found.ref
     unlisted = denied.why is Why.NOT_KNOWN and kind.rest is not None
     if asked.operation != "DELETE" or denied.why is Why.HOLDS_PROTECTED or unlisted:
@@ -173,19 +173,19 @@ def _way_out(asked: Asked, found: LabelledObject, denied: Denied) -> str:
 
 
 def _kind(asked: Asked) -> ProtectedKind:
-    """What the rules know of it."""
+    """The protection kind of the request."""
     it = asked.kind
     return kinds.of_any(it.group, it.kind, plural=asked.resource.resource, version=it.version)
 
 
 def _unread(body: bytes, error: ValueError) -> Response:
-    """What cannot be read does not pass, as long as it can be said of which question that is the answer."""
+    """A denial for an unreadable review, if its uid is readable."""
     if asked := admission.barely(body):
         return Response(admission.unreadable(asked, str(error)))
     return refusal(400, str(error))
 
 
-# What is told of a denial: it is counted, written down for whoever audits, and an Event on the object says it.
+# Reports of denials: a metric, a log entry for audit, and an Event on the object
 
 log = logs.get(__name__)
 
@@ -193,7 +193,7 @@ _KNOWN = frozenset(KINDS)
 
 
 class RestoreReporter:
-    """Reports policies that the manager restored: they are counted, and an Event on the policy says so."""
+    """Reports restored policies: a metric, and an Event on the policy."""
 
     def __init__(self, *, registry: CollectorRegistry, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -209,26 +209,29 @@ class RestoreReporter:
 
 
 class DenialReporter:
-    """Tells of denials; of a dry run, nothing."""
+    """Reports denials; none for a dry run."""
 
     def __init__(self, *, registry: CollectorRegistry, recorder: Recorder) -> None:
         self._recorder = recorder
-        # Not by user: there is no end of them.
+        # Not by user: the number of users is unbounded.
         self._denials = Counter(
-            "unwind_protection_denials", "What protection has refused.", ["kind", "reason"], registry=registry
+            "unwind_protection_denials",
+            "Requests denied by deletion protection.",
+            ["kind", "reason"],
+            registry=registry,
         )
 
     def denied(self, asked: Asked, found: LabelledObject, denied: Denied, request: Request) -> None:
-        """Somebody was refused something."""
+        """Report a denial."""
         if asked.dry_run:
             return
         self._denials.labels(_name(found.subject.kind), denied.why.value).inc()
         ref, user = found.ref, asked.user_info
         where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
-        # A review does not say from which address somebody came, nor with which program: of a service account, it
-        # says the Pod and the node.
+        # A review has neither the address nor the program of the user; of a service account it names the Pod and the
+        # node.
         log.warning(
-            "refused by protection",
+            "request denied",
             object=f"{ref.kind}/{where}",
             uid=ref.uid,
             group=ref.group,
@@ -242,7 +245,7 @@ class DenialReporter:
             why=denied.message,
         )
         if asked.operation != "DELETE":
-            return  # an object that may not be written need not be there
+            return  # a denied object may not exist
         self._recorder.report(
             Regarding(_api_version(asked), ref.kind, ref.name, ref.uid, ref.namespace),
             EventReason.REFUSED,

@@ -1,4 +1,4 @@
-"""How the API server asks the manager about deletions, as a ValidatingWebhookConfiguration (pure)."""
+"""The ValidatingWebhookConfiguration of deletion protection (pure)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     Object = dict[str, Any]
 
 PROTECTION_PATH = "/admit/deletions"
-"""Where the API server asks whether something may be deleted."""
+"""The path of the webhook for DELETE requests."""
 LABELS_PATH = "/admit/labels"
-"""Where it asks about a new value of the label, if no policy looks at it."""
+"""The path of the webhook for label values, used without policies."""
 CONTAINERS: tuple[ProtectedKind, ...] = tuple(kind for kind in KINDS if kind.rest)
-"""The kinds that hold others: the rest of the cluster has a say about them."""
+"""The kinds that contain others, whose contents decide."""
 
-# Seconds. A DELETE waits for a read of all that is in the namespace, or of all resources of the CRD. The same without a
-# label: if the time runs out, the API server lets the DELETE pass.
+# Seconds. A DELETE waits for a read of everything in the namespace, or of all resources of the CRD. The same without a
+# label: on a timeout the API server allows the DELETE.
 _PATIENCE = 10
-# Seconds that the write of a label waits for a manager that does not answer.
+# Seconds that the write of a label waits for a manager that does not respond.
 _SHORT = 3
 
 
 def asking(calling: Callable[[str], Object], *, everything: bool) -> list[Object]:
-    """Who is asked about what. `calling`: how the manager is called at a path.
+    """The webhooks. `calling`: the client config for a path.
 
-    `everything`: also about what policies decide where there are some.
+    `everything`: also for decisions that policies make if the API server has them.
     """
     unlabelled = _webhook(
         "unlabelled",
@@ -41,7 +41,7 @@ def asking(calling: Callable[[str], Object], *, everything: bool) -> list[Object
         operations=("DELETE",),
         labelled=False,
         conditions=[policies.STANDING],
-        # It may hold something protected, and nobody has said that it is itself: a dead manager never keeps it.
+        # It has no label itself, but may contain something protected: a stopped manager never blocks it.
         failurePolicy="Ignore",
         timeoutSeconds=_PATIENCE,
         sideEffects="NoneOnDryRun",
@@ -59,7 +59,7 @@ def asking(calling: Callable[[str], Object], *, everything: bool) -> list[Object
     )
     if not everything:
         return [labelled, unlabelled]
-    # In a webhook of its own: while no manager runs, only what could be refused is held.
+    # A webhook of its own: while no manager runs, only requests that could be denied are blocked.
     others = _webhook(
         "any-kind",
         calling(PROTECTION_PATH),
@@ -79,7 +79,7 @@ def asking(calling: Callable[[str], Object], *, everything: bool) -> list[Object
         operations=("CREATE", "UPDATE"),
         labelled=True,
         conditions=[*policies.NEW_VALUE, policies.not_of(EXEMPT)],
-        # A value that got in protects all the same, and nobody's writes wait for a manager that is not there.
+        # An unknown value protects anyway, so writes do not wait for a stopped manager.
         failurePolicy="Ignore",
         timeoutSeconds=_SHORT,
         sideEffects="None",
@@ -98,8 +98,8 @@ def _webhook(
     selecting: Iterable[Object] = (),
     **more: Any,
 ) -> Object:
-    """`kinds`: None for all of them. `selecting`: what the label must be, besides."""
-    # What the API server would add is said, so that what it has can be compared with what it should have.
+    """`kinds`: None for all. `selecting`: a further requirement on the label."""
+    # The API server's defaults are explicit, so that the stored object can be compared.
     exists = {"key": DELETE_PROTECTION_LABEL, "operator": "Exists" if labelled else "DoesNotExist"}
     return {
         "name": f"{name}.protection.unwind.dev",

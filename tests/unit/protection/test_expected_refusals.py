@@ -31,7 +31,7 @@ def test_the_records_of_unwind_and_their_kinds_stay() -> None:
 
 def test_a_cluster_is_deleted_as_such_and_never_with_its_namespace() -> None:
     cluster = content("Cluster", "prod", group="cluster.x-k8s.io")
-    assert "is deleted as such" in out_of_bounds(divide(cluster, [], []), home="u")[0].why
+    assert "must be deleted directly" in out_of_bounds(divide(cluster, [], []), home="u")[0].why
     told = out_of_bounds(divide(whole("Namespace", "fleet"), [cluster], [cluster]), home="u")
     assert [(item.object.kind, "delete Cluster room/prod first" in item.why) for item in told] == [("Cluster", True)]
 

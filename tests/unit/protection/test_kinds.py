@@ -25,7 +25,7 @@ def told(kind: ProtectedKind, word: DeleteProtection = ALWAYS, *owners: str) -> 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.resource)
 def test_whoever_may_write_can_take_every_label_away(kind: ProtectedKind) -> None:
-    assert "can take the label policy.kruise.io/delete-protection away" in told(kind)
+    assert "can remove the label policy.kruise.io/delete-protection" in told(kind)
 
 
 def test_owners_namespaces_and_definitions_are_named_where_there_are_some() -> None:
@@ -34,7 +34,9 @@ def test_owners_namespaces_and_definitions_are_named_where_there_are_some() -> N
     assert "the deletion of Deployment web, which owns it: Kubernetes' controllers may delete it" in told(
         replica_set, ALWAYS, "Deployment web"
     )
-    assert "the deletion of Shop web, which owns it: in the foreground" in told(by_name["secrets"], ALWAYS, "Shop web")
+    assert "the deletion of Shop web, which owns it: with foreground deletion" in told(
+        by_name["secrets"], ALWAYS, "Shop web"
+    )
     assert "which owns it" not in told(replica_set)
     assert "the deletion of its namespace while no manager runs" in told(replica_set)
     assert "the deletion of its namespace" not in told(by_name["persistentvolumes"])
@@ -43,8 +45,8 @@ def test_owners_namespaces_and_definitions_are_named_where_there_are_some() -> N
 
 
 def test_cascading_says_when_it_ends_and_containers_that_they_are_no_guard_of_what_is_in_them() -> None:
-    assert "as soon as no active Pod and no bound claim is in it" in told(NAMESPACE, CASCADING)
-    assert "as soon as there are no resources of it" in told(DEFINITION, CASCADING)
+    assert "as soon as it has no active Pods and no bound PersistentVolumeClaims" in told(NAMESPACE, CASCADING)
+    assert "as soon as it has no custom resources" in told(DEFINITION, CASCADING)
     assert "the deletion of single objects in it" in told(NAMESPACE)
     for kind in KINDS:
         assert ("its deletion as soon as" in told(kind, CASCADING)) is True
@@ -56,7 +58,7 @@ def test_what_the_label_would_not_protect_is_said_with_what_to_do_instead() -> N
     policy = of_any("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", plural="", version="v1")
     for kind, controller, remedy in (
         (of_any("", "Endpoints", plural="endpoints", version="v1"), "", "protect the object that it belongs to"),
-        (policy, "", "restrict with RBAC"),
+        (policy, "", "restrict its deletion with RBAC"),
         (widget, "Shop web", "protect Shop web instead"),
     ):
         refusal = unprotectable(kind, controller=controller)

@@ -22,7 +22,7 @@ INSIDE = {
     "resource": Contents(resources=1),
     "protected": Contents(protected=(ObjectRef(kind="ConfigMap", namespace="row", name="kept"),)),
     "protected-resource": Contents(protected=(ObjectRef(kind="Thing", name="one"),)),
-    "unserved": Contents(failed="none of its versions is served"),
+    "unserved": Contents(failed="no version of the CRD is served"),
     **{
         f"protected-{kind.kind.lower()}": Contents(protected=(ObjectRef(kind=kind.kind, namespace="row", name="kept"),))
         for kind in OTHERS
@@ -161,10 +161,10 @@ def test_a_field_that_says_something_else_is_no_count(form: Form, value: Any) ->
 def test_a_label_is_refused_where_it_is_new_or_changed_and_by_whoever_decides_it() -> None:
     deployment = next(kind for kind in KINDS if kind.kind == "Deployment")
     cluster = next(kind for kind in KINDS if not kind.cascading)
-    known = "a value that is not known: Always and Cascading are"
+    known = "unknown value (valid: Always, Cascading)"
     new = refused_label(deployment, "always", before=None, by_controller=False)
-    assert new == f"{P} {LABEL}=always, {known}"
-    assert refused_label(deployment, "", before=None, by_controller=False) == f"{P} {LABEL}=, {known}"
+    assert new == f"{P} {LABEL}=always: {known}"
+    assert refused_label(deployment, "", before=None, by_controller=False) == f"{P} {LABEL}=: {known}"
     assert refused_label(deployment, "always", before="Always", by_controller=False)
     assert refused_label(cluster, "Cascading", before=None, by_controller=False)
     for value, before, by_controller in (
