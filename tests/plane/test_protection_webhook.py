@@ -311,7 +311,7 @@ async def test_a_protected_resource_of_a_kind_that_is_served_since_a_moment_keep
     kind = Resource("apps.kruise.io", "v1alpha1", "clonesets", "CloneSet")
     await labelled(client, kind, "web", name, "Cascading", spec={"replicas": 3})
     said = await until_said(guarded, f"{P} {LABEL} of what is in it: CloneSet {name}/web", name)
-    assert "take the label away" not in said, "it is not its own label that keeps it"
+    assert "remove the label" not in said, "it is not its own label that keeps it"
 
 
 # Collections, writes, versions

@@ -46,15 +46,15 @@ def test_nothing_lacking_lets_the_cluster_be_made() -> None:
 
 
 def test_what_is_lacking_is_named_with_the_profile_and_who_must_act() -> None:
-    wait = upgrade_rules.before_create([Lack("ClusterProfile shop", "ConfigMap default/shop", "it does not exist")])
+    wait = upgrade_rules.before_create([Lack("ClusterProfile shop", "ConfigMap default/shop", "not found")])
     assert wait
     assert wait.why == (
-        "waiting for what add-ons are made of: ClusterProfile shop needs ConfigMap default/shop: it does not exist. "
-        "Whoever looks after these profiles has to provide it"
+        "waiting for sources of add-ons: ClusterProfile shop needs ConfigMap default/shop: not found; "
+        "create them or correct the profiles"
     )
     assert 0 < wait.seconds <= 10
 
 
 def test_the_order_in_which_it_was_found_out_makes_no_difference() -> None:
-    lacks = [Lack("ClusterProfile shop", f"ConfigMap default/{name}", "it does not exist") for name in "abcdefgh"]
+    lacks = [Lack("ClusterProfile shop", f"ConfigMap default/{name}", "not found") for name in "abcdefgh"]
     assert upgrade_rules.before_create(lacks) == upgrade_rules.before_create(reversed(lacks))
