@@ -211,7 +211,7 @@ async def test_a_manager_registers_itself_when_cluster_api_comes_and_again_when_
         again = await until_config(client, lambda it: it["metadata"]["uid"] != made["metadata"]["uid"], "made again")
         assert again["spec"]["namespaceSelector"] == {}
         again = await until_config(client, lambda it: _touched(it) == before, "to be discovered")
-        assert [item for item in manager.logged if "was made again" in item["event"]]
+        assert [item for item in manager.logged if "was missing, recreated" in item["event"]]
         assert await manager.stop() == 0
 
     asked = list(fresh_member.audit.entries(user=MANAGER))

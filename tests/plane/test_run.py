@@ -217,7 +217,7 @@ async def test_a_manager_outlives_its_api_server_and_goes_on_when_it_is_back(fre
         await manager.until_listening("https")
         stack.enter_context(expecting_refusals())
         await fresh_member.api_server.stop()
-        while not any("cannot be followed" in entry["event"] for entry in manager.logged):
+        while not any("watch failed" in entry["event"] for entry in manager.logged):
             await asyncio.sleep(0.05)
         assert (await manager.probe("/healthz"))[0] == 200
         await fresh_member.api_server.start()

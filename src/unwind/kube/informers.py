@@ -358,7 +358,7 @@ class InformerSet:
     def _troubled(self, resource: Resource) -> Callable[[Exception], None]:
         def troubled(error: Exception) -> None:
             if self._troubles.get(resource.plural) != str(error):
-                log.warning("a kind cannot be followed", kind=resource.kind, api=resource.api_version, why=str(error))
+                log.warning("watch failed, will retry", kind=resource.kind, api=resource.api_version, why=str(error))
             self._troubles[resource.plural] = str(error)
 
         return troubled
