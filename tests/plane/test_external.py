@@ -139,7 +139,9 @@ async def test_other_finalizers_are_waited_for_by_others_and_that_is_said(bucket
         await buckets.delete(ref)
         found = await buckets.until("shared", lambda it: "theirs" in ready(it).get("message", ""))
     assert found["metadata"]["finalizers"] == ["example.dev/theirs"]
-    assert ready(found)["message"] == f"what {ref} stands for is done with, and it waits for example.dev/theirs"
+    assert (
+        ready(found)["message"] == f"the external resource of {ref} is done; waiting for finalizers example.dev/theirs"
+    )
 
 
 async def test_what_is_going_and_was_never_claimed_is_not_ours(buckets: Buckets) -> None:
@@ -447,7 +449,7 @@ async def test_an_object_that_the_api_server_does_not_let_go_says_so(plane: Plan
         ref = await buckets.claimed("stuck")
         await buckets.delete(ref)
         said = await buckets.until_said("stuck", "Failed")
-        assert said["message"].startswith(f"{ref} is done with, and cannot be let go: ")
+        assert said["message"].startswith(f"cannot remove the finalizer from {ref}: ")
         await until(lambda: any(item < 2 for item in clock.waiting))
         clock.advance(2)
         await buckets.until_gone("stuck")
@@ -498,7 +500,7 @@ async def test_an_end_that_cannot_be_opened_holds_its_objects_until_it_can(bucke
     async with running(buckets.client, buckets.namespace, external(store, group_of(buckets)), clock=clock):
         await buckets.delete(await buckets.claimed("one"))
         said = await buckets.until_said("one", "Failed")
-        assert "store cannot be reached: no credentials" in said["message"]
+        assert "cannot connect to store: no credentials" in said["message"]
         store.refuses = None
         await until(lambda: any(item < 2 for item in clock.waiting))
         clock.advance(2)

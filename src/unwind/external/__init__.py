@@ -1,1 +1,1 @@
-"""Objects that stand for something outside the cluster."""
+"""Objects that stand for a resource outside the cluster, and the deletion of that resource."""

@@ -1,4 +1,4 @@
-"""Entering the chain of an object that stands for something outside."""
+"""Runs the deleter chain of an object with an external resource."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ if TYPE_CHECKING:
     from unwind.kube.watches import Watches
 
 
-# The ledger of what was kept when its object went, as Inventories in Unwind's own namespace.
+# The ledger of kept resources: Inventories in Unwind's own namespace
 
 
 def name_of(ref: ObjectRef) -> str:
-    """What an object's ledger is called: the same at every try, and never that of another object."""
+    """The name of an object's ledger: stable across retries, and unique to the object."""
     return f"kept-{ref.uid}"
 
 
 def inventory(
     ref: ObjectRef, outcome: Kept, *, resource: Resource, namespace: str, cluster: str, at: datetime
 ) -> Inventory:
-    """The ledger of one object that was kept (pure).
+    """The ledger entry of a kept object (pure).
 
-    It has no owner to go with and no finalizer: it is there to outlast the object.
+    It has neither owner nor finalizer, because it must outlast the object.
     """
     line = ledger.kept(ref, outcome, at=at)
-    # What stands for the cluster that we are on ourselves: there is no Cluster object of it.
+    # Stands for the cluster that the manager runs in, which has no Cluster object.
     here = ObjectRef(version=NAMESPACES.version, kind=NAMESPACES.kind, name="kube-system", uid=cluster)
     return Inventory(
         metadata=ObjectMeta(name=name_of(ref), namespace=namespace),
@@ -70,25 +70,25 @@ def inventory(
 
 
 async def write(client: Client, wanted: Inventory) -> None:
-    """Have it written down; it may have been, by a try that was cut off."""
+    """Create the ledger entry; an interrupted try may have created it already."""
     with suppress(AlreadyExistsError):
         await client.create(INVENTORIES, manifest(INVENTORIES, wanted))
 
 
 async def withdraw(client: Client, ref: ObjectRef, *, namespace: str) -> None:
-    """Take it back: the object was not kept after all, because somebody changed their mind in the last moment."""
+    """Delete the ledger entry: the object was not kept after all, because its policy changed at the last moment."""
     with suppress(NotFoundError, ConflictError):
         found = await client.get(INVENTORIES, name_of(ref), namespace=namespace)
         uid = found["metadata"]["uid"]
         await client.delete(INVENTORIES, name_of(ref), uid=uid, namespace=namespace)
 
 
-# A deleter that waits for something leaves the chain with Again; one that stays inside for so long hangs.
+# A deleter that waits leaves the chain with Again; one that stays inside for this long hangs.
 _WITHIN = 600.0
 
 
 class Chains:
-    """Enters chains with all that deleters are given."""
+    """Runs chains with everything that deleters need."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Chains:
         policy: DeletePolicy | None,
         clock: Clock,
     ) -> None:
-        """`namespace`: where the ledger is."""
+        """`namespace`: the namespace of the ledger."""
         self._registry = registry
         self._watches = watches
         self._client = watches.client
@@ -112,7 +112,7 @@ class Chains:
         self._clock = clock
 
     async def read(self, resource: Resource, ref: ObjectRef) -> Object | None:
-        """The object as it is now; None if its name is free, or belongs to another."""
+        """The current object; None if it does not exist, or was replaced by another."""
         try:
             obj = await self._client.get(resource, ref.name, namespace=ref.namespace or None)
         except NotFoundError:
@@ -122,11 +122,11 @@ class Chains:
     async def enter(
         self, resource: Resource, end: External | Failed, ref: ObjectRef, obj: Object
     ) -> Gone | Kept | Waiting | Failed:
-        """Go through the object's chain once, and tell what came of it."""
+        """Run the object's chain once and return the result."""
         return end if isinstance(end, Failed) else await attempt(self._go(resource, end, ref, obj))
 
     async def note(self, resource: Resource, ref: ObjectRef, outcome: Kept) -> Kept | Failed:
-        """Write into the ledger that it is kept; only then may the object go."""
+        """Record in the ledger that it is kept; only then may the object go."""
         wanted = inventory(
             ref,
             outcome,
@@ -138,12 +138,12 @@ class Chains:
         try:
             await write(self._client, wanted)
         except (ApiError, UnreachableError) as error:
-            told = f"{ref} is kept, and that cannot be written into the ledger: {error}"
+            told = f"cannot record the kept {ref} in the ledger: {error}"
             return Failed(told, Reason.FAILED, Severity.WARNING, Pace.FAST, error=error)
         return outcome
 
     async def unnote(self, ref: ObjectRef) -> None:
-        """Take that back: it is gone after all."""
+        """Delete the ledger entry: the resource is gone after all."""
         await withdraw(self._client, ref, namespace=self._namespace)
 
     async def _go(self, resource: Resource, external: External, ref: ObjectRef, obj: Object) -> Outcome:
@@ -159,9 +159,7 @@ class Chains:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise TransientError(
-                f"the deleters of {ref} did not come back within {_WITHIN:.0f} s", pace=Pace.SLOW
-            ) from None
+            raise TransientError(f"the deleters of {ref} timed out after {_WITHIN:.0f}s", pace=Pace.SLOW) from None
 
     def _context(self, resource: Resource, ref: ObjectRef, obj: Object, *clients: object) -> DeleteContext:
         return DeleteContext(
@@ -178,8 +176,8 @@ class Chains:
 
 
 def _refusal(error: TransientError) -> DeleteFunc[Object]:
-    """The rest of a chain whose end cannot be reached. What is to be kept needs no end: whoever has lost the
-    credentials for good can still let the object go."""
+    """The rest of a chain whose external system is unreachable. Keeping the resource needs no connection: with lost
+    credentials the object can still be released."""
 
     async def refuse(ctx: DeleteContext, obj: Object) -> Outcome:
         raise error
@@ -187,32 +185,33 @@ def _refusal(error: TransientError) -> DeleteFunc[Object]:
     return refuse
 
 
-# The ends that are open: what is outside the cluster is reached through them.
+# Open connections to external systems
 
 log = logs.get(__name__)
 
-# Credentials are looked for in several places, some of which answer slowly or never.
+# Credentials are looked for in several places, some of which are slow or never respond.
 _OPENED_WITHIN = 60.0
 
 
 class Ends:
-    """Opens each end when it is first needed, and keeps it open."""
+    """Opens the connection to each external system on first use, and keeps it open."""
 
     def __init__(self, client: Client, tasks: asyncio.TaskGroup) -> None:
-        """The ends are closed when the task group is done with."""
+        """The connections are closed when the task group ends."""
         self._client = client
         self._tasks = tasks
         self._open: dict[External, asyncio.Future[End]] = {}
 
     async def get(self, external: External) -> End:
-        """The end, open. Raises if it cannot be opened; the next who asks tries again."""
+        """The open connection. Raises if it cannot be opened; the next call retries."""
         if external not in self._open:
             opened: asyncio.Future[End] = asyncio.get_running_loop().create_future()
             self._open[external] = opened
-            # In a task of its own: what was entered in one task must not be left in another, and whoever asked first
-            # may be cancelled.
+            # In a task of its own: a context entered in one task must not be left in another, and the first caller may
+            # be
+            # cancelled.
             self._tasks.create_task(self._keep(external, opened))
-        # Several may wait for it, and one of them that is cancelled must not cancel it for all.
+        # Several callers may wait for it, and the cancellation of one must not cancel the others.
         return await asyncio.shield(self._open[external])
 
     async def _keep(self, external: External, opened: asyncio.Future[End]) -> None:
@@ -228,24 +227,24 @@ class Ends:
             self._open.pop(external, None)
             why = described(error)
             if opened.done():
-                log.warning("an end broke, it is opened again when it is needed", end=external.name, why=why)
+                log.warning("external connection failed, reopened on next use", end=external.name, why=why)
                 return
-            remedy = "" if isinstance(error, UnwindError) else "the log of the manager may say more"
-            opened.set_exception(TransientError(f"{external.name} cannot be reached: {why}", remedy=remedy))
-            # Whoever waited for it may have been cancelled meanwhile.
+            remedy = "" if isinstance(error, UnwindError) else "see the log of the manager"
+            opened.set_exception(TransientError(f"cannot connect to {external.name}: {why}", remedy=remedy))
+            # The waiting caller may have been cancelled meanwhile.
             opened.exception()
         finally:
             opened.cancel()
 
 
-# Waiting for what a chain left off with: `raise Again(…, until=…)`.
+# Waits of chains: `raise Again(…, until=…)`
 
 
 class Waits:
-    """One wait for each object, given up when its chain is entered again or it is gone."""
+    """One wait per object, ended when its chain runs again or the object is gone."""
 
     def __init__(self, tasks: asyncio.TaskGroup, again: Callable[[ExternalTarget], None], clock: Clock) -> None:
-        """`again` is told of an object whose wait is over."""
+        """`again`: called with an object whose wait is over."""
         self._tasks = tasks
         self._clock = clock
         self._again = again
@@ -258,7 +257,7 @@ class Waits:
             self._waiting[target] = (waiting, self._tasks.create_task(self._wait(target, waiting.until)))
 
     def give_up(self, target: ExternalTarget) -> None:
-        """Wait no longer for what an object waited for."""
+        """End the wait of an object."""
         if found := self._waiting.pop(target, None):
             waiting, task = found
             task.cancel()

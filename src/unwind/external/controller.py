@@ -1,7 +1,7 @@
-"""The controller of resources that stand for something outside the cluster: that goes before they do.
+"""The controller of objects with an external resource: the resource is deleted before the object.
 
-Our finalizer is on them before anything else happens, and comes off only when what they stand for was seen to be absent
-or is knowingly kept. In between, the object's chain is entered as often as it takes.
+Our finalizer is added first, and removed only when the resource is verified absent or knowingly kept. In between, the
+object's chain runs as often as needed.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ if TYPE_CHECKING:
 
 log = logs.get(__name__)
 
-# What an end does is mostly waiting; a kind whose end hangs delays no other kind.
+# Deletion is mostly waiting; a kind whose external system hangs delays no other kind.
 _SIDE_BY_SIDE = 16
 _RETRY = Backoff(first=0.2, limit=30.0)
 
 
 def _tell_blind(error: Exception) -> None:
-    log.warning("namespaces cannot be followed, so their policies are noticed late", why=str(error))
+    log.warning("namespace watch failed, policy changes are delayed", why=str(error))
 
 
 class _Deletion:
-    """What this process knows of one deletion. None of it is needed after a restart."""
+    """The state of one deletion in this process. None of it is needed after a restart."""
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
         self.failures = 0
         self.noted = False
-        """Whether it is in the ledger."""
+        """Whether it is recorded in the ledger."""
         self.attentive: str | None = None
-        """If it waits for any change of the object, and not only for one that matters: one after this version."""
+        """Set if it waits for any change of the object after this version, not only for relevant ones."""
 
 
 class ExternalController:
-    """Looks after all objects whose kind has an external end."""
+    """Reconciles all objects whose kind has an external resource."""
 
     name = "external"
 
@@ -90,7 +90,7 @@ class ExternalController:
         policy: DeletePolicy | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own. `policy`: what holds where neither an object nor its namespace says anything."""
+        """`namespace`: Unwind's own. `policy`: the default if neither an object nor its namespace has one."""
         self._client = client
         self._registry = registry
         self._namespace = namespace
@@ -129,7 +129,7 @@ class ExternalController:
         return self._following.ready
 
     async def run(self) -> None:
-        """Look after them, until cancelled."""
+        """Reconcile until cancelled."""
         for name, why in skipped().items():
             log.info("plugin skipped", plugin=name, why=why)
         cluster = await self._cluster()
@@ -157,10 +157,10 @@ class ExternalController:
                 return await self._client.cluster_uid()
             except (ApiError, UnreachableError) as error:
                 failures += 1
-                log.warning("it is not known which cluster this is", why=str(error))
+                log.warning("cluster identity not read", why=str(error))
                 await self._clock.sleep(_RETRY.after(failures, self._chance))
 
-    # What happens
+    # Events
 
     def _changed(self, resource: Resource, change: Change[ExternalObject]) -> None:
         target = ExternalTarget(resource, change.key)
@@ -177,7 +177,7 @@ class ExternalController:
             self._queue.add(target)
 
     def _namespace_changed(self, change: Change[Metadata]) -> None:
-        """The policy of a namespace may have been put right: what is held because of it need not wait."""
+        """The policy of a namespace may have been corrected: retry the objects that are blocked by it."""
         old, new = change.old, change.new
         if old is None or new is None or old.annotations == new.annotations:
             return
@@ -187,7 +187,7 @@ class ExternalController:
                     self._queue.add(_target(resource, seen.metadata))
 
     def _look_at_all(self) -> None:
-        """What is ours has changed: take up what is new, let go of what is not ours any more."""
+        """Our shards have changed: take up new objects, and drop those of others."""
         for resource, kind in self._following.kinds.items():
             for seen in kind.informer.cache:
                 if act(seen.metadata) is not Act.NOTHING:
@@ -201,9 +201,9 @@ class ExternalController:
     def _failed(self, target: ExternalTarget, error: Exception) -> None:
         expected = isinstance(error, ApiError | UnreachableError)
         why = str(error) or type(error).__name__
-        log.warning("it is tried again", object=str(target), why=why, exc_info=None if expected else error)
+        log.warning("reconcile failed, will retry", object=str(target), why=why, exc_info=None if expected else error)
 
-    # What is done
+    # Reconcile
 
     def _shard(self, target: ExternalTarget) -> str | None:
         kind = self._following.kinds.get(target.resource)
@@ -225,7 +225,7 @@ class ExternalController:
         return None
 
     async def _claim(self, kind: ExternalKindInformer, metadata: ObjectMeta) -> None:
-        # The cache will do: if it is behind, the patch is refused, and made again of what is there.
+        # The cached object is enough: if it is stale, the patch fails with a conflict and is made again.
         read: Object = {
             "name": metadata.name,
             "uid": metadata.uid,
@@ -238,10 +238,10 @@ class ExternalController:
             kind.reports.claimed(ref_of(kind.resource, metadata))
 
     async def _delete(self, kind: ExternalKindInformer, target: ExternalTarget, metadata: ObjectMeta) -> float | None:
-        """Enter the object's chain, and do what came of it; returns after how many seconds to do so again."""
+        """Run the object's chain and handle the result; returns the seconds until the next run."""
         self._waits.give_up(target)
         ref = ref_of(kind.resource, metadata)
-        # Not from a cache (docs/architecture.md, Fresh reads open gates).
+        # Read fresh, not from a cache (docs/architecture.md, Fresh reads open gates).
         obj = await self._chains.read(kind.resource, ref)
         if obj is None or act(objects.metadata_of(obj)) is not Act.DELETE:
             self._forget(target)
@@ -252,7 +252,7 @@ class ExternalController:
             result = await self._chains.note(kind.resource, ref, result)
             deletion.noted = deletion.noted or isinstance(result, Kept)
         if not self._owner.owns(ref.uid):
-            # Whoever owns it now comes to the same end.
+            # The new owner of the shard gets the same result.
             _close(result)
             self._forget(target)
             return None
@@ -260,7 +260,7 @@ class ExternalController:
             try:
                 return await self._end(kind, target, deletion, obj, result)
             except (ApiError, UnreachableError) as error:
-                told = f"{ref} is done with, and cannot be let go: {error}"
+                told = f"cannot remove the finalizer from {ref}: {error}"
                 result = Failed(told, Reason.FAILED, Severity.WARNING, Pace.SLOW, error=error)
         try:
             version = await kind.reports.unfinished(ref, obj, result)
@@ -273,7 +273,7 @@ class ExternalController:
         self._waits.begin(target, result)
         if result.after is None and result.until is None:
             deletion.attentive = version
-            # The watch may have told of a change while the chain did not know yet that it would wait for one.
+            # The watch may have reported a change before the chain decided to wait for one.
             seen = kind.informer.cache.get(target.key)
             return 0.0 if seen and _newer(seen.metadata, version) else None
         return result.after
@@ -281,10 +281,10 @@ class ExternalController:
     def _later(self, target: ExternalTarget, deletion: _Deletion, result: Failed) -> float:
         deletion.failures += 1
         again = delay(result, deletion.failures, self._chance)
-        # An exception that nobody foresaw is named by its type, and where it came from is of interest.
+        # An unexpected exception is named by its type, and logged with its traceback.
         bug = result.error if result.reason == type(result.error).__name__ else None
         log.warning(
-            "a deletion failed",
+            "deletion failed, will retry",
             object=str(target),
             uid=deletion.uid,
             reason=str(result.reason),
@@ -297,13 +297,13 @@ class ExternalController:
     async def _end(
         self, kind: ExternalKindInformer, target: ExternalTarget, deletion: _Deletion, obj: Object, outcome: Gone | Kept
     ) -> float | None:
-        """Take our finalizer off."""
+        """Remove our finalizer."""
         read = objects.metadata_of(obj)
         ref = ref_of(kind.resource, read)
 
         def release(now: Object) -> Object | None:
             if isinstance(outcome, Kept) and matters(objects.metadata_of(now)) != matters(read):
-                return None  # what was decided by has changed meanwhile, and nothing is lost yet: decide again
+                return None  # the object changed meanwhile, and nothing is lost yet: decide again
             return objects.released(now)
 
         if isinstance(outcome, Gone) and deletion.noted:
@@ -315,7 +315,7 @@ class ExternalController:
         began = read.deletion_timestamp or now
         self._measures.ended(kind.resource, outcome, seconds=(now - began).total_seconds())
         kind.reports.ended(ref, outcome)
-        log.info("a deletion ended", object=str(target), uid=ref.uid, end=type(outcome).__name__)
+        log.info("deletion finished", object=str(target), uid=ref.uid, end=type(outcome).__name__)
         self._forget(target)
         await kind.reports.left_to_others(ref, written)
         return None

@@ -1,4 +1,4 @@
-"""Following every kind that has an external end, as CRDs come and go."""
+"""Informers of every kind with an external resource, started and stopped as CRDs come and go."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ if TYPE_CHECKING:
     from unwind.kube.metrics import Metrics
 
 
-# Which of the kinds that a server serves have an external end, each in one version.
+# Which served kinds have an external resource, each in one version
 
-# Not patch, although finalizers are patched: of a CRD that is being deleted the server no longer says that it takes
-# patches, and takes them. That is just when its objects wait for us.
+# Not patch, although finalizers are patched: for a CRD that is being deleted, discovery no longer lists patch, but the
+# server accepts it. That is just when its objects wait for us.
 _NEEDED = frozenset(["get", "list", "watch"])
 
 
 class ExternalKind(msgspec.Struct, frozen=True):
-    """A kind that is looked after."""
+    """A kind that is reconciled."""
 
     resource: Resource
     end: External | Failed
-    """How what its objects stand for is reached; or why nobody knows: then they are held."""
+    """How to reach its external system; or why that is unknown: then its objects are blocked."""
 
 
 def candidates(served: Iterable[ServedKind], *, removed: Collection[str] = ()) -> dict[tuple[str, str], list[Resource]]:
-    """The versions of each kind that can be looked after, the server's favourite first.
+    """The usable versions of each kind, the server's preferred one first.
 
-    `removed`: CRDs (`plural.group`) that are gone, of which the server has not taken notice everywhere.
+    `removed`: deleted CRDs (`plural.group`) that discovery may still list.
     """
     kinds: dict[tuple[str, str], list[Resource]] = {}
     for kind in served:
@@ -68,23 +68,23 @@ def candidates(served: Iterable[ServedKind], *, removed: Collection[str] = ()) -
 async def survey(
     registry: DeleterRegistry, served: Iterable[ServedKind], *, defined: Collection[str], removed: Collection[str] = ()
 ) -> list[ExternalKind]:
-    """The kinds with an external end, and those of which it cannot be said; `defined`: the CRDs that there are."""
+    """The kinds with an external resource, and those for which it is unknown; `defined`: the existing CRDs."""
     found = []
     for versions in candidates(served, removed=removed).values():
         ends = [
             ExternalKind(resource, end) for resource in versions if (end := await _end(registry, resource)) is not None
         ]
-        # An end may be for one of several versions only: then the objects are read in that one.
+        # A plugin may declare only one of several versions: then objects are read in that one.
         chosen = next((end for end in ends if isinstance(end.end, External)), ends[0] if ends else None)
-        # A plugin that does not even say which kinds it is for holds all of them; of those that the API server itself
-        # brings along, none ever got our finalizer.
+        # A plugin that fails before it declares its kinds blocks all kinds, except built-in ones, which never get our
+        # finalizer.
         if chosen and (isinstance(chosen.end, External) or crd_name(chosen.resource) in defined):
             found.append(chosen)
     return found
 
 
 def unserved(defined: Iterable[str], served: Iterable[ServedKind]) -> set[str]:
-    """The CRDs whose kinds the server does not serve, or not yet."""
+    """The CRDs whose kinds are not served, or not yet."""
     return set(defined) - {crd_name(kind.resource) for kind in served}
 
 
@@ -101,14 +101,14 @@ async def _end(registry: DeleterRegistry, resource: Resource) -> External | Fail
 
 log = logs.get(__name__)
 
-# A CRD is there a moment before its kind is served everywhere.
+# A CRD exists a moment before its kind is served everywhere.
 _RETRY = Backoff(first=0.1, limit=30.0)
-# One that is not served after so many looks was not accepted; if it is one day, that is an event.
+# A CRD that is not served after this many checks was not accepted; if it is later, that is an event.
 _LOOKS = 12
 
 
 class ExternalKindInformer:
-    """A kind that is followed."""
+    """A kind and its informer."""
 
     def __init__(
         self, found: ExternalKind, informer: Informer[ExternalObject], reports: Reports, task: asyncio.Task[None]
@@ -121,7 +121,7 @@ class ExternalKindInformer:
 
 
 class ExternalInformers:
-    """The kinds with an external end, each with a cache of its objects."""
+    """The kinds with an external resource, each with a cache of its objects."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class ExternalInformers:
         metrics: Metrics,
         clock: Clock,
     ) -> None:
-        """`changed` is told of every object that changes, `left` of a kind that is not served any more."""
+        """`changed`: called for every object that changes. `left`: called for a kind that is not served any more."""
         self._client = client
         self._registry = registry
         self._changed = changed
@@ -145,7 +145,7 @@ class ExternalInformers:
         self.discovery = Discovery(client)
         self.kinds: dict[Resource, ExternalKindInformer] = {}
         self._troubles: dict[Resource, str] = {}
-        """Why kinds cannot be followed, such as that nobody gave us the right to."""
+        """Why kinds cannot be watched, such as missing permissions."""
         self._crds: Informer[Metadata] = Informer(
             client,
             decoding.metadata(CUSTOM_RESOURCE_DEFINITIONS),
@@ -153,7 +153,7 @@ class ExternalInformers:
             troubled=partial(self._troubled, CUSTOM_RESOURCE_DEFINITIONS),
         )
         self._removed: set[str] = set()
-        """CRDs that are gone, and whose kinds the server may still name."""
+        """Deleted CRDs whose kinds discovery may still list."""
         self._wake = asyncio.Event()
         self._surveyed = False
         self._chance = JITTER
@@ -161,13 +161,13 @@ class ExternalInformers:
 
     @property
     def ready(self) -> bool:
-        """Whether it knows the kinds, and what there is of each. One that may not be read holds nobody else up."""
+        """Whether the kinds and their objects are known. A kind that is forbidden does not delay the others."""
         return self._surveyed and all(
             kind.informer.synced or resource in self._troubles for resource, kind in self.kinds.items()
         )
 
     async def run(self) -> None:
-        """Follow them until cancelled."""
+        """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._crds.run())
             await self._crds.until_synced()
@@ -177,20 +177,20 @@ class ExternalInformers:
                 try:
                     again = bool(await self._survey(tasks)) and looks < _LOOKS
                 except (ApiError, UnreachableError, msgspec.MsgspecError) as error:
-                    log.warning("the kinds of the API server cannot be read", why=str(error))
+                    log.warning("API discovery failed, will retry", why=str(error))
                     again = True
                 looks = looks + 1 if again else 0
                 await pause(self._clock, _RETRY.after(looks, self._chance) if again else None, self._wake)
 
     async def _survey(self, tasks: asyncio.TaskGroup) -> set[str]:
-        """Look which kinds there are; returns the CRDs that are not served."""
+        """Read the served kinds; returns the CRDs that are not served."""
         served = await self.discovery.kinds(anew=True)
         silent = await self.discovery.silent()
         defined = {key.name for key in self._crds.cache.keys()}  # noqa: SIM118 - a cache is no dict
         surveyed = await survey(self._registry, served, defined=defined, removed=self._removed)
         found = {item.resource: item for item in surveyed}
         for resource in list(self.kinds):
-            # Where an aggregated server does not answer, nothing is known of its kinds: they are not given up.
+            # The kinds of an aggregated API server that does not respond are unknown: they are kept.
             if resource not in found and f"{resource.version}.{resource.group}" not in silent:
                 self._leave(resource)
         for resource, one in found.items():
@@ -213,15 +213,15 @@ class ExternalInformers:
         informer.subscribe(partial(self._changed, resource))
         self._metrics.informer(informer)
         if isinstance(found.end, Failed):
-            log.error("a kind is held", kind=resource.kind, api=resource.api_version, why=found.end.message)
+            log.error("kind blocked", kind=resource.kind, api=resource.api_version, why=found.end.message)
         else:
-            log.info("a kind is followed", kind=resource.kind, api=resource.api_version, end=found.end.name)
+            log.info("kind watch started", kind=resource.kind, api=resource.api_version, end=found.end.name)
 
     def _leave(self, resource: Resource) -> None:
         self.kinds.pop(resource).task.cancel()
         self._troubles.pop(resource, None)
         self._left(resource)
-        log.info("a kind is followed no longer", kind=resource.kind, api=resource.api_version)
+        log.info("kind watch stopped", kind=resource.kind, api=resource.api_version)
 
     def _crd_changed(self, change: Change[Metadata]) -> None:
         name = change.key.name
@@ -236,5 +236,5 @@ class ExternalInformers:
 
     def _troubled(self, resource: Resource, error: Exception) -> None:
         if self._troubles.get(resource) != str(error):
-            log.warning("a kind cannot be followed", kind=resource.kind, api=resource.api_version, why=str(error))
+            log.warning("watch failed, will retry", kind=resource.kind, api=resource.api_version, why=str(error))
         self._troubles[resource] = str(error)

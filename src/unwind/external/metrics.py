@@ -1,4 +1,4 @@
-"""What is counted of deletions: by kind, of which there are as many as CRDs, and by end."""
+"""Metrics of deletions, by kind and outcome."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ class Measures:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._ends = Counter(
-            "unwind_deletions", "Deletions that came to an end: gone or kept.", ["kind", "end"], registry=registry
+            "unwind_deletions",
+            "Finished deletions of external resources, by outcome: gone or kept.",
+            ["kind", "end"],
+            registry=registry,
         )
         self._waiting = Gauge(
-            "unwind_deletions_waiting", "Objects whose deletion is not at its end.", ["kind"], registry=registry
+            "unwind_deletions_waiting", "Objects whose external resource is being deleted.", ["kind"], registry=registry
         )
         self._seconds = Histogram(
             "unwind_deletion_seconds",
-            "From an object's deletionTimestamp to the end of its deletion.",
+            "Time from the deletionTimestamp of an object to the end of its deletion.",
             ["kind", "end"],
             buckets=_SECONDS,
             registry=registry,
@@ -37,14 +40,14 @@ class Measures:
     def ended(self, resource: Resource, outcome: Gone | Kept, *, seconds: float) -> None:
         kind, end = _called(resource), type(outcome).__name__.lower()
         self._ends.labels(kind, end).inc()
-        # Whole seconds by the clock of the API server against ours: it may come out below nothing.
+        # Whole seconds of the API server's clock against ours: the difference may be negative.
         self._seconds.labels(kind, end).observe(max(0.0, seconds))
 
     def waiting(self, resource: Resource, count: int) -> None:
         self._waiting.labels(_called(resource)).set(count)
 
     def forget(self, resource: Resource) -> None:
-        """The kind is not served any more."""
+        """Drop a kind that is not served any more."""
         with suppress(KeyError):
             self._waiting.remove(_called(resource))
 

@@ -1,4 +1,4 @@
-"""What is seen of objects whose kind has an external end, and what is to be done about each (pure)."""
+"""The cached view of objects with an external resource, and the action for each (pure)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ExternalTarget(NamedTuple):
-    """One object's place."""
+    """The location of one object."""
 
     resource: Resource
     key: Key
@@ -28,23 +28,23 @@ class ExternalTarget(NamedTuple):
 
 
 class ExternalObject(msgspec.Struct, frozen=True):
-    """An object as the cache has it: its metadata only."""
+    """A cached object: its metadata only."""
 
     metadata: ObjectMeta
 
 
 class Act(Enum):
-    """What is to be done about an object."""
+    """The action for an object."""
 
     CLAIM = "claim"
-    """It stands for something, or soon will: our finalizer has to be on it before."""
+    """It has an external resource, or soon will: add our finalizer first."""
     DELETE = "delete"
-    """It is to go, and waits for us."""
+    """It is terminating, and waits for us."""
     NOTHING = "nothing"
 
 
 def view(resource: Resource) -> View[ExternalObject]:
-    """Objects of a resource, of which the server sends the metadata only."""
+    """The view of a resource's objects: metadata only."""
     partial = decoding.metadata(resource)
     return msgspec.structs.replace(
         decoding.typed(resource, ExternalObject), accept_list=partial.accept_list, accept_watch=partial.accept_watch
@@ -52,12 +52,12 @@ def view(resource: Resource) -> View[ExternalObject]:
 
 
 def metadata_of(obj: Object) -> ObjectMeta:
-    """The metadata of an object as it was read."""
+    """The metadata of an object."""
     return msgspec.convert(obj["metadata"], ObjectMeta)
 
 
 def act(metadata: ObjectMeta) -> Act:
-    """What is to be done about an object. One that is going and never was claimed is not ours."""
+    """The action for an object. A terminating object without our finalizer is ignored."""
     claimed = Finalizer.EXTERNAL in metadata.finalizers
     if metadata.terminating:
         return Act.DELETE if claimed else Act.NOTHING
@@ -65,8 +65,8 @@ def act(metadata: ObjectMeta) -> Act:
 
 
 def matters(metadata: ObjectMeta) -> object:
-    """What may change the way of a deletion. What Unwind itself writes while it deletes, memos and status, is not among
-    it: otherwise each entry into the chain would be the reason for the next."""
+    """The fields that may change the course of a deletion. Unwind's own writes during the deletion, memos and status,
+    are excluded: otherwise each run of the chain would trigger the next."""
     annotations = {key: value for key, value in metadata.annotations.items() if not key.startswith(MEMO_ANNOTATION)}
     return (
         metadata.uid,
@@ -79,7 +79,7 @@ def matters(metadata: ObjectMeta) -> object:
 
 
 def claimed(obj: Object) -> Object | None:
-    """The patch that puts our finalizer on an object; None if it is on, or it is too late for it."""
+    """The patch that adds our finalizer; None if it is present, or the object is terminating."""
     metadata = metadata_of(obj)
     if act(metadata) is not Act.CLAIM:
         return None
@@ -87,7 +87,7 @@ def claimed(obj: Object) -> Object | None:
 
 
 def released(obj: Object) -> Object | None:
-    """The patch that takes our finalizer off, and nobody else's; None if it is off."""
+    """The patch that removes our finalizer and no other; None if it is absent."""
     finalizers = obj["metadata"].get("finalizers") or []
     if Finalizer.EXTERNAL not in finalizers:
         return None

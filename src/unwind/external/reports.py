@@ -1,4 +1,4 @@
-"""Conditions in the status of kinds that others defined: one is set, all else stays as it was read (pure)."""
+"""The Ready condition and Events that report a deletion, on kinds that others define."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from unwind.kube.events import Recorder
 
 
-# The bounds of metav1.Condition.
+# The limits of metav1.Condition.
 _WORD = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _LONGEST_WORD = 1024
 _LONGEST_MESSAGE = 32768
 
 
 class ReadyCondition(msgspec.Struct, frozen=True):
-    """What is said of an object that is not gone yet."""
+    """The Ready condition of an object that is not gone yet."""
 
     reason: str
     message: str
@@ -42,10 +42,10 @@ class ReadyCondition(msgspec.Struct, frozen=True):
 
 
 def ready_condition_of(result: Waiting | Failed) -> ReadyCondition:
-    """What is said of an entry into the chain that did not come to the end."""
+    """The condition for a result that is not final."""
     if isinstance(result, Waiting):
         return ReadyCondition(Reason.DELETING, result.reason, Severity.INFO)
-    # The word comes from whoever wrote the deleter; one that no condition takes must not keep the message out.
+    # The reason comes from the author of the deleter; an invalid one must not suppress the message.
     fits = _WORD.fullmatch(result.reason) and len(result.reason) <= _LONGEST_WORD
     return ReadyCondition(result.reason if fits else Reason.FAILED, result.message, result.severity)
 
@@ -53,7 +53,7 @@ def ready_condition_of(result: Waiting | Failed) -> ReadyCondition:
 def not_ready(
     conditions: list[Object], said: ReadyCondition, *, generation: int, now: datetime, without: Collection[str] = ()
 ) -> list[Object]:
-    """The conditions with Ready set to False; the very same list where that changes nothing.
+    """The conditions with Ready set to False; the same list if nothing changes.
 
     `without`: the fields that the kind's schema does not have.
     """
@@ -67,7 +67,7 @@ def not_ready(
         "observedGeneration": generation,
     }
     after = (before or {}) | {key: value for key, value in ours.items() if key not in without}
-    # It answers "since when", and a message in other words does not begin anything.
+    # It says since when: a different message does not start a new wait.
     if before is None or before.get("status") != "False":
         after["lastTransitionTime"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     if after == before:
@@ -78,7 +78,7 @@ def not_ready(
 
 
 def listed(obj: Object) -> list[Object] | None:
-    """An object's conditions; None if what stands there is something else."""
+    """An object's conditions; None if the field has another type."""
     status = obj.get("status")
     found = status.get("conditions") if isinstance(status, dict) else None
     if found is None:
@@ -88,20 +88,20 @@ def listed(obj: Object) -> list[Object] | None:
 
 
 def dropped(obj: Object, wanted: Object) -> set[str] | None:
-    """The fields of a condition that the server did not keep; None if it kept nothing of it."""
+    """The fields of a condition that the server dropped; None if it dropped the condition."""
     kept = next((item for item in listed(obj) or () if item.get("type") == wanted["type"]), None)
     if kept is None or kept.get("message") != wanted["message"]:
         return None
     return {key for key in wanted if key not in kept}
 
 
-# What people are told of a deletion: the Ready condition of the object, and Events on it.
+# Reports: the Ready condition of the object, and Events
 
 log = logs.get(__name__)
 
 
 class Reports:
-    """Tells of the deletions of one kind."""
+    """Reports the deletions of one kind."""
 
     def __init__(self, client: Client, resource: Resource, recorder: Recorder, *, clock: Clock) -> None:
         self._client = client
@@ -109,14 +109,14 @@ class Reports:
         self._recorder = recorder
         self._clock = clock
         self._silent = False
-        """Whether the kind has no conditions: then there are Events only."""
+        """Whether the kind has no conditions: then there are only Events."""
         self._unknown: set[str] = set()
-        """The fields of conditions that the kind's schema does not have."""
+        """The condition fields that the kind's schema does not have."""
         self._last: dict[str, ReadyCondition] = {}
-        """What was last said of each object, by uid: an Event tells what is new."""
+        """The last report of each object, by uid: an Event is sent only for changes."""
 
     def learn_anew(self) -> None:
-        """The kind's schema has changed."""
+        """Reset after a change of the kind's schema."""
         self._silent = False
         self._unknown.clear()
 
@@ -124,21 +124,23 @@ class Reports:
         self._last.pop(uid, None)
 
     def claimed(self, ref: ObjectRef) -> None:
-        self._tell(ref, EventReason.FINALIZER_SET, "what it stands for goes before it does", action="Claim")
+        self._tell(
+            ref, EventReason.FINALIZER_SET, "the external resource is deleted before this object", action="Claim"
+        )
 
     def started(self, ref: ObjectRef) -> None:
-        self._tell(ref, EventReason.DELETION_STARTED, "what it stands for is being deleted")
+        self._tell(ref, EventReason.DELETION_STARTED, "deleting the external resource")
 
     def ended(self, ref: ObjectRef, outcome: Gone | Kept) -> None:
         if isinstance(outcome, Gone):
-            self._tell(ref, EventReason.GONE, outcome.why or "what it stands for was seen to be absent")
+            self._tell(ref, EventReason.GONE, outcome.why or "the external resource is verified absent")
         else:
             why = outcome.message or outcome.reason
-            by = f", as said by {outcome.by}" if outcome.by else ""
-            self._tell(ref, EventReason.KEPT, f"what it stands for is kept: {why}{by}")
+            by = f" (by {outcome.by})" if outcome.by else ""
+            self._tell(ref, EventReason.KEPT, f"the external resource is kept: {why}{by}")
 
     async def unfinished(self, ref: ObjectRef, obj: Object, result: Waiting | Failed) -> str:
-        """Say why the object is still there; returns up to which version of it nobody else has changed anything."""
+        """Report why the object still exists; returns the version up to which only Unwind changed it."""
         said = ready_condition_of(result)
         if self._last.get(ref.uid) != said:
             self._last[ref.uid] = said
@@ -147,13 +149,13 @@ class Reports:
         return await self.condition(obj, said)
 
     async def left_to_others(self, ref: ObjectRef, obj: Object) -> None:
-        """Say that others still hold the object, if they do: what was said last is not so any more."""
+        """Report that other finalizers remain, if they do."""
         if finalizers := obj["metadata"].get("finalizers"):
-            told = f"what {ref} stands for is done with, and it waits for {', '.join(finalizers)}"
+            told = f"the external resource of {ref} is done; waiting for finalizers {', '.join(finalizers)}"
             await self.condition(obj, ReadyCondition(Reason.DELETING, told, Severity.INFO))
 
     async def condition(self, obj: Object, said: ReadyCondition) -> str:
-        """Write it down, if the kind has conditions and it is not what stands there."""
+        """Write the condition, if the kind has conditions and it differs."""
         version = str(obj["metadata"]["resourceVersion"])
         if self._silent:
             return version
@@ -178,22 +180,22 @@ class Reports:
         except ApiError as error:
             if error.code in (429, 409) or error.code >= 500:
                 raise
-            # No status subresource, a schema that wants something else, no right to write it.
+            # No status subresource, another schema, or no permission to write it.
             self._fall_silent(str(error))
             return version
         if written is None:
             return version
         unknown = dropped(written, wanted)
         if unknown is None:
-            self._fall_silent("its schema has no conditions")
+            self._fall_silent("the schema has no conditions")
         else:
             self._unknown |= unknown
-        # Written onto what was read, it is the only change; onto something newer, that newer thing was not looked at.
+        # If the write was made onto the version that was read, it is the only change; a newer version was not seen yet.
         return str(written["metadata"]["resourceVersion"]) if versions == [version] else version
 
     def _fall_silent(self, why: str) -> None:
         self._silent = True
-        log.warning("the kind takes no conditions, there are Events only", kind=self._resource.kind, why=why)
+        log.warning("kind has no conditions, reporting by Events only", kind=self._resource.kind, why=why)
 
     def _tell(
         self,

@@ -71,7 +71,7 @@ class Shared:
         """The keys by which the manager recognizes its own Teardowns."""
         self.plugins = tuple(installed())
         self.helm = Helm(Path(program), replica=context.shards.identity) if program else None
-        """Deploys and uninstalls charts. Without the program, a release is held and says so."""
+        """Deploys and uninstalls charts. Without the program, a release is blocked."""
         self.clock = ServerClock(client.time)
         """Deadlines count from times that the API server wrote."""
         self.gate_source = SummaryGateSource(client, self.caches, namespace=namespace)
@@ -223,7 +223,7 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
     """Cluster API's lifecycle hooks: registration, the gate, and the rules at each hook."""
     client, caches, namespace = context.client, shared.caches, context.namespace
     owner, recorder, metrics = context.shards, context.recorder, context.metrics
-    # Helm of its own: a hook cannot wait until every deployment under way is finished.
+    # A separate Helm queue: a hook cannot wait until all running deployments are finished.
     charts = ChartAvailability(Helm(shared.helm.program) if shared.helm else None)
     rules = hook_rules.builtin(caches, charts=charts, namespace=namespace)
     registry = HookRegistry(rules, plugins=hook_registry.installed())
@@ -290,4 +290,4 @@ def protection(context: ManagerContext) -> Components:
 
 
 def _log_broken(plugin: Plugin) -> None:
-    log.error("plugin not loaded, its kinds are held", plugin=plugin.name, source=plugin.source, why=plugin.error)
+    log.error("plugin not loaded, its kinds are blocked", plugin=plugin.name, source=plugin.source, why=plugin.error)

@@ -1,4 +1,4 @@
-"""The clusters that the manager knows, their Teardowns, and the Secrets by which they are reached: one cache each."""
+"""Shared informers of clusters, their Teardowns, and the Secrets with their credentials."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from unwind.members.targets import AddonTarget
 
 
-# The Clusters of Cluster API, followed in the version that the API server serves.
+# Cluster API's Clusters
 
 
 class CapiClusters:
-    """Cluster API's Clusters, in whichever version they are served; there may be no such kind at all."""
+    """Cluster API's Clusters, watched in the served version; the kind may not exist."""
 
     def __init__(
         self, client: Client, *, clock: Clock, troubled: Callable[[Exception], None], listed: Callable[[], None]
@@ -56,7 +56,7 @@ class CapiClusters:
 
     @property
     def settled(self) -> bool:
-        """Whether it is known which there are, or that there is no such kind."""
+        """Whether the Clusters are listed, or the kind is known not to exist."""
         return self._looked and (self._informer is None or self._informer.synced)
 
     @property
@@ -78,7 +78,7 @@ class CapiClusters:
         yield from self._informer.cache.by("label", label) if self._informer else ()
 
     def take(self, cluster: Cluster) -> None:
-        """Put in what was just read, so that nobody has to wait for the watch."""
+        """Store an object that was just read, without waiting for the watch."""
         if self._informer:
             self._informer.take(cluster)
 
@@ -86,7 +86,7 @@ class CapiClusters:
         self._handlers.append(handler)
 
     async def run(self) -> None:
-        """Follow them until cancelled; begin anew where another version is served."""
+        """Watch until cancelled; restart if another version is served."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._versions.run())
@@ -116,7 +116,7 @@ class CapiClusters:
         return informer
 
     def _taken_over(self, informer: Informer[Cluster], before: list[Cluster]) -> None:
-        """What went while nobody looked is told: the new cache never had it."""
+        """Report deletions that happened between two informers: the new cache never had these objects."""
         while before:
             old = before.pop()
             key = Key(old.metadata.namespace, old.metadata.name)
@@ -130,7 +130,7 @@ T = TypeVar("T")
 
 
 class ClusterCaches(InformerSet):
-    """The informers that every controller of clusters shares."""
+    """The informers that all controllers of clusters share."""
 
     def __init__(self, client: Client, *, clock: Clock = SYSTEM) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class ClusterCaches(InformerSet):
             listed=self._listed,
         )
         self.clusters = CapiClusters(client, clock=clock, troubled=self._troubled(CLUSTERS), listed=self._listed)
-        # Their contents are read when they are needed; here it only matters that they have changed.
+        # Their data is read when it is needed; here only changes matter.
         self.sources = {
             resource.kind: self._informer(client, decoding.metadata(resource), clock)
             for resource in (CONFIG_MAPS, SECRETS)
@@ -165,7 +165,7 @@ class ClusterCaches(InformerSet):
 
     @property
     def ready(self) -> bool:
-        """Whether it is known what there is. A kind that is not served, or may not be read, holds nobody else up."""
+        """Whether the caches are synced. A kind that is not served, or is forbidden, does not delay the others."""
         return (self.clusters.settled or CLUSTERS.plural in self._troubles) and all(
             informer.synced or informer.view.resource.plural in self._troubles for informer in self._informers()
         )
@@ -181,7 +181,7 @@ class ClusterCaches(InformerSet):
             metrics.informer(informer)
 
     async def run(self) -> None:
-        """Follow the server until cancelled."""
+        """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.clusters.run())
             for informer in self._informers():
@@ -196,7 +196,7 @@ class ClusterCaches(InformerSet):
         return targets.of_sveltos(registered) if registered else None
 
     async def read_target(self, key: ClusterKey) -> AddonTarget | None:
-        """The cluster as it is now; None if there is none of this name."""
+        """The cluster, read from the API server; None if there is none of this name."""
         return await self._reading_targets.ask(key, lambda: self._read_target(key))
 
     async def _read_target(self, key: ClusterKey) -> AddonTarget | None:
@@ -212,7 +212,7 @@ class ClusterCaches(InformerSet):
             return None
 
     def targets(self, labels: dict[str, str] | None = None) -> Iterator[AddonTarget]:
-        """All clusters, or those that may have these labels: at least all that do."""
+        """All clusters, or a superset of those with these labels."""
         capi: Iterator[Cluster] = self.clusters.all()
         registered: Iterator[SveltosCluster] = iter(self.sveltos_clusters.cache)
         if labels:
@@ -222,21 +222,21 @@ class ClusterCaches(InformerSet):
         return chain(map(targets.of_capi, capi), map(targets.of_sveltos, registered))
 
     def reached_by(self, gone: AddonTarget) -> bool:
-        """Whether another cluster is reached by the Secret of one that is gone. Its name stood on a summary."""
+        """Whether another cluster uses the Secret of a deleted one. The name of the Secret was on a summary."""
         if gone.secret == SveltosCluster(metadata=ObjectMeta(name=gone.ref.name)).kubeconfig_secret:
             return False
         place = (gone.ref.namespace, gone.secret)
         return any((target.ref.namespace, target.secret) == place for target in self.targets())
 
     def knows(self, cluster: ClusterKey) -> bool:
-        """Whether it can be said of a cluster that it is not there."""
+        """Whether the absence of a cluster can be told from the cache."""
         return self.clusters.synced if cluster.type == ClusterType.CAPI else self.sveltos_clusters.synced
 
     def resource(self, cluster: ClusterKey) -> Resource:
         return self.clusters.resource if cluster.type == ClusterType.CAPI else SVELTOS_CLUSTERS
 
     def follow_targets(self, changed: Callable[[ClusterKey, AddonTarget | None, AddonTarget | None], None]) -> None:
-        """Have it told of every cluster that changes."""
+        """Call `changed` for every cluster that changes."""
 
         def capi(change: Change[Cluster]) -> None:
             old, new = (targets.of_capi(item) if item else None for item in (change.old, change.new))
@@ -251,7 +251,7 @@ class ClusterCaches(InformerSet):
         self.sveltos_clusters.subscribe(registered)
 
     def look_again(self, cluster: ClusterKey) -> None:
-        """Have a cluster looked at as if it were new: what waits there for its next try need not wait."""
+        """Handle a cluster as if it were new: retries there need not wait for their backoff."""
         if target := self.target(cluster):
             for changed in self._followers:
                 changed(cluster, None, target)

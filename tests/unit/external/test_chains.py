@@ -80,7 +80,7 @@ async def test_an_end_that_cannot_be_opened_is_tried_again_by_the_next_who_asks(
     external = doors.external
     async with asyncio.TaskGroup() as tasks:
         ends = Ends(CLIENT, tasks)
-        with pytest.raises(TransientError, match="store cannot be reached: no credentials"):
+        with pytest.raises(TransientError, match="cannot connect to store: no credentials"):
             await ends.get(external)
         doors.refuses = None
         await ends.get(external)
