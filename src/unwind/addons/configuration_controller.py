@@ -141,8 +141,8 @@ class ConfigurationController:
         )
         metrics.queue(self.name, self._queue)
         caches.summaries.subscribe(self._changed)
-        caches.subscribe(self._look_at_all)
-        owner.subscribe(self._look_at_all)
+        caches.subscribe(self._enqueue_all)
+        owner.subscribe(self._enqueue_all)
 
     @property
     def ready(self) -> bool:
@@ -161,7 +161,7 @@ class ConfigurationController:
             # Profiles change in bursts, and nothing waits for this write.
             self._queue.add_after(cluster_summaries.cluster_of(it), _COALESCED)
 
-    def _look_at_all(self) -> None:
+    def _enqueue_all(self) -> None:
         self._written.clear()
         if self._caches.settled:
             for summary in list(self._caches.summaries.cache):

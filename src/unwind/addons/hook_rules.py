@@ -176,7 +176,7 @@ class Rulings:
     async def _to_do(self, client: Client, known: Iterable[ProfileState], target: AddonTarget) -> Wait | None:
         """Compare with the current sources: Provisioned may refer to their earlier content."""
         missing: list[str] = []
-        deploying = _preparing(client, self._namespace)
+        deploying = _deployments(client, self._namespace)
 
         async def look(it: ProfileState) -> None:
             assert it.summary  # noqa: S101 - the others are left out below
@@ -212,7 +212,7 @@ def _versions(request: Upgrading) -> list[str]:
     return [*on_the_way, request.to_kubernetes_version]
 
 
-def _preparing(client: Client, namespace: str) -> SummaryDeployment:
+def _deployments(client: Client, namespace: str) -> SummaryDeployment:
     """For comparison only: opens no member and changes nothing."""
     return SummaryDeployment(
         client, Members(client), Inventories(client, namespace=namespace), deleters=(), clock=SYSTEM

@@ -98,7 +98,7 @@ class ProfileController:
             clock=clock,
             failed=self._failed,
         )
-        self._words: Queue[ProfileKey] = Queue(self._speak, clock=SYSTEM, failed=self._failed)
+        self._status_queue: Queue[ProfileKey] = Queue(self._write_status_later, clock=SYSTEM, failed=self._failed)
         metrics.queue("profiles", self._profiles)
         metrics.queue("matches", self._pairs)
         for informer in (caches.cluster_profiles, caches.profiles):
@@ -106,8 +106,8 @@ class ProfileController:
             informer.subscribe(lambda change, kind=kind: self._profile_changed(kind, change))  # type: ignore[misc]
         caches.summaries.subscribe(self._summary_changed)
         caches.follow_targets(self._target_changed)
-        caches.subscribe(self._look_at_all)
-        owner.subscribe(self._look_at_all)
+        caches.subscribe(self._enqueue_all)
+        owner.subscribe(self._enqueue_all)
 
     @property
     def ready(self) -> bool:
@@ -117,7 +117,7 @@ class ProfileController:
         """Reconcile until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._profiles.run())
-            tasks.create_task(self._words.run())
+            tasks.create_task(self._status_queue.run())
             tasks.create_task(self._pairs.run())
 
     # Events
@@ -137,13 +137,13 @@ class ProfileController:
             )
         ):
             return  # only its status or a label changed
-        self._look_at(key, new)
+        self._enqueue(key, new)
         if (old.spec.depends_on if old else ()) != (new.spec.depends_on if new else ()):
             # A dependency cycle with other profiles may have been closed or broken.
             for other, one in list(self._caches.all_profiles()):
                 if (other.kind, other.namespace) == (key.kind, key.namespace) and one.spec.depends_on:
                     self._profiles.add(other)
-                    self._look_at(other, one)
+                    self._enqueue(other, one)
 
     def _target_changed(self, cluster: ClusterKey, old: AddonTarget | None, new: AddonTarget | None) -> None:
         if old and new and _matters(old) == _matters(new):
@@ -174,15 +174,15 @@ class ProfileController:
             if holds(profile):
                 self._profiles.add(key)
 
-    def _look_at(self, key: ProfileKey, profile: SeenProfile | None) -> None:
+    def _enqueue(self, key: ProfileKey, profile: SeenProfile | None) -> None:
         for cluster in self._clusters_of(key, profile):
             self._pairs.add(Pair(key, cluster))
 
-    def _look_at_all(self) -> None:
+    def _enqueue_all(self) -> None:
         if self._caches.settled:
             for key, profile in list(self._caches.all_profiles()):
                 self._profiles.add(key)
-                self._look_at(key, profile)
+                self._enqueue(key, profile)
             for summary in list(self._caches.summaries.cache):
                 if key_of_profile := cluster_summaries.profile_of(summary):
                     self._pairs.add(Pair(key_of_profile, cluster_summaries.cluster_of(summary)))
@@ -336,18 +336,18 @@ class ProfileController:
         else:
             if not _claimed(profile):
                 await self._set_finalizers(key, profile, add=True)
-            self._mention(key, profile)
+            self._queue_status(key, profile)
         return None
 
-    def _mention(self, key: ProfileKey, profile: SeenProfile) -> None:
+    def _queue_status(self, key: ProfileKey, profile: SeenProfile) -> None:
         said = self._conditions(key, profile) is not profile.status.conditions
-        self._words.add_after(key, WORTH_TELLING if said else IN_TIME)
+        self._status_queue.add_after(key, WORTH_TELLING if said else IN_TIME)
 
-    async def _speak(self, key: ProfileKey) -> float | None:
+    async def _write_status_later(self, key: ProfileKey) -> float | None:
         # Low priority, with the state at the time of writing.
         async with self._client.aside:
             if profile := self._caches.profile(key):
-                await self._tell(key, profile)
+                await self._write_status(key, profile)
         return None
 
     def held(self, key: ProfileKey, profile: SeenProfile) -> validation.Held | None:
@@ -368,7 +368,7 @@ class ProfileController:
         if not _claimed(profile):
             return
         if any(_holds(summary) for summary in self._caches.summaries.cache.by("profile", key)):
-            self._mention(key, profile)
+            self._queue_status(key, profile)
             return
         found = await self._client.list(CLUSTER_SUMMARIES, namespace=key.namespace or None)
         summaries = msgspec.convert(found, list[ClusterSummary])
@@ -395,7 +395,7 @@ class ProfileController:
 
         await revise(self._client, informer.view.resource, {"metadata": read}, change)
 
-    async def _tell(self, key: ProfileKey, profile: SeenProfile) -> None:
+    async def _write_status(self, key: ProfileKey, profile: SeenProfile) -> None:
         """Write the matching clusters and the conditions."""
         matching_clusters = tuple(
             sorted(

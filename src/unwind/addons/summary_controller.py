@@ -91,7 +91,7 @@ class SummaryController:
         self._clock = clock
         self._inventories = Inventories(client, namespace=namespace)
         self._record_keys = RecordKeys(client, namespace=namespace)
-        self._words = SummaryWriter(client, caches, clock=clock)
+        self._writer = SummaryWriter(client, caches, clock=clock)
         self._keys: dict[str, Key] = {}
         """Summaries that are being removed, by uid."""
         self._stops: dict[Key, asyncio.Event] = {}
@@ -119,8 +119,8 @@ class SummaryController:
             profiles.subscribe(lambda change, kind=kind: self._profile_changed(kind, change))  # type: ignore[misc]
         for kind, informer in caches.sources.items():
             informer.subscribe(lambda change, kind=kind: self._source_changed(kind, change))  # type: ignore[misc]
-        caches.subscribe(self._look_at_all)
-        owner.subscribe(self._look_at_all)
+        caches.subscribe(self._enqueue_all)
+        owner.subscribe(self._enqueue_all)
 
     @property
     def ready(self) -> bool:
@@ -148,7 +148,7 @@ class SummaryController:
                 plugins=self._plugins,
                 clock=self._clock,
             )
-            tasks.create_task(self._words.run())
+            tasks.create_task(self._writer.run())
             tasks.create_task(self._queue.run())
 
     # Events
@@ -160,29 +160,29 @@ class SummaryController:
             self._stop(change.key, unless=new is not None and not new.metadata.terminating)
             self._queue.add(change.key)
         it = new or old
-        if it is None or (old and new and _told(old) == _told(new)):
+        if it is None or (old and new and _shared_state(old) == _shared_state(new)):
             return
-        self._look_above(it)
+        self._enqueue_dependents(it)
         if new is None or new.metadata.terminating:
-            self._look_below(it)
+            self._enqueue_dependencies(it)
         if new is None:
             self._note_lacking(it, lacking=False)
-            self._look_at_lacking(cluster_summaries.cluster_of(it))
+            self._enqueue_conflicting(cluster_summaries.cluster_of(it))
 
-    def _look_above(self, it: ClusterSummary) -> None:
+    def _enqueue_dependents(self, it: ClusterSummary) -> None:
         """Enqueue the summaries that depend on it."""
         for other in self._caches.needing(it):
             waits = not cluster_summaries.provisioned(other) and key_of(other) not in self._stops
             if waits or other.metadata.terminating:
                 self._queue.add(key_of(other))
 
-    def _look_below(self, it: ClusterSummary) -> None:
+    def _enqueue_dependencies(self, it: ClusterSummary) -> None:
         """Enqueue the summaries it depends on, which wait for its removal."""
         for other in self._caches.needed(it):
             if other.metadata.terminating:
                 self._queue.add(key_of(other))
 
-    def _look_at_lacking(self, cluster: ClusterKey) -> None:
+    def _enqueue_conflicting(self, cluster: ClusterKey) -> None:
         """Enqueue summaries in conflict: an object was removed from their cluster."""
         for key in self._lacking.get(cluster, ()):
             self._queue.add(key)
@@ -241,9 +241,9 @@ class SummaryController:
             it = self._withdrawals.get(uid)
             if it and it.absent and not it.done:
                 # Its dependencies need not wait until the status is written.
-                self._look_below(summary)
+                self._enqueue_dependencies(summary)
 
-    def _look_at_all(self) -> None:
+    def _enqueue_all(self) -> None:
         if self._caches.settled:
             for key in list(self._caches.summaries.cache.keys()):
                 self._queue.add(key)
@@ -283,7 +283,7 @@ class SummaryController:
             await self._stay_idle(summary, why)
         elif Finalizer.SUMMARY not in summary.metadata.finalizers:
             # Created by Sveltos before Unwind. Nothing is deployed for a summary without a finalizer.
-            await self._words.set_finalizer(summary, wanted=True)
+            await self._writer.set_finalizer(summary, wanted=True)
         else:
             await self._deploy(summary)
         return None
@@ -298,7 +298,7 @@ class SummaryController:
         unowned = cluster_summaries.misplaced(summary) or cluster_summaries.profile_of(summary) is None
         if not unowned and self._caches.target(cluster_summaries.cluster_of(summary)) is None:
             return  # the profile controller deletes it
-        self._words.wait(summary, Reason.NO_PROFILE, f"{why}; nothing is deployed")
+        self._writer.wait(summary, Reason.NO_PROFILE, f"{why}; nothing is deployed")
         if unowned and Finalizer.SUMMARY in summary.metadata.finalizers:
             await self._dismiss(summary)
 
@@ -306,7 +306,7 @@ class SummaryController:
         """Remove our finalizer from a summary that the manager never deployed anything for; whether it did."""
         if await self._inventories.of(summary.metadata.uid):
             return False
-        await self._words.set_finalizer(summary, wanted=False)
+        await self._writer.set_finalizer(summary, wanted=False)
         return True
 
     async def _deploy(self, summary: ClusterSummary) -> None:
@@ -317,20 +317,20 @@ class SummaryController:
         if key and profile and not backing.in_step(summary, key, profile):
             # The profile controller corrects it, and that event queues it again.
             self._idle.add(key_of(summary))
-            self._words.wait(summary, Reason.WAITING, f"the ClusterSummary differs from {key}")
+            self._writer.wait(summary, Reason.WAITING, f"the ClusterSummary differs from {key}")
             return
         if target.paused or not target.ready:
             reason = Reason.PAUSED if target.paused else Reason.NOT_READY
-            self._words.wait(summary, reason, f"{target} is {'paused' if target.paused else 'not ready'}")
+            self._writer.wait(summary, reason, f"{target} is {'paused' if target.paused else 'not ready'}")
             return
         needed = self._caches.needed(summary)
         if waited_for := cluster_summaries.waited_for(summary, needed, self._landed):
-            self._words.wait(summary, Reason.WAITING, f"waiting for dependencies: {'; '.join(waited_for)}")
+            self._writer.wait(summary, Reason.WAITING, f"waiting for dependencies: {'; '.join(waited_for)}")
             if needed and not cluster_summaries.provisioned(summary) and all(self._comes(item) for item in needed):
                 await self._prepared.make(self._deploying, summary, self._profile_of(summary), target)
             return
         stop = self._stops[key_of(summary)] = asyncio.Event()
-        self._look_above(summary)  # they come next
+        self._enqueue_dependents(summary)  # they come next
         try:
             await _unless(stop, self._put(summary, target))
         finally:
@@ -347,30 +347,30 @@ class SummaryController:
         try:
             work = await self._prepared.take(self._deploying, summary, self._profile_of(summary), target)
             if work is None:
-                self._words.wait(summary, None)  # deployed
+                self._writer.wait(summary, None)  # deployed
                 return
             if not work.dry_run and not self._is_held(target):
                 # Before the first object is created: without the finalizer the objects could be orphaned.
                 await credentials.hold(self._client, target)
-            self._words.mention(summary, work.begun)
+            self._writer.mention(summary, work.begun)
             done = await work.run(
-                landed=lambda: self._has_landed(summary), news=lambda: self._words.mention(summary, work.begun)
+                landed=lambda: self._has_landed(summary), news=lambda: self._writer.mention(summary, work.begun)
             )
         except UnwindError as error:
-            await self._words.say(summary, summary_status.all_of(summary, FeatureStatus.FAILED, str(error)))
+            await self._writer.say(summary, summary_status.all_of(summary, FeatureStatus.FAILED, str(error)))
             raise
         now = self._clock.now()
-        await self._words.write(summary, lambda it: summary_status.waiting(done.apply(it, now=now), None, now=now))
-        await self._tell_others(summary, done)
+        await self._writer.write(summary, lambda it: summary_status.waiting(done.apply(it, now=now), None, now=now))
+        await self._enqueue_others(summary, done)
         if done.trouble:
             raise NotDeployedError(done.trouble)
 
-    async def _tell_others(self, summary: ClusterSummary, done: DeploymentResult) -> None:
+    async def _enqueue_others(self, summary: ClusterSummary, done: DeploymentResult) -> None:
         """Enqueue summaries that lost an object to this one, or whose conflict may be resolved."""
         cluster = cluster_summaries.cluster_of(summary)
         self._note_lacking(summary, lacking=done.lacking)
         if done.pruned:
-            self._look_at_lacking(cluster)
+            self._enqueue_conflicting(cluster)
         if not done.taken_from:
             return
         message = f"{cluster_summaries.profile_of(summary)} took over some of its objects"
@@ -378,14 +378,14 @@ class SummaryController:
             once = other.spec.cluster_profile_spec.sync_mode == SyncMode.ONE_TIME
             if other.metadata.uid in done.taken_from and not once and not other.metadata.terminating:
                 # The status keeps this until its next reconcile, also across a restart.
-                await self._words.say(other, summary_status.all_of(other, FeatureStatus.PROVISIONING, message))
+                await self._writer.say(other, summary_status.all_of(other, FeatureStatus.PROVISIONING, message))
                 self._queue.add(key_of(other))
 
     def _has_landed(self, summary: ClusterSummary) -> None:
         """Start its dependents from this event, without waiting for a status write (docs/architecture.md, Events drive,
         timers insure)."""
         self._landed.add(summary.metadata.uid)
-        self._look_above(summary)
+        self._enqueue_dependents(summary)
 
     def _is_held(self, target: AddonTarget) -> bool:
         secret = self._caches.sources[SECRETS.kind].cache.get(Key(target.ref.namespace, target.secret))
@@ -413,18 +413,18 @@ class SummaryController:
             it = self._withdrawals.get(summary.metadata.uid)
             if it and not it.absent:
                 self._withdrawals.give_up(summary.metadata.uid)
-            self._words.wait(summary, Reason.PAUSED, f"{target} is paused")
+            self._writer.wait(summary, Reason.PAUSED, f"{target} is paused")
         else:
             withdraws = cluster_summaries.withdraws(summary.spec.cluster_profile_spec)
             if isinstance(withdraws, Unknown):
                 message = f"stopMatchingBehavior {withdraws}; nothing is removed: correct the profile"
-                self._words.wait(summary, Reason.UNKNOWN_VALUE, message)
+                self._writer.wait(summary, Reason.UNKNOWN_VALUE, message)
             elif withdraws and (before := self._dependents(summary)):
                 if all((it := self._withdrawals.get(item.metadata.uid)) and it.free.is_set() for item in before):
                     # It comes next: prepare it now.
                     self._begin(summary, target, Manner.REMOVE, free=False)
                 named = ", ".join(sorted(str(cluster_summaries.profile_of(item)) for item in before))
-                self._words.wait(summary, Reason.WAITING, f"waiting for removal of dependents: {named}")
+                self._writer.wait(summary, Reason.WAITING, f"waiting for removal of dependents: {named}")
             else:
                 await self._take_back(summary, target, Manner.REMOVE if withdraws else Manner.RELEASE)
 
@@ -452,7 +452,7 @@ class SummaryController:
         uid = summary.metadata.uid
         it = self._begin(summary, target, manner, free=True)
         if not it.removals:
-            self._look_below(summary)  # they come next
+            self._enqueue_dependencies(summary)  # they come next
         if it.done:
             # Dropped when the summary is seen to be gone: until then it must not start again.
             if not it.ended:
@@ -460,10 +460,10 @@ class SummaryController:
                 it.ended = True
         elif it.error:
             self._withdrawals.give_up(uid)
-            await self._words.say(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, str(it.error)))
+            await self._writer.say(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, str(it.error)))
             raise it.error
         else:
-            self._words.mention(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, it.waits))
+            self._writer.mention(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, it.waits))
 
     async def _leave_to_teardown(self, summary: ClusterSummary, target: AddonTarget | None) -> None:
         """Remove our finalizer only when the Teardown accounts for everything the summary deployed."""
@@ -476,9 +476,9 @@ class SummaryController:
         if target is not None or teardown is None or not teardown.finished:
             chunks = await self._inventories.of(summary.metadata.uid)
             if not all(item.done for item in items(chunks)):
-                self._words.wait(summary, Reason.WAITING, f"waiting for Teardown {uid} of the cluster")
+                self._writer.wait(summary, Reason.WAITING, f"waiting for Teardown {uid} of the cluster")
                 return
-        await self._words.set_finalizer(summary, wanted=False)
+        await self._writer.set_finalizer(summary, wanted=False)
 
     async def _end(self, summary: ClusterSummary, target: AddonTarget | None) -> None:
         """Remove our finalizer from the summary, and unmark the cluster's credentials with the last one."""
@@ -489,7 +489,7 @@ class SummaryController:
             if target and self._needs_credentials(summary):
                 # A new summary appeared meanwhile and found the Secret still marked.
                 await credentials.hold(self._client, anchor)
-        await self._words.set_finalizer(summary, wanted=False)
+        await self._writer.set_finalizer(summary, wanted=False)
 
     def _needs_credentials(self, last: ClusterSummary) -> bool:
         """Whether another summary of the same cluster has, or may create, objects there. One that ends at the same
@@ -531,7 +531,7 @@ class SummaryController:
             self._withdrawals.give_up(uid)
 
 
-def _told(summary: ClusterSummary) -> object:
+def _shared_state(summary: ClusterSummary) -> object:
     """The fields of a summary that matter to others on its cluster."""
     return summary.metadata.uid, cluster_summaries.provisioned(summary), summary.metadata.terminating
 

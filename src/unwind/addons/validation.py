@@ -103,11 +103,11 @@ def _in_spec(spec: ProfileSpec, raw: Mapping[str, object]) -> Iterator[str]:
     for number, chart in enumerate(spec.helm_charts):
         for what in _in_chart(chart):
             yield f"helmCharts[{number}].{what}"
-    yield from _unheard_of(raw, ProfileSpec, "")
+    yield from _unknown_fields(raw, ProfileSpec, "")
     for name, model in (("policyRefs", PolicyRef), ("helmCharts", HelmChart)):
         items = raw.get(name)
         for number, item in enumerate(items if isinstance(items, Sequence) else ()):
-            yield from _unheard_of(item, model, f"{name}[{number}].")
+            yield from _unknown_fields(item, model, f"{name}[{number}].")
 
 
 @cache
@@ -117,7 +117,7 @@ def _encoded(model: type[msgspec.Struct]) -> Mapping[str, str]:
     return {field.name: field.encode_name for field in msgspec.structs.fields(model)}
 
 
-def _unheard_of(raw: object, model: type[msgspec.Struct], path: str) -> Iterator[str]:
+def _unknown_fields(raw: object, model: type[msgspec.Struct], path: str) -> Iterator[str]:
     known = set(_encoded(model).values())
     for field in sorted(set(raw) - known if isinstance(raw, Mapping) else ()):
         yield f"{path}{field}"

@@ -139,9 +139,9 @@ class ClusterTeardownController:
         of records. `best_effort`: the timeout in seconds of a removal that does not block the cluster. `keep`: how long
         the record is kept."""
         self._client = client
-        self._fleet = Members(client, clock=clock, troubled=_tell_troubled)
-        self._means = RemovalDeps(
-            fleet=self._fleet,
+        self._members = Members(client, clock=clock, troubled=_log_member_failed)
+        self._deps = RemovalDeps(
+            fleet=self._members,
             inventories=Inventories(client, namespace=namespace),
             deleters=tuple(deleters),
             plugins=tuple(plugins),
@@ -157,7 +157,7 @@ class ClusterTeardownController:
         self._records = TeardownRecords(
             client,
             caches.teardowns,
-            self._means.inventories,
+            self._deps.inventories,
             keys=self._keys,
             recorder=recorder,
             group=capi.CLUSTERS.group,
@@ -171,7 +171,7 @@ class ClusterTeardownController:
             clock=clock,
             failed=_log_failed,
         )
-        self._under_way: RunningTeardowns[TeardownRunner] = RunningTeardowns(
+        self._runners: RunningTeardowns[TeardownRunner] = RunningTeardowns(
             caches.teardowns, again=self._queue.add_after
         )
         self._followed = tuple(sources)
@@ -180,10 +180,10 @@ class ClusterTeardownController:
         caches.clusters.subscribe(lambda change: self._queue.add(change.key))
         for source in self._followed:
             source.follow(self._steps_changed)
-        caches.subscribe(self._look_at_all)
+        caches.subscribe(self._enqueue_all)
         caches.sources[SECRETS.kind].subscribe(self._secret_changed)
         self._teardowns.subscribe(self._teardown_changed)
-        owner.subscribe(self._look_at_all)
+        owner.subscribe(self._enqueue_all)
 
     @property
     def ready(self) -> bool:
@@ -191,8 +191,8 @@ class ClusterTeardownController:
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        async with self._fleet, asyncio.TaskGroup() as group:
-            self._under_way.belong_to(group)
+        async with self._members, asyncio.TaskGroup() as group:
+            self._runners.belong_to(group)
             group.create_task(self._sources.run())
             group.create_task(self._keys.run())
             await self._keys.until_known()
@@ -208,7 +208,7 @@ class ClusterTeardownController:
 
     def _steps_changed(self, key: Key) -> None:
         # Only a teardown that waits for its plan needs this.
-        if key not in self._under_way:
+        if key not in self._runners:
             self._queue.add(key)
 
     def _secret_changed(self, change: Change[Metadata]) -> None:
@@ -217,22 +217,22 @@ class ClusterTeardownController:
         if old is None or new is None or old.finalizers != new.finalizers:
             return  # our own finalizer
         cluster = Key(change.key.namespace, change.key.name.removesuffix(KUBECONFIG_SUFFIX))
-        execution = self._under_way.get(cluster)
+        execution = self._runners.get(cluster)
         if execution and execution.target.secret == change.key.name:
             execution.go_another_way(execution.target)
 
-    def _look_at_all(self) -> None:
+    def _enqueue_all(self) -> None:
         clusters = {Key(item.metadata.namespace, item.metadata.name) for item in self._caches.clusters.all()}
         # A cluster may have been deleted while no manager ran: then only the owners of its steps refer to it.
         told = {key for source in self._followed for key in source.targets()}
-        for key in {*clusters, *self._records.keys(), *told, *self._under_way}:
+        for key in {*clusters, *self._records.keys(), *told, *self._runners}:
             self._queue.add(key)
 
     # Reconcile
 
     async def _reconcile(self, key: Key) -> float | None:
         if not self._owner.owns(str(key)):
-            self._under_way.stop(key)
+            self._runners.stop(key)
             return None
         # A plan made from a partial list of steps would leave the others behind.
         if not self._caches.settled or not self._caches.clusters.synced:
@@ -240,12 +240,12 @@ class ClusterTeardownController:
         cluster = self._caches.clusters.get(key)
         for uid in self._gone(key, cluster):
             await self._handle_target_gone(key, uid)
-        execution = self._under_way.get(key)
+        execution = self._runners.get(key)
         if cluster is None or not cluster.metadata.terminating:
             return await self._records.retain(key)
         target = targets.of_capi(cluster)
         if execution and execution.target.ref.uid == target.ref.uid and execution.paused != target.paused:
-            await self._under_way.stopped(key)
+            await self._runners.stopped(key)
             execution = None
         if execution and execution.target.ref.uid == target.ref.uid:
             if let_go := await self._let_go(target):
@@ -255,7 +255,7 @@ class ClusterTeardownController:
             return None  # of an earlier cluster of this name; its end queues this key again
         teardown = await self._teardown(target)
         if teardown.finished:
-            await clean(self._client, self._means.inventories, teardown, target)
+            await clean(self._client, self._deps.inventories, teardown, target)
             return await self._records.retain(key)
         let_go = await self._let_go(target)
         if not target.paused and release.overdue(teardown, now=self._clock.now()):
@@ -272,13 +272,13 @@ class ClusterTeardownController:
         return await self._records.written(target, lambda: self._drafted(target, decided=decided))
 
     async def _drafted(self, target: AddonTarget, *, decided: bool) -> Drafted:
-        return await plan.draft(self._sources, self._means, target, decided=decided)
+        return await plan.draft(self._sources, self._deps, target, decided=decided)
 
     def _begin(self, key: Key, teardown: Teardown, target: AddonTarget, let_go: LetGo | None) -> None:
         execution = TeardownRunner(
             teardown,
             target,
-            self._means,
+            self._deps,
             self._client,
             sources=self._sources,
             said=(*self._sources.said(teardown, target), *misunderstood(target)),
@@ -287,7 +287,7 @@ class ClusterTeardownController:
         )
         if let_go:  # before the first step, so that none starts
             execution.release(*let_go)
-        self._under_way.begin(key, execution)
+        self._runners.begin(key, execution)
 
     def _gone(self, key: Key, cluster: Cluster | None) -> set[str]:
         """The uids of deleted clusters of this name that records or step sources still refer to."""
@@ -304,22 +304,22 @@ class ClusterTeardownController:
         )
         if not sighting.absent or any(item.metadata.uid == uid for item in self._caches.clusters.all()):
             return  # also if the cluster of this uid has another name: then the uid on the summary is forged
-        execution = self._under_way.get(key)
+        execution = self._runners.get(key)
         if execution and execution.target.ref.uid == ref.uid:
             execution.target_gone()
             return
         target = targets.of_gone(ref)
         teardown = await self._teardown(target, decided=True)
         if not teardown.finished:
-            teardown = await ended_without_target(teardown, target, self._means, self._client, sources=self._sources)
-        await clean(self._client, self._means.inventories, teardown, target, self._caches.clusters.get(key))
+            teardown = await ended_without_target(teardown, target, self._deps, self._client, sources=self._sources)
+        await clean(self._client, self._deps.inventories, teardown, target, self._caches.clusters.get(key))
         self._records.cleaned.add(uid)
 
     async def _let_go(self, target: AddonTarget) -> LetGo | None:
         return await release.forced(self._client, self._caches.clusters.resource, target)
 
 
-def _tell_troubled(error: Exception) -> None:
+def _log_member_failed(error: Exception) -> None:
     log.warning("member watch failed", why=str(error))
 
 

@@ -209,12 +209,12 @@ def _answering(hook: Hook, ask: Any) -> Handler:
             said: Response | Coroutine[Any, Any, Response] = ask(asked, request)
         except Exception as error:  # noqa: BLE001 - whatever it is, Cluster API gets an answer
             return _unexpected(hook, asked, error)
-        return said if isinstance(said, Response) else _kept_from_failing(hook, asked, said)
+        return said if isinstance(said, Response) else _never_failing(hook, asked, said)
 
     return answer
 
 
-async def _kept_from_failing(hook: Hook, asked: HookRequest, said: Coroutine[Any, Any, Response]) -> Response:
+async def _never_failing(hook: Hook, asked: HookRequest, said: Coroutine[Any, Any, Response]) -> Response:
     try:
         return await said
     except Exception as error:  # noqa: BLE001 - whatever it is, Cluster API gets an answer

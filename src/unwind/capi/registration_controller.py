@@ -243,15 +243,15 @@ class RegistrationController:
             return None
         ours = self._extensions.ours
         if ours is None:
-            await self._make(resource)
+            await self._register(resource)
         elif not ours.metadata.terminating and _is_ours(ours):
             if patch := self._address(ours) or await self._authority(ours):
                 await self._patch(resource, ours, patch)
                 return None  # the write comes back as an event
-            return await self._have_discovered(resource, ours)
+            return await self._trigger_discovery(resource, ours)
         return None
 
-    async def _make(self, resource: Resource) -> None:
+    async def _register(self, resource: Resource) -> None:
         """Create the ExtensionConfig as install would."""
         try:
             kept = await self._client.get(CONFIG_MAPS, REGISTRATION, namespace=self._home)
@@ -301,7 +301,7 @@ class RegistrationController:
             return None
         return {"spec": {"clientConfig": {"caBundle": bundle}}}
 
-    async def _have_discovered(self, resource: Resource, ours: ExtensionConfig) -> float | None:
+    async def _trigger_discovery(self, resource: Resource, ours: ExtensionConfig) -> float | None:
         """Trigger a new discovery if Cluster API does not know our handlers. Returns the seconds until the next check,
         if any."""
         wanted = {f"{name}.{self._extension}": hook.value for name, hook in self._hooks.items()}

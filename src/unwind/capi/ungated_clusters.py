@@ -76,7 +76,7 @@ class OkToDeleteController:
         )
         metrics.queue(self.name, self._queue)
         caches.clusters.subscribe(lambda change: self._look(change.new))
-        owner.subscribe(self._look_at_all)
+        owner.subscribe(self._enqueue_all)
 
     @property
     def ready(self) -> bool:
@@ -89,7 +89,7 @@ class OkToDeleteController:
         if cluster and _marked(cluster):
             self._queue.add(Key(cluster.metadata.namespace, cluster.metadata.name))
 
-    def _look_at_all(self) -> None:
+    def _enqueue_all(self) -> None:
         for cluster in self._caches.clusters.all():
             self._look(cluster)
 
@@ -168,9 +168,9 @@ class UngatedClusterController:
         ).set_function(self.count)
         caches.teardowns.subscribe(self._teardown_changed)
         caches.clusters.subscribe(self._cluster_changed)
-        caches.subscribe(self._look_at_all)
-        armed.subscribe(self._look_at_all)
-        owner.subscribe(self._look_at_all)
+        caches.subscribe(self._enqueue_all)
+        armed.subscribe(self._enqueue_all)
+        owner.subscribe(self._enqueue_all)
 
     @property
     def ready(self) -> bool:
@@ -194,7 +194,7 @@ class UngatedClusterController:
                 found += any(enforcing(item.behaviour) for item in self._source.known(targets.of_capi(cluster)))
         return found
 
-    def _look_at_all(self) -> None:
+    def _enqueue_all(self) -> None:
         for key in list(self._caches.teardowns.cache.keys()):
             self._queue.add(key)
 
@@ -224,7 +224,7 @@ class UngatedClusterController:
             return None
         cluster = self._caches.clusters.get(Key(target.namespace, target.name))
         held = _held(teardown) and cluster is not None and _is_of(cluster, teardown)
-        return await self._tell(teardown, self._why_not(teardown, cluster) if held and cluster else None)
+        return await self._write_condition(teardown, self._why_not(teardown, cluster) if held and cluster else None)
 
     def _why_not(self, teardown: Teardown, cluster: Cluster) -> GateFault | None:
         marked = OK_TO_DELETE_ANNOTATION in cluster.metadata.annotations
@@ -234,7 +234,7 @@ class UngatedClusterController:
             )
         return self._gate.why_not(teardown.spec.target.namespace)
 
-    async def _tell(self, teardown: Teardown, fault: GateFault | None) -> float | None:
+    async def _write_condition(self, teardown: Teardown, fault: GateFault | None) -> float | None:
         """Write the condition; returns the seconds until a retry if the record has changed meanwhile."""
         before = find(teardown.status.conditions, ConditionType.GATE_NOT_ARMED)
         kept: tuple[Condition, ...] = (before,) if before else ()

@@ -56,7 +56,7 @@ _SIDE_BY_SIDE = 16
 _RETRY = Backoff(first=0.2, limit=30.0)
 
 
-def _tell_blind(error: Exception) -> None:
+def _log_watch_failed(error: Exception) -> None:
     log.warning("namespace watch failed, policy changes are delayed", why=str(error))
 
 
@@ -109,7 +109,7 @@ class ExternalController:
             clock=clock,
         )
         self._namespaces: Informer[Metadata] = Informer(
-            client, decoding.metadata(NAMESPACES), clock=clock, troubled=_tell_blind
+            client, decoding.metadata(NAMESPACES), clock=clock, troubled=_log_watch_failed
         )
         self._deletions: dict[ExternalTarget, _Deletion] = {}
         self._counts: Counter[Resource] = Counter()
@@ -122,7 +122,7 @@ class ExternalController:
         )
         metrics.queue(self.name, self._queue)
         self._namespaces.subscribe(self._namespace_changed)
-        owner.subscribe(self._look_at_all)
+        owner.subscribe(self._enqueue_all)
 
     @property
     def ready(self) -> bool:
@@ -186,7 +186,7 @@ class ExternalController:
                 if act(seen.metadata) is Act.DELETE:
                     self._queue.add(_target(resource, seen.metadata))
 
-    def _look_at_all(self) -> None:
+    def _enqueue_all(self) -> None:
         """Our shards have changed: take up new objects, and drop those of others."""
         for resource, kind in self._following.kinds.items():
             for seen in kind.informer.cache:

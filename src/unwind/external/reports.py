@@ -124,20 +124,20 @@ class Reports:
         self._last.pop(uid, None)
 
     def claimed(self, ref: ObjectRef) -> None:
-        self._tell(
+        self._send_event(
             ref, EventReason.FINALIZER_SET, "the external resource is deleted before this object", action="Claim"
         )
 
     def started(self, ref: ObjectRef) -> None:
-        self._tell(ref, EventReason.DELETION_STARTED, "deleting the external resource")
+        self._send_event(ref, EventReason.DELETION_STARTED, "deleting the external resource")
 
     def ended(self, ref: ObjectRef, outcome: Gone | Kept) -> None:
         if isinstance(outcome, Gone):
-            self._tell(ref, EventReason.GONE, outcome.why or "the external resource is verified absent")
+            self._send_event(ref, EventReason.GONE, outcome.why or "the external resource is verified absent")
         else:
             why = outcome.message or outcome.reason
             by = f" (by {outcome.by})" if outcome.by else ""
-            self._tell(ref, EventReason.KEPT, f"the external resource is kept: {why}{by}")
+            self._send_event(ref, EventReason.KEPT, f"the external resource is kept: {why}{by}")
 
     async def unfinished(self, ref: ObjectRef, obj: Object, result: Waiting | Failed) -> str:
         """Report why the object still exists; returns the version up to which only Unwind changed it."""
@@ -145,7 +145,7 @@ class Reports:
         if self._last.get(ref.uid) != said:
             self._last[ref.uid] = said
             warning = said.severity is not Severity.INFO
-            self._tell(ref, said.reason, said.message, type="Warning" if warning else "Normal")
+            self._send_event(ref, said.reason, said.message, type="Warning" if warning else "Normal")
         return await self.condition(obj, said)
 
     async def left_to_others(self, ref: ObjectRef, obj: Object) -> None:
@@ -181,23 +181,23 @@ class Reports:
             if error.code in (429, 409) or error.code >= 500:
                 raise
             # No status subresource, another schema, or no permission to write it.
-            self._fall_silent(str(error))
+            self._disable_conditions(str(error))
             return version
         if written is None:
             return version
         unknown = dropped(written, wanted)
         if unknown is None:
-            self._fall_silent("the schema has no conditions")
+            self._disable_conditions("the schema has no conditions")
         else:
             self._unknown |= unknown
         # If the write was made onto the version that was read, it is the only change; a newer version was not seen yet.
         return str(written["metadata"]["resourceVersion"]) if versions == [version] else version
 
-    def _fall_silent(self, why: str) -> None:
+    def _disable_conditions(self, why: str) -> None:
         self._silent = True
         log.warning("kind has no conditions, reporting by Events only", kind=self._resource.kind, why=why)
 
-    def _tell(
+    def _send_event(
         self,
         ref: ObjectRef,
         reason: str,

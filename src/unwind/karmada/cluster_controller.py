@@ -80,12 +80,12 @@ class ClusterController:
         self._recorder = recorder
         self._clock = clock
         self._chance = JITTER
-        self._silences: dict[str, int] = {}
+        self._failed_probes: dict[str, int] = {}
         """Consecutive failed probes per member."""
         self._left: dict[str, ClusterTarget] = {}
         """Deleted Clusters by name: their Secret still has our finalizer."""
         self._renewing = Renewing(client, secrets, recorder=recorder, clock=clock)
-        self._fleet: Members | None = None
+        self._members: Members | None = None
         self._queue: Queue[str] = Queue(
             metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
             group=lambda name: name,
@@ -96,8 +96,8 @@ class ClusterController:
         caches.clusters.subscribe(self._cluster_changed)
         caches.namespaces.subscribe(self._namespace_changed)
         secrets.subscribe(self._secret_changed)
-        caches.subscribe(self._look_at_all)
-        owner.subscribe(self._look_at_all)
+        caches.subscribe(self._enqueue_all)
+        owner.subscribe(self._enqueue_all)
 
     @property
     def ready(self) -> bool:
@@ -105,12 +105,12 @@ class ClusterController:
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        async with Members(self._client, clock=self._clock, troubled=_log_member_failed) as self._fleet:
+        async with Members(self._client, clock=self._clock, troubled=_log_member_failed) as self._members:
             await self._queue.run()
 
     # Events
 
-    def _look_at_all(self) -> None:
+    def _enqueue_all(self) -> None:
         for key in list(self._caches.clusters.cache.keys()):
             self._queue.add(key.name)
         for name in self._left:
@@ -133,8 +133,8 @@ class ClusterController:
 
     def _secret_changed(self, change: Change[Metadata]) -> None:
         for cluster in self._caches.clusters.cache.by("secret", change.key):
-            if self._fleet:
-                self._fleet.reread(cluster.metadata.uid)
+            if self._members:
+                self._members.reread(cluster.metadata.uid)
             self._queue.add(cluster.metadata.name)
         secret = change.new
         if secret is None or Finalizer.CREDENTIALS not in secret.finalizers:
@@ -157,20 +157,20 @@ class ClusterController:
             return None
         cluster = self._caches.cluster(name)
         if (left := self._left.get(name)) and (cluster is None or cluster.metadata.uid != left.ref.uid):
-            await self._let_go(name, left, cluster)
+            await self._release_secret(name, left, cluster)
         if cluster is None:
-            self._silences.pop(name, None)
+            self._failed_probes.pop(name, None)
             return None
         if Key("", name) in self._caches.clusters.broken:
             return None  # the cache is stale
         if unlooked := member_health.unlooked(cluster):
-            await self._tell(cluster, unlooked)
+            await self._write_health(cluster, unlooked)
             return None
         # Before anything else: from here on it must not be deleted without us.
         if cluster := await self._held(cluster):
-            await self._have_place(cluster)
+            await self._ensure_execution_namespace(cluster)
             found = await self._look(cluster)
-            await self._tell(cluster, found)
+            await self._write_health(cluster, found)
             return self._next(name, found)
         return None
 
@@ -180,7 +180,7 @@ class ClusterController:
             return cluster
         return await self._revised(cluster, member_health.held)
 
-    async def _have_place(self, cluster: Cluster) -> None:
+    async def _ensure_execution_namespace(self, cluster: Cluster) -> None:
         """Create the execution namespace if it is missing."""
         name, namespaces = cluster.execution_namespace, self._caches.namespaces
         if cluster.metadata.terminating or not namespaces.synced or namespaces.cache.get(Key("", name)):
@@ -203,12 +203,12 @@ class ClusterController:
         return now.metadata.terminating or now.metadata.uid != cluster.metadata.uid
 
     async def _look(self, cluster: Cluster) -> MemberHealth:
-        assert self._fleet  # noqa: S101 - for the type checker
+        assert self._members  # noqa: S101 - for the type checker
         target = targets.of_karmada(cluster)
         try:
             if not cluster.metadata.terminating and not self._kept(target):
                 await credentials.hold(self._client, target)
-            async with self._fleet.member(target) as member:
+            async with self._members.member(target) as member:
                 if stranger := member_health.stranger(cluster, member.system_uid):
                     return stranger
                 version = await _version(member)
@@ -230,7 +230,7 @@ class ClusterController:
         found = self._secrets.cache.get(Key(target.home, target.secret))
         return found is not None and Finalizer.CREDENTIALS in found.finalizers
 
-    async def _tell(self, cluster: Cluster, found: MemberHealth) -> None:
+    async def _write_health(self, cluster: Cluster, found: MemberHealth) -> None:
         before = find(cluster.status.conditions, ConditionType.READY)
         now = self._clock.now()
         if not cluster.metadata.terminating:
@@ -249,13 +249,13 @@ class ClusterController:
 
     def _next(self, name: str, found: MemberHealth) -> float:
         if found.ready:
-            self._silences.pop(name, None)
+            self._failed_probes.pop(name, None)
             # With jitter, because many may have been probed at the same moment.
             return PROBE * self._chance.uniform(0.8, 1.2)
-        self._silences[name] = self._silences.get(name, 0) + 1
-        return SILENT.after(self._silences[name], self._chance)
+        self._failed_probes[name] = self._failed_probes.get(name, 0) + 1
+        return SILENT.after(self._failed_probes[name], self._chance)
 
-    async def _let_go(self, name: str, left: ClusterTarget, now: Cluster | None) -> None:
+    async def _release_secret(self, name: str, left: ClusterTarget, now: Cluster | None) -> None:
         """Remove our finalizer from the Secret of a deleted Cluster."""
         # Read fresh: without the Secret the member could not be reached any more.
         if not (await self._client.sighting(CLUSTERS, name, uid=left.ref.uid)).absent:

@@ -156,17 +156,17 @@ class _Work:
     async def carry_out(self) -> None:
         wish, home, member = self._wish, self._found.home, self._member
         mark = {names.JOINED_LABEL: home}
-        await self._have(member, NAMESPACES, membership.namespace(wish.namespace, labels=mark))
+        await self._ensure(member, NAMESPACES, membership.namespace(wish.namespace, labels=mark))
         for resource, body in membership.credentials(wish, home=home):
-            await self._have(member, resource, body)
-        await self._have(self._home, NAMESPACES, membership.namespace(wish.namespace, labels=mark))
-        secret = await self._have_secret()
-        cluster = await self._have_cluster()
-        await self._have_owned(secret, cluster)
+            await self._ensure(member, resource, body)
+        await self._ensure(self._home, NAMESPACES, membership.namespace(wish.namespace, labels=mark))
+        secret = await self._ensure_secret()
+        cluster = await self._ensure_cluster()
+        await self._ensure_owner(secret, cluster)
         # Labelled with its owner: one that another cluster of this name left behind is a different object.
         label = {names.MEMBER_LABEL: cluster["metadata"]["uid"]}
         execution = membership.namespace(f"{names.KARMADA_EXECUTION_NAMESPACE}{wish.name}", labels=label)
-        await self._have(self._home, NAMESPACES, execution)
+        await self._ensure(self._home, NAMESPACES, execution)
 
     async def take_back(self) -> list[str]:
         """Roll back what was created here, newest first; returns what may be left."""
@@ -195,7 +195,7 @@ class _Work:
             return  # another client was faster
         self._announce(f"deleted {called}")
 
-    async def _have(self, client: Client, resource: Resource, body: Object) -> Object:
+    async def _ensure(self, client: Client, resource: Resource, body: Object) -> Object:
         """The object, created or found. A found object must belong to this join, except a namespace."""
         if made := await self._create(client, resource, body):
             return made
@@ -203,52 +203,52 @@ class _Work:
         found = await client.get(resource, meta["name"], namespace=meta.get("namespace"))
         _refuse(self._where(client), resource, found, home=self._found.home)
         if resource is NAMESPACES:
-            self._tell(client, resource, found, JoinResult.UNCHANGED)
+            self._report(client, resource, found, JoinResult.UNCHANGED)
             return found
         if _has(found, body):
-            self._tell(client, resource, found, JoinResult.UNCHANGED)
+            self._report(client, resource, found, JoinResult.UNCHANGED)
             return found
         now = await client.apply(resource, {**body, "metadata": {**meta, "uid": found["metadata"]["uid"]}})
-        self._tell(client, resource, now, JoinResult.CHANGED)
+        self._report(client, resource, now, JoinResult.CHANGED)
         return now
 
-    async def _have_secret(self) -> Object:
+    async def _ensure_secret(self) -> Object:
         """The Secret with a token that is verified to work."""
         wish, member = self._wish, self._member
         found = await _get(self._home, SECRETS, wish.name, wish.namespace)
         if found:
             _refuse(_CONTROL_PLANE, SECRETS, found, home=self._found.home)
             if await self._serves(found):
-                self._tell(self._home, SECRETS, found, JoinResult.UNCHANGED)
+                self._report(self._home, SECRETS, found, JoinResult.UNCHANGED)
                 return found
         token = await tokens.request(member, namespace=wish.namespace, account=wish.account)
         body = membership.secret(wish, member.connection, token, home=self._found.home)
-        await tokens.prove(self._way(body), identity=self._found.identity, within=_BELIEVED_WITHIN)
+        await tokens.prove(self._connection(body), identity=self._found.identity, within=_BELIEVED_WITHIN)
         if found is None:
             if made := await self._create(self._home, SECRETS, body):
                 return made
             raise UnwindError(f"cannot join {wish.name}: another join of it is running", remedy="retry")
         patch = {"metadata": {"uid": found["metadata"]["uid"]}, "data": body["data"]}
         written = await self._home.patch(SECRETS, wish.name, patch, namespace=wish.namespace)
-        self._tell(self._home, SECRETS, written, JoinResult.CHANGED)
+        self._report(self._home, SECRETS, written, JoinResult.CHANGED)
         return written
 
     async def _serves(self, secret: Object) -> bool:
         """Whether the token of an earlier join still works."""
         try:
-            way = self._way(secret)
+            way = self._connection(secret)
             await tokens.prove(way, identity=self._found.identity)
         except (ApiError, UnreachableError):
             return False
         token = tokens.read(base64.b64decode(secret["data"][TOKEN_KEY]).decode())
         return token is None or not token.due(datetime.now(UTC))
 
-    def _way(self, secret: Object) -> ClusterConnection:
+    def _connection(self, secret: Object) -> ClusterConnection:
         """The same connection that the control plane will use."""
         body = membership.cluster(self._wish, self._member.connection, identity=self._found.identity)
         return credentials.connection(targets.of_karmada(msgspec.convert(body, Cluster)), secret)
 
-    async def _have_cluster(self) -> Object:
+    async def _ensure_cluster(self) -> Object:
         wish, way = self._wish, self._member.connection
         before = self._found.cluster
         if before is None:
@@ -273,7 +273,7 @@ class _Work:
         }
         now = await self._strategy_once(await self._home.patch(CLUSTERS, wish.name, patch))
         same = now["metadata"]["generation"] == before.metadata.generation
-        self._tell(self._home, CLUSTERS, now, JoinResult.UNCHANGED if same else JoinResult.CHANGED)
+        self._report(self._home, CLUSTERS, now, JoinResult.UNCHANGED if same else JoinResult.CHANGED)
         return now
 
     async def _strategy_once(self, cluster: Object) -> Object:
@@ -294,7 +294,7 @@ class _Work:
         others = [cluster for cluster in await _clusters(self._home) if membership.may_be_older(cluster, ours)]
         membership.standing(self._wish, others, identity=ours.spec.id, server=ours.spec.api_endpoint)
 
-    async def _have_owned(self, secret: Object, cluster: Object) -> None:
+    async def _ensure_owner(self, secret: Object, cluster: Object) -> None:
         """Make the Cluster the owner of the Secret, so that it is deleted with it."""
         meta = cluster["metadata"]
         owner = {
@@ -320,10 +320,10 @@ class _Work:
             self._unsure.append(f"{self._called(client, resource, body)} (may exist: its creation was not answered)")
             raise
         self._made.append((client, resource, made))
-        self._tell(client, resource, made, JoinResult.CREATED)
+        self._report(client, resource, made, JoinResult.CREATED)
         return made
 
-    def _tell(self, client: Client, resource: Resource, found: Object, result: JoinResult) -> None:
+    def _report(self, client: Client, resource: Resource, found: Object, result: JoinResult) -> None:
         one = JoinedObject(kind=resource.kind, name=_name(found), where=self._where(client), result=result)
         self.done.append(one)
         self._announce(str(one))

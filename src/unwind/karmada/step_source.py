@@ -42,7 +42,7 @@ class WorkSteps(StepSource):
         self._client = client
         self._members = members
         self._remover = InventoryRemover()
-        self._farewells: Queue[tuple[ObjectRef, str]] = Queue(self._farewell, clock=clock)
+        self._work_deletions: Queue[tuple[ObjectRef, str]] = Queue(self._delete_work, clock=clock)
 
     @property
     def remover(self) -> InventoryRemover:
@@ -76,12 +76,12 @@ class WorkSteps(StepSource):
         if state in _OVER and step.object.kind == WORKS.kind:
             # Normally all Works are deleted together at the end; if something is blocked, finished ones need not wait
             # for it.
-            self._farewells.add_after((step.object, target.ref.uid), _LINGER)
+            self._work_deletions.add_after((step.object, target.ref.uid), _LINGER)
 
     async def run(self) -> None:
-        await self._farewells.run()
+        await self._work_deletions.run()
 
-    async def _farewell(self, over: tuple[ObjectRef, str]) -> float | None:
+    async def _delete_work(self, over: tuple[ObjectRef, str]) -> float | None:
         work, uid = over
         if Key(work.namespace, work.name) not in self._members.works.cache:
             return None  # deleted with all the others
@@ -89,10 +89,10 @@ class WorkSteps(StepSource):
         if cluster is None or cluster.metadata.uid != uid:
             return None  # the Cluster is gone: a new one of its name may need the Work
         async with self._client.aside:
-            await farewell(self._client, work)
+            await delete_work(self._client, work)
         return None
 
 
-async def farewell(client: Client, work: ObjectRef) -> None:
+async def delete_work(client: Client, work: ObjectRef) -> None:
     """Delete a Work whose objects are accounted for, and remove our finalizer."""
     await discard(client, WORKS, work.name, uid=work.uid, namespace=work.namespace, finalizer=Finalizer.WORK.value)

@@ -96,13 +96,13 @@ async def prove(way: ClusterConnection, *, identity: str, within: float = 0.0) -
     """Raise unless this connection leads to the cluster with this identity. `within`: seconds until it must work."""
     ends = SYSTEM.monotonic() + within
     async with Client(way) as client:
-        while (uid := await _let_in(client, last=SYSTEM.monotonic() >= ends)) is None:
+        while (uid := await _try_identity(client, last=SYSTEM.monotonic() >= ends)) is None:
             await SYSTEM.sleep(_LOOK_AGAIN)
     if uid != identity:
         raise UnreachableError(f"another cluster answers at {way.server} ({uid}, not {identity})")
 
 
-async def _let_in(client: Client, *, last: bool) -> str | None:
+async def _try_identity(client: Client, *, last: bool) -> str | None:
     """The cluster's identity; None if it refuses access, unless this is the last try."""
     try:
         return await client.cluster_uid()
@@ -134,7 +134,7 @@ class Renewing:
         self._secrets = secrets
         self._recorder = recorder
         self._clock = clock
-        self._ways: dict[str, _Way] = {}
+        self._connections: dict[str, _Way] = {}
         """The last connection that worked, by the Cluster's uid."""
 
     async def look(self, cluster: Cluster, member: Client) -> None:
@@ -143,7 +143,7 @@ class Renewing:
         meta = self._ours(cluster)
         if meta is None or not cluster.spec.id:
             return
-        way = self._ways.get(cluster.metadata.uid)
+        way = self._connections.get(cluster.metadata.uid)
         try:
             if way is None or way.version != meta.resource_version:
                 target = targets.of_karmada(cluster)
@@ -151,7 +151,7 @@ class Renewing:
                 if credentials.connection(target, secret) != member.connection:
                     return  # just written; the event triggers the next probe
                 way = _Way(secret["metadata"]["resourceVersion"], member.connection, _token(secret))
-                self._ways[cluster.metadata.uid] = way
+                self._connections[cluster.metadata.uid] = way
             if way.token and way.token.due(self._clock.now()):
                 await self._renew(cluster, member, way.token)
         except UnwindError as error:
@@ -160,7 +160,7 @@ class Renewing:
     async def refused(self, cluster: Cluster) -> bool:
         """Whether a member that rejected the token in its Secret accepted the previous one, and the Secret has a new
         token now."""
-        way = self._ways.get(cluster.metadata.uid)
+        way = self._connections.get(cluster.metadata.uid)
         if self._ours(cluster) is None or way is None or way.token is None or not cluster.spec.id:
             return False
         try:
@@ -175,7 +175,7 @@ class Renewing:
             return False
 
     def forget(self, uid: str) -> None:
-        self._ways.pop(uid, None)
+        self._connections.pop(uid, None)
 
     async def _renew(self, cluster: Cluster, member: Client, old: TokenClaims) -> bool:
         if not old.account:
@@ -191,7 +191,7 @@ class Renewing:
             written = await self._client.revise(SECRETS, secret, patch)
         except (ConflictError, NotFoundError):
             return False  # changed or deleted by another client: handled at the next probe
-        self._ways[cluster.metadata.uid] = _Way(written["metadata"]["resourceVersion"], way, read(fresh))
+        self._connections[cluster.metadata.uid] = _Way(written["metadata"]["resourceVersion"], way, read(fresh))
         note = f"renewed the token in Secret {target.home}/{target.secret}"
         self._recorder.report(_regarding(cluster), EventReason.TOKEN_RENEWED, note, action="Renew")
         log.info("member token renewed", cluster=cluster.metadata.name)

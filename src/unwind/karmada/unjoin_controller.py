@@ -99,7 +99,7 @@ class UnjoinController:
         self._secrets = secrets
         self._teardowns = teardowns
         self._fleet = Members(client, clock=clock, troubled=_log_member_failed)
-        self._means = RemovalDeps(
+        self._deps = RemovalDeps(
             fleet=self._fleet,
             inventories=Inventories(client, namespace=namespace),
             deleters=tuple(deleters),
@@ -113,7 +113,7 @@ class UnjoinController:
         self._records = TeardownRecords(
             client,
             teardowns,
-            self._means.inventories,
+            self._deps.inventories,
             keys=self._keys,
             recorder=recorder,
             group=CLUSTERS.group,
@@ -127,16 +127,16 @@ class UnjoinController:
             clock=clock,
             failed=_log_failed,
         )
-        self._under_way: RunningTeardowns[UnjoinRunner] = RunningTeardowns(teardowns, again=self._queue.add_after)
+        self._runners: RunningTeardowns[UnjoinRunner] = RunningTeardowns(teardowns, again=self._queue.add_after)
         self._source = WorkSteps(client, members, clock=clock)
         self._sources = Sources((self._source,))
         metrics.queue(self.name, self._queue)
         members.clusters.subscribe(self._cluster_changed)
         members.works.subscribe(self._work_changed)
-        members.subscribe(self._look_at_all)
+        members.subscribe(self._enqueue_all)
         teardowns.subscribe(self._teardown_changed)
         secrets.subscribe(self._secret_changed)
-        owner.subscribe(self._look_at_all)
+        owner.subscribe(self._enqueue_all)
 
     @property
     def ready(self) -> bool:
@@ -145,21 +145,21 @@ class UnjoinController:
     async def run(self) -> None:
         """Reconcile until cancelled."""
         async with self._fleet, asyncio.TaskGroup() as group:
-            self._under_way.belong_to(group)
+            self._runners.belong_to(group)
             group.create_task(self._sources.run())
             await self._keys.until_known()
             await self._teardowns.until_synced()
-            self._look_at_all()
+            self._enqueue_all()
             await self._queue.run()
 
     # Events
 
     def _cluster_changed(self, change: Change[Cluster]) -> None:
-        leaving, old, new = self._under_way.get(change.key), change.old, change.new
+        leaving, old, new = self._runners.get(change.key), change.old, change.new
         if leaving and old and new and new.metadata.uid == leaving.target.ref.uid:
             ready = [is_true(item.status.conditions, ConditionType.READY) for item in (old, new)]
             # Retry at once instead of after the backoff.
-            if _way_to(old) != _way_to(new) or ready == [False, True]:
+            if _credentials_of(old) != _credentials_of(new) or ready == [False, True]:
                 leaving.go_another_way(targets.of_karmada(new))
         self._queue.add(change.key)
 
@@ -171,28 +171,28 @@ class UnjoinController:
     def _work_changed(self, change: Change[Work]) -> None:
         """A blocked plan may be possible once a Work is corrected; a Work whose Cluster is gone is released."""
         key = _key_of(change.key.namespace)
-        if key and key not in self._under_way:
+        if key and key not in self._runners:
             cluster = self._members.clusters.cache.get(key)
             if cluster is None or cluster.metadata.terminating:
                 self._queue.add(key)
 
     def _secret_changed(self, change: Change[Metadata]) -> None:
         for cluster in self._members.clusters.cache.by("secret", change.key):
-            if leaving := self._under_way.get(Key("", cluster.metadata.name)):
+            if leaving := self._runners.get(Key("", cluster.metadata.name)):
                 leaving.go_another_way(leaving.target)
 
-    def _look_at_all(self) -> None:
+    def _enqueue_all(self) -> None:
         clusters = {Key("", cluster.metadata.name) for cluster in self._members.clusters.cache}
         # A Cluster may have been deleted while no manager ran: then only its Works refer to it.
         told = {key for work in self._members.works.cache if (key := _key_of(work.metadata.namespace))}
-        for key in {*clusters, *self._records.keys(), *told, *self._under_way}:
+        for key in {*clusters, *self._records.keys(), *told, *self._runners}:
             self._queue.add(key)
 
     # Reconcile
 
     async def _reconcile(self, key: Key) -> float | None:
         if not self._owner.owns(str(key)):
-            self._under_way.stop(key)
+            self._runners.stop(key)
             return None
         # A plan made from a partial list of Works would leave the others behind.
         if not self._members.settled or not self._teardowns.synced:
@@ -204,7 +204,7 @@ class UnjoinController:
             await self._handle_target_gone(key, uid)
         if cluster is None or not cluster.metadata.terminating:
             return await self._records.retain(key)
-        leaving = self._under_way.get(key)
+        leaving = self._runners.get(key)
         if leaving is None:
             return await self._begin(key, cluster)
         if leaving.target.ref.uid != cluster.metadata.uid:
@@ -212,14 +212,14 @@ class UnjoinController:
         if let_go := await self._let_go(cluster, leaving.teardown):
             leaving.release(let_go)
         # As in the watch: the runner may not have the response to its last write yet.
-        return await self._tell(cluster, self._records.get(leaving.target.ref.uid) or leaving.teardown, leaving)
+        return await self._write_status(cluster, self._records.get(leaving.target.ref.uid) or leaving.teardown, leaving)
 
     async def _begin(self, key: Key, cluster: Cluster) -> float | None:
         target = targets.of_karmada(cluster)
         before = self._records.get(target.ref.uid)
         if before and before.finished and Finalizer.MEMBER not in cluster.metadata.finalizers:
             return await self._records.retain(key)  # other finalizers remain
-        await self._tell(cluster, before)
+        await self._write_status(cluster, before)
         teardown = await self._records.written(target, partial(self._drafted, target))
         let_go = None if teardown.finished else await self._let_go(cluster, teardown)
         if not teardown.finished and release.overdue(teardown, now=self._clock.now()):
@@ -232,7 +232,7 @@ class UnjoinController:
         leaving = UnjoinRunner(
             teardown,
             target,
-            self._means,
+            self._deps,
             self._client,
             namespace=cluster.execution_namespace,
             source=self._source,
@@ -243,11 +243,11 @@ class UnjoinController:
         )
         if let_go:  # before the first step, so that none starts
             leaving.release(let_go)
-        self._under_way.begin(key, leaving)
+        self._runners.begin(key, leaving)
         return None
 
     async def _drafted(self, target: ClusterTarget, *, decided: bool = False, gone: bool = False) -> Drafted:
-        return await plan.draft(self._sources, self._means, target, decided=decided, gone=gone)
+        return await plan.draft(self._sources, self._deps, target, decided=decided, gone=gone)
 
     async def _let_go(self, cluster: Cluster, teardown: Teardown) -> LetGo | None:
         """The release of the member by a person before everything is removed, if there is one."""
@@ -270,7 +270,7 @@ class UnjoinController:
         if cluster is None:
             works = self._members.works.cache.by("namespace", f"{KARMADA_EXECUTION_NAMESPACE}{key.name}")
             held = [work.metadata.uid for work in works if Finalizer.WORK in work.metadata.finalizers]
-            chunks = await self._means.inventories.owned(held)
+            chunks = await self._deps.inventories.owned(held)
             told |= {chunk.spec.member.object.uid for chunk in chunks}
         return told - {"", cluster.metadata.uid if cluster else ""} - self._records.cleaned
 
@@ -280,30 +280,30 @@ class UnjoinController:
         ref = targets.karmada_ref(key.name, uid)
         if not (await self._client.sighting(CLUSTERS, ref.name, uid=ref.uid)).absent:
             return
-        leaving = self._under_way.get(key)
+        leaving = self._runners.get(key)
         if leaving and leaving.target.ref.uid == uid:
             leaving.target_gone()
             return
-        held = self._way_to(uid)
+        held = self._credentials_of(uid)
         target = ClusterTarget(
             ref=ref, secret=held.name if held else "", secret_namespace=held.namespace if held else ""
         )
         past = Cluster(metadata=ObjectMeta(name=key.name, uid=uid))
         teardown = await self._records.written(target, partial(self._drafted, target, decided=True, gone=True))
         if not teardown.finished:
-            teardown = await ended_without_target(teardown, target, self._means, self._client, sources=self._sources)
+            teardown = await ended_without_target(teardown, target, self._deps, self._client, sources=self._sources)
             self._teardowns.take(teardown)
         await UnjoinCleanup(
             teardown,
             target,
-            self._means,
+            self._deps,
             self._client,
             namespace=past.execution_namespace,
             source=self._source,
         ).run()
         self._records.cleaned.add(uid)
 
-    def _way_to(self, uid: str) -> Key | None:
+    def _credentials_of(self, uid: str) -> Key | None:
         """The Secret of a member whose Cluster is gone: it was owned by the Cluster and still has our finalizer."""
         for secret in self._secrets.cache:
             owners = {reference.uid for reference in secret.owner_references}
@@ -313,7 +313,7 @@ class UnjoinController:
 
     # Status
 
-    async def _tell(
+    async def _write_status(
         self, cluster: Cluster, teardown: Teardown | None, leaving: UnjoinRunner | None = None
     ) -> float | None:
         """Write the progress of the unjoin on the Cluster; returns the seconds until it changes by time alone."""
@@ -350,7 +350,7 @@ def who_changed(cluster: Object, to: RemoveStrategy) -> str:
     return not_seen(who_set(cluster, REMOVE_STRATEGY_ANNOTATION))
 
 
-def _way_to(cluster: Cluster) -> object:
+def _credentials_of(cluster: Cluster) -> object:
     target = targets.of_karmada(cluster)
     return target.home, target.secret, target.endpoint
 

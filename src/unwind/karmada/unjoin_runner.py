@@ -27,7 +27,7 @@ from unwind.errors import UnwindError
 from unwind.inventory.inventories import items, ledgered
 from unwind.jitter import JITTER
 from unwind.karmada import unjoin_plan
-from unwind.karmada.step_source import farewell
+from unwind.karmada.step_source import delete_work
 from unwind.kube.errors import NotFoundError
 from unwind.kube.updates import revise
 from unwind.members import credentials
@@ -97,16 +97,16 @@ class UnjoinCleanup:
     async def run(self) -> None:
         """Return when our finalizer is removed from the Cluster."""
         async with asyncio.TaskGroup() as group:
-            telling = group.create_task(self._tell())
+            telling = group.create_task(self._diagnose())
             await self._persist(self._target.ref, self._confirm)
             if self._teardown.phase is Phase.TARGET_GONE:
-                await self._persist(self._target.ref, self._account_for_late_ones)
-                await self._persist(self._target.ref, self._take_finalizers_off)
+                await self._persist(self._target.ref, self._account_for_late_objects)
+                await self._persist(self._target.ref, self._remove_finalizers)
             else:
                 await self._take_away()
-            await self._persist(self._target.ref, self._clean)
+            await self._persist(self._target.ref, self._clean_up)
             await self._persist(
-                self._target.ref, lambda: take_off(self._client, CLUSTERS, self._target.ref, Finalizer.MEMBER)
+                self._target.ref, lambda: remove_finalizer(self._client, CLUSTERS, self._target.ref, Finalizer.MEMBER)
             )
             telling.cancel()
 
@@ -122,8 +122,8 @@ class UnjoinCleanup:
     async def _take_away(self) -> None:
         here = self._target.ref
         await self._do(self._persist(here, self._release_marks))
-        await self._do(self._persist(here, self._account_for_late_ones))
-        await self._do(self._persist(here, self._let_works_go))
+        await self._do(self._persist(here, self._account_for_late_objects))
+        await self._do(self._persist(here, self._delete_works))
         await self._do(self._delete_namespace())
 
     async def _do(self, work: Coroutine[object, object, None]) -> None:
@@ -159,7 +159,7 @@ class UnjoinCleanup:
                     limit=_AT_ONCE,
                 )
 
-    async def _account_for_late_ones(self) -> None:
+    async def _account_for_late_objects(self) -> None:
         """Account for objects that a Work created while the plan was made, or after its step was done. They are removed
         or stay like the others."""
         async with asyncio.TaskGroup() as group:
@@ -213,7 +213,7 @@ class UnjoinCleanup:
 
     # On the management cluster
 
-    async def _let_works_go(self) -> None:
+    async def _delete_works(self) -> None:
         works = msgspec.convert(await self._client.list(WORKS, namespace=self._namespace), list[Work])
         unaccounted = {item.owner.uid for item in await self._late()}
         if again := [str(ref_of(WORKS, work.metadata)) for work in works if work.metadata.uid in unaccounted]:
@@ -222,7 +222,7 @@ class UnjoinCleanup:
 
         async def let_go(work: Work) -> None:
             # A Work that cannot be released, because an admission webhook denies it, must not block the others.
-            result = await attempt(farewell(self._client, ref_of(WORKS, work.metadata)))
+            result = await attempt(delete_work(self._client, ref_of(WORKS, work.metadata)))
             if result is not None:
                 failures.append(result)
 
@@ -230,12 +230,12 @@ class UnjoinCleanup:
         if failures:
             raise UnwindError("; ".join(sorted(failed.told for failed in failures)[:_SHOWN]))
 
-    async def _take_finalizers_off(self) -> None:
+    async def _remove_finalizers(self) -> None:
         """Remove our finalizers from the Works without deleting them: the Cluster is gone, and a new one of its name
         may need them."""
         for work in msgspec.convert(await self._client.list(WORKS, namespace=self._namespace), list[Work]):
             if work.metadata.uid in self._planned:
-                await take_off(self._client, WORKS, ref_of(WORKS, work.metadata), Finalizer.WORK)
+                await remove_finalizer(self._client, WORKS, ref_of(WORKS, work.metadata), Finalizer.WORK)
 
     async def _delete_namespace(self) -> None:
         """Delete the execution namespace, by uid, and verify its absence."""
@@ -271,7 +271,7 @@ class UnjoinCleanup:
             finally:
                 changes.close()
 
-    async def _clean(self) -> None:
+    async def _clean_up(self) -> None:
         """Delete empty Inventories and unmark the credentials: the member is not needed any more."""
         inventories, uid = self._means.inventories, self._target.ref.uid
         chunks = {chunk.metadata.name: chunk for chunk in await inventories.on(uid)}
@@ -290,7 +290,7 @@ class UnjoinCleanup:
         self._waits[ref] = what
         self._news.set()
 
-    async def _tell(self) -> None:
+    async def _diagnose(self) -> None:
         """Diagnose what the cleanup waits for, until cancelled."""
         while True:
             await self._news.wait()
@@ -317,7 +317,7 @@ class UnjoinCleanup:
         return done
 
 
-async def take_off(client: Client, resource: Resource, ref: ObjectRef, finalizer: Finalizer) -> None:
+async def remove_finalizer(client: Client, resource: Resource, ref: ObjectRef, finalizer: Finalizer) -> None:
     """Remove a finalizer of ours from an object, if its uid matches."""
     try:
         found = await client.get(resource, ref.name, namespace=ref.namespace or None)

@@ -80,7 +80,7 @@ class WorkController:
         self._plugins = tuple(plugins)
         self._clock = clock
         self._inventories = Inventories(client, namespace=namespace)
-        self._words = WorkWriter(client, caches.works, clock=clock)
+        self._writer = WorkWriter(client, caches.works, clock=clock)
         self._standings: dict[str, WorkState] = {}
         """By the uid of the Work, as all below."""
         self._keys: dict[str, Key] = {}
@@ -98,8 +98,8 @@ class WorkController:
         caches.works.subscribe(self._work_changed)
         caches.clusters.subscribe(self._cluster_changed)
         secrets.subscribe(self._secret_changed)
-        caches.subscribe(self._look_at_all)
-        owner.subscribe(self._look_at_all)
+        caches.subscribe(self._enqueue_all)
+        owner.subscribe(self._enqueue_all)
 
     @property
     def ready(self) -> bool:
@@ -130,7 +130,7 @@ class WorkController:
                 clock=self._clock,
             )
             self._withdrawing = Withdrawing(
-                self._client, self._caches, self._inventories, self._words, self._withdrawals
+                self._client, self._caches, self._inventories, self._writer, self._withdrawals
             )
             tasks.create_task(self._queue.run())
 
@@ -138,14 +138,14 @@ class WorkController:
 
     def _work_changed(self, change: Change[Work]) -> None:
         old, new = change.old, change.new
-        if old and new and _said(old) == _said(new):
+        if old and new and _relevant_fields(old) == _relevant_fields(new):
             return  # our own status write
         put = new is not None and not new.metadata.terminating and not new.spec.suspend_dispatching
         self._stop(change.key, unless=put)
         self._queue.add(change.key)
         it = new or old
         if it and (new is None or new.metadata.terminating):
-            self._look_below(it)
+            self._enqueue_dependencies(it)
         if new is None:
             # Another Work may be able to create now what belonged to this one.
             for other in self._caches.works.cache.by("namespace", change.key.namespace):
@@ -154,7 +154,7 @@ class WorkController:
                     standing.hurry()
                     self._queue.add(key_of(other))
 
-    def _look_below(self, it: Work) -> None:
+    def _enqueue_dependencies(self, it: Work) -> None:
         """Enqueue the Works it depends on, which wait for its removal."""
         for other in self._caches.needed(it):
             self._queue.add(key_of(other))
@@ -212,9 +212,9 @@ class WorkController:
             return
         self._queue.add_after(key, 0 if it.absent or it.error else WORTH_TELLING)
         if it.absent and not it.done:
-            self._look_below(work)  # its dependencies need not wait for the status write
+            self._enqueue_dependencies(work)  # its dependencies need not wait for the status write
 
-    def _look_at_all(self) -> None:
+    def _enqueue_all(self) -> None:
         if self._caches.settled:
             for key in list(self._caches.works.cache.keys()):
                 self._queue.add(key)
@@ -240,10 +240,10 @@ class WorkController:
             self._leave_alone(work)
         elif Finalizer.WORK not in work.metadata.finalizers:
             # Nothing is applied for a Work without a finalizer. Adding it causes an event.
-            await self._words.set_finalizer(work, wanted=True)
+            await self._writer.set_finalizer(work, wanted=True)
         elif work.spec.suspend_dispatching:
             self._prunings.give_up(work.metadata.uid)
-            await self._words.write(work, lambda it: telling.suspended(it, now=self._clock.now()))
+            await self._writer.write(work, lambda it: telling.suspended(it, now=self._clock.now()))
         else:
             return await self._keep(work, cluster)
         return None
@@ -267,7 +267,7 @@ class WorkController:
         if standing.wanted is not None and standing.pruned != state:
             await self._prune(work, cluster, standing, state)
         elif find(work.status.conditions, ConditionType.BLOCKED):
-            await self._words.wait(work, [])
+            await self._writer.wait(work, [])
         return standing.rest(self._clock.monotonic()) or None
 
     async def _put(self, work: Work, cluster: Cluster, standing: WorkState, state: object) -> None:
@@ -277,7 +277,7 @@ class WorkController:
             await self._putting.put(work, cluster, standing)
         except UnwindError as error:
             told, reached = str(error), not isinstance(error, UnreachableError)
-            await self._words.write(
+            await self._writer.write(
                 work,
                 lambda it: telling.failed(it, told, reached=reached, generation=generation, now=self._clock.now()),
             )
@@ -288,7 +288,7 @@ class WorkController:
             self._following.leave(work.metadata.uid)
         if first:
             standing.pruned = state  # a first apply has nothing to prune
-        await self._words.write(
+        await self._writer.write(
             work,
             lambda it: telling.applied(
                 it, standing.trouble, standing.statuses.values(), generation=generation, now=self._clock.now()
@@ -309,10 +309,10 @@ class WorkController:
             self._prunings.begin(work, cluster, wanted, done=done)
         elif it.error:
             self._prunings.give_up(work.metadata.uid)
-            await self._words.wait(work, [it.error])
+            await self._writer.wait(work, [it.error])
             raise it.error
         elif it.waits:
-            await self._words.wait(work, it.waits)
+            await self._writer.wait(work, it.waits)
 
     # Helpers
 
@@ -338,7 +338,7 @@ class WorkController:
             self._withdrawals.give_up(uid)
 
 
-def _said(work: Work) -> object:
+def _relevant_fields(work: Work) -> object:
     """The fields of a Work that decide what is done; not its status."""
     meta = work.metadata
     return meta.uid, meta.generation, meta.deletion_timestamp, meta.finalizers, meta.annotations

@@ -46,7 +46,7 @@ class Withdrawing:
         self._client = client
         self._caches = caches
         self._inventories = inventories
-        self._words = words
+        self._writer = words
         self._withdrawals = withdrawals
         self._reading: SingleFlight[Cluster | None] = SingleFlight()
         self._keys = RecordKeys(client, namespace=inventories.namespace)
@@ -70,7 +70,7 @@ class Withdrawing:
             await self._take_back(work, cluster, Manner.RELEASE)
         elif before := self._dependents(work):
             named = ", ".join(sorted(item.metadata.name for item in before))
-            await self._words.wait_for(work, f"waiting for removal of dependent Works: {named}")
+            await self._writer.wait_for(work, f"waiting for removal of dependent Works: {named}")
         else:
             await self._take_back(work, cluster, Manner.REMOVE)
         return None
@@ -122,14 +122,14 @@ class Withdrawing:
         if it.done:
             # Dropped when the Work is seen to be gone: until then it must not start again.
             if not it.ended:
-                await self._words.set_finalizer(work, wanted=False)
+                await self._writer.set_finalizer(work, wanted=False)
                 it.ended = True
         elif it.error:
             self._withdrawals.give_up(uid)
-            await self._words.wait(work, [it.error])
+            await self._writer.wait(work, [it.error])
             raise it.error
         elif it.free.is_set() and it.waits:
-            await self._words.wait(work, [what for removal in it.removals for what in removal.progress.waits.values()])
+            await self._writer.wait(work, [what for removal in it.removals for what in removal.progress.waits.values()])
 
     async def _let_go(self, work: Work) -> float | None:
         """The member is not managed any more, and its credentials are gone: record what may be left in the ledger."""
@@ -138,7 +138,7 @@ class Withdrawing:
         if not all(item.done for item in items(chunks)):
             for member in {chunk.spec.member.object.uid for chunk in chunks}:
                 if await self._torn_down(member):
-                    await self._words.wait_for(work, f"waiting for Teardown {member} of the member")
+                    await self._writer.wait_for(work, f"waiting for Teardown {member} of the member")
                     return _LOOK_AGAIN
             it = self._withdrawals.begin(
                 uid,
@@ -152,7 +152,7 @@ class Withdrawing:
                 raise it.error
             if not it.done:
                 return None
-        await self._words.set_finalizer(work, wanted=False)
+        await self._writer.set_finalizer(work, wanted=False)
         return None
 
     async def _torn_down(self, member: str) -> bool:

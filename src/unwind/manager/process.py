@@ -177,7 +177,7 @@ class _Process:
             namespace=options.namespace,
             identity=identity,
             version=version_of("kube-unwind"),
-            troubled=_tell_unled,
+            troubled=_log_lease_failed,
         )
         recorder = Recorder(client, instance=identity)
         context = ManagerContext(
@@ -312,7 +312,7 @@ def _identity() -> str:
     return f"{host or 'manager'}-{uuid.uuid4().hex[:8]}"
 
 
-def _tell_unled(error: Exception) -> None:
+def _log_lease_failed(error: Exception) -> None:
     log.warning("lease renewal failed, will retry", why=str(error))
 
 

@@ -200,10 +200,10 @@ class ProtectionController:
         # Create before delete: in between there is too much protection, never too little.
         for informer, objects in wanted:
             for obj in objects:
-                await self._have(informer, obj)
+                await self._ensure(informer, obj)
         for informer, objects in wanted:
             if informer is not self._policies:  # a policy without a binding does nothing
-                await self._have_no_others(informer, {obj["metadata"]["name"] for obj in objects})
+                await self._delete_others(informer, {obj["metadata"]["name"] for obj in objects})
         return None
 
     async def _restore(self) -> None:
@@ -212,7 +212,7 @@ class ProtectionController:
             return  # Unwind is not installed, or is being uninstalled
         for informer, objects in zip((self._policies, self._bindings), self._policies_installed, strict=True):
             for obj in objects:
-                await self._have(informer, obj, installed=True)
+                await self._ensure(informer, obj, installed=True)
 
     def _wanted(self, *, by_policies: bool) -> list[tuple[Informer[RawObject], list[Object]]] | None:
         """The wanted objects in the order of their creation; None if unknown."""
@@ -234,7 +234,7 @@ class ProtectionController:
             asking = [manifests.configuration(self._home, calling, everything=not by_policies)]
         return [(self._policies, made), (self._bindings, bindings), (self._webhooks, asking)]
 
-    async def _have(self, informer: Informer[RawObject], wanted: Object, *, installed: bool = False) -> None:
+    async def _ensure(self, informer: Informer[RawObject], wanted: Object, *, installed: bool = False) -> None:
         """`installed`: it existed before, so it is reported if it is missing."""
         resource, name = informer.view.resource, wanted["metadata"]["name"]
         found = informer.cache.get(Key("", name))
@@ -269,7 +269,7 @@ class ProtectionController:
             return False
         return True
 
-    async def _have_no_others(self, informer: Informer[RawObject], wanted: set[str]) -> None:
+    async def _delete_others(self, informer: Informer[RawObject], wanted: set[str]) -> None:
         resource = informer.view.resource
         for name in self._names(resource) - wanted:
             found = informer.cache.get(Key("", name))

@@ -67,7 +67,7 @@ class ProtectionWebhook:
         self._counts = counts
         self._guards = guards
         self._looking = looking
-        self._telling = telling
+        self._reporter = telling
 
     def routes(self) -> tuple[Route, ...]:
         """The routes of the webhook. They respond also before the caches are synced: then everything is read fresh, and
@@ -146,7 +146,7 @@ class ProtectionWebhook:
         self, asked: Asked, found: LabelledObject, verdict: Denied | bool, request: Request, *, warning: str = ""
     ) -> Response:
         if isinstance(verdict, Denied):
-            self._telling.denied(asked, found, verdict, request)
+            self._reporter.denied(asked, found, verdict, request)
             return Response(admission.denied(asked, verdict.message + _way_out(asked, found, verdict)))
         return Response(admission.allowed(asked, warning=warning))
 
