@@ -300,7 +300,7 @@ async def test_an_object_of_somebody_else_is_neither_changed_nor_deleted(site: S
     for ours in (CREATED, UNCHANGED):
         report = await site.deploy(owner, ref)
         assert outcomes(report) == {"it": CONFLICT, "ours": ours}
-        assert message(report, "it") == "it was there before, and is somebody else's"
+        assert message(report, "it") == "it already exists and is not managed by Unwind"
     assert list(await site.entries(owner)) == ["ours"]
     await site.remove(owner)
     assert (await site.get("it"))["metadata"]["resourceVersion"] == theirs["metadata"]["resourceVersion"]
@@ -358,7 +358,7 @@ async def test_who_lost_an_object_says_so_and_forgets_it(site: Site) -> None:
     await site.deploy(second, ref)
     report = await site.deploy(first, ref)
     assert outcomes(report) == {"it": CONFLICT}
-    assert message(report, "it") == "it belongs to ClusterProfile second, whose tier is 50"
+    assert message(report, "it") == "managed by ClusterProfile second (tier 50)"
     assert await site.entries(first) == {}
     assert (await site.entries(second))["it"].state == EntryState.CONFIRMED
 
@@ -533,7 +533,7 @@ async def test_a_kind_that_nobody_knows_fails_alone(site: Site) -> None:
     strange = {"apiVersion": "nobody.dev/v1", "kind": "Strange", "metadata": {"name": "it"}}
     report = await site.deploy(site.owner(), await site.source("s", strange, site.config_map("ours")))
     assert outcomes(report) == {"ours": CREATED, "it": FAILED}
-    assert "the cluster knows no Strange of nobody.dev/v1" in message(report, "it")
+    assert "the cluster does not serve Strange of nobody.dev/v1" in message(report, "it")
     assert not report.whole
 
 
@@ -675,7 +675,7 @@ async def test_a_rehearsal_touches_nothing(site: Site, cluster: LocalCluster) ->
         f"{site.namespace}-far": CREATED,
         "dropped": ObjectOutcome.REMOVED,
     }
-    assert message(report, "far") == "not checked: its namespace is not there yet"
+    assert message(report, "far") == "not checked: its namespace does not exist yet"
     assert (await state(site), inventory_writes(site, owner), len(undry(cluster, site.namespace))) == before
     assert await site.prune(owner, report) == []
 
@@ -893,7 +893,7 @@ async def test_a_profile_puts_nothing_that_the_manager_acts_by_on_the_management
     async with Members(site.here) as fleet, fleet.management() as home:
         report = await deploy(home, site.inventories, owner, read)
     assert outcomes(report) == {"mine": CREATED, "ours": FAILED, forged["metadata"]["name"]: FAILED}  # type: ignore[index]
-    assert "may not put objects of Unwind on the management cluster" in report.trouble
+    assert "may not deploy objects of Unwind to the management cluster" in report.trouble
 
 
 async def test_a_profile_of_a_namespace_reads_nothing_elsewhere(site: Site) -> None:
@@ -968,7 +968,7 @@ async def test_what_is_in_a_chart_of_the_same_profile_is_left_to_the_chart(site:
     before = (await site.get("it"))["metadata"]["resourceVersion"]
     report = await site.deploy(owner, await site.source("s", site.config_map("it", data={"b": "2"})))
     assert outcomes(report) == {"it": CONFLICT}
-    assert message(report, "it") == "it is there already, by Helm web/release of the same profile"
+    assert message(report, "it") == "already deployed by Helm web/release of the same profile"
     assert (await site.get("it"))["metadata"]["resourceVersion"] == before
     assert await site.prune(owner, await site.deploy(owner, await site.text("s", {}))) == []
 

@@ -137,9 +137,9 @@ async def test_values_come_from_config_maps_and_secrets_in_their_order(plane: Pl
     found = await values.collect(client, HelmChart(values_from=refs), namespace=namespace)
     assert found == ("colour: '{{ blue }}'\nreplicas: 2", "colour: red", "colour: green")
     missing = HelmChart(values_from=(ValuesFrom(kind="ConfigMap", name="missing"),))
-    with pytest.raises(TransientError, match=f"there is no ConfigMap {namespace}/missing"):
+    with pytest.raises(TransientError, match=f"ConfigMap {namespace}/missing not found"):
         await values.collect(client, missing, namespace=namespace)
-    for text, why in (("[hush", "is no YAML"), ("hush", "is no mapping")):
+    for text, why in (("[hush", "is not YAML"), ("hush", "is not a mapping")):
         await client.patch(SECRETS, "values", {"stringData": {"c": text}}, namespace=namespace)
         with pytest.raises(TransientError, match=f"'c' of Secret {namespace}/values {why}") as failed:
             await values.collect(client, HelmChart(values_from=refs), namespace=namespace)
@@ -177,7 +177,7 @@ async def test_a_hook_does_not_take_the_place_of_somebody_elses_object(step: Ste
 async def test_somebody_elses_release_is_neither_upgraded_nor_uninstalled(step: Step) -> None:
     await make_namespace(step)
     await step.helm.upgrade(step.client.connection, step.chart("settings"), owner="somebody-else")
-    with pytest.raises(HelmConflictError, match="it belongs to step somebody-else, whose tier is 100"):
+    with pytest.raises(HelmConflictError, match=r"managed by step somebody-else \(tier 100\)"):
         await step.deploy(step.chart("settings", values=("colour: red",)))
     shown = await step.preview(step.chart("settings"))
     assert shown.conflicts == (f"release {step.namespace}/settings",)

@@ -106,7 +106,7 @@ async def test_an_object_that_somebody_else_created_anew_holds_the_step_until_it
     theirs = await step.client.create(CONFIG_MAPS, body)
     async with asyncio.TaskGroup() as group:
         removing = group.create_task(step.remove())
-        words = await step.until_said("is held")
+        words = await step.until_said("Helm would delete")
         assert f"ConfigMap {step.namespace}/web-settings" in words
         there = await step.client.get(CONFIG_MAPS, "web-settings", namespace=step.namespace)
         assert there["metadata"]["uid"] == theirs["metadata"]["uid"]
@@ -228,7 +228,7 @@ async def test_without_helm_a_release_is_held(step: Step) -> None:
     step.releaser = HelmReleases(None)
     async with asyncio.TaskGroup() as group:
         removing = group.create_task(step.remove())
-        assert "there is no helm program here" in await step.until_said("is held")
+        assert "the helm program is not installed" in await step.until_said("cannot uninstall")
         removing.cancel()
     assert await step.get(CONFIG_MAPS, "settings-settings")
 

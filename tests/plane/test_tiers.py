@@ -42,7 +42,7 @@ async def test_who_loses_an_object_says_so_at_once_and_has_it_again_when_it_is_f
         await scene.profile("second", "two", tier=50)
         await scene.until_provisioned("second")
         failed = await scene.until_summary("first", lambda it: feature(it) == "Failed", "Failed")
-        said = f"it belongs to ClusterProfile {scene.called('second')}, whose tier is 50"
+        said = f"managed by ClusterProfile {scene.called('second')} (tier 50)"
         assert message(failed).endswith(said)
         assert (await scene.on_member())["a"]["data"]["by"] == "second"
         await scene.delete_profile("second")
@@ -84,7 +84,7 @@ async def test_who_loses_a_release_says_so_at_once_and_installs_it_again_when_it
         assert any(said in condition.message for condition in dry.status.conditions)
         await scene.edit_profile("second", {"syncMode": "Continuous"})
         failed = await scene.until_summary("first", lambda it: feature(it, "Helm") == "Failed", "Failed")
-        said = f"it belongs to ClusterProfile {scene.called('second')}, whose tier is 50"
+        said = f"managed by ClusterProfile {scene.called('second')} (tier 50)"
         assert said in message(failed, "Helm")
         [release] = failed.status.helm_release_summaries
         assert (release.status, release.release_name) == ("Conflict", "app")

@@ -310,7 +310,7 @@ async def test_what_is_somebody_elses_is_a_conflict_by_name_and_survives(site: S
         await site.work("foreign", site.map("foreign-a"), site.map("foreign-b"))
         told = await site.until("foreign", failed, "failed")
         assert "foreign-a" in message(told)
-        assert "somebody else's" in message(told)
+        assert "not managed by Unwind" in message(told)
         await site.until_there("foreign-b")
         assert (await site.get("foreign-a"))["data"] == {"mine": "yes"}
         await site.delete("foreign")
@@ -338,7 +338,7 @@ async def test_what_two_works_hold_is_of_the_first_and_comes_to_the_other_when_t
         await site.until_applied("mine")
         yours = await site.work("yours", site.map("both", by="yours"))
         told = await site.until("yours", failed, "failed")
-        assert f"it belongs to Work {site.member.execution}/mine" in message(told)
+        assert f"managed by Work {site.member.execution}/mine" in message(told)
         assert (await site.get("both"))["data"] == {"by": "mine"}
         await site.delete("mine")
         await site.until_gone("mine")

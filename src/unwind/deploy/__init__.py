@@ -1,1 +1,1 @@
-"""Manifests and charts applied to a member, and recorded in the inventory. Used by add-ons and Works."""
+"""Applies manifests and charts to a member and records them in the inventory. Used by add-ons and Works."""

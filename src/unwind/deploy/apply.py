@@ -1,4 +1,4 @@
-"""One object on the member: created, updated, or left to its owner (docs/architecture.md, Only our own objects)."""
+"""Creates, updates or adopts one object on a member (docs/architecture.md, Only our own objects)."""
 
 from __future__ import annotations
 
@@ -22,38 +22,39 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
 
 
-# A busy object, such as a Deployment while it rolls out, may have changed between looking and writing.
+# A busy object, such as a Deployment during a rollout, may have changed between read and write.
 _TRIES = 4
+FOREIGN = "it already exists and is not managed by Unwind"
 
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """The result for one object."""
 
     outcome: ObjectOutcome
     message: str = ""
     uid: str = ""
-    """The object's, if it is ours now."""
+    """The uid of the object, if it is ours now."""
     adopted: bool = False
     lost: bool = False
-    """Whether it is somebody else's, so that it has no place in our inventory."""
+    """Whether the object is managed by another owner, so that it is not in our inventory."""
     taken_from: str = ""
     """The uid of the owner that it was taken over from."""
     live: dict[str, Any] | None = None
-    """The object as the server has just told it."""
+    """The object as the API server returned it."""
 
 
 class Adoption(msgspec.Struct, frozen=True):
-    """Somebody else's object that may be adopted. The inventory has to say so before the object does: who dies in
-    between would otherwise take it for an object that we made, and delete it."""
+    """A foreign object that may be adopted. The inventory must record the adoption before the object is changed:
+    otherwise, after a crash in between, it would count as created by us and be deleted."""
 
     uid: str
     before: str
-    """For people: whose it was."""
+    """Its former owner, for messages."""
 
 
 async def create(client: Client, placed: PlacedObject, owner: DeploymentOwner) -> Contact | Adoption:
-    """Make an object, whose entry says that it is intended. First contact is a create: an apply would succeed over
-    somebody else's object, too."""
+    """Create an object whose entry is intended. The first write is a create, because an apply would also change a
+    foreign object."""
     try:
         made = await client.create(placed.resource, owner_marks.marked(placed, owner))
     except AlreadyExistsError:
@@ -64,7 +65,7 @@ async def create(client: Client, placed: PlacedObject, owner: DeploymentOwner) -
 async def update(
     client: Client, placed: PlacedObject, owner: DeploymentOwner, it: LiveMarks, *, adopted: bool, anew: bool = False
 ) -> Contact:
-    """Bring an object up to date that is ours by its recorded uid. `anew`: also if nothing has changed on our side."""
+    """Update an object that is ours by its recorded uid. `anew`: also if our manifest has not changed."""
     if it.terminating:
         return _terminating(it.uid, adopted=adopted)
     claim = owner_marks.claim(it, owner)
@@ -77,9 +78,9 @@ async def update(
 
 
 async def adopt(client: Client, placed: PlacedObject, owner: DeploymentOwner, adoption: Adoption) -> Contact:
-    """Update somebody else's object, whose entry says that it is adopted."""
+    """Update a foreign object whose entry is recorded as adopted."""
     return _saying(
-        f"adopted; it was {adoption.before}", await _bring(client, placed, owner, uid=adoption.uid, adopted=True)
+        f"adopted; formerly {adoption.before}", await _bring(client, placed, owner, uid=adoption.uid, adopted=True)
     )
 
 
@@ -88,16 +89,16 @@ async def _there_already(client: Client, placed: PlacedObject, owner: Deployment
     try:
         live = await client.get(placed.resource, ref.name, namespace=ref.namespace or None)
     except NotFoundError:
-        return Contact(outcome=ObjectOutcome.FAILED, message="it was there, and went while it was looked at")
+        return Contact(outcome=ObjectOutcome.FAILED, message="it was deleted concurrently")
     it = owner_marks.seen(live["metadata"])
     claim = owner_marks.claim(it, owner)
     if placed.implied and claim is not Claim.OURS:
-        return Contact(outcome=ObjectOutcome.UNCHANGED, lost=True)  # somebody else has made it, which is as good
+        return Contact(outcome=ObjectOutcome.UNCHANGED, lost=True)  # created by another owner, which is sufficient
     if it.terminating:
         return _terminating()
     match claim:
         case Claim.OURS:
-            # We died, or had no answer, between making it and writing that down.
+            # An earlier attempt was interrupted between the create and the write of the inventory.
             done = await update(client, placed, owner, it, adopted=it.adopted)
             return done if done.live or done.lost else msgspec.structs.replace(done, live=live)
         case Claim.TAKEN:
@@ -106,14 +107,14 @@ async def _there_already(client: Client, placed: PlacedObject, owner: Deployment
             done = await _bring(client, placed, owner, uid=it.uid, adopted=False)
             return _saying(f"taken over from {it.profile}", done)
         case Claim.FOREIGN if not owner.adopt:
-            message = "it was there before, and is somebody else's"
+            message = FOREIGN
             return Contact(outcome=ObjectOutcome.CONFLICT, message=message, lost=True)
-    return Adoption(it.uid, it.profile or "somebody else's")
+    return Adoption(it.uid, it.profile or "not managed by Unwind")
 
 
 async def _bring(client: Client, placed: PlacedObject, owner: DeploymentOwner, *, uid: str, adopted: bool) -> Contact:
-    """Apply to the object with this uid, only as it was when we looked whose it is: another profile may take it over
-    at any moment, and nothing but its mark says so."""
+    """Apply to the object with this uid, with the resourceVersion at which its owner was read: another profile may take
+    it over at any moment, which changes only its owner label."""
     ref = placed.ref
     tries = _TRIES
     while True:
@@ -122,7 +123,7 @@ async def _bring(client: Client, placed: PlacedObject, owner: DeploymentOwner, *
         it = owner_marks.seen(live["metadata"])
         claim = owner_marks.claim(it, owner)
         if it.uid != uid or (claim is Claim.WON and it.adopted and not adopted):
-            return Contact(outcome=ObjectOutcome.FAILED, message="it changed hands while it was looked at")
+            return Contact(outcome=ObjectOutcome.FAILED, message="its owner changed concurrently")
         if it.terminating:
             return _terminating(uid, adopted=adopted)
         if claim is Claim.TAKEN:
@@ -140,7 +141,7 @@ async def _bring(client: Client, placed: PlacedObject, owner: DeploymentOwner, *
 async def _apply(client: Client, placed: PlacedObject, body: dict[str, Any], live: Object, *, adopted: bool) -> Contact:
     metadata = live["metadata"]
     version = metadata["resourceVersion"]
-    # What somebody else has created stays theirs: of that, only what we apply is ours.
+    # Fields that another manager created stay its own: only what we apply is ours.
     now = version if adopted else await _own(client, placed, live)
     guard = {"uid": metadata["uid"], "resourceVersion": now}
     after = await client.apply(placed.resource, body | {"metadata": body["metadata"] | guard})
@@ -150,7 +151,7 @@ async def _apply(client: Client, placed: PlacedObject, body: dict[str, Any], liv
 
 
 async def _own(client: Client, placed: PlacedObject, live: Object) -> str:
-    """Have all that we set counted as applied; returns the object's version afterwards."""
+    """Make the fields that we created count as applied; returns the resourceVersion afterwards."""
     metadata = live["metadata"]
     version: str = metadata["resourceVersion"]
     fields = owner_marks.applied(metadata.get("managedFields") or [])
@@ -172,39 +173,39 @@ def _saying(message: str, done: Contact) -> Contact:
 
 
 def _terminating(uid: str = "", *, adopted: bool = False) -> Contact:
-    message = "an object of this name is being deleted; when it is gone, it is made anew"
+    message = "an object of this name is being deleted; it is created again when that is gone"
     return Contact(outcome=ObjectOutcome.FAILED, message=message, uid=uid, adopted=adopted)
 
 
 def _taken(it: LiveMarks) -> Contact:
-    tier = "" if it.is_work else f", whose tier is {it.tier}"
-    message = f"it belongs to {it.profile or 'another profile'}{tier}"
+    tier = "" if it.is_work else f" (tier {it.tier})"
+    message = f"managed by {it.profile or 'another profile'}{tier}"
     return Contact(outcome=ObjectOutcome.CONFLICT, message=message, lost=True)
 
 
 def told(placed: PlacedObject, error: ApiError) -> str:
-    """What the API server said; not in its words where they could quote a Secret."""
+    """The error of the API server, without its message if that could quote a Secret."""
     if placed.confidential:
-        return f"the API server refused it: {error.code} {error.reason}".rstrip()
+        return f"request rejected: {error.code} {error.reason}".rstrip()
     return str(error)
 
 
-# CRDs, waited for until their resources can be made.
+# Waiting for CRDs until custom resources can be created.
 
-# The API server needs well under a second. What takes longer is tried again with the whole deployment.
+# The API server needs well under a second. If it takes longer, the whole deployment is retried.
 _PATIENCE = 30.0
 
 
 class NotServedError(UnwindError):
-    """A CRD is there, and its resources are not served."""
+    """A CRD exists, but its resources are not served."""
 
 
 async def until_established(member: Member, name: str) -> None:
-    """Return when the resources of a CRD are served. Raises NotServedError where they are not going to be."""
+    """Return when the resources of a CRD are served. Raises NotServedError if they are not."""
     clock = member.watches.clock
     ends = clock.monotonic() + _PATIENCE
     while True:
-        # Asked for before looking, so that no change in between is missed.
+        # Subscribed before the read, so that no change in between is missed.
         changes = await member.watches.changes(CUSTOM_RESOURCE_DEFINITIONS, name=name)
         try:
             conditions = _conditions(await member.client.get(CUSTOM_RESOURCE_DEFINITIONS, name))
@@ -212,10 +213,10 @@ async def until_established(member: Member, name: str) -> None:
                 return
             refused = conditions.get("NamesAccepted", {})
             if refused.get("status") == "False":
-                raise NotServedError(f"its names are not accepted: {refused.get('message', '')}")
+                raise NotServedError(f"the names of the CRD are not accepted: {refused.get('message', '')}")
             left = ends - clock.monotonic()
             if left <= 0:
-                raise NotServedError(f"its resources are not served after {_PATIENCE:.0f} s")
+                raise NotServedError(f"the CRD is not established after {_PATIENCE:.0f}s")
             await pause(clock, left, changes)
         finally:
             changes.close()

@@ -1,4 +1,4 @@
-"""Sources put on a member: what is intended is written down before it is made, what was made afterwards."""
+"""Deploys sources to a member: intended objects are recorded before they are created, and confirmed afterwards."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ async def deploy(
     landed: Callable[[], None] = lambda: None,
     told: Callable[[PlacedObject, Object], None] = lambda *_: None,
 ) -> DeploymentReport:
-    """Put what the sources hold on a member; tell what became of each object. What has dropped out of them stays:
-    `pruning.prune` takes it.
+    """Deploy the sources to a member; report the result of each object. Objects that are no longer in the sources stay:
+    `prune.prune` removes them.
 
-    `within`: the only namespace they may use, as for a Profile on the management cluster. `sure`: the keys of
-    what is known to be as it was left; all else is applied, because somebody may have changed it there. None: what has
-    not changed on our side is not applied again.
-    `first`: there is probably no inventory yet. `landed` is told when all of it is on the member, before that is
-    written down; `told` of each object that was written, as the member has it then. One object that fails does not stop
-    the others. Raises SealedError if the owner is being removed, UnreachableError if the member does not answer.
+    `within`: the only namespace they may use, as for a Profile on the management cluster. `sure`: the keys of objects
+    known to have no drift; all others are applied. None: objects whose manifest has not changed are not applied again.
+    `first`: there is probably no inventory yet. `landed`: called when everything is on the member, before that is
+    recorded. `told`: called with each object that was written, as the member returned it. A failure of one object does
+    not stop the others. Raises SealedError if the owner is being removed, UnreachableError if the member does not
+    answer.
     """
     return await _Deployment(
         member, inventories, owner, list(sources), within=within, sure=sure, first=first, landed=landed, told=told
@@ -88,7 +88,7 @@ class _Deployment:
         self._adoptions: dict[str, Adoption] = {}
         self._unwritten: set[str] = set()
         self._made: dict[str, str] = {}
-        """The uids of what was made here and is not yet written down."""
+        """The uids of objects that were created here and are not recorded yet."""
 
     async def run(self) -> DeploymentReport:
         if not self._first:
@@ -96,7 +96,7 @@ class _Deployment:
         try:
             return await self._deploy()
         except NotTheFirstError:
-            # Somebody died over it before. Nothing was done yet but to look.
+            # An earlier attempt was interrupted. Nothing but reads has happened so far.
             await self._records.load(exactly=True)
             return await self._deploy()
 
@@ -109,15 +109,17 @@ class _Deployment:
         try:
             await self._intend(objects)
             for stage in stages(objects.values()):
-                await self._carry_out(stage)
+                await self._deploy_stage(stage)
                 if wanted.whole and not charted and all(self._is_there(key) for key in objects):
                     self._landed()
-                await self._write_down(objects, all_of_it=False)
-            await self._once_more(objects)
-            await self._write_down(objects, all_of_it=True)
+                await self._record(objects, all_of_it=False)
+            await self._retry_failed(objects)
+            await self._record(objects, all_of_it=True)
         except SealedError as sealed:
-            if left := await self._take_back(objects):
-                raise SealedError(f"{sealed.what}; made meanwhile, and not taken back: {first(left)}") from sealed
+            if left := await self._undo(objects):
+                raise SealedError(
+                    f"{sealed.what}; cannot delete objects created during the removal: {first(left)}"
+                ) from sealed
             raise
         results = [self._result(one) for key, one in objects.items() if not (one.implied and self._settled[key].lost)]
         return DeploymentReport(
@@ -128,7 +130,7 @@ class _Deployment:
         )
 
     def _charted(self, objects: dict[str, PlacedObject]) -> dict[str, ObjectResult]:
-        """Those that a chart of the same profile has put there."""
+        """The objects that a chart of the same profile deployed."""
         by_charts = {
             named(entry.object): entry.source
             for entry in self._records.entries.values()
@@ -139,14 +141,14 @@ class _Deployment:
                 object=one.ref,
                 outcome=ObjectOutcome.CONFLICT,
                 source=str(one.source),
-                message=f"it is there already, by {by_charts[named(one.ref)]} of the same profile",
+                message=f"already deployed by {by_charts[named(one.ref)]} of the same profile",
             )
             for key, one in objects.items()
             if named(one.ref) in by_charts and not one.implied
         }
 
     async def _intend(self, objects: dict[str, PlacedObject]) -> None:
-        """Write down what is about to be made, before any of it is: one write for each chunk."""
+        """Record the objects that are about to be created, with one write per Inventory."""
         entries = self._records.entries
         there = await preflight.there(self._member, objects.values(), entries, self._owner.uid)
         intended: dict[str, Entry] = {}
@@ -158,8 +160,8 @@ class _Deployment:
                 intended[key] = one.entry(EntryState.INTENDED)
         await self._records.put(intended)
 
-    async def _carry_out(self, stage: Iterable[PlacedObject]) -> None:
-        """One stage, side by side; then its adoptions, which have to be in the inventory first."""
+    async def _deploy_stage(self, stage: Iterable[PlacedObject]) -> None:
+        """Deploy one stage concurrently; then its adoptions, which must be in the inventory first."""
         placed = {obj.key: obj for obj in stage}
         await gather_limited((self._one(item) for item in placed.values()), limit=_AT_ONCE)
         adopting = {key: placed[key] for key in self._adoptions if key in placed}
@@ -176,21 +178,21 @@ class _Deployment:
             await gather_limited((self._established(item) for item in fresh), limit=_AT_ONCE)
 
     async def _one(self, placed: PlacedObject) -> None:
-        """Whatever becomes of one object, the others go on."""
+        """Deploy one object. A failure does not stop the others."""
         try:
             settled = await self._contact(placed)
         except ApiError as error:
             settled = Contact(outcome=ObjectOutcome.FAILED, message=apply.told(placed, error))
         except UnreachableError as error:
-            # A webhook that took too long for this one, or the whole member? It raises if it is the member.
+            # Either a webhook timed out for this object, or the member is unreachable: then `verify` raises.
             await self._member.verify()
-            settled = Contact(outcome=ObjectOutcome.FAILED, message=f"no answer came: {error}")
+            settled = Contact(outcome=ObjectOutcome.FAILED, message=f"no answer: {error}")
         if isinstance(settled, Adoption):
             self._adoptions[placed.key] = settled
             return
         if settled.live is not None:
             self._told(placed, settled.live)
-            settled = msgspec.structs.replace(settled, live=None)  # of thousands, nobody needs all at once
+            settled = msgspec.structs.replace(settled, live=None)  # to keep memory small
         self._settled[placed.key] = settled
         self._unwritten.add(placed.key)
         if settled.outcome is ObjectOutcome.CREATED:
@@ -218,20 +220,21 @@ class _Deployment:
             failed = Contact(outcome=ObjectOutcome.FAILED, message=error.what, uid=self._settled[placed.key].uid)
             self._settled[placed.key] = failed
 
-    async def _once_more(self, objects: dict[str, PlacedObject]) -> None:
-        """What failed may have needed what was made beside it: a Pod its ServiceAccount, a binding its role."""
+    async def _retry_failed(self, objects: dict[str, PlacedObject]) -> None:
+        """Retry failed objects: they may depend on objects that were created since, such as a Pod on a
+        ServiceAccount."""
         failed = [one for key, one in objects.items() if self._settled[key].outcome is ObjectOutcome.FAILED]
-        # What is known by its uid has been updated in vain; what was seen of it is old by now.
+        # Not objects with a known uid: their update failed, and what was read of them is stale.
         again = [item for item in failed if item.key not in self._known and not self._settled[item.key].uid]
         if again and any(item.outcome is ObjectOutcome.CREATED for item in self._settled.values()):
-            await self._carry_out(again)
+            await self._deploy_stage(again)
 
-    # What is written down
+    # Inventory
 
-    async def _write_down(self, objects: dict[str, PlacedObject], *, all_of_it: bool) -> None:
-        """Tell the inventory: of each chunk once, as soon as there is nothing more to tell of it; all of it at the end.
+    async def _record(self, objects: dict[str, PlacedObject], *, all_of_it: bool) -> None:
+        """Record the results: each Inventory once, as soon as all of its objects are done; all of them at the end.
 
-        Until then the mark on each object says the same.
+        Until then the owner label on each object has the same information.
         """
         ready = self._unwritten
         if not all_of_it:
@@ -255,16 +258,16 @@ class _Deployment:
             self._made.pop(key, None)
         self._unwritten -= ready
 
-    async def _take_back(self, objects: dict[str, PlacedObject]) -> list[str]:
-        """A removal has begun, and may have looked for these before they were made: it will not look again. Returns
-        what could not be taken back, and why."""
+    async def _undo(self, objects: dict[str, PlacedObject]) -> list[str]:
+        """Delete the objects that were just created: a removal has started and may have checked for them before.
+        Returns those that could not be deleted, with the reasons."""
         left: list[str] = []
         for key, uid in self._made.items():
             ref, resource = objects[key].ref, objects[key].resource
             try:
                 await self._member.client.delete(resource, ref.name, uid=uid, namespace=ref.namespace or None)
             except (NotFoundError, ConflictError):
-                pass  # gone, or somebody else's by now: nothing of ours
+                pass  # gone, or replaced by another object
             except (ApiError, UnreachableError) as error:
                 left.append(f"{ref} ({error})")
         return left
@@ -293,5 +296,5 @@ class _Deployment:
 
 
 def named(ref: ObjectRef) -> tuple[str, str, str, str]:
-    """What an object is called, whichever version or uid it has."""
+    """The identity of an object without version and uid."""
     return ref.group, ref.kind, ref.namespace, ref.name

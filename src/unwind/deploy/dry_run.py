@@ -1,4 +1,4 @@
-"""A deployment that only says what it would do (syncMode DryRun): nothing is touched, neither there nor here."""
+"""Dry run of a deployment (syncMode DryRun): reports what would be done, and changes nothing."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ async def rehearse(
     *,
     within: str = "",
 ) -> DeploymentReport:
-    """What `deploy` and `prune` would do. The API server is asked with dry runs, so that what its admission would
-    refuse is found out, too."""
+    """What `deploy` and `prune` would do. Uses server-side dry runs, so that denials by admission are reported, too."""
     records = Records(inventories, owner.object, member)
     await records.load()
     entries = records.entries
@@ -69,7 +68,7 @@ async def _would(
         return await _created(member, placed, owner, others)
     except ApiError as error:
         if error.code == 404:
-            # Its CRD is among what would be made: nobody can be asked yet.
+            # Its CRD would be created by the same deployment: a dry run is not possible yet.
             return ObjectOutcome.CREATED, "not checked: its kind is not served yet"
         return ObjectOutcome.FAILED, apply.told(placed, error)
     it = owner_marks.seen(live["metadata"])
@@ -78,27 +77,27 @@ async def _would(
     ours = entry is not None and entry.object.uid == it.uid
     match owner_marks.claim(it, owner):
         case Claim.TAKEN:
-            return ObjectOutcome.CONFLICT, f"it belongs to {it.profile}, whose tier is {it.tier}"
+            return ObjectOutcome.CONFLICT, f"managed by {it.profile} (tier {it.tier})"
         case Claim.WON:
-            told = f"it would be taken over from {it.profile}"
+            message = f"would be taken over from {it.profile}"
         case Claim.FOREIGN if not ours and not owner.adopt:
-            return ObjectOutcome.CONFLICT, "it was there before, and is somebody else's"
+            return ObjectOutcome.CONFLICT, apply.FOREIGN
         case Claim.FOREIGN if not ours:
-            told = "it would be adopted"
+            message = "would be adopted"
         case _:
-            told = ""
-    return await _updated(member, placed, owner, it, told)
+            message = ""
+    return await _updated(member, placed, owner, it, message)
 
 
 async def _created(
     member: Member, placed: PlacedObject, owner: DeploymentOwner, others: dict[str, PlacedObject]
 ) -> tuple[ObjectOutcome, str]:
     try:
-        # An apply, because it can be a dry run; there is nothing that it could be over.
+        # An apply, because it supports dry run; there is no object that it could change.
         await member.client.apply(placed.resource, owner_marks.marked(placed, owner), dry_run=True)
     except NotFoundError as error:
         if any(item.ref.kind == "Namespace" and item.ref.name == placed.ref.namespace for item in others.values()):
-            return ObjectOutcome.CREATED, "not checked: its namespace is not there yet"
+            return ObjectOutcome.CREATED, "not checked: its namespace does not exist yet"
         return ObjectOutcome.FAILED, apply.told(placed, error)
     except ApiError as error:
         return ObjectOutcome.FAILED, apply.told(placed, error)
@@ -106,10 +105,10 @@ async def _created(
 
 
 async def _updated(
-    member: Member, placed: PlacedObject, owner: DeploymentOwner, it: LiveMarks, told: str
+    member: Member, placed: PlacedObject, owner: DeploymentOwner, it: LiveMarks, message: str
 ) -> tuple[ObjectOutcome, str]:
     body = owner_marks.marked(placed, owner, adopted=it.adopted)
-    if not told and owner_marks.hash_in(body) == it.hash:
+    if not message and owner_marks.hash_in(body) == it.hash:
         return ObjectOutcome.UNCHANGED, ""
     try:
         await member.client.apply(
@@ -117,4 +116,4 @@ async def _updated(
         )
     except ApiError as error:
         return ObjectOutcome.FAILED, apply.told(placed, error)
-    return ObjectOutcome.UPDATED, told
+    return ObjectOutcome.UPDATED, message

@@ -1,5 +1,5 @@
-"""A chart brought onto a member: everything that Helm creates is in the inventory, and nothing that is not ours is
-touched."""
+"""Installs and upgrades charts on a member: everything that Helm creates is in the inventory, and foreign objects are
+not changed."""
 
 from __future__ import annotations
 
@@ -32,69 +32,74 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
 
 HOOK = " hook"
-"""What the source of a hook's entry ends with."""
+"""The suffix of `source` in a hook's entry."""
 _AT_ONCE = 8
 _SHOWN = 5
 
 
 class Account(msgspec.Struct, frozen=True):
-    """What somebody of ours has written down of a release."""
+    """The inventory entries of a release for one owner."""
 
     whose: str
-    """For people: the profile."""
+    """The profile, for messages."""
     entries: Mapping[str, Entry] = {}
     """By key."""
 
 
 class Book(Protocol):
-    """The inventories, as far as they tell of one release on one member."""
+    """The inventory entries of one release on one member."""
 
     async def mine(self) -> Mapping[str, Entry]:
-        """What is written down of it for who deploys."""
+        """The entries of the owner that deploys."""
 
     async def theirs(self, owner: str) -> Account:
-        """What is for another owner, by its uid."""
+        """The entries of another owner, by its uid."""
 
     async def record(self, changes: Mapping[str, Entry | None]) -> None:
-        """Write entries down for who deploys, and take those out that are None, before it returns."""
+        """Write entries of the owner that deploys, and delete those that are None, before it returns."""
 
 
 class ReleaseObject(msgspec.Struct, frozen=True):
-    """An object of a release, where it belongs on this member."""
+    """An object of a release, with its resource and namespace on this member."""
 
     manifest: ChartManifest
     resource: Resource
     namespace: str = ""
-    """Empty for an object of the whole cluster."""
+    """Empty for a cluster-scoped object."""
     served: bool = True
-    """Whether the member knows its kind yet: the chart itself may bring the CRD."""
+    """Whether the member serves its kind already: the chart itself may contain the CRD."""
 
     @property
     def ref(self) -> ObjectRef:
-        it = self.resource
-        name = self.manifest.name
-        return ObjectRef(group=it.group, version=it.version, kind=it.kind, namespace=self.namespace, name=name)
+        resource, name = self.resource, self.manifest.name
+        return ObjectRef(
+            group=resource.group,
+            version=resource.version,
+            kind=resource.kind,
+            namespace=self.namespace,
+            name=name,
+        )
 
     @property
     def key(self) -> str:
-        """Its entry in the inventory: the same for every version of its kind."""
+        """The key of its inventory entry: equal for all versions of its kind."""
         return key_of(self.ref)
 
 
 class Deployed(msgspec.Struct, frozen=True):
-    """What a chart has become."""
+    """The result of a deployment."""
 
     release: HelmRelease
     changed: bool
-    """Whether Helm had anything to do."""
+    """Whether Helm was run."""
     objects: tuple[ObjectRef, ...] = ()
-    """What is on the member, with uids; without hooks."""
+    """The objects on the member, with uids, without hooks."""
     taken_from: str = ""
     """The uid of the owner that it was taken over from."""
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """What would become of it (DryRun)."""
+    """The result of a dry run."""
 
     installs: bool
     """Whether there is no such release yet."""
@@ -102,15 +107,13 @@ class Preview(msgspec.Struct, frozen=True):
     objects: tuple[ObjectRef, ...] = ()
     conflicts: tuple[str, ...] = ()
     taken_from: str = ""
-    """For people: the profile that it would be taken over from."""
+    """The profile that it would be taken over from, for messages."""
 
 
 class HelmConflictError(PermanentError):
-    """Something that is not ours is in the way. Nothing was touched."""
+    """A foreign object or release is in the way. Nothing was changed."""
 
-    def __init__(
-        self, what: str, conflicts: Iterable[str], *, remedy: str = "remove it, or choose another name"
-    ) -> None:
+    def __init__(self, what: str, conflicts: Iterable[str], *, remedy: str = "remove it or use another name") -> None:
         self.conflicts = tuple(conflicts)
         named = ", ".join(self.conflicts[:_SHOWN])
         more = f" and {len(self.conflicts) - _SHOWN} more" if len(self.conflicts) > _SHOWN else ""
@@ -118,35 +121,35 @@ class HelmConflictError(PermanentError):
 
 
 class ReleaseTakenError(HelmConflictError):
-    """The release belongs to another profile, and stays with it."""
+    """The release is managed by another profile and stays with it."""
 
     def __init__(self, release: str, account: Account, tier: int | None) -> None:
         self.account = account
-        known = "" if tier is None else f", whose tier is {tier}"
-        remedy = "give the profile a lower tier, or choose another name"
-        super().__init__(f"it belongs to {account.whose}{known}", [release], remedy=remedy)
+        known = "" if tier is None else f" (tier {tier})"
+        remedy = "use a lower tier or another release name"
+        super().__init__(f"managed by {account.whose}{known}", [release], remedy=remedy)
 
 
 def key_of(ref: ObjectRef) -> str:
-    """The key of an object's entry, by what it is called and not by what it is."""
+    """The key of an object's entry, from its kind and name and not from its uid."""
     name = f"{ref.group}/{ref.kind}/{ref.namespace}/{ref.name}"
     return f"helm-{hashlib.sha256(name.encode()).hexdigest()[:24]}"
 
 
 async def deploy(helm: Helm, member: Member, chart: Chart, *, owner: DeploymentOwner, book: Book) -> Deployed:
-    """Have the release as the chart says it, and return when Helm is done and all of it is in the inventory.
+    """Install or upgrade the release, and return when Helm has ended and all objects are in the inventory.
 
-    A release of a profile whose tier is higher is taken over: what that one has written down of it is written down
-    here first, then the release itself says whose it is.
+    A release of a profile with a higher tier is taken over: first the entries of that profile are copied, then the
+    owner label of the release is changed.
 
-    It can be called again at any time, after a crash in particular. Raises HelmConflictError where something that is
-    not ours is in the way, and HelmError with what Helm said.
+    It can be called again at any time, for example after a crash. Raises HelmConflictError if a foreign object is in
+    the way, and HelmError with Helm's message.
     """
     return await _Deployment(helm, member, chart, owner, book).run()
 
 
 async def preview(helm: Helm, member: Member, chart: Chart, *, owner: DeploymentOwner, book: Book) -> Preview:
-    """What `deploy` would do, with nothing changed."""
+    """What `deploy` would do. Changes nothing."""
     return await _Deployment(helm, member, chart, owner, book).preview()
 
 
@@ -161,7 +164,7 @@ class _Deployment:
         self._book = book
         self._entries: dict[str, Entry] = {}
         self._rival: Account | None = None
-        """Whose it was, where it is taken over."""
+        """The former owner, if the release is taken over."""
 
     async def run(self) -> Deployed:
         try:
@@ -188,9 +191,11 @@ class _Deployment:
         dropped = _without(await self._of(revisions), wanted)
         found = await self._found([*wanted, *dropped])
         if conflicts := self._conflicts([*wanted, *dropped], found):
-            raise HelmConflictError(f"{self._chart.source} would take over what is not its own", conflicts)
+            raise HelmConflictError(
+                f"cannot deploy {self._chart.source}: objects exist that are not part of the release", conflicts
+            )
         if going := _terminating(wanted, found):
-            raise TransientError(f"{going} is being deleted; when it is gone, {self._release} is deployed")
+            raise TransientError(f"cannot deploy {self._release} yet: {going} is being deleted")
         await self._intend(wanted, found)
         if last and self._rival:
             await self._mark(last)
@@ -200,12 +205,12 @@ class _Deployment:
                 self._member.client.connection, self._chart, owner=self._owner.uid, tier=self._owner.tier
             )
         except HelmError:
-            # What it got done is there all the same.
+            # Objects that it created exist nevertheless.
             await self._confirm(await self._ours(), wanted)
             raise
         revisions = await self._ours()
         if not revisions:
-            raise TransientError(f"{self._chart.source} was deployed, and is gone again")
+            raise TransientError(f"{self._chart.source} was deleted after its deployment")
         objects = await self._confirm(revisions, wanted)
         return Deployed(revisions[-1].release, changed=True, objects=objects, taken_from=taken_from)
 
@@ -225,31 +230,33 @@ class _Deployment:
             taken_from=self._rival.whose if self._rival else "",
         )
 
-    # Whose it is
+    # Ownership
 
     async def _claimed(self) -> list[Revision]:
-        """The revisions of the release, if it is ours, or to be taken over."""
+        """The revisions of the release, if it is ours or can be taken over."""
         self._entries = dict(await self._book.mine())
         revisions = await self._history()
         last = revisions[-1] if revisions else None
         if last is None or last.owner == self._owner.uid:
             return revisions
         if not last.owner:
-            raise HelmConflictError(f"{self._chart.source} is somebody else's", [self._release])
+            raise HelmConflictError(f"{self._chart.source} exists and is not managed by Unwind", [self._release])
         account = await self._book.theirs(last.owner)
-        # Where it does not say its tier, nobody knows: it stays whose it is.
+        # If its tier is unknown, it is not taken over.
         if last.tier is None or last.tier <= self._owner.tier:
             raise ReleaseTakenError(self._release, account, last.tier)
         if last.release.status is HelmStatus.UNINSTALLING:
-            raise TransientError(f"{self._release} is being uninstalled for {account.whose}; then it is installed anew")
+            raise TransientError(
+                f"{self._release} is being uninstalled for {account.whose}; it is installed again afterwards"
+            )
         self._rival = account
         return revisions
 
     async def _ours(self) -> list[Revision]:
-        """The revisions after Helm was at it."""
+        """The revisions after a run of Helm."""
         revisions = await self._history()
         if revisions and revisions[-1].owner != self._owner.uid:
-            raise TransientError(f"{self._release} changed hands while it was deployed")
+            raise TransientError(f"the owner of {self._release} changed during the deployment")
         return revisions
 
     async def _history(self) -> list[Revision]:
@@ -257,14 +264,14 @@ class _Deployment:
         return await releases.history(self._member.client, namespace=chart.namespace, release=chart.release)
 
     async def _mark(self, last: Revision) -> None:
-        """Have the release say that it is ours."""
+        """Set our owner label on the release."""
         try:
             await releases.mark(self._member.client, last, owner=self._owner.uid, tier=self._owner.tier)
         except (ConflictError, NotFoundError) as error:
-            raise TransientError(f"{self._release} changed while it was looked at") from error
+            raise TransientError(f"{self._release} was changed concurrently") from error
 
     async def _give_up(self, account: Account) -> None:
-        """Forget what another has taken over, as far as it is written down there: somebody has to answer for it."""
+        """Delete our entries of objects that another owner took over, if that owner has recorded them."""
         theirs = account.entries
         lost = [key for key, entry in self._entries.items() if key in theirs and _same(entry, theirs[key])]
         await self._write(dict.fromkeys(lost))
@@ -273,23 +280,23 @@ class _Deployment:
     def _release(self) -> str:
         return f"release {self._chart.namespace}/{self._chart.release}"
 
-    # What there is
+    # Objects
 
     async def _recover(self, last: Revision | None) -> Revision | None:
-        """Put a release right that Helm died over: it would refuse to go on with it."""
+        """Mark an interrupted release as failed: Helm refuses to continue a pending one."""
         if last is None or not (last.release.pending or last.release.status is HelmStatus.UNINSTALLING):
             return last
         connection, began, replica = self._member.client.connection, last.release.began, last.replica
         if self._helm.at_work(connection, self._chart, began, replica=replica):
-            who = f"replica {replica}" if replica and replica != self._helm.replica else "another Helm"
-            raise TransientError(f"{last.release} is {last.release.info.status}: {who} may be at it")
-        why = f"it was {last.release.info.status}, and nobody was at it"
+            who = f"replica {replica}" if replica and replica != self._helm.replica else "another Helm process"
+            raise TransientError(f"{last.release} is {last.release.info.status}: {who} may still be running")
+        why = f"interrupted while {last.release.info.status}"
         return await releases.set_status(
             self._member.client, last, HelmStatus.FAILED, why=why, replica=self._helm.replica
         )
 
     async def _render(self, *, upgrade: bool) -> list[ReleaseObject]:
-        """What the chart would bring."""
+        """The objects that the chart renders."""
         client = self._member.client
         about = msgspec.json.decode(await client.raw("/version"), type=_About)
         served: dict[str, None] = {}  # a set that keeps the order
@@ -301,7 +308,7 @@ class _Deployment:
         return await parts_of(self._member, found, namespace=self._chart.namespace)
 
     async def _of(self, revisions: Sequence[Revision]) -> list[ReleaseObject]:
-        """The objects of all these revisions: after an upgrade that broke off, those of the one before it are there."""
+        """The objects of all these revisions: after an interrupted upgrade, those of the previous revision exist."""
         found: dict[str, ReleaseObject] = {}
         for revision in revisions:
             manifests = await asyncio.to_thread(releases.manifests, revision.release)
@@ -310,7 +317,7 @@ class _Deployment:
         return list(found.values())
 
     async def _found(self, wanted: Iterable[ReleaseObject]) -> dict[str, Object]:
-        """What stands under these names now."""
+        """The existing objects of these names."""
         found: dict[str, Object] = {}
 
         async def look(one: ReleaseObject) -> None:
@@ -323,7 +330,7 @@ class _Deployment:
         return found
 
     async def _standing(self, objects: list[ReleaseObject]) -> tuple[ObjectRef, ...] | None:
-        """The objects, if all of them are there as they were written down; None if one is missing, or going."""
+        """The objects, if all of them exist as recorded; None if one is missing or being deleted."""
         parts = [obj for obj in objects if not obj.manifest.hook]
         found = await self._found(parts)
         refs = []
@@ -337,7 +344,7 @@ class _Deployment:
         return tuple(refs)
 
     def _conflicts(self, affected: Iterable[ReleaseObject], found: Mapping[str, Object]) -> list[str]:
-        """What Helm would change or delete by its name, and that is not ours."""
+        """The foreign objects that Helm would change or delete by name."""
         chart, conflicts = self._chart, []
         entries = {**self._entries, **(self._rival.entries if self._rival else {})}
         for obj in affected:
@@ -346,21 +353,21 @@ class _Deployment:
                 continue
             known = entries.get(obj.key)
             if obj.manifest.hook:
-                # Whose release a hook is of, it does not say: only that it is one.
+                # A hook does not name its release.
                 foreign = obj.manifest.replaced and not is_own_hook(there, known.object.uid if known else None)
             else:
-                # Somebody may have created it anew with Helm's marks on it, from a backup say.
+                # It may have been created again with Helm's labels, for example from a backup.
                 other = known and known.object.uid and known.object.uid != there["metadata"]["uid"]
                 foreign = bool(other) or not of_release(there, namespace=chart.namespace, release=chart.release)
             if foreign:
                 conflicts.append(str(obj.ref))
         return sorted(conflicts)
 
-    # What is written down
+    # Inventory
 
     async def _namespace(self) -> None:
-        """Create the release's namespace, with our mark: Helm would leave it behind, and nobody would know why. One
-        that was created for the release when it was another's is ours with it."""
+        """Create the release's namespace with our owner label: Helm would leave it behind on uninstall. A namespace
+        that the former owner created for the release is taken over with it."""
         chart, client = self._chart, self._member.client
         ref = ObjectRef(version="v1", kind=NAMESPACES.kind, name=chart.namespace)
         key = key_of(ref)
@@ -385,17 +392,17 @@ class _Deployment:
         try:
             made = await client.create(NAMESPACES, body)
         except AlreadyExistsError:
-            await self._write({key: None})  # somebody was faster: it is theirs
+            await self._write({key: None})  # created concurrently by another owner
             return
         await self._write({key: self._entry(ref, NAMESPACES, uid=made["metadata"]["uid"])})
 
     async def _intend(self, wanted: list[ReleaseObject], found: Mapping[str, Object]) -> None:
-        """Write down what Helm will create, before it does; and first what it has created for who had it before."""
+        """Record the objects that Helm will create, and first those that it created for the former owner."""
         chart = self._chart
         if self._rival:
             taken = {key: _handed(entry, chart) for key, entry in self._rival.entries.items()}
             await self._write({key: one for key, one in taken.items() if not _same(self._entries.get(key), one)})
-        # Helm's own record: as long as there is one, there is something to uninstall.
+        # Helm's release Secret: as long as it exists, there is a release to uninstall.
         first = ObjectRef(
             version="v1", kind=SECRETS.kind, namespace=chart.namespace, name=f"sh.helm.release.v1.{chart.release}.v1"
         )
@@ -404,7 +411,7 @@ class _Deployment:
             it = one.manifest
             if not (it.forever and one.key in found):
                 intended[one.key] = self._entry(one.ref, one.resource, hook=it.hook, kept=it.kept)
-        # A hook that Helm deletes and creates anew has another uid then, which is not known if we die in between.
+        # A hook that Helm replaces gets a new uid, which is unknown if the process is killed in between.
         replaced = {obj.key for obj in wanted if obj.manifest.hook and obj.manifest.replaced}
         await self._write(
             {
@@ -415,7 +422,7 @@ class _Deployment:
         )
 
     async def _confirm(self, revisions: list[Revision], wanted: list[ReleaseObject]) -> tuple[ObjectRef, ...]:
-        """Write down what there is now, with uids; what is gone is taken out."""
+        """Record the existing objects with their uids; delete the entries of objects that are gone."""
         chart, refs = self._chart, []
         changes: dict[str, Entry | None] = {}
         staying = {obj.key for obj in wanted}
@@ -425,7 +432,7 @@ class _Deployment:
         for part in parts:
             there = found.get(part.key)
             if part.manifest.hook:
-                # One for when the release goes is created then, and maybe more than once.
+                # A hook for the uninstall is created then, possibly more than once.
                 if not part.manifest.on_delete and part.key in self._entries:
                     changes[part.key] = self._hook(part, there)
                 continue
@@ -442,7 +449,7 @@ class _Deployment:
         return tuple(refs)
 
     def _hook(self, one: ReleaseObject, there: Object | None) -> Entry:
-        """What is written down of a hook after Helm was at it: its uid, if it is there."""
+        """The entry of a hook after a run of Helm: with its uid, if it exists."""
         uid = there["metadata"]["uid"] if there and is_hook(there) else ""
         return self._entry(one.ref, one.resource, uid=uid, hook=True)
 
@@ -470,9 +477,9 @@ class _Deployment:
 
 
 async def parts_of(member: Member, manifests: Iterable[ChartManifest], *, namespace: str) -> list[ReleaseObject]:
-    """Where objects of a chart belong on a member; those of kinds that nobody serves are left out."""
+    """The objects of a chart with their resources on a member; kinds that are not served are left out."""
     manifests = list(manifests)
-    # What the chart's own CRDs will have served counts as well.
+    # Kinds that the chart's own CRDs define count as well.
     coming = {(serve.api_version, serve.kind): serve for it in manifests for serve in it.serves}
     known: dict[tuple[str, str], Resource] = {}
     for anew in (False, True):
@@ -495,18 +502,18 @@ def _same(one: Entry | None, other: Entry) -> bool:
 
 
 def _handed(entry: Entry, chart: Chart) -> Entry:
-    """The entry of another, as it is written down for who takes its release over."""
+    """The entry of the former owner, as the new owner records it."""
     return msgspec.structs.replace(entry, order=chart.order, ledger=None, memo={})
 
 
 def _without(parts: Iterable[ReleaseObject], others: Iterable[ReleaseObject]) -> list[ReleaseObject]:
-    """Those that are not among the others, and are no hooks."""
+    """The objects that are not among the others and are not hooks."""
     keys = {obj.key for obj in others}
     return [obj for obj in parts if obj.key not in keys and not obj.manifest.hook]
 
 
 def _terminating(wanted: Iterable[ReleaseObject], found: Mapping[str, Object]) -> ObjectRef | None:
-    """One that is being deleted: Helm would find it there, and be content."""
+    """An object that is being deleted: Helm would treat it as existing."""
     for obj in wanted:
         there = found.get(obj.key)
         if there and there["metadata"].get("deletionTimestamp") and not (obj.manifest.hook or obj.manifest.forever):

@@ -1,4 +1,4 @@
-"""A release taken off a member: by Helm, with its hooks, and nothing that is somebody else's with it."""
+"""Uninstalls a release from a member with Helm and its hooks, without deleting foreign objects."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _log = logs.get(__name__)
 
 
 class HelmReleases:
-    """Uninstalls what `helm_deploying.deploy` deployed; for `Removal(…, releases=…)`."""
+    """Uninstalls releases that `helm_install.deploy` deployed; for `Removal(…, releases=…)`."""
 
     def __init__(self, helm: Helm | None) -> None:
-        """`helm`: None where there is no such program. Then releases are held: without its hooks none goes."""
+        """`helm`: None if the program is not installed. Then releases are blocked, because their hooks cannot run."""
         self._helm = helm
 
     def release_of(self, entry: Entry) -> ObjectRef | None:
@@ -59,19 +59,19 @@ class HelmReleases:
         if not revisions or revisions[-1].owner != owner:
             return revisions[-1].owner if revisions else ""
         last = revisions[-1]
-        # Without the program nobody could take it over either.
+        # Without the program, no profile can take it over either.
         if self._helm and last.release.status is not HelmStatus.UNINSTALLING:
             try:
-                # As Helm itself will say it. Who takes a release over changes the same Secret: only one succeeds.
+                # The status that Helm sets, too. A takeover changes the same Secret: only one succeeds.
                 await releases.set_status(
                     member.client,
                     last,
                     HelmStatus.UNINSTALLING,
-                    why="it is removed by unwind",
+                    why="removed by unwind",
                     replica=self._helm.replica,
                 )
             except (ConflictError, NotFoundError):
-                raise Again(f"{release} changed while it was looked at", after=0) from None
+                raise Again(f"{release} was changed concurrently", after=0) from None
         return ""
 
     async def uninstall(
@@ -85,13 +85,13 @@ class HelmReleases:
 
 
 async def leave(member: Member, *, namespace: str, release: str, owner: str) -> None:
-    """Take our marks off a release that stays where it is (LeavePolicies). Its objects carry none but Helm's."""
+    """Remove our labels from a release that stays (LeavePolicies). Its objects only have Helm's labels."""
     revisions = await releases.history(member.client, namespace=namespace, release=release)
     await releases.disown(member.client, [revision for revision in revisions if revision.owner == owner])
 
 
 class _Uninstallation:
-    """One release, to its end. All of it may be done again: after a crash it is."""
+    """The uninstall of one release. It can be repeated at any time, for example after a crash."""
 
     def __init__(
         self,
@@ -119,50 +119,52 @@ class _Uninstallation:
             return
         if self._helm is None:
             raise PermanentError(
-                f"{self._release} is held: there is no helm program here", reason=Reason.HELD, remedy="install Helm 3"
+                f"cannot uninstall {self._release}: the helm program is not installed",
+                reason=Reason.HELD,
+                remedy="install Helm 3",
             )
         manifests = await asyncio.to_thread(releases.manifests, last.release)
         parts = await parts_of(self._member, manifests, namespace=self._release.namespace)
         gone = await self._unserved(manifests, parts)
         others = await self._not_for_helm(parts)
         if gone or others:
-            # Pending, failed, uninstalling: to an uninstallation all are the same, so nothing else is put right.
+            # Helm uninstalls a release in any status (pending, failed, uninstalling), so nothing else is corrected.
             await releases.forget(self._member.client, last, [*gone, *others])
-            _log.info("taken out of what Helm deletes", release=str(self._release), objects=len(gone) + len(others))
-            raise Again(f"{self._release} was put right before it is uninstalled", after=0)
+            _log.info("objects removed from release", release=str(self._release), objects=len(gone) + len(others))
+            raise Again(f"{self._release} was corrected before the uninstall", after=0)
         options = HelmOptions.of_uninstalling(str(last.secret["metadata"]["labels"].get(CHART_UNINSTALL_LABEL, "")))
-        # Helm asks nobody which cluster answers.
+        # Helm does not check which cluster answers.
         await self._member.verify()
         await self._helm.uninstall(
             self._member.client.connection,
             namespace=self._release.namespace,
             release=self._release.name,
             patience=options.timeout,
-            # Whether everything is gone is seen by who called us, and named. Only these hooks have to wait for it.
+            # The caller verifies absence. Only these hooks must wait for it.
             wait=any("post-delete" in (hook.events or ()) for hook in last.release.hooks or ()),
             hooks=options.hooks,
             cascade=options.cascade,
         )
 
     async def _last(self) -> Revision | None:
-        """The revision that Helm would go by; None if there is nothing of ours to uninstall."""
+        """The revision that Helm uses; None if there is nothing of ours to uninstall."""
         revisions = await releases.history(
             self._member.client, namespace=self._release.namespace, release=self._release.name
         )
         if not revisions:
-            await self._member.verify()  # an absence counts only from the cluster that it was on
+            await self._member.verify()  # absence counts only if this is the recorded cluster
             return None
         if revisions[-1].owner != self._owner:
-            # Uninstalled by hand and installed anew, say. What is ours goes by its uid.
-            _log.info("somebody else's release is left alone", release=str(self._release))
+            # For example uninstalled and installed again by hand. Our objects are deleted by their uids.
+            _log.info("foreign release left in place", release=str(self._release))
             return None
         return revisions[-1]
 
     async def _unserved(
         self, manifests: Sequence[ChartManifest], parts: Sequence[ReleaseObject]
     ) -> list[ChartManifest]:
-        """Objects whose kinds are not served as they are written: Helm would give up over them. What there is of them
-        is in the inventory, and goes by it."""
+        """Objects whose API versions are not served: Helm would fail on them. They are in the inventory and are deleted
+        according to it."""
         there = {id(obj.manifest) for obj in parts if obj.served}
         unserved = [manifest for manifest in manifests if id(manifest) not in there]
         if not unserved:
@@ -170,11 +172,13 @@ class _Uninstallation:
         silent = set(await self._member.discovery.silent())
         for item in unserved:
             if f"{item.version}.{item.group}" in silent:
-                raise TransientError(f"nobody answers for {item.kind} {item.name}, which is in {self._release}")
+                raise TransientError(
+                    f"cannot uninstall {self._release}: the API of {item.kind} {item.name} is unavailable"
+                )
         return unserved
 
     async def _not_for_helm(self, parts: Sequence[ReleaseObject]) -> list[ChartManifest]:
-        """Objects in which a deleter has a say. Raises Again where Helm would delete, by its name, what is not ours."""
+        """Objects that a deleter handles. Raises Again if Helm would delete a foreign object by its name."""
         others: list[ChartManifest] = []
         foreign: list[tuple[ReleaseObject, str]] = []
 
@@ -197,15 +201,18 @@ class _Uninstallation:
 
         await gather_limited((look(obj) for obj in parts if obj.served and _deleted(obj.manifest)), limit=_AT_ONCE)
         if foreign:
-            await self._hold(sorted(foreign, key=lambda one: str(one[0].ref)))
+            await self._hold(sorted(foreign, key=lambda found: str(found[0].ref)))
         return others
 
     async def _hold(self, foreign: Sequence[tuple[ReleaseObject, str]]) -> None:
         part, uid = foreign[0]
         names = ", ".join(str(one.ref) for one, _ in foreign)
-        why = f"{self._release} is held: Helm would delete {names} by name, which somebody else created; move it away"
+        why = (
+            f"cannot uninstall {self._release}: Helm would delete {names} by name, not created by this release;"
+            " rename or remove it"
+        )
         changes = await self._member.watches.changes(part.resource, namespace=part.namespace, name=part.manifest.name)
-        # It may have gone before anybody listened.
+        # It may have been deleted before the watch started.
         seen = await self._member.client.sighting(
             part.resource, part.manifest.name, uid=uid, namespace=part.namespace or None
         )
@@ -216,5 +223,5 @@ class _Uninstallation:
 
 
 def _deleted(manifest: ChartManifest) -> bool:
-    """Whether Helm deletes what has this name when it uninstalls."""
+    """Whether Helm deletes an object of this name during the uninstall."""
     return manifest.on_delete and manifest.replaced if manifest.hook else not manifest.kept

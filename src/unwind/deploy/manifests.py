@@ -1,4 +1,4 @@
-"""Manifests out of YAML, as Kubernetes reads it (pure)."""
+"""Parses manifests from YAML as Kubernetes does, and from ConfigMaps and Secrets (pure)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
 
 
-# A few aliases of aliases make a gigabyte out of a kilobyte. Without any, a text has fewer values than characters.
+# A few nested aliases expand a kilobyte to a gigabyte. Without aliases, a text has fewer values than characters.
 _MOST_VALUES = 10_000
-# What an API server sets. Who writes down what `kubectl get -o yaml` shows has them in it; with some, no create works.
+# Fields that the API server sets. The output of `kubectl get -o yaml` contains them, and with some a create fails.
 _SET_BY_THE_SERVER = (
     "uid",
     "resourceVersion",
@@ -37,11 +37,11 @@ _SET_BY_THE_SERVER = (
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One object that shall be, and where it is written."""
+    """One manifest and its position in the source."""
 
     body: dict[str, Any]
     place: str
-    """For people: the key and the document."""
+    """The key and the document, for messages."""
 
     @property
     def group(self) -> str:
@@ -69,21 +69,21 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Read(msgspec.Struct, frozen=True):
-    """What a text holds."""
+    """The result of parsing a text."""
 
     manifests: list[Manifest] = []
     faults: list[str] = []
-    """What is wrong with it, each with its place."""
+    """The errors, each with its position."""
 
 
 class _FaultError(Exception):
-    """What is wrong with a document."""
+    """An error in a document."""
 
 
 def read_manifests(text: str, key: str, *, confidential: bool = False) -> Read:
-    """The manifests in a text of one or many documents. One that is wrong does not spoil the others.
+    """The manifests in a text of one or many documents. An invalid document does not affect the others.
 
-    `confidential`: nothing of the text may show in what is said of it.
+    `confidential`: errors must not quote the text.
     """
     manifests: list[Manifest] = []
     faults: list[str] = []
@@ -103,26 +103,25 @@ def read_manifests(text: str, key: str, *, confidential: bool = False) -> Read:
             except _FaultError as fault:
                 faults.append(f"{place}: {fault}")
             except ConstructorError as error:
-                # A tag that nobody knows, say: unlike broken syntax, it does not hide where the document ends.
-                faults.append(f"{place}: {_told(error, confidential=confidential)}")
+                # For example an unknown tag: unlike invalid syntax, it does not hide the end of the document.
+                faults.append(f"{place}: {_error_text(error, confidential=confidential)}")
             except (yaml.YAMLError, RecursionError) as error:
-                faults.append(f"{place}: {_told(error, confidential=confidential)}")
+                faults.append(f"{place}: {_error_text(error, confidential=confidential)}")
                 break
     except yaml.YAMLError as error:
-        faults.append(f"key {key}, document {number + 1}: {_told(error, confidential=confidential)}")
+        faults.append(f"key {key}, document {number + 1}: {_error_text(error, confidential=confidential)}")
     finally:
         loader.dispose()
     return Read(manifests, faults)
 
 
 def numbered(number: int) -> str:
-    """The place of one among several, as `gather` calls it."""
+    """The position of a manifest in a list, as `gather` names it."""
     return f"manifests[{number}]"
 
 
 def gather(bodies: Iterable[Any]) -> Read:
-    """The manifests among objects that are there as such, each with its place. One that is wrong does not spoil the
-    others."""
+    """The manifests in a list of objects, each with its position. An invalid object does not affect the others."""
     manifests: list[Manifest] = []
     faults: list[str] = []
     for number, body in enumerate(bodies):
@@ -134,24 +133,24 @@ def gather(bodies: Iterable[Any]) -> Read:
     return Read(manifests, faults)
 
 
-def _told(error: Exception, *, confidential: bool) -> str:
+def _error_text(error: Exception, *, confidential: bool) -> str:
     if isinstance(error, RecursionError):
-        return "it has no end, or is nested too deeply"
+        return "recursive or nested too deeply"
     if not confidential:
-        return f"it is not YAML ({' '.join(str(error).split())})"
-    # PyYAML's own words have a part of the text in them.
+        return f"invalid YAML ({' '.join(str(error).split())})"
+    # PyYAML's messages quote the text.
     mark = getattr(error, "problem_mark", None)
     where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    return f"it is not YAML{where}"
+    return f"invalid YAML{where}"
 
 
 def _objects(found: Any) -> Iterator[dict[str, Any]]:
     if found is None:
-        return  # nothing between two separators, or comments only
+        return  # an empty document, or comments only
     if not isinstance(found, dict):
-        raise _FaultError("it is no object")
+        raise _FaultError("not an object")
     if isinstance(items := found.get("items"), list) and _is_list(found):
-        # Those in a ConfigMapList need not say that they are ConfigMaps.
+        # The items of a ConfigMapList need not have apiVersion and kind.
         kind: str = found["kind"].removesuffix("List")
         implied = {"apiVersion": found.get("apiVersion"), "kind": kind} if kind else {}
         for item in items:
@@ -162,7 +161,7 @@ def _objects(found: Any) -> Iterator[dict[str, Any]]:
 
 def _is_list(found: dict[str, Any]) -> bool:
     kind, metadata = found.get("kind"), found.get("metadata")
-    # A list has no name: with one, it is an object of a kind that happens to be called so.
+    # A list has no name: with a name, it is an object of a kind whose name ends with List.
     named = isinstance(metadata, dict) and metadata.get("name")
     return isinstance(kind, str) and kind.endswith("List") and not named
 
@@ -170,37 +169,39 @@ def _is_list(found: dict[str, Any]) -> bool:
 def _checked(body: dict[str, Any]) -> dict[str, Any]:
     for field in ("apiVersion", "kind"):
         if not isinstance(body.get(field), str) or not body[field]:
-            raise _FaultError(f"it has no {field}")
+            raise _FaultError(f"{field} is required")
     metadata = body.get("metadata")
     if not isinstance(metadata, dict):
-        raise _FaultError("it has no metadata")
+        raise _FaultError("metadata is required")
     if metadata.get("generateName") and not metadata.get("name"):
-        raise _FaultError("it has no name: with generateName, each deployment would make another object")
+        raise _FaultError("metadata.name is required: with generateName, each deployment would create another object")
     for field in ("name", "namespace"):
         value = metadata.get(field)
         if (value is None and field == "name") or not isinstance(value, str | None) or value == "":
-            raise _FaultError(f"it has no {field}" if field == "name" else "its namespace is no text")
+            raise _FaultError(
+                f"metadata.{field} is required" if field == "name" else f"metadata.{field} is not a string"
+            )
     for field in ("labels", "annotations"):
         values = metadata.get(field)
         if values is not None and not isinstance(values, dict):
-            raise _FaultError(f"its {field} are no mapping")
+            raise _FaultError(f"metadata.{field} is not a mapping")
     kept = {key: value for key, value in metadata.items() if key not in _SET_BY_THE_SERVER and value is not None}
     return body | {"metadata": kept}
 
 
 def _plain(value: Any, most: list[int]) -> Any:
-    """The value as JSON has it. `most`: how many more there may be."""
+    """The value as JSON types. `most`: the number of values that are still allowed."""
     most[0] -= 1
     if most[0] < 0:
-        raise _FaultError("its aliases make far too many values of it")
+        raise _FaultError("aliases expand to too many values")
     if isinstance(value, dict):
         return {_as_key(key): _plain(one, most) for key, one in value.items()}
     if isinstance(value, list):
         return [_plain(item, most) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        raise _FaultError(f"{value} is no number in JSON")
+        raise _FaultError(f"{value} is not a JSON number")
     if not isinstance(value, str | int | float | bool | bytes | None):
-        raise _FaultError(f"a {type(value).__name__} is nothing that JSON knows")
+        raise _FaultError(f"a value of type {type(value).__name__} is not supported in JSON")
     return value
 
 
@@ -209,13 +210,13 @@ def _as_key(key: Any) -> str:
         return "true" if key else "false"
     if isinstance(key, str | int | float):
         return str(key)
-    raise _FaultError("a key in it is no text")
+    raise _FaultError("a key is not a string")
 
 
 class _Loader(yaml.CSafeLoader):
-    """YAML as kubectl takes it: without dates, times and numbers to the base of sixty, which stay texts."""
+    """YAML as kubectl reads it: dates, times and base-60 numbers stay strings."""
 
-    # PyYAML reads 2026-01-01 as a date and 22:30 as a number; an annotation that says so is a text.
+    # PyYAML reads 2026-01-01 as a date and 22:30 as a number; as annotation values they are strings.
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own is one
         first: [
             (tag, pattern)
@@ -244,38 +245,38 @@ _Loader.add_implicit_resolver(
 
 
 class ManifestSource(msgspec.Struct, frozen=True, kw_only=True):
-    """One policyRef and the manifests that it holds."""
+    """One policyRef and its manifests."""
 
     kind: str
     namespace: str
     name: str
     order: int = 0
-    """Its place among the sources of the profile."""
+    """Its position among the sources of the profile."""
     local: bool = False
-    """Whether it goes to the management cluster."""
+    """Whether it is deployed to the management cluster."""
     tier: int = 100
-    """Which of two sources of the same profile wins an object that is in both: the lower one."""
+    """If two sources of the same profile contain an object, the lower tier wins."""
     manifests: tuple[Manifest, ...] = ()
     faults: tuple[str, ...] = ()
-    """What is wrong with it. What it holds beyond that is not known: nothing may be pruned because of it."""
+    """The errors. With errors, the full content is unknown, so nothing may be pruned."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
 def parse(source: ManifestSource, held: Object) -> ManifestSource:
-    """A source with the manifests that its object holds (pure)."""
+    """A source with the manifests of its ConfigMap or Secret (pure)."""
     confidential = source.kind == SECRETS.kind
     found: list[Manifest] = []
     faults: list[str] = []
-    # Of a Secret all is encoded, of a ConfigMap what is not text.
+    # All data of a Secret is base64-encoded, and binaryData of a ConfigMap.
     fields = {"data": confidential, "binaryData": True}
     for field, encoded in fields.items():
         for key, value in sorted((held.get(field) or {}).items()):
             try:
                 text = base64.b64decode(value, validate=True).decode() if encoded else value
             except (binascii.Error, UnicodeDecodeError):
-                faults.append(f"key {key}: it is not text")
+                faults.append(f"key {key}: not valid UTF-8 text")
                 continue
             read = read_manifests(text, key, confidential=confidential)
             found += read.manifests

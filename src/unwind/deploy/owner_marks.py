@@ -1,4 +1,4 @@
-"""The marks on deployed objects: owner, source, version (pure; docs/architecture.md, Only our own objects)."""
+"""Owner labels and annotations on deployed objects (pure; docs/architecture.md, Only our own objects)."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 
 class DeploymentOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """Who deploys: a ClusterSummary, for its profile; or a Work."""
+    """The owner of a deployment: a ClusterSummary, for its profile, or a Work."""
 
     object: ObjectRef
     profile: ObjectRef = ObjectRef()
     """Empty for a Work."""
     tier: int = DEFAULT_TIER
-    """Works have none."""
+    """Not used for Works."""
     adopt: bool = False
-    """Whether what is there already under the name of one of its objects is taken."""
+    """Whether existing foreign objects are adopted."""
 
     @property
     def uid(self) -> str:
@@ -52,37 +52,37 @@ class DeploymentOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(Enum):
-    """What an object that is there already is to who deploys."""
+    """The ownership of an existing object, for the owner that deploys."""
 
     OURS = auto()
-    """It carries our mark with this owner's uid."""
+    """It has our owner label with this owner's uid."""
     TAKEN = auto()
-    """Another's, and it keeps it: a Work's, or a profile's whose tier is not lower."""
+    """Managed by a Work, or by a profile with the same or a lower tier, which keeps it."""
     WON = auto()
-    """Another profile's, whose tier is higher: it is taken over."""
+    """Managed by a profile with a higher tier: it is taken over."""
     FOREIGN = auto()
-    """Nobody's that we know of."""
+    """Not managed by Unwind."""
 
 
 class LiveMarks(msgspec.Struct, frozen=True):
-    """What there is to know of an object's marks."""
+    """The owner labels and annotations of an existing object."""
 
     uid: str
     version: str
     terminating: bool
     owner: str
-    """The uid of the summary, or the Work, that it belongs to; empty if none says so."""
+    """The uid of the ClusterSummary or Work in the owner label; empty if there is none."""
     profile: str
-    """For people: that, or the Work."""
+    """The profile or the Work, for messages."""
     tier: int
-    """Of the profile; a Work has none."""
+    """The tier of the profile. Not used for Works."""
     hash: str
     adopted: bool
     is_work: bool = False
 
 
 def seen(metadata: Mapping[str, Any]) -> LiveMarks:
-    """The marks in an object's metadata."""
+    """The owner labels and annotations in an object's metadata."""
     labels = metadata.get("labels") or {}
     annotations = metadata.get("annotations") or {}
     kind, name = (annotations.get(f"{SVELTOS_OWNER_ANNOTATION}{field}", "") for field in ("kind", "name"))
@@ -95,7 +95,7 @@ def seen(metadata: Mapping[str, Any]) -> LiveMarks:
         terminating=bool(metadata.get("deletionTimestamp")),
         owner=labels.get(OWNER_LABEL, ""),
         profile=f"{kind} {name}".strip(),
-        # Unreadable, it is as if it were not there; whoever it belongs to keeps it against the same or a higher one.
+        # An invalid tier counts as the default: the owner keeps the object against the same or a higher tier.
         tier=int(tier) if tier.isdecimal() else DEFAULT_TIER,
         hash=annotations.get(HASH_ANNOTATION if work else SVELTOS_HASH_ANNOTATION, ""),
         adopted=annotations.get(ADOPTED_ANNOTATION) == "true",
@@ -104,8 +104,8 @@ def seen(metadata: Mapping[str, Any]) -> LiveMarks:
 
 
 def claim(it: LiveMarks, owner: DeploymentOwner) -> Claim:
-    """Whose it is: the lower tier wins, a tie keeps the owner. Works have no tiers: each keeps what it has made, and
-    takes nothing that another has."""
+    """The ownership: the lower tier wins, a tie keeps the owner. Works have no tiers: a Work keeps its objects, and
+    takes over none."""
     if not it.owner:
         return Claim.FOREIGN
     if it.owner == owner.uid:
@@ -116,7 +116,7 @@ def claim(it: LiveMarks, owner: DeploymentOwner) -> Claim:
 
 
 def marked(placed: PlacedObject, owner: DeploymentOwner, *, adopted: bool = False) -> dict[str, Any]:
-    """The object as it is sent: with our marks, and the hash of all that we say of it."""
+    """The object as it is sent: with our labels and annotations, and the hash of the manifest."""
     metadata = placed.body["metadata"]
     ours = _of_work(owner) if owner.is_work else _of_profile(placed, owner)
     labels = {**(metadata.get("labels") or {}), OWNER_LABEL: owner.uid, **ours.labels}
@@ -129,12 +129,12 @@ def marked(placed: PlacedObject, owner: DeploymentOwner, *, adopted: bool = Fals
 
 
 class _Marks(msgspec.Struct, frozen=True):
-    """What says whose an object is to those who know the system that it came from."""
+    """The labels and annotations that Sveltos or Karmada set on an object."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
     hash: str
-    """The annotation for the hash."""
+    """The name of the hash annotation."""
 
 
 def _of_profile(placed: PlacedObject, owner: DeploymentOwner) -> _Marks:
@@ -160,26 +160,26 @@ def _of_work(owner: DeploymentOwner) -> _Marks:
 
 
 def hash_of(body: Mapping[str, Any]) -> str:
-    """What changes when anything of it does."""
+    """The hash of an object."""
     return f"sha256:{hashlib.sha256(msgspec.json.encode(body, order='sorted')).hexdigest()}"
 
 
 def hash_in(body: Mapping[str, Any]) -> str:
-    """The hash that a marked object carries."""
+    """The hash in the annotations of an object."""
     annotations: dict[str, str] = body["metadata"]["annotations"]
     return annotations.get(HASH_ANNOTATION) or annotations[SVELTOS_HASH_ANNOTATION]
 
 
-# The fields of our own objects: who the API server believes to have set them (pure).
+# Field ownership (managedFields) of our objects (pure).
 
 Fields = list[dict[str, Any]]
 
 
 def applied(managed: Fields) -> Fields | None:
-    """managedFields in which all that we set counts as applied; None if it does already.
+    """managedFields in which all fields that we set count as applied; None if they do already.
 
-    What a create sets belongs to its manager by *Update*, and an apply by the same manager takes away only what an
-    apply has set. So a key that is dropped from a ConfigMap's manifest would stay in the ConfigMap for ever.
+    Fields of a create belong to its manager with operation *Update*, and an apply by the same manager removes only
+    fields with operation *Apply*. So a key that is dropped from a ConfigMap's manifest would stay forever.
     """
     set_by_create = [item for item in managed if _ours(item, "Update")]
     if not set_by_create:

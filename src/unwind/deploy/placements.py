@@ -1,4 +1,4 @@
-"""Which objects the sources make on a cluster: of which resource, in which namespace, and in which order (pure)."""
+"""Maps manifests to objects on a cluster: their resource, their namespace, and their order (pure)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from unwind.deploy.manifests import Manifest
 
-# The kinds of these groups make the manager act. What it writes itself, it believes; so does admission.
+# The manager acts on kinds of these groups, and trusts objects that it wrote itself; so does admission.
 _ACTED_BY = frozenset(
     {
         unwind.GROUP,
@@ -30,12 +30,12 @@ _ACTED_BY = frozenset(
         "rbac.authorization.k8s.io",
     }
 )
-# Where kubectl puts a namespaced object that names no namespace, and Sveltos does, too.
+# The namespace that kubectl and Sveltos use for a namespaced object without a namespace.
 DEFAULT_NAMESPACE = "default"
 
 
 class PlacedObject(msgspec.Struct, frozen=True, kw_only=True):
-    """One object, as it shall be on the cluster."""
+    """One object to deploy on the cluster."""
 
     key: str
     """Its key in the inventory."""
@@ -44,17 +44,17 @@ class PlacedObject(msgspec.Struct, frozen=True, kw_only=True):
     body: dict[str, Any]
     source: ManifestSource
     place: str = ""
-    """Where it stands in its source."""
+    """Its position in its source."""
     implied: bool = False
-    """A namespace that nobody wrote down, and that others need: made if it is not there, else left alone."""
+    """A namespace without a manifest that other objects need: created if it is absent, else not changed."""
 
     @property
     def confidential(self) -> bool:
-        """Whether nothing of its content may show in a message."""
+        """Whether messages must not quote its content."""
         return "Secret" in (self.source.kind, self.ref.kind)
 
     def entry(self, state: EntryState, *, uid: str = "", adopted: bool = False) -> Entry:
-        """What is written down of it."""
+        """Its inventory entry."""
         return Entry(
             object=msgspec.structs.replace(self.ref, uid=uid),
             resource=self.resource.plural,
@@ -72,35 +72,35 @@ class Misplaced(msgspec.Struct, frozen=True):
     source: ManifestSource
     why: str
     unserved: bool = False
-    """Whether its kind is not known on the cluster; it may be, soon."""
+    """Whether the cluster does not serve its kind. That may change."""
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """All that shall be on one cluster."""
+    """All objects to deploy on one cluster."""
 
     objects: dict[str, PlacedObject]
     misplaced: list[Misplaced]
 
 
 def key_of(group: str, kind: str, namespace: str, name: str) -> str:
-    """What an object is called in the inventory: short, the same each time, and fit for a key."""
+    """The key of an object in the inventory: short and stable."""
     return hashlib.sha256("/".join((group, kind, namespace, name)).encode()).hexdigest()[:24]
 
 
 def place(
     sources: Iterable[ManifestSource], served: Iterable[Resource], *, within: str = "", reserved: str = ""
 ) -> Placement:
-    """The objects of sources that go to the same cluster.
+    """The objects of sources for one cluster.
 
-    `served`: what the cluster knows; kinds that the sources themselves define are known as well. `within`: the only
-    namespace that they may be in, if there is one. `reserved`: Unwind's own namespace, where the cluster is the
-    management cluster: nothing is put there, and no object of a kind that the manager acts by.
+    `served`: the resources that the cluster serves; kinds that the sources define are added. `within`: the only allowed
+    namespace, if set. `reserved`: Unwind's own namespace, if the cluster is the management cluster: no objects are
+    deployed into it, nor objects of kinds that the manager acts on.
     """
     sources = list(sources)
     known = {(resource.group, resource.version, resource.kind): resource for resource in (*_defined(sources), *served)}
     objects: dict[str, PlacedObject] = {}
     misplaced: list[Misplaced] = []
-    for source in sorted(sources, key=lambda one: one.order):
+    for source in sorted(sources, key=lambda source: source.order):
         for manifest in source.manifests:
             found = _placed(manifest, source, known, within, reserved)
             if isinstance(found, Misplaced):
@@ -111,9 +111,9 @@ def place(
                 objects[found.key] = found
             elif rival.source.tier == source.tier:
                 where = f"{rival.source}, {rival.place}, and in {source}, {found.place}"
-                misplaced.append(Misplaced(found.ref, source, f"it is written twice: in {where}"))
+                misplaced.append(Misplaced(found.ref, source, f"defined twice: in {where}"))
     twice = {(item.ref, item.source.tier) for item in misplaced if not item.unserved}
-    # Neither of the two: which one was meant, nobody knows.
+    # Neither of the two is deployed: it is unknown which one is meant.
     for key, one in list(objects.items()):
         if (one.ref, one.source.tier) in twice:
             del objects[key]
@@ -121,10 +121,10 @@ def place(
 
 
 def implied(placement: Placement, existing: Iterable[str]) -> dict[str, PlacedObject]:
-    """The namespaces that the objects need and that neither are there nor written down. Sveltos makes them, too."""
+    """The namespaces that the objects need and that neither exist nor have manifests. Sveltos creates them, too."""
     there = {*existing, *(item.ref.name for item in placement.objects.values() if item.resource == NAMESPACES)}
     made: dict[str, PlacedObject] = {}
-    for item in sorted(placement.objects.values(), key=lambda it: it.source.order):
+    for item in sorted(placement.objects.values(), key=lambda placed: placed.source.order):
         name = item.ref.namespace
         if not name or name in there:
             continue
@@ -136,7 +136,7 @@ def implied(placement: Placement, existing: Iterable[str]) -> dict[str, PlacedOb
 
 
 def stages(objects: Iterable[PlacedObject]) -> list[list[PlacedObject]]:
-    """Groups of objects that go side by side, one after the other: namespaces, definitions, then source by source."""
+    """Groups of objects that are deployed concurrently, in order: namespaces, CRDs, then source by source."""
     groups: dict[tuple[int, int], list[PlacedObject]] = {}
     for obj in objects:
         if obj.resource == NAMESPACES:
@@ -150,7 +150,7 @@ def stages(objects: Iterable[PlacedObject]) -> list[list[PlacedObject]]:
 
 
 def is_definition(placed: PlacedObject) -> bool:
-    """Whether it is a CRD, whose resources have to wait until it is served."""
+    """Whether it is a CRD: its custom resources must wait until it is established."""
     return (placed.ref.group, placed.ref.kind) == (CUSTOM_RESOURCE_DEFINITIONS.group, CUSTOM_RESOURCE_DEFINITIONS.kind)
 
 
@@ -163,14 +163,18 @@ def _placed(
 ) -> PlacedObject | Misplaced:
     resource = known.get((manifest.group, manifest.version, manifest.kind))
     if resource is None:
-        what = f"{manifest.kind} of {manifest.body['apiVersion']}"
-        return Misplaced(_ref(manifest), source, f"the cluster knows no {what} ({manifest.place})", unserved=True)
+        why = f"the cluster does not serve {manifest.kind} of {manifest.body['apiVersion']} ({manifest.place})"
+        return Misplaced(_ref(manifest), source, why, unserved=True)
     found = _object(resource, manifest.body, source, manifest.place)
     if within and found.ref.namespace != within:
-        return Misplaced(found.ref, source, f"a Profile of {within} may put nothing elsewhere on this cluster")
+        return Misplaced(
+            found.ref,
+            source,
+            f"a Profile in namespace {within} may not deploy to another namespace of the management cluster",
+        )
     if reserved and (found.ref.group in _ACTED_BY or reserved in (found.ref.namespace, _namespace(found.ref))):
-        # The manager would write it with its own rights, and then take it for its own word.
-        return Misplaced(found.ref, source, "a profile may not put objects of Unwind on the management cluster")
+        # The manager would write it with its own rights, and then trust it.
+        return Misplaced(found.ref, source, "a profile may not deploy objects of Unwind to the management cluster")
     return found
 
 
@@ -180,7 +184,7 @@ def _namespace(ref: ObjectRef) -> str:
 
 def _object(resource: Resource, body: dict[str, Any], source: ManifestSource, place: str) -> PlacedObject:
     metadata = dict(body["metadata"])
-    # A namespace on an object that has none is passed over by kubectl, and refused by the API server.
+    # kubectl ignores a namespace on a cluster-scoped object, and the API server rejects it.
     named = metadata.pop("namespace", None)
     if resource.namespaced:
         metadata["namespace"] = named or DEFAULT_NAMESPACE
@@ -234,7 +238,7 @@ def _defined(sources: Iterable[ManifestSource]) -> Iterable[Resource]:
             try:
                 spec = msgspec.convert(manifest.body.get("spec"), _Definition)
             except msgspec.ValidationError:
-                continue  # the API server will say what is wrong with it
+                continue  # the API server reports the error
             for version in spec.versions:
                 if version.served:
                     namespaced = spec.scope == "Namespaced"

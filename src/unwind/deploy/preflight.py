@@ -1,4 +1,4 @@
-"""What shall be on a member and what is there already, found out before anything is done."""
+"""Reads the wanted and the existing objects of a deployment before anything is written."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from unwind.members.member import Member
 
 _AT_ONCE = 32
-# From so many on, one list of all that is ours costs less than to look at each.
+# From this number on, one list of all our objects is cheaper than a get for each.
 _MANY = 4
 _LASTING = {"create", "get", "delete"}
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """All that shall be there."""
+    """The wanted objects of a deployment."""
 
     objects: dict[str, PlacedObject]
     failed: list[ObjectResult]
-    """What cannot be."""
+    """Objects that cannot be deployed."""
     faults: tuple[str, ...]
     whole: bool
 
@@ -46,9 +46,9 @@ class Wanted(msgspec.Struct, frozen=True):
 async def wanted(
     member: Member, sources: list[ManifestSource], entries: Mapping[str, Entry], *, home: str, within: str = ""
 ) -> Wanted:
-    """The objects that the sources make on this member, with the namespaces that they need.
+    """The objects of the sources on this member, with the namespaces that they need.
 
-    `home`: Unwind's own namespace. On the management cluster, profiles put nothing into it.
+    `home`: Unwind's own namespace. On the management cluster, profiles may not deploy into it.
     """
     reserved = home if member.ref.kind == NAMESPACES.kind else ""
     placement = await _placement(member, sources, within, reserved)
@@ -56,10 +56,10 @@ async def wanted(
     foreign: set[str] = set()
 
     async def look(name: str) -> None:
-        # Those that are in the inventory are ours: if nobody named them, they would be taken away.
+        # Namespaces in the inventory are ours: if they were not wanted, they would be pruned.
         if key_of("", NAMESPACES.kind, "", name) in entries:
             return
-        # That one is not there has to be true now: it is made then.
+        # Absence must be read from the API server, because the namespace is created then.
         if await member.resolver.namespace(name) is None and not await _exists(member, name):
             return
         foreign.add(name)
@@ -85,7 +85,7 @@ async def _exists(member: Member, namespace: str) -> bool:
 async def there(
     member: Member, objects: Iterable[PlacedObject], entries: Mapping[str, Entry], owner: str
 ) -> dict[str, LiveMarks]:
-    """Those that were put there before and still are, by key. One that is missing here may be there all the same."""
+    """The existing objects of earlier deployments, by key. An object that is missing here may exist nevertheless."""
     confirmed = [obj for obj in objects if (it := entries.get(obj.key)) and it.state == EntryState.CONFIRMED]
     by_resource: dict[Resource, list[PlacedObject]] = {}
     for one in confirmed:
@@ -101,7 +101,7 @@ async def there(
 
     many = [resource for resource, some in by_resource.items() if len(some) >= _MANY]
     await gather_limited((_listed(member, resource, owner, found) for resource in many), limit=_AT_ONCE)
-    # Of those that the list did not show, somebody may have taken off the label.
+    # The label may have been removed from objects that are not in the list.
     left = [item for item in confirmed if item.key not in found]
     await gather_limited((look(item) for item in left), limit=_AT_ONCE)
     return found
@@ -113,9 +113,9 @@ async def _listed(member: Member, resource: Resource, owner: str, found: dict[st
     async with aclosing(pages):
         async for page in pages:
             for item in page.items or ():
-                it = msgspec.json.decode(item, type=_Partial).metadata
-                key = key_of(resource.group, resource.kind, it.get("namespace") or "", it["name"])
-                found[key] = owner_marks.seen(it)
+                metadata = msgspec.json.decode(item, type=_Partial).metadata
+                key = key_of(resource.group, resource.kind, metadata.get("namespace") or "", metadata["name"])
+                found[key] = owner_marks.seen(metadata)
 
 
 class _Partial(msgspec.Struct):
@@ -125,7 +125,7 @@ class _Partial(msgspec.Struct):
 async def _placement(member: Member, sources: list[ManifestSource], within: str, reserved: str) -> Placement:
     placement = await _placed(member, sources, within, reserved, anew=False)
     if any(item.unserved for item in placement.misplaced):
-        # What is served may have changed since it was last asked.
+        # Discovery may be stale.
         placement = await _placed(member, sources, within, reserved, anew=True)
     return placement
 
@@ -133,6 +133,6 @@ async def _placement(member: Member, sources: list[ManifestSource], within: str,
 async def _placed(
     member: Member, sources: list[ManifestSource], within: str, reserved: str, *, anew: bool
 ) -> Placement:
-    # What can only be asked, such as a SubjectAccessReview, is never there afterwards.
+    # Kinds that are not stored, such as SubjectAccessReview, cannot be deployed.
     served = [kind.resource for kind in await member.discovery.kinds(anew=anew) if kind.verbs >= _LASTING]
     return placements.place(sources, served, within=within, reserved=reserved)

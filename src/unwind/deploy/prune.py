@@ -1,4 +1,4 @@
-"""What has dropped out of a profile goes: by the same engine that removes all of it in the end."""
+"""Prunes objects that are no longer in a profile, with the same engine that removes all of them in the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def dropped(entries: Mapping[str, Entry], wanted: Collection[str]) -> dict[str, 
 
     def concerns(key: str, entry: Entry) -> bool:
         if entry.source.startswith(volume_claims.SOURCE):
-            # The claims of a StatefulSet that went, over whose removal we died. Those that are kept stay in the ledger.
+            # Claims of a removed StatefulSet, if the removal was interrupted. Kept claims stay in the ledger.
             return not entry.kept and entry.source.removeprefix(volume_claims.SOURCE) not in sets
         return entry.source.startswith(MANIFEST_SOURCES) and key not in wanted
 
@@ -60,11 +60,11 @@ async def prune(
     troubled: Callable[[Exception], None] = lambda _: None,
     clock: Clock = SYSTEM,
 ) -> list[ObjectResult]:
-    """Remove what the deployment that `report` is of no longer wants; return when it is seen absent, or knowingly left.
+    """Remove the objects that the deployment of `report` no longer wants; return when they are verified absent or left.
 
-    Nothing goes while it is not known what is wanted, because a source is missing or broken. `started` is given the
-    removal, whose progress says what is waited for. Raises SealedError if the owner is being removed, TransientError if
-    `volumes` is unknown.
+    Nothing is removed while the wanted objects are not fully known, because a source is missing or invalid. `started`:
+    called with the removal, whose progress tells what it waits for. Raises SealedError if the owner is being removed,
+    TransientError if `volumes` is unknown.
     """
     if not report.whole or report.dry_run:
         return []
@@ -96,15 +96,15 @@ async def prune(
     results = [_result(entry) for key, entry in records.entries.items() if key in doomed]
     changes: dict[str, Change | None] = {key: None for key, entry in records.entries.items() if _ended(entry)}
     for key in doomed:
-        # What was kept is ours all the same, and is tried again: somebody's things in a namespace may go. What is left
-        # in the end is for the cluster's own removal to say.
+        # Kept objects are still ours and are retried: foreign content of a namespace may disappear. The final removal
+        # from the cluster writes the ledger.
         changes.setdefault(key, {"ledger": None, "kept": None})
     await records.change(changes)
     return results
 
 
 def _ended(entry: Entry) -> bool:
-    """Whether nothing of ours is there any more: it is gone, was released, or belongs to another profile by now."""
+    """Whether the object is not ours any more: it is gone, was released, or was taken over by another profile."""
     released = entry.ledger is not None and entry.ledger.reason == Reason.NOT_OURS
     return entry.state == EntryState.REMOVED or released
 

@@ -1,4 +1,4 @@
-"""What became of a deployment, object by object."""
+"""The report of a deployment: the result of each object."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _SHOWN = 3
 
 
 class ObjectOutcome(Word):
-    """What became of one object, or would."""
+    """The result for one object, or the expected one in a dry run."""
 
     CREATED = "Created"
     UPDATED = "Updated"
     UNCHANGED = "Unchanged"
     CONFLICT = "Conflict"
-    """Somebody else's: it was not touched."""
+    """Managed by another owner, and not changed."""
     FAILED = "Failed"
     REMOVED = "Removed"
-    """It dropped out of the profile."""
+    """It is no longer in the profile."""
     LEFT = "Left"
-    """It dropped out of the profile, and was knowingly left; the ledger says why."""
+    """It is no longer in the profile and was left on purpose; the ledger tells why."""
 
 
 class ObjectResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One object."""
+    """The result of one object."""
 
     object: ObjectRef
     outcome: ObjectOutcome
@@ -46,19 +46,19 @@ class ObjectResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All of them."""
+    """The results of all objects."""
 
     results: tuple[ObjectResult, ...] = ()
     faults: tuple[str, ...] = ()
-    """What is wrong with the sources."""
+    """Errors in the sources."""
     wanted: frozenset[str] = frozenset()
-    """The keys of all objects that shall be there."""
+    """The keys of all wanted objects."""
     whole: bool = True
-    """Whether `wanted` is all of them: only then is known what has dropped out."""
+    """Whether `wanted` is complete: only then can objects be pruned."""
     dry_run: bool = False
 
     def of(self, *outcomes: ObjectOutcome) -> list[ObjectResult]:
-        """Those with one of these outcomes."""
+        """The results with one of these outcomes."""
         return [result for result in self.results if result.outcome in outcomes]
 
     @property
@@ -67,22 +67,22 @@ class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def complete(self) -> bool:
-        """Whether everything is there as it shall be."""
+        """Whether all objects were deployed."""
         return not self.faults and not self.of(ObjectOutcome.FAILED, ObjectOutcome.CONFLICT)
 
     @property
     def trouble(self) -> str:
-        """What is in the way, the first of it by name; empty if nothing is."""
+        """The first errors as one text; empty if there are none."""
         return first(self.troubles)
 
     @property
     def troubles(self) -> list[str]:
-        """All that is in the way, each by name."""
+        """All errors, each with its object."""
         return [*self.faults, *(str(item) for item in self.of(ObjectOutcome.FAILED, ObjectOutcome.CONFLICT))]
 
 
 def first(told: Iterable[str], *, shown: int = _SHOWN) -> str:
-    """The first few, and how many more."""
+    """The first few texts, and the number of others."""
     told = list(told)
     more = f"; and {len(told) - shown} more" if len(told) > shown else ""
     return "; ".join(told[:shown]) + more

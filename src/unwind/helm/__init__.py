@@ -1,1 +1,1 @@
-"""The helm program, charts, and the Secrets in which Helm keeps its releases."""
+"""The helm program, charts, and Helm's release Secrets."""

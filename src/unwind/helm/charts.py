@@ -1,4 +1,4 @@
-"""A chart as a profile asks for it: what is installed from where, and what of it is not supported (pure)."""
+"""Reads the helmCharts of a profile: chart, repository, values, options, and what is not supported (pure)."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
     from unwind.api.sveltos import HelmChart
 
 TIMEOUT = 300.0
-"""Helm's own: how long any single operation may take."""
-# What a profile may leave behind of old revisions; Sveltos' default.
+"""Seconds. Helm's default timeout of a single operation."""
+# The number of old revisions that are kept; Sveltos' default.
 _HISTORY = 2
 _TEMPLATE = "{{"
 _ARCHIVES = (".tgz", ".tar.gz")
 
 
 class HelmOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How Helm goes about it."""
+    """Options of Helm commands."""
 
     timeout: float = TIMEOUT
     """Seconds for any single operation."""
     rendering: tuple[str, ...] = ()
-    """What is passed on as it is, whenever the chart is looked at."""
+    """Flags for all commands that render the chart."""
     flags: tuple[str, ...] = ()
-    """What is passed on as it is, when it is installed or upgraded."""
+    """Flags for install and upgrade."""
     create_namespace: bool = True
     hooks: bool = True
     cascade: str = "foreground"
-    """How what an object owns goes with it."""
+    """The deletion propagation of an uninstall."""
     labels: tuple[tuple[str, str], ...] = ()
-    """On the release's Secret."""
+    """Labels of the release Secret."""
 
     @property
     def uninstalling(self) -> str:
-        """What has to be known when it goes, and nobody may be there to ask: fit for a label."""
+        """The options of a later uninstall, as a label value: the profile may not exist then."""
         return ".".join([f"{self.timeout:.0f}s", "hooks" if self.hooks else "no-hooks", self.cascade])
 
     @classmethod
     def of_uninstalling(cls, text: str) -> HelmOptions:
-        """Read what `uninstalling` wrote; what it did not write is as usual."""
+        """The options from a value of `uninstalling`; defaults if it is invalid."""
         words = text.split(".")
         if len(words) != 3 or isinstance(timeout := durations.parse(words[0]), Unknown):
             return cls()
@@ -56,41 +56,41 @@ class HelmOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """One release of a chart, with everything that goes into it."""
+    """One release of a chart, with all its inputs."""
 
     release: str
     namespace: str
     chart: str
-    """Its name in a repository, or where it is: an OCI reference, an archive's URL, a directory."""
+    """Its name in a repository, or its location: an OCI reference, the URL of an archive, a directory."""
     repository: str = ""
     version: str = ""
     values: tuple[str, ...] = ()
-    """YAML documents; what comes later wins."""
+    """YAML documents; later ones win."""
     options: HelmOptions = HelmOptions()
     order: int = 0
-    """Its place among what the profile deploys."""
+    """Its position among the charts and manifests of the profile."""
 
     @property
     def source(self) -> str:
-        """What inventory entries call it."""
+        """`source` of its inventory entries."""
         return source(self.namespace, self.release)
 
     @property
     def inputs(self) -> str:
-        """All that it is made of, as a hash that fits a label."""
+        """A hash of all its inputs, as a label value."""
         fields = (self.chart, self.repository, self.version, self.values, self.options)
         return hashlib.sha256(msgspec.json.encode(fields)).hexdigest()[:32]
 
 
 def source(namespace: str, release: str) -> str:
-    """What an inventory's entries call the release that they came from."""
+    """`source` in the inventory entries of a release."""
     return f"Helm {namespace}/{release}"
 
 
 def read(asked: HelmChart, *, values: tuple[str, ...] = (), order: int = 0) -> Chart:
-    """The release that a profile asks for. Its fields are supported: `unsupported` said nothing.
+    """The release for a helmChart of a profile. `unsupported` must be empty for it.
 
-    `values`: of valuesFrom. As with Sveltos they come after, and so win over, those that stand in the profile.
+    `values`: from valuesFrom. As in Sveltos, they win over the values in the profile.
     """
     chart, repository = _location(asked)
     inline = (asked.values,) if asked.values.strip() else ()
@@ -107,7 +107,7 @@ def read(asked: HelmChart, *, values: tuple[str, ...] = (), order: int = 0) -> C
 
 
 def unsupported(asked: HelmChart, *, name: str = "helmCharts") -> list[str]:
-    """What of it cannot be done, each by the name of its field."""
+    """The unsupported settings, each with the name of its field."""
     found = [
         f"{name}.{field}: templates are not supported"
         for field, text in (
@@ -124,18 +124,18 @@ def unsupported(asked: HelmChart, *, name: str = "helmCharts") -> list[str]:
     ]
     scheme = urlsplit(asked.repository_url).scheme
     if scheme not in ("http", "https", "oci", "file"):
-        found.append(f"{name}.repositoryURL: {scheme or 'a name'} is none of http, https, oci, file")
+        found.append(f"{name}.repositoryURL: unsupported scheme {scheme!r} (valid: http, https, oci, file)")
     for number, one in enumerate(asked.values_from):
         if one.kind not in ("ConfigMap", "Secret"):
-            found.append(f"{name}.valuesFrom[{number}].kind: {one.kind!r} is neither ConfigMap nor Secret")
+            found.append(f"{name}.valuesFrom[{number}].kind: unknown kind {one.kind!r} (valid: ConfigMap, Secret)")
     found += [f"{name}.options.{why}" for why in _refused(asked.options)]
     return found
 
 
 def _location(asked: HelmChart) -> tuple[str, str]:
-    """Which chart, in which repository; no repository where the chart says itself where it is."""
+    """The chart and its repository; the repository is empty if the chart is a location itself."""
     url, name = asked.repository_url.rstrip("/"), asked.chart_name
-    # Sveltos' users write it with the name of the repository in front, as `helm repo add` would have it.
+    # Sveltos' users prefix it with the name of the repository, as after `helm repo add`.
     name = name.removeprefix(f"{asked.repository_name}/") if asked.repository_name else name
     if url.startswith(("oci://", "file://")):
         return (url if not name or url.endswith(f"/{name}") else f"{url}/{name}"), ""
@@ -144,23 +144,23 @@ def _location(asked: HelmChart) -> tuple[str, str]:
     return name, url
 
 
-# Options, by the names that Sveltos gives them.
+# Options, with Sveltos' names.
 
 
 def options(given: dict[str, Any]) -> HelmOptions:
-    """What the options of a chart mean to Helm."""
-    said: list[str] = []
+    """The Helm options for the options of a chart."""
+    flags: list[str] = []
     for path, value in _leaves(given):
         know = _KNOWN.get(path)
-        said += know(value) if know and value not in (None, False, "", {}) else ()
+        flags += know(value) if know and value not in (None, False, "", {}) else ()
     install = given.get("installOptions") or {}
     uninstall = given.get("uninstallOptions") or {}
     timeout = durations.parse(str(given.get("timeout") or f"{TIMEOUT:.0f}s"))
     history = (given.get("upgradeOptions") or {}).get("maxHistory", _HISTORY)
     return HelmOptions(
         timeout=TIMEOUT if isinstance(timeout, Unknown) else timeout.total_seconds(),
-        rendering=tuple(flag for flag in said if flag in _RENDERING),
-        flags=(*(flag for flag in said if flag not in _RENDERING), f"--history-max={history}"),
+        rendering=tuple(flag for flag in flags if flag in _RENDERING),
+        flags=(*(flag for flag in flags if flag not in _RENDERING), f"--history-max={history}"),
         create_namespace=install.get("createNamespace", True),
         hooks=not given.get("disableHooks"),
         cascade=uninstall.get("deletionPropagation") or HelmOptions().cascade,
@@ -172,16 +172,16 @@ def _refused(given: dict[str, Any]) -> list[str]:
     found = []
     for path, value in _leaves(given):
         if value in (None, False, "", {}, []):
-            continue  # as if it were not there: a CRD's defaults are written like that
+            continue  # same as unset: CRD defaults have these values
         if path not in _KNOWN:
-            found.append(f"{path}: it is not supported")
+            found.append(f"{path}: not supported")
         elif (why := _CHECKS.get(path, _fine)(value)) is not None:
             found.append(f"{path}: {why}")
     return found
 
 
 def _leaves(given: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Each option by its path: `upgradeOptions.maxHistory`."""
+    """Each option with its path, for example `upgradeOptions.maxHistory`."""
     found = []
     for key, value in given.items():
         if key.endswith("Options") and isinstance(value, dict):
@@ -210,11 +210,11 @@ _KNOWN: dict[str, Callable[[Any], list[str]]] = {
     "atomic": _flag("atomic"),
     "dependencyUpdate": _flag("dependency-update"),
     "labels": _read_elsewhere,
-    # How Sveltos keeps its clients: there is nothing of the kind here, and nothing depends on it.
+    # Sveltos' client cache: it does not exist here and has no effect.
     "enableClientCache": _read_elsewhere,
     "description": lambda text: [f"--description={text}"],
     "installOptions.createNamespace": _read_elsewhere,
-    # `helm upgrade --install` does so by itself where a release was uninstalled and its history kept.
+    # `helm upgrade --install` does this by itself if a release was uninstalled with --keep-history.
     "installOptions.replace": _read_elsewhere,
     "installOptions.disableHooks": _flag("no-hooks"),
     "upgradeOptions.disableHooks": _flag("no-hooks"),
@@ -228,7 +228,7 @@ _KNOWN: dict[str, Callable[[Any], list[str]]] = {
 }
 
 
-# Those that `helm template` knows as well, and that make a difference to what it prints.
+# Flags that `helm template` supports as well, and that change its output.
 _RENDERING = frozenset(
     ["--skip-crds", "--no-hooks", "--disable-openapi-validation", "--skip-schema-validation", "--dependency-update"]
 )
@@ -239,16 +239,20 @@ def _fine(_: Any) -> None:
 
 
 def _span(value: Any) -> str | None:
-    return f"{value!r} is no span of time" if isinstance(durations.parse(str(value)), Unknown) else None
+    return f"{value!r} is not a duration" if isinstance(durations.parse(str(value)), Unknown) else None
 
 
 def _cascades(value: Any) -> str | None:
-    return None if value in ("foreground", "background") else f"{value!r} would leave things behind"
+    return (
+        None
+        if value in ("foreground", "background")
+        else f"{value!r} would leave dependents behind (valid: foreground, background)"
+    )
 
 
 def _own_labels(value: Any) -> str | None:
     ours = [key for key in value if key.startswith(PREFIX)]
-    return f"{', '.join(ours)} is not for others to set" if ours else None
+    return f"{', '.join(ours)} is reserved for Unwind" if ours else None
 
 
 _CHECKS: dict[str, Callable[[Any], str | None]] = {

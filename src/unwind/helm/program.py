@@ -1,4 +1,4 @@
-"""Helm, run as the program it is: with credentials of its own that no disk sees, bounded, and ended with us."""
+"""Runs the helm program: with credentials in memory only, limited concurrency, and terminated with this process."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ if TYPE_CHECKING:
     from unwind.kube.kubeconfig import ClusterConnection
 
 AT_ONCE = 2
-"""How many may run in one process: each takes about 100 MB and a core."""
-# An operation's timeout is for each hook and each wait of its own; this is for when Helm itself hangs.
+"""How many Helm processes may run at a time: each takes about 100 MB and a core."""
+# Helm's timeout applies to each hook and each wait; this limit is for a Helm that hangs.
 _OPERATIONS = 4
 _START = 60.0
-# Told to end, Helm writes down that its release failed, which is better than one that is pending for ever.
+# On SIGTERM, Helm marks its release as failed, which is better than pending forever.
 _GRACE = 5.0
-# What it may know of where it runs. Nothing else: neither a kubeconfig of ours, nor settings for somebody's own Helm.
+# The environment variables that it inherits. No others: no kubeconfig of this process, and no settings of a user's
+# Helm.
 _ENVIRONMENT = (
     "PATH",
     "SSL_CERT_FILE",
@@ -62,20 +63,20 @@ _WORDS = 200
 
 
 class HelmError(TransientError):
-    """Helm did not do it; `what` is what it said, on one line."""
+    """A Helm command failed; `what` contains its message on one line."""
 
 
 class Helm:
     """Runs Helm against members."""
 
     def __init__(self, program: Path, *, charts: Path | None = None, replica: str = "", clock: Clock = SYSTEM) -> None:
-        """`charts`: where charts that are named by a `file://` URL may be; without it, nowhere. `replica`: what this
-        process is called; releases that it works on name it."""
+        """`charts`: the directory for charts with a `file://` URL; without it, such charts are rejected. `replica`: the
+        name of this process, for the label of releases that it works on."""
         self.program = program
         self.replica = replica
         self.clock = clock
         self.since = clock.now()
-        """Whatever was begun before, nobody here is at it any more."""
+        """Helm commands that started earlier do not run in this process."""
         self._charts = charts.resolve() if charts else None
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._broken_off: set[tuple[str, str, str]] = set()
@@ -83,13 +84,13 @@ class Helm:
     async def render(
         self, connection: ClusterConnection, chart: Chart, *, upgrade: bool, version: str, served: Iterable[str]
     ) -> list[ChartManifest]:
-        """What an installation, or an upgrade, would bring to a member of this version that serves these groups and
-        kinds (`apps/v1`, `apps/v1/Deployment`). Nothing is changed.
+        """The objects that an install or upgrade would create on a member of this version that serves these groups and
+        kinds (`apps/v1`, `apps/v1/Deployment`). Changes nothing.
 
-        Not by a dry run: that asks the API server for kinds whose CRDs the chart itself has yet to bring.
+        This is no dry run of the install: that fails for kinds whose CRDs are in the chart itself.
         """
         more = ["--dry-run=server", "--include-crds", f"--kube-version={version}"]
-        # Not all in one: Linux takes no argument of more than 128 KB.
+        # In several arguments: Linux limits one argument to 128 KB.
         words = list(served)
         more += [f"--api-versions={','.join(words[at : at + _WORDS])}" for at in range(0, len(words), _WORDS)]
         more += ["--is-upgrade"] if upgrade else []
@@ -99,7 +100,7 @@ class Helm:
     async def upgrade(
         self, connection: ClusterConnection, chart: Chart, *, owner: str, tier: int = DEFAULT_TIER
     ) -> None:
-        """Install or upgrade the release, and return when Helm is done. `owner`, `tier`: the marks on its Secret."""
+        """Install or upgrade the release, and return when Helm has ended. `owner`, `tier`: labels of its Secret."""
         options = chart.options
         labels = {
             **dict(options.labels),
@@ -110,7 +111,7 @@ class Helm:
             **({REPLICA_LABEL: self.replica} if self.replica else {}),
         }
         marks = ",".join(f"{key}={value}" for key, value in labels.items())
-        # Its output has the values in it, and is not looked at.
+        # The output contains the values and is not read.
         more = ["--install", *options.flags, f"--labels={marks}", "--output=json"]
         try:
             await self._deploy("upgrade", connection, chart, more)
@@ -122,9 +123,9 @@ class Helm:
     def at_work(
         self, connection: ClusterConnection, chart: Chart, began: datetime | None, *, replica: str = ""
     ) -> bool:
-        """Whether somebody may still be at a release that was begun then. Ours end with us, or are known to have ended;
-        somebody's own Helm ends when its time is over. `replica`: the one of ours that the release names. Another's
-        Helm ends when it loses the shard, which is ours now."""
+        """Whether a Helm process may still work on a release that was started then. A process of this manager ends with
+        it, or is known to have ended; a user's own Helm ends after its timeout. `replica`: the replica in the label of
+        the release. The Helm of another replica ends when that loses the shard, which this replica owns now."""
         if replica and replica != self.replica:
             return fencing.unsettled() > 0
         if (
@@ -146,19 +147,19 @@ class Helm:
         hooks: bool = True,
         cascade: str = "foreground",
     ) -> None:
-        """Have Helm delete what is in the release's last revision, run its hooks, and forget it. Gone before: fine.
+        """Uninstall the last revision of a release, with its hooks. It is no error if the release is absent.
 
-        `patience`: seconds for any single operation. `wait`: until all is gone, before its last hooks run.
+        `patience`: seconds for any single operation. `wait`: wait for absence before the post-delete hooks run.
         """
         argv = [f"--namespace={namespace}", f"--cascade={cascade}", "--ignore-not-found"]
         argv += [f"--timeout={patience:.0f}s", *(["--wait"] if wait else []), *([] if hooks else ["--no-hooks"])]
-        # Only so does it say which object could not be deleted. There is nothing secret in what it says here.
+        # Only with --debug it names the object that could not be deleted. Its output contains no secrets here.
         argv.append("--debug")
         async with self._place(connection) as place:
             await self._run("uninstall", argv, [release], place, within=_OPERATIONS * patience + _START)
 
     async def look(self, chart: Chart, *, within: float) -> None:
-        """Return if the chart is where it should be, in that version; raise HelmError if not. No member is asked."""
+        """Return if the chart exists in that version; raise HelmError if not. Contacts no member."""
         located = self._located(chart.chart)
         async with _placed("", ()) as place:
             await self._run("show chart", _origin(chart), [located], place, within=within)
@@ -173,35 +174,39 @@ class Helm:
             return await self._run(command, argv, names, place, within=_OPERATIONS * options.timeout + _START)
 
     def _located(self, chart: str) -> str:
-        """Where a chart is. A profile may not name any directory of this machine: who writes it is somebody else."""
+        """The location of a chart. A profile may not name arbitrary directories of this machine: its author is not
+        trusted with them."""
         if not chart.startswith("file://"):
             return chart
         path = Path(unquote(urlsplit(chart).path)).resolve()
         if self._charts is None or not path.is_relative_to(self._charts):
-            raise UnwindError(f"{chart} is not where charts may be", remedy="use a repository, or an OCI reference")
+            raise UnwindError(
+                f"cannot use chart {chart}: it is outside of the charts directory",
+                remedy="use a repository or an OCI reference",
+            )
         return str(path)
 
     async def _run(
         self, command: str, argv: Sequence[str], names: Sequence[str], place: _Place, *, within: float
     ) -> bytes:
-        """`names`: what others have chosen: a release, a chart. None of it is ever taken for an option."""
+        """`names`: user input, such as a release or a chart. It is never interpreted as an option."""
         argv = [*command.split(), *argv, f"--kubeconfig={_path(place.kubeconfig)}", "--", *names]
         async with self._slots:
-            # At once and not by asyncio's own means: cancelled while it starts, those end the program and not what it
-            # has started meanwhile, and wait for ever for the end of its output (seen).
+            # Not with asyncio's subprocess functions: if they are cancelled during the start, they kill the program but
+            # not its children, and wait forever for the end of its output (observed).
             fencing.check()
             process = _spawn([str(self.program), *argv], place)
             try:
                 async with asyncio.timeout(within), fencing.scope():
                     await until_child_ended(process.pid)
             except TimeoutError:
-                raise HelmError(f"helm {command} of {names[0]} did not end within {within:.0f} s") from None
+                raise HelmError(f"helm {command} of {names[0]} timed out after {within:.0f}s") from None
             finally:
                 await _end(process)
         if process.returncode:
-            told = complained(_read(place.complaint).decode(errors="replace"))
-            # Hooks and charts do not come right by the second.
-            raise HelmError(f"helm {command} of {names[0]} failed: {told}", pace=Pace.SLOW)
+            message = complained(_read(place.complaint).decode(errors="replace"))
+            # Failures of hooks and charts are rarely fixed within seconds.
+            raise HelmError(f"helm {command} of {names[0]} failed: {message}", pace=Pace.SLOW)
         return await asyncio.to_thread(_read, place.output)
 
     @asynccontextmanager
@@ -220,9 +225,9 @@ async def _placed(document: str, values: Sequence[str]) -> AsyncIterator[_Place]
 
 
 class _Place:
-    """All that one run needs; nothing of it stays.
+    """The files of one run; nothing of it stays.
 
-    Credentials, values and output are in memory only: a directory would stay where this process is killed.
+    Credentials, values and output are in memory only: a directory would stay if this process is killed.
     """
 
     def __init__(self, document: str, values: Sequence[str]) -> None:
@@ -251,7 +256,7 @@ class _Place:
 
 
 def _path(file: int) -> str:
-    """Where the program finds a file that it has inherited. Each time it is opened, it is read from its beginning."""
+    """The path of an inherited file descriptor. Each open reads it from the beginning."""
     return f"/proc/self/fd/{file}"
 
 
@@ -260,15 +265,15 @@ def _read(file: int) -> bytes:
 
 
 def complained(text: str) -> str:
-    """What Helm said of a failure, on one line and without passwords."""
+    """Helm's error message on one line, without passwords."""
     lines = [line.strip() for line in text.splitlines()]
     told = [line for line in lines if line.startswith("Error:")]
     if told and told[0].endswith(":"):
         told[0] += " " + ", ".join(line.removeprefix("* ") for line in lines if line.startswith("* "))
-    # With --debug each failure comes with where it was in Helm's sources; the details stand in lines of their own.
+    # With --debug, each failure has a position in Helm's sources; the details are on separate lines.
     detail = [line.partition("Failed to delete release: ")[2] for line in lines if "Failed to delete release: " in line]
     words = told[:1] + detail[:1] if told else [line for line in lines if line][-1:]
-    line = "; ".join(word.removeprefix("Error:").strip() for word in words) or "it did not say why"
+    line = "; ".join(word.removeprefix("Error:").strip() for word in words) or "no error message"
     line = _PASSWORD.sub("://", " ".join(line.split()))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
 
@@ -277,7 +282,9 @@ async def _kubeconfig(connection: ClusterConnection) -> str:
     proof = await Credentials(connection).proof()
     scheme, _, token = (proof.authorization or "").partition(" ")
     if scheme not in ("", "Bearer"):
-        raise UnwindError(f"Helm cannot be given a password for {connection.server}", remedy="use a token")
+        raise UnwindError(
+            f"cannot run helm against {connection.server}: basic authentication is not supported", remedy="use a token"
+        )
     connection = msgspec.structs.replace(
         connection,
         credential=Token(token) if token else None,
@@ -302,23 +309,23 @@ def _spawn(argv: Sequence[str], place: _Place) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             argv,
-            # Its caches of what the member serves are under HOME: they would be stale after the next CRD.
+            # Its discovery caches are under HOME: they would be stale after the next CRD.
             env={**known, **homes, "HOME": str(directory), "HELM_DRIVER": "secret"},
             cwd=directory,
             stdin=subprocess.DEVNULL,
             stdout=place.output,
             stderr=place.complaint,
             pass_fds=(place.kubeconfig, *place.values),
-            # A group of its own, so that what it starts is ended with it.
+            # Its own process group, so that its children are terminated with it.
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - it only calls prctl, which takes no lock
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - only calls prctl, which takes no lock
         )
     except OSError as error:
-        raise UnwindError(f"Helm cannot be run ({error.strerror})", remedy="install it") from error
+        raise UnwindError(f"cannot run helm: {error.strerror}", remedy="install Helm 3") from error
 
 
 async def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the program, and all that it started, whether it has ended by itself or not; collect it."""
+    """Terminate the program and its children, and reap it."""
     try:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -326,7 +333,7 @@ async def _end(process: subprocess.Popen[bytes]) -> None:
             async with asyncio.timeout(_GRACE):
                 await until_child_ended(process.pid)
     finally:
-        # Also when this is cancelled once more. The program is not collected yet, so that its group is its own.
+        # Also if this is cancelled again. The program is not reaped yet, so its process group id is not reused.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()  # it has ended, or was killed a moment ago
+        process.wait()  # it has ended, or was just killed

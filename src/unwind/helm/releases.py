@@ -1,4 +1,4 @@
-"""What Helm keeps of its releases: Secrets on the member, read and put right by ourselves."""
+"""Reads and corrects Helm's release Secrets on a member."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
     from unwind.kube.client import Client, Object
 
-SECRET_TYPE = "helm.sh/release.v1"  # noqa: S105 - what Helm calls it
+SECRET_TYPE = "helm.sh/release.v1"  # noqa: S105 - a Secret type
 _MAGIC = b"\x1f\x8b\x08"
-# A Secret holds 1 MiB, some 600 KB of it packed. A real release unpacks to five or ten times that.
+# A Secret holds 1 MiB, about 600 KB of it compressed data. A real release expands to five or ten times that.
 MOST_UNPACKED = 16 << 20
 
 
 class HelmStatus(Word):
-    """How far Helm has come with a revision."""
+    """The status of a revision."""
 
     UNKNOWN = "unknown"
     DEPLOYED = "deployed"
@@ -56,7 +56,7 @@ class HelmStatus(Word):
 
 
 class Info(msgspec.Struct, frozen=True):
-    """What became of a revision."""
+    """The status information of a revision."""
 
     status: str = ""
     description: str = ""
@@ -64,7 +64,7 @@ class Info(msgspec.Struct, frozen=True):
 
 
 class HelmHook(msgspec.Struct, frozen=True):
-    """An object that Helm creates at some moment. It is no part of the release."""
+    """An object that Helm creates for an event. It is not part of the release."""
 
     name: str = ""
     kind: str = ""
@@ -74,17 +74,17 @@ class HelmHook(msgspec.Struct, frozen=True):
 
     @property
     def on_delete(self) -> bool:
-        """Whether it is created when the release goes."""
+        """Whether it is created for the uninstall."""
         return bool({"pre-delete", "post-delete"}.intersection(self.events or ()))
 
     @property
     def replaced(self) -> bool:
-        """Whether Helm first deletes what has its name; it does if nothing is said."""
+        """Whether Helm first deletes an existing object of its name, which is the default."""
         return not self.delete_policies or "before-hook-creation" in self.delete_policies
 
 
 class ChartMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    """What a chart says of itself."""
+    """The metadata of a chart."""
 
     name: str = ""
     version: str = ""
@@ -111,18 +111,18 @@ class HelmRelease(msgspec.Struct, frozen=True):
 
     @property
     def status(self) -> HelmStatus:
-        """Its status; UNKNOWN also for words that Helm has learned since."""
+        """Its status; UNKNOWN also for values of newer Helm versions."""
         status = HelmStatus.read(self.info.status)
         return status if isinstance(status, HelmStatus) else HelmStatus.UNKNOWN
 
     @property
     def pending(self) -> bool:
-        """Whether Helm is at it, or died over it."""
+        """Whether Helm works on it, or was interrupted."""
         return self.status in (HelmStatus.PENDING_INSTALL, HelmStatus.PENDING_UPGRADE, HelmStatus.PENDING_ROLLBACK)
 
     @property
     def began(self) -> datetime | None:
-        """When Helm began with it."""
+        """When Helm started it."""
         try:
             return msgspec.convert(self.info.last_deployed, datetime)
         except msgspec.ValidationError:
@@ -133,54 +133,54 @@ class HelmRelease(msgspec.Struct, frozen=True):
 
 
 class Revision(msgspec.Struct, frozen=True):
-    """A revision as it is kept on the member."""
+    """A revision and its Secret on the member."""
 
     release: HelmRelease
     secret: dict[str, Any]
 
     @property
     def owner(self) -> str:
-        """The uid of who of ours it belongs to; empty if it is somebody else's."""
+        """The uid in our owner label; empty if the release is not managed by Unwind."""
         return self._label(OWNER_LABEL)
 
     @property
     def inputs(self) -> str:
-        """What it was made of, as a hash."""
+        """The hash of the chart's inputs."""
         return self._label(CHART_INPUTS_LABEL)
 
     @property
     def replica(self) -> str:
-        """Of ours, the one that worked on it last; empty if it does not say so."""
+        """The replica of the manager that worked on it last; empty if unknown."""
         return self._label(REPLICA_LABEL)
 
     @property
     def tier(self) -> int | None:
-        """Of the profile that it belongs to; None if it does not say so."""
-        said = self._label(CHART_TIER_LABEL)
-        return int(said) if said.isdecimal() else None
+        """The tier of its profile; None if unknown."""
+        tier = self._label(CHART_TIER_LABEL)
+        return int(tier) if tier.isdecimal() else None
 
     def _label(self, name: str) -> str:
         return str((self.secret["metadata"].get("labels") or {}).get(name, ""))
 
 
 class ChartManifest(msgspec.Struct, frozen=True):
-    """An object as a chart writes it."""
+    """A manifest of a chart."""
 
     api_version: str
     kind: str
     name: str
     namespace: str = ""
     kept: bool = False
-    """It stays when the release goes."""
+    """Whether it stays after the uninstall."""
     hook: bool = False
     on_delete: bool = False
-    """A hook for when the release goes."""
+    """Whether it is a hook for the uninstall."""
     replaced: bool = False
-    """A hook for which Helm deletes whatever has its name."""
+    """Whether it is a hook before which Helm deletes an existing object of its name."""
     forever: bool = False
-    """A CRD that a chart has beside its templates. Helm installs it where there is none, and never touches it again."""
+    """Whether it is a CRD from the chart's crds directory. Helm creates it if it is absent, and never changes it."""
     serves: tuple[Resource, ...] = ()
-    """What a CRD has the API server serve."""
+    """The resources that a CRD defines."""
 
     @property
     def group(self) -> str:
@@ -195,14 +195,14 @@ class ChartManifest(msgspec.Struct, frozen=True):
 
 
 async def history(client: Client, *, namespace: str, release: str) -> list[Revision]:
-    """Every revision of a release that there is, the oldest first; none if there is no such release."""
+    """All revisions of a release, the oldest first; empty if there is no such release."""
     found = await client.list(SECRETS, namespace=namespace, labels=f"owner=helm,name={release}")
     kept = [Revision(decode(item), item) for item in found if item.get("type") == SECRET_TYPE]
-    return sorted(kept, key=lambda one: one.release.version)
+    return sorted(kept, key=lambda revision: revision.release.version)
 
 
 def decode(secret: Object) -> HelmRelease:
-    """The revision that a Secret holds."""
+    """The revision in a Secret."""
     return from_json(_unpacked(secret))
 
 
@@ -211,22 +211,22 @@ def from_json(text: bytes) -> HelmRelease:
     try:
         return msgspec.json.decode(text, type=HelmRelease)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnwindError(f"what Helm says of a release cannot be read ({error})") from error
+        raise UnwindError(f"cannot decode a Helm release: {error}") from error
 
 
 def _unpacked(secret: Object) -> bytes:
     try:
-        # Twice: a Secret's data, and Helm's own.
+        # Encoded twice: by the Secret, and by Helm.
         packed = base64.b64decode(base64.b64decode(secret["data"]["release"]))
         return unpacked(packed, most=MOST_UNPACKED) if packed.startswith(_MAGIC) else packed
     except (KeyError, TypeError, ValueError, binascii.Error, BrokenError) as error:
         name = f"{secret['metadata'].get('namespace', '')}/{secret['metadata']['name']}"
-        why = f" (it is larger than {MOST_UNPACKED >> 20} MiB)" if isinstance(error, TooLargeError) else ""
-        raise UnwindError(f"Secret {name} holds no release of Helm's{why}", remedy="look at it") from None
+        why = f"larger than {MOST_UNPACKED >> 20} MiB" if isinstance(error, TooLargeError) else "invalid data"
+        raise UnwindError(f"cannot read the Helm release in Secret {name}: {why}", remedy="check the Secret") from None
 
 
 def manifests(release: HelmRelease) -> list[ChartManifest]:
-    """The objects of a revision, and its hooks. Costs milliseconds: large ones are for a thread."""
+    """The manifests of a revision and its hooks. Takes milliseconds: call it in a thread."""
     found = [_manifest(document) for document in _documents(release.manifest)]
     for hook in release.hooks or ():
         found += [
@@ -237,12 +237,12 @@ def manifests(release: HelmRelease) -> list[ChartManifest]:
 
 
 def rendered(text: str) -> list[ChartManifest]:
-    """The objects that `helm template` printed, hooks and CRDs among them."""
+    """The manifests in the output of `helm template`, including hooks and CRDs."""
     found: list[ChartManifest] = []
     source = ""
     for part in re.split(r"^---\s*$", text, flags=re.MULTILINE):
-        if said := re.search(r"^# Source: (.*)$", part, flags=re.MULTILINE):
-            source = said[1]  # one file may hold several documents, and only the first says where it is from
+        if match := re.search(r"^# Source: (.*)$", part, flags=re.MULTILINE):
+            source = match[1]  # one file may hold several documents, and only the first has this comment
         for document in _documents(part):
             one = _manifest(document)
             hook = _hook(document)
@@ -261,7 +261,7 @@ def _manifest(document: dict[str, Any]) -> ChartManifest:
         kind=str(document.get("kind", "")),
         name=str(metadata.get("name", "")),
         namespace=str(metadata.get("namespace") or ""),
-        # Helm keeps what says "keep", and forgets about what says anything else: neither is ever deleted by it.
+        # Helm keeps an object with "keep", and drops one with any other value: it deletes neither.
         kept=HELM_KEEP_ANNOTATION in (metadata.get("annotations") or {}),
         serves=tuple(_served(document)) if document.get("kind") == CUSTOM_RESOURCE_DEFINITIONS.kind else (),
     )
@@ -285,7 +285,7 @@ def _served(definition: dict[str, Any]) -> Iterator[Resource]:
         for version in spec["versions"]:
             yield Resource(group, version["name"], names["plural"], names["kind"], namespaced=namespaced)
     except (KeyError, TypeError):
-        return  # the API server will say what is wrong with it
+        return  # the API server reports the error
 
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:
@@ -295,11 +295,13 @@ def _documents(text: str) -> Iterator[dict[str, Any]]:
             yield from _flat(document)
     except yaml.YAMLError as error:
         why = f" ({error})" if isinstance(error, safe_yaml.TooComplexError) else ""
-        raise UnwindError(f"the manifest of a release is no YAML{why}", remedy="uninstall it by hand") from error
+        raise UnwindError(
+            f"cannot parse the manifest of a Helm release: invalid YAML{why}", remedy="uninstall it manually"
+        ) from error
 
 
 def _flat(document: Any) -> Iterator[dict[str, Any]]:
-    """A List is what is in it, to Helm, too."""
+    """The items of a List, as Helm reads it, too; else the document itself."""
     if not isinstance(document, dict):
         return
     if str(document.get("kind", "")).endswith("List") and isinstance(document.get("items"), list):
@@ -309,11 +311,11 @@ def _flat(document: Any) -> Iterator[dict[str, Any]]:
         yield document
 
 
-# Whose it is
+# Ownership
 
 
 def of_release(obj: Object, *, namespace: str, release: str) -> bool:
-    """Whether an object carries Helm's mark of this release: what Helm itself goes by."""
+    """Whether an object has Helm's label and annotations of this release, which Helm itself checks."""
     labels, annotations = obj["metadata"].get("labels") or {}, obj["metadata"].get("annotations") or {}
     return (
         labels.get(MANAGED_BY_LABEL) == MANAGED_BY_HELM
@@ -323,28 +325,28 @@ def of_release(obj: Object, *, namespace: str, release: str) -> bool:
 
 
 def is_hook(obj: Object) -> bool:
-    """Whether an object was made by Helm as a hook. It carries no mark of its release."""
+    """Whether Helm created an object as a hook. A hook does not name its release."""
     written = any(field.get("manager") == "helm" for field in obj["metadata"].get("managedFields") or ())
     return written and HELM_HOOK_ANNOTATION in (obj["metadata"].get("annotations") or {})
 
 
 def is_own_hook(obj: Object, uid: str | None) -> bool:
-    """Whether an object is a hook of ours. `uid`: what is written down of it; empty for one that was intended and may
-    have been created since, None where nothing is written down."""
+    """Whether an object is a hook of ours. `uid`: the recorded uid; empty if it was intended and may have been created
+    since, None if nothing is recorded."""
     if uid is None or (uid and obj["metadata"]["uid"] != uid):
         return False
     return bool(uid) or is_hook(obj)
 
 
-# Putting right
+# Corrections
 
 
 async def set_status(
     client: Client, revision: Revision, status: HelmStatus, *, why: str, replica: str = ""
 ) -> Revision:
-    """Say how far Helm has come with a revision, in its own words, and which `replica` works on it.
+    """Set the status of a revision, and the `replica` that works on it.
 
-    Only as it was read: should Helm be at it after all, this fails.
+    Fails if the Secret changed since it was read: then Helm still works on it.
     """
 
     def change(payload: dict[str, Any]) -> None:
@@ -355,15 +357,15 @@ async def set_status(
 
 
 async def mark(client: Client, revision: Revision, *, owner: str, tier: int) -> Revision:
-    """Say whose a release is, only as it was read: of two that want it, or of one that takes it over and one that
-    removes it, only one succeeds. Helm keeps these labels with every revision that follows."""
+    """Set the owner labels of a release. Fails if the Secret changed since it was read: of two concurrent takeovers, or
+    a takeover and a removal, only one succeeds. Helm copies these labels to later revisions."""
     labels = {OWNER_LABEL: owner, CHART_TIER_LABEL: str(tier)}
     secret = await client.revise(SECRETS, revision.secret, {"metadata": {"labels": labels}})
     return Revision(revision.release, secret)
 
 
 async def forget(client: Client, revision: Revision, gone: Iterable[ChartManifest]) -> None:
-    """Take objects out of a revision whose kinds are not served any more: Helm cannot even name them, and gives up."""
+    """Remove manifests from a revision, for example of kinds that are not served any more: Helm fails on those."""
     leaving = {(manifest.api_version, manifest.kind, manifest.namespace, manifest.name) for manifest in gone}
 
     def stays(document: dict[str, Any]) -> bool:
@@ -381,7 +383,7 @@ async def forget(client: Client, revision: Revision, gone: Iterable[ChartManifes
 
 
 async def disown(client: Client, revisions: Iterable[Revision]) -> None:
-    """Take our marks off a release that is left where it is."""
+    """Remove our labels from a release that stays."""
     for revision in revisions:
         patch = {
             "metadata": {"labels": dict.fromkeys((OWNER_LABEL, CHART_INPUTS_LABEL, CHART_TIER_LABEL, REPLICA_LABEL))}

@@ -1,4 +1,4 @@
-"""The values of a chart that stand in ConfigMaps and Secrets."""
+"""Reads the values of a chart from ConfigMaps and Secrets (valuesFrom)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 async def collect(client: Client, asked: HelmChart, *, namespace: str) -> tuple[str, ...]:
-    """All values of valuesFrom, in their order, and by key within one: what comes later wins.
+    """All values of valuesFrom in order, sorted by key within one object: later ones win.
 
-    `namespace`: the cluster's, for references that name none. Raises, naming it, if one is missing or is no YAML.
+    `namespace`: the cluster's, for references without a namespace. Raises if an object is missing or is not YAML.
     """
     found: list[str] = []
     for item in asked.values_from:
@@ -39,12 +39,12 @@ async def _of(client: Client, reference: ValuesFrom, namespace: str) -> list[str
     except NotFoundError:
         if reference.optional:
             return []
-        raise TransientError(f"there is no {who}, which values are to come from", remedy="create it") from None
-    # Sveltos takes the keys as Go's maps have them, in any order; here it is always the same one.
+        raise TransientError(f"cannot read values: {who} not found", remedy="create it") from None
+    # Sveltos uses the random order of Go maps; here the order is stable.
     texts = [_text(resource is SECRETS, who, key, value) for key, value in sorted((held.get("data") or {}).items())]
-    # Before anything else is said of it: a template need not be YAML.
+    # Checked first: a template need not be YAML.
     if _is_template(held) and any("{{" in text for text in texts):
-        raise TransientError(f"{who} is a template, which is not supported", remedy="write the values out")
+        raise TransientError(f"cannot read values: templates are not supported ({who})", remedy="use plain values")
     for key, text in zip(sorted(held.get("data") or {}), texts, strict=True):
         await asyncio.to_thread(_check, who, key, text)
     return texts
@@ -60,16 +60,16 @@ def _text(secret: bool, who: str, key: str, value: str) -> str:
     try:
         return base64.b64decode(value, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise TransientError(f"{key!r} of {who} is no text") from None
+        raise TransientError(f"cannot read values: key {key!r} of {who} is not valid UTF-8 text") from None
 
 
 def _check(who: str, key: str, text: str) -> None:
     try:
         values = safe_yaml.load(text)
     except yaml.YAMLError as error:
-        # Where, and not what: the text may be a secret.
+        # Only the position: the text may be confidential.
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1})" if mark else ""
-        raise TransientError(f"{key!r} of {who} is no YAML{where}") from None
+        raise TransientError(f"cannot read values: key {key!r} of {who} is not YAML{where}") from None
     if values is not None and not isinstance(values, dict):
-        raise TransientError(f"{key!r} of {who} is no mapping, so there are no values in it")
+        raise TransientError(f"cannot read values: key {key!r} of {who} is not a mapping")

@@ -48,25 +48,28 @@ def test_values_from_elsewhere_come_after_those_of_the_profile() -> None:
         ),
         (
             {"values_from": (ValuesFrom(kind="Bucket", name="x"),)},
-            "helmCharts.valuesFrom[0].kind: 'Bucket' is neither ConfigMap nor Secret",
+            "helmCharts.valuesFrom[0].kind: unknown kind 'Bucket' (valid: ConfigMap, Secret)",
         ),
         (
             {"repository_url": "url://gitrepository/x"},
-            "helmCharts.repositoryURL: url is none of http, https, oci, file",
+            "helmCharts.repositoryURL: unsupported scheme 'url' (valid: http, https, oci, file)",
         ),
-        ({"options": {"runTests": True}}, "helmCharts.options.runTests: it is not supported"),
+        ({"options": {"runTests": True}}, "helmCharts.options.runTests: not supported"),
         (
             {"options": {"upgradeOptions": {"force": True}}},
-            "helmCharts.options.upgradeOptions.force: it is not supported",
+            "helmCharts.options.upgradeOptions.force: not supported",
         ),
-        ({"options": {"timeout": "soon"}}, "helmCharts.options.timeout: 'soon' is no span of time"),
+        ({"options": {"timeout": "soon"}}, "helmCharts.options.timeout: 'soon' is not a duration"),
         (
             {"options": {"uninstallOptions": {"deletionPropagation": "orphan"}}},
-            "helmCharts.options.uninstallOptions.deletionPropagation: 'orphan' would leave things behind",
+            (
+                "helmCharts.options.uninstallOptions.deletionPropagation: 'orphan' would leave dependents behind"
+                " (valid: foreground, background)"
+            ),
         ),
         (
             {"options": {"labels": {"unwind.dev/owner": "me"}}},
-            "helmCharts.options.labels: unwind.dev/owner is not for others to set",
+            "helmCharts.options.labels: unwind.dev/owner is reserved for Unwind",
         ),
     ],
 )

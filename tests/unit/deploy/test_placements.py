@@ -39,7 +39,7 @@ def test_a_namespace_on_what_has_none_is_dropped() -> None:
 def test_a_kind_that_is_not_served_is_told() -> None:
     [one] = place([source(manifest("a"))], []).misplaced
     assert one.unserved
-    assert one.why == "the cluster knows no ConfigMap of v1 (document a)"
+    assert one.why == "the cluster does not serve ConfigMap of v1 (document a)"
 
 
 def test_a_kind_that_the_sources_define_is_known() -> None:
@@ -65,7 +65,7 @@ def test_what_is_written_twice_is_an_error_that_names_both_places_and_neither_is
     found = place([source(manifest("a", namespace="default")), source(manifest("a"), manifest("b"), order=1)], SERVED)
     [one] = found.misplaced
     places = "in ConfigMap fleet/s0, document a, and in ConfigMap fleet/s1, document a"
-    assert one.why == f"it is written twice: {places}"
+    assert one.why == f"defined twice: {places}"
     assert [item.ref.name for item in found.objects.values()] == ["b"]
 
 
@@ -129,7 +129,7 @@ def test_nothing_of_unwind_is_put_on_the_management_cluster() -> None:
     )
     assert [item.ref.name for item in found.objects.values()] == ["theirs"]
     assert {item.why for item in found.misplaced} == {
-        "a profile may not put objects of Unwind on the management cluster"
+        "a profile may not deploy objects of Unwind to the management cluster"
     }
 
 

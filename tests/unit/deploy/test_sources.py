@@ -33,7 +33,7 @@ def test_a_fault_names_the_source_the_key_and_the_document() -> None:
     held = {"data": {"a": "kind: X", "b": ONE % "b"}, "binaryData": {"c": base64.b64encode(b"\xff").decode()}}
     source = parse(ManifestSource(kind="ConfigMap", namespace="fleet", name="s"), held)
     assert source.faults == (
-        "ConfigMap fleet/s, key a, document 1: it has no apiVersion",
-        "ConfigMap fleet/s, key c: it is not text",
+        "ConfigMap fleet/s, key a, document 1: apiVersion is required",
+        "ConfigMap fleet/s, key c: not valid UTF-8 text",
     )
     assert [manifest.name for manifest in source.manifests] == ["b"]

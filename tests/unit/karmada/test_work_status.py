@@ -74,8 +74,8 @@ def test_a_manifest_that_cannot_be_read_is_named_by_its_place_and_the_others_are
     source = source_of(work(MAP, {"apiVersion": "v1", "metadata": {"name": "b"}}, {"kind": "X"}))
     assert [manifest.name for manifest in source.manifests] == ["a"]
     assert source.faults == (
-        "Work karmada-es-m/web, manifests[1]: it has no kind",
-        "Work karmada-es-m/web, manifests[2]: it has no apiVersion",
+        "Work karmada-es-m/web, manifests[1]: kind is required",
+        "Work karmada-es-m/web, manifests[2]: apiVersion is required",
     )
 
 
