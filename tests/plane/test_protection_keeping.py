@@ -140,7 +140,7 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
     async with keeping(fresh_member, old=True):
         await until_asking(client, everything=True)
     async with manager(fresh_member, old=True) as its:
-        with pytest.RaisesGroup(pytest.RaisesExc(UnwindError, match="has no ValidatingAdmissionPolicies")):
+        with pytest.RaisesGroup(pytest.RaisesExc(UnwindError, match="does not serve ValidatingAdmissionPolicies")):
             await keeper_of(its, mode=Mode.POLICY).run()
     # The address at which it is called is another one, for which it need not be started again.
     async with keeping(fresh_member, mode=Mode.POLICY):

@@ -239,7 +239,7 @@ async def test_whoever_deletes_what_only_a_manager_decides_about_is_told_what_to
     for kind, name in (("namespaces", "full"), ("customresourcedefinitions.apiextensions.k8s.io", "tolds.told.dev")):
         said = await kubectl(protected, "delete", kind, name, "--dry-run=server")
         assert f"Warning: Validation failed for ValidatingAdmissionPolicy '{manifests.PREFIX}unanswered" in said.stderr
-        assert f"take the label away first: kubectl label {kind}/{name} {LABEL}-" in said.stderr
+        assert f"remove the label first: kubectl label {kind}/{name} {LABEL}-" in said.stderr
     said = await kubectl(protected, "delete", "namespace", ROOM, "--dry-run=server")
     assert "Warning" not in said.stderr, "it is not labelled"
 

@@ -109,4 +109,4 @@ def test_a_version_that_cannot_be_read_holds_where_an_add_on_names_some() -> Non
 
 
 def test_a_profile_that_is_not_carried_out_still_says_what_it_supports() -> None:
-    assert why(AddOn(profile="ClusterProfile shop", versions="<1.30", refused="it depends on itself"))
+    assert why(AddOn(profile="ClusterProfile shop", versions="<1.30", refused="dependency cycle"))

@@ -183,7 +183,7 @@ async def test_a_labelled_namespace_that_cannot_be_looked_into_stays_with_the_er
     )
     told = await Webhook(server).ask(namespace("Cascading"))
     assert told.startswith(f"{P} list pods error: GET {PODS}: you may not (403 Forbidden)")
-    assert "take the label away" not in told, "it would be refused without the label, too"
+    assert "remove the label" not in told, "it would be refused without the label, too"
 
 
 @pytest.mark.parametrize(
