@@ -31,7 +31,7 @@ _KEEP = 600.0
 _PATIENCE = 60.0
 # Each lookup is a process of about 100 MB and one core, in addition to running deployments.
 _SIDE_BY_SIDE = 1
-# Cluster API writes the message into the conditions of Clusters.
+# Credentials in a URL: Cluster API writes the message into the conditions of Clusters.
 _PASSWORD = re.compile(r"://[^/\s@]*@")
 LOOKING = "lookup in progress"
 

@@ -101,7 +101,7 @@ def at_home(profile: ProfileKey, spec: ProfileSpec) -> ProfileSpec:
 
 
 def kept_in_step(profile: ProfileKey, spec: ProfileSpec, summary: ClusterSummary) -> ProfileSpec:
-    """The desired spec of the summary. With syncMode OneTime only the deletion and stop-matching behaviour change."""
+    """The desired spec of the summary. After a OneTime deployment only modes and dependencies change."""
     wanted = at_home(profile, spec)
     if spec.sync_mode == SyncMode.ONE_TIME and provisioned(summary):
         return msgspec.structs.replace(

@@ -142,7 +142,7 @@ class Rulings:
             self._caches.look_again(key_of(target))
         return None
 
-    # BeforeClusterUpgrade
+    # Before an upgrade
 
     async def addons_allow(self, request: Upgrading, ctx: HookContext[Any]) -> Wait | None:
         if not self._caches.settled:
@@ -157,7 +157,7 @@ class Rulings:
         now = await cluster_profiles.fresh(self._caches, ctx.client, target)
         return upgrade_rules.before_upgrade([item.add_on for item in now], to)
 
-    # AfterControlPlaneUpgrade and AfterClusterUpgrade
+    # After an upgrade
 
     async def addons_settled(self, request: HookRequest, ctx: HookContext[Any]) -> Wait | None:
         target = targets.of_capi(request.cluster)

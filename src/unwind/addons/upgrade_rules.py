@@ -132,7 +132,7 @@ def before_create(lacks: Iterable[Lack]) -> Wait | None:
     )
 
 
-# AfterControlPlaneUpgrade and AfterClusterUpgrade: add-ons must be Provisioned again. Profiles that Unwind refuses are
+# After an upgrade: add-ons must be Provisioned again. Profiles that Unwind refuses are
 # not waited for: that would never end, and their conditions report it. Nor are profiles in DryRun mode.
 
 SOON = 2
@@ -225,7 +225,7 @@ def number(text: str) -> tuple[int, int, int] | Unknown:
     return int(major), int(minor), int(patch)
 
 
-# BeforeClusterUpgrade: add-ons must be healthy and support the new version.
+# Before an upgrade: add-ons must be healthy and support the new version.
 
 
 def before_upgrade(add_ons: Iterable[AddOn], to: Iterable[str]) -> Wait | None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 _DELETE = Hook.BEFORE_CLUSTER_DELETE
-# The share of the timeout that is reserved for the response.
+# Seconds of the timeout that are reserved for the response.
 _MARGIN = 0.3
 _FILLING = "Unwind is starting: its caches are not synced"
 _LATE = "Unwind timed out"
