@@ -287,7 +287,7 @@ async def test_nothing_goes_while_a_source_is_broken_or_missing(site: Site) -> N
     assert outcomes(report) == {"more": CREATED}
     assert not report.complete
     broken, missing = report.faults
-    assert f"ConfigMap {site.namespace}/s, key all.yaml, document 1: it is not YAML" in broken
+    assert f"ConfigMap {site.namespace}/s, key all.yaml, document 1: invalid YAML" in broken
     assert missing == f"ConfigMap {site.namespace}/missing: not found"
     assert await site.prune(owner, report) == []
     assert await site.get("it")
