@@ -146,7 +146,7 @@ async def test_values_come_from_config_maps_and_secrets_in_their_order(plane: Pl
         assert "hush" not in str(failed.value)
     patch = {"metadata": {"annotations": {SVELTOS_TEMPLATE_ANNOTATION: "ok"}}}
     await client.patch(CONFIG_MAPS, "values", patch, namespace=namespace)
-    with pytest.raises(TransientError, match="is a template"):
+    with pytest.raises(TransientError, match="templates are not supported"):
         await values.collect(client, HelmChart(values_from=refs[:1]), namespace=namespace)
 
 
