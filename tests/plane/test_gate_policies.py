@@ -83,7 +83,16 @@ async def _delete(client: Client, name: str, **options: Any) -> None:
 
 async def _delete_namespace(client: Client, name: str) -> None:
     found = await client.get(NAMESPACES, name)
-    await client.delete(NAMESPACES, name, uid=found["metadata"]["uid"], dry_run=True)
+    while True:
+        try:
+            await client.delete(NAMESPACES, name, uid=found["metadata"]["uid"], dry_run=True)
+        except ApiError as error:
+            # For a moment after a CRD was created, the API server refuses by every policy that reads its objects.
+            if "not yet synced" not in str(error):
+                raise
+            await asyncio.sleep(0.1)
+        else:
+            return
 
 
 async def _summary(client: Client, cluster: str, behaviour: str | None, **more: Any) -> Object:

@@ -145,7 +145,13 @@ class Queue(Generic[K]):
             self._queued.discard(key)
             self._working[key] = False
             self._busy[group] = self._busy.get(group, 0) + 1
-            self._tasks.create_task(self._work(key, group), context=self._contexts.pop(key, None))
+            work = self._work(key, group)
+            try:
+                self._tasks.create_task(work, context=self._contexts.pop(key, None))
+            except RuntimeError:
+                # The queue is stopping, and its task group takes no more tasks.
+                work.close()
+                return
         if waiting is not None and not waiting:
             del self._waiting[group]
 

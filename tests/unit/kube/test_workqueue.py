@@ -7,6 +7,7 @@ import random
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -224,3 +225,29 @@ async def test_whatever_is_added_is_worked_on_after_it_was_added(steps: list[tup
         while queue.depth or queue.working:
             await asyncio.sleep(0)
     assert all(begun[key] > when for key, when in added.items())
+
+
+async def test_a_key_that_is_added_while_the_queue_breaks_off_is_not_started() -> None:
+    class BrokenOffError(BaseException):
+        """What ends the whole queue."""
+
+    async def reconcile(key: str) -> None:
+        started.append(key)
+        # Between the end of this task and that of the queue, as the handler of an informer does.
+        loop.call_soon(loop.call_soon, add)
+        raise BrokenOffError
+
+    def add() -> None:
+        try:
+            queue.add("late")
+        except RuntimeError as error:
+            raised.append(error)
+
+    loop = asyncio.get_running_loop()
+    started: list[str] = []
+    raised: list[RuntimeError] = []
+    queue: Queue[str] = Queue(reconcile, group=lambda key: key)
+    queue.add("first")
+    with pytest.raises(BaseExceptionGroup):
+        await queue.run()
+    assert (started, raised) == (["first"], [])
