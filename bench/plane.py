@@ -9,7 +9,7 @@ import uuid
 
 from bench.ratios import RUNS, Ratio, alternate
 from unwind.kube.client import Client
-from unwind.local import components, tools
+from unwind.local import plane_programs, tools
 from unwind.local.cluster import LocalCluster, Programs
 from unwind.local.home import Home, Shape
 from unwind.local.plane import Plane, running
@@ -42,11 +42,11 @@ async def api_server_up(toolbox: Toolbox) -> float:
     directory = home.directory
 
     async def listens() -> bool:
-        return (directory / components.ETCD_SOCKET).exists()
+        return (directory / plane_programs.ETCD_SOCKET).exists()
 
     etcd = Daemon(
         "etcd",
-        components.etcd(toolbox.program(tools.ETCD), data=directory / "etcd"),
+        plane_programs.etcd(toolbox.program(tools.ETCD), data=directory / "etcd"),
         log=directory / "etcd.log",
         ready=listens,
         directory=directory,
@@ -65,7 +65,7 @@ async def api_server_up(toolbox: Toolbox) -> float:
     async with Client(cluster.connection("admin", groups=("system:masters",))) as client:
         server = Daemon(
             "kube-apiserver",
-            components.api_server(
+            plane_programs.api_server(
                 toolbox.program(tools.KUBE_APISERVER), cluster.files, prefix="/alone", port=cluster.port
             ),
             log=directory / "api.log",

@@ -26,7 +26,7 @@ from unwind.deleters.builtin import BUILTIN
 from unwind.deploy.helm_install import HOOK, Account, Deployed, Preview, deploy, preview
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.deploy.owner_marks import DeploymentOwner
-from unwind.helm import charts, releases
+from unwind.helm import charts, release_secrets
 from unwind.helm.charts import Chart
 from unwind.helm.program import Helm, HelmError
 from unwind.install.manifests import crds
@@ -230,8 +230,8 @@ class Step:
         except NotFoundError:
             return None
 
-    async def releases(self, name: str) -> list[releases.Revision]:
-        return await releases.history(self.client, namespace=self.namespace, release=name)
+    async def releases(self, name: str) -> list[release_secrets.Revision]:
+        return await release_secrets.history(self.client, namespace=self.namespace, release=name)
 
 
 @asynccontextmanager
@@ -329,7 +329,7 @@ def entry_of_release(step: Step, name: str) -> Entry:
     return Entry(object=ref, resource="secrets", state=EntryState.INTENDED.value, source=source)
 
 
-def secret_of(revision: releases.Revision, body: Object) -> Object:
+def secret_of(revision: release_secrets.Revision, body: Object) -> Object:
     packed = base64.b64encode(base64.b64encode(gzip.compress(msgspec.json.encode(body)))).decode()
     name = f"sh.helm.release.v1.{body['name']}.v{body['version']}"
     labels = revision.secret["metadata"]["labels"] | {"status": body["info"]["status"], "version": str(body["version"])}

@@ -17,7 +17,7 @@ from unwind.deleters.outcomes import Again, Gone
 from unwind.deleters.registration import External, Kinds
 from unwind.deleters.registry import DeleterRegistry
 from unwind.external.controller import ExternalController
-from unwind.external.metrics import Measures
+from unwind.external.deletion_metrics import Measures
 from unwind.kube.absence import Presence, Sighting
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError

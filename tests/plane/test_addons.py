@@ -51,7 +51,7 @@ from unwind.testing.proxy import Proxy
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from unwind.deploy.manifests import ManifestSource
+    from unwind.deploy.manifest_sources import ManifestSource
     from unwind.deploy.reports import DeploymentReport
     from unwind.kube.client import Object
     from unwind.kube.transport import ServerAnswer

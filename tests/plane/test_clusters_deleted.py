@@ -21,7 +21,7 @@ from unwind.clock import SYSTEM
 from unwind.kube import kubeconfig
 from unwind.kube.discovery import Named
 from unwind.local import waiting
-from unwind.preview.cluster import foresee
+from unwind.preview.cluster_preview import foresee
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:

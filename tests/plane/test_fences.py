@@ -18,7 +18,7 @@ from unwind.api.resources import CONFIG_MAPS, NAMESPACES
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.clock import SYSTEM
 from unwind.deploy.helm_uninstall import HelmReleases
-from unwind.helm import releases
+from unwind.helm import release_secrets
 from unwind.helm.program import Helm
 from unwind.kube.errors import AlreadyExistsError
 from unwind.kube.fencing import FencedError, Fences
@@ -281,7 +281,7 @@ async def test_a_release_names_the_replica_that_works_on_it(
         owner = ObjectRef(group="helm.sh", version="v1", kind="Release", namespace=step.namespace, name="settings")
         assert await step.releaser.reserve(step.member, owner, owner=step.owner) == ""
         [revision] = await step.releases("settings")
-        assert (revision.release.status, revision.replica) == (releases.HelmStatus.UNINSTALLING, "two")
+        assert (revision.release.status, revision.replica) == (release_secrets.HelmStatus.UNINSTALLING, "two")
 
 
 async def test_nothing_is_written_for_a_lost_shard_by_whatever_it_started(plane: Plane, namespace: str) -> None:

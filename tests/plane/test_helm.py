@@ -30,7 +30,7 @@ from unwind.deploy.helm_install import HelmConflictError, key_of
 from unwind.helm import values
 from unwind.helm.charts import Chart
 from unwind.helm.program import HelmError
-from unwind.helm.releases import HelmStatus
+from unwind.helm.release_secrets import HelmStatus
 from unwind.local.waiting import until
 from unwind.testing.charts import ChartRepository, unpack
 

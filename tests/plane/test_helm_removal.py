@@ -25,7 +25,7 @@ from unwind.api.names import DELETE_POLICY_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, SECRETS
 from unwind.deploy.helm_install import HelmConflictError
 from unwind.deploy.helm_uninstall import HelmReleases, leave
-from unwind.helm.releases import HelmStatus
+from unwind.helm.release_secrets import HelmStatus
 from unwind.local.waiting import until, until_absent
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, SECRETS, 
 from unwind.api.sveltos import DEFAULT_TIER
 from unwind.deleters.outcomes import TransientError
 from unwind.deploy.helm_install import HelmConflictError, ReleaseTakenError
-from unwind.helm import releases
-from unwind.helm.releases import HelmStatus
+from unwind.helm import release_secrets
+from unwind.helm.release_secrets import HelmStatus
 from unwind.kube.client import Client
 from unwind.members.member import Member
 
@@ -131,7 +131,7 @@ async def test_what_is_being_uninstalled_is_not_taken_over(first: Step, second: 
 async def test_who_reserves_in_the_moment_of_a_takeover_sees_whose_it_is(first: Step, second: Step) -> None:
     await first.deploy(first.chart("settings"))
     [revision] = await first.releases("settings")
-    await releases.mark(first.client, revision, owner=second.owner, tier=LOWER)
+    await release_secrets.mark(first.client, revision, owner=second.owner, tier=LOWER)
     release = next(item for item in map(first.releaser.release_of, (await first.entries()).values()) if item)
     assert await first.releaser.reserve(first.member, release, owner=first.owner) == second.owner
 

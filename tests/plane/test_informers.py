@@ -18,7 +18,7 @@ from unwind.kube import decoding
 from unwind.kube.client import Client
 from unwind.kube.decoding import Key
 from unwind.kube.informers import Informer
-from unwind.local import components
+from unwind.local import plane_programs
 from unwind.testing.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ async def compact(plane: Path) -> None:
     """Have etcd forget everything but the present."""
     directory = os.open(plane, os.O_PATH)
     try:
-        connector = aiohttp.UnixConnector(f"/proc/self/fd/{directory}/{components.ETCD_SOCKET}")
+        connector = aiohttp.UnixConnector(f"/proc/self/fd/{directory}/{plane_programs.ETCD_SOCKET}")
         async with aiohttp.ClientSession(connector=connector) as session:
             async with session.post("http://etcd/v3/kv/range", json={"key": "Lw=="}) as answer:
                 revision = (await answer.json())["header"]["revision"]

@@ -46,7 +46,7 @@ from unwind.kube.metrics import Metrics
 from unwind.local import tools, waiting
 from unwind.protection.controller import ProtectionController, mended
 from unwind.protection.webhook import RestoreReporter
-from unwind.server.identity import CERTIFICATE, REGISTRATION
+from unwind.server.manager_names import CERTIFICATE, REGISTRATION
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from unwind.capi.manifests import CLUSTERS_PATH, cluster_rules
 from unwind.local.waiting import until
 from unwind.server import path_segments
 from unwind.server.certificate_secret import NAME as CERTIFICATE
-from unwind.server.identity import REGISTRATION
+from unwind.server.manager_names import REGISTRATION
 from unwind.server.path_keys import NAME
 
 if TYPE_CHECKING:

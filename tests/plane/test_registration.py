@@ -55,7 +55,7 @@ from unwind.local.cluster import ALL_RIGHTS
 from unwind.local.waiting import until
 from unwind.server import path_segments
 from unwind.server.certificate_secret import NAME
-from unwind.server.identity import REGISTRATION
+from unwind.server.manager_names import REGISTRATION
 from unwind.server.path_keys import NAME as PATHS
 
 if TYPE_CHECKING:

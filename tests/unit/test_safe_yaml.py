@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from unwind import safe_yaml
-from unwind.deploy import manifests
+from unwind.deploy import manifest_sources
 from unwind.errors import UnwindError
-from unwind.helm.releases import HelmRelease
-from unwind.helm.releases import manifests as released
+from unwind.helm.release_secrets import HelmRelease
+from unwind.helm.release_secrets import manifests as released
 from unwind.kube import kubeconfig
 
 MERGES = "a: &a {k: v}\n" + "".join(
@@ -37,7 +37,7 @@ def test_it_is_refused_before_it_is_loaded(text: str) -> None:
         kubeconfig.parse(text.encode(), source="it")
     with pytest.raises(UnwindError):
         released(HelmRelease(name="it", manifest=text))
-    found = manifests.read_manifests(text, "it")
+    found = manifest_sources.read_manifests(text, "it")
     assert found.faults
     assert not found.manifests
 
@@ -49,6 +49,6 @@ def test_what_is_reasonable_passes(text: str) -> None:
 
 def test_one_broken_document_does_not_spoil_those_before_it() -> None:
     good = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: &l {x: y}, annotations: *l}}"
-    found = manifests.read_manifests(f"{good}\n---\n[", "it")
+    found = manifest_sources.read_manifests(f"{good}\n---\n[", "it")
     assert [manifest.name for manifest in found.manifests] == ["a"]
     assert len(found.faults) == 1

@@ -20,7 +20,7 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
 from unwind.api.rights import READ, Contribution, Right
-from unwind.server.identity import MANAGER, granted, webhook
+from unwind.server.manager_names import MANAGER, granted, webhook
 
 if TYPE_CHECKING:
     from unwind.api.rights import Setting

@@ -11,7 +11,7 @@ from unwind.addons import validation
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.sveltos import DeploymentType
 from unwind.concurrency import gather_limited
-from unwind.deploy.manifests import ManifestSource, parse
+from unwind.deploy.manifest_sources import ManifestSource, parse
 from unwind.errors import UnwindError
 from unwind.kube.errors import NotFoundError
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.deleters.registration import External, Registration
     from unwind.deleters.registry import Plugin
-    from unwind.deploy.manifests import ManifestSource
+    from unwind.deploy.manifest_sources import ManifestSource
     from unwind.deploy.reports import DeploymentReport
     from unwind.helm.charts import Chart
     from unwind.helm.program import Helm

@@ -13,7 +13,7 @@ from unwind.api.admission import policy_and_binding, resource_rule
 from unwind.api.resources import NAMESPACES
 from unwind.api.sveltos import ClusterDeletionBehavior, ClusterType
 from unwind.api.unwind import Cause, Effort, Phase, StepState
-from unwind.server.identity import MANAGER
+from unwind.server.manager_names import MANAGER
 
 Object = dict[str, Any]
 

@@ -19,7 +19,16 @@ from unwind.api.resources import (
 from unwind.api.rights import READ, Contribution, Right
 from unwind.capi.gate_policies import annotation, extension_name, gate_policies, guard
 from unwind.server import path_keys, path_segments
-from unwind.server.identity import CERTIFICATE, MANAGER, PORT, REGISTRATION, REGISTRATION_KEY, SERVICE, granted, webhook
+from unwind.server.manager_names import (
+    CERTIFICATE,
+    MANAGER,
+    PORT,
+    REGISTRATION,
+    REGISTRATION_KEY,
+    SERVICE,
+    granted,
+    webhook,
+)
 
 if TYPE_CHECKING:
     from unwind.api.resources import Resource

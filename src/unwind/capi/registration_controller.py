@@ -25,7 +25,7 @@ from unwind.kube.fencing import Fences
 from unwind.kube.informers import Informer
 from unwind.kube.served_versions import ServedVersions
 from unwind.kube.workqueue import Backoff, Queue
-from unwind.server.identity import CERTIFICATE, REGISTRATION, remembered
+from unwind.server.manager_names import CERTIFICATE, REGISTRATION, remembered
 from unwind.server.path_segments import HOOKS, Segments, corrected, prefix, redacted
 from unwind.teardown import gate
 

@@ -30,7 +30,7 @@ from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.kube.informers import Informer
-from unwind.preview.cluster import foresee
+from unwind.preview.cluster_preview import foresee
 from unwind.protection.expected_refusals import PROFILES
 from unwind.teardown import requests
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from unwind.api.unwind import Teardown
     from unwind.kube.cache import Change
     from unwind.kube.discovery import Named
-    from unwind.preview.deletion import Foreseen
+    from unwind.preview.object_preview import Foreseen
 
 _SHOWN = 3
 

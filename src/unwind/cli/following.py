@@ -13,7 +13,7 @@ from rich.text import Text
 
 from unwind.api.unwind import TEARDOWNS, Cause, Teardown
 from unwind.cli import console
-from unwind.cli.records import is_set_aside
+from unwind.cli.teardown_lookup import is_set_aside
 from unwind.concurrency import to_tell
 from unwind.errors import UnwindError
 from unwind.kube import decoding

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from unwind.api.meta import ObjectRef
-    from unwind.preview.deletion import Foreseen
+    from unwind.preview.object_preview import Foreseen
     from unwind.render.picture import Box, Picture
 
 _SHOWN = 5

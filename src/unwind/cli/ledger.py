@@ -15,7 +15,7 @@ from rich.text import Text
 from unwind.api.meta import ObjectRef
 from unwind.api.names import SET_ASIDE_ANNOTATION
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Release, Teardown
-from unwind.cli import console, documents, records
+from unwind.cli import console, documents, teardown_lookup
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.kube import decoding
 from unwind.kube import kubeconfig as kubeconfigs
@@ -80,7 +80,7 @@ async def ledger(
         Parameter(
             name="CLUSTER",
             help="Show only this cluster: NAME, NAMESPACE/NAME or KIND/NAME; it may be gone already.",
-            completer=records.names,
+            completer=teardown_lookup.names,
         ),
     ] = None,
     /,
@@ -105,21 +105,21 @@ async def ledger(
     elif whole.left or whole.released or whole.set_aside:
         console.show(table(whole))
     else:
-        console.announce(f"No objects were left behind{records.described(cluster, namespace)}.")
+        console.announce(f"No objects were left behind{teardown_lookup.described(cluster, namespace)}.")
 
 
 async def read(client: Client, cluster: str | None, namespace: str | None) -> Ledger:
     """The ledger of a cluster, or of all clusters; the latest entries first."""
-    found = await records.listed(client, TEARDOWNS)
-    every_one = records.readable(found)
-    teardowns = records.chosen(every_one, cluster, namespace)
+    found = await teardown_lookup.listed(client, TEARDOWNS)
+    every_one = teardown_lookup.readable(found)
+    teardowns = teardown_lookup.chosen(every_one, cluster, namespace)
     # A deleted cluster may also be given by the name of its Teardown, which is its uid.
     uids = {teardown.spec.target.uid for teardown in teardowns}
     left: list[LedgerRow] = []
     async with aclosing(inventories(client)) as every:
         async for inventory in every:
             member = inventory.spec.member.object
-            if records.meant(member, cluster, namespace) or member.uid in uids:
+            if teardown_lookup.meant(member, cluster, namespace) or member.uid in uids:
                 left += of_inventory(inventory)
     return Ledger(
         released=tuple(sorted(map(_released, filter(_was_released, teardowns)), key=_when_released, reverse=True)),
@@ -131,7 +131,7 @@ async def read(client: Client, cluster: str | None, namespace: str | None) -> Le
                 message=item.metadata.annotations.get(SET_ASIDE_ANNOTATION, ""),
             )
             for item in every_one
-            if records.is_set_aside(item) and records.meant(item.spec.target, cluster, namespace)
+            if teardown_lookup.is_set_aside(item) and teardown_lookup.meant(item.spec.target, cluster, namespace)
         ),
     )
 

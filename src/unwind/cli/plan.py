@@ -17,14 +17,14 @@ from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import NotFoundError
-from unwind.preview.cluster import foresee
+from unwind.preview.cluster_preview import foresee
 from unwind.render.dot import dot
 from unwind.render.mermaid import mermaid
 from unwind.render.png import png
 from unwind.render.svg import svg
 
 if TYPE_CHECKING:
-    from unwind.preview.deletion import Foreseen
+    from unwind.preview.object_preview import Foreseen
 
 Form = Literal["table", "wide", "json", "yaml", "svg", "png", "dot", "mermaid"]
 

@@ -16,7 +16,7 @@ from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, FORCE_RELEASE_BY_ANNOTATION, MEMBER_LABEL, RELEASE_FIELD_MANAGER
 from unwind.api.resources import Resource
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
-from unwind.cli import console, documents, records
+from unwind.cli import console, documents, teardown_lookup
 from unwind.cli import ledger as ledgers
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.cli.status import span
@@ -58,7 +58,7 @@ def _leaving(context: CompletionContext) -> list[tuple[str, str]]:
         going = [cluster for cluster in await clusters(client) if cluster.metadata.terminating]
         return [(item.metadata.name, str(item)) for item in going]
 
-    return records.completed(context, ask)
+    return teardown_lookup.completed(context, ask)
 
 
 async def release(
@@ -131,7 +131,7 @@ async def clusters(client: Client) -> list[ReleaseTarget]:
 
 async def _find(client: Client, wanted: str, namespace: str | None) -> ReleaseTarget:
     """The selected cluster that is being deleted; raises UnwindError if it is not exactly one."""
-    every = [cluster for cluster in await clusters(client) if records.meant(cluster.ref, wanted, namespace)]
+    every = [cluster for cluster in await clusters(client) if teardown_lookup.meant(cluster.ref, wanted, namespace)]
     where = f" in namespace {namespace}" if namespace else ""
     if not every:
         raise UnwindError(
@@ -161,7 +161,7 @@ def _deletion(one: ReleaseTarget) -> str:
 
 async def _held(client: Client, found: ReleaseTarget) -> Teardown:
     """The unfinished Teardown that blocks the cluster."""
-    teardown = await records.of_target(client, found.metadata.uid)
+    teardown = await teardown_lookup.of_target(client, found.metadata.uid)
     if teardown is None:
         raise UnwindError(
             f"cannot release {found}: it has no Teardown",

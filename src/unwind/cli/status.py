@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from unwind.api.unwind import TEARDOWNS, Teardown
-from unwind.cli import console, documents, options, records
+from unwind.cli import console, documents, options, teardown_lookup
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.errors import TimedOutError, UnwindError
 from unwind.kube import decoding
@@ -37,7 +37,7 @@ Target = Annotated[
     Parameter(
         name="CLUSTER",
         help="Show only this one: NAME, NAMESPACE/NAME, KIND/NAME, or the name of a Teardown.",
-        completer=records.names,
+        completer=teardown_lookup.names,
     ),
 ]
 Form = Literal["table", "wide", "json", "yaml"]
@@ -72,18 +72,18 @@ async def status(
     """
     within = span(timeout, option="--timeout")
     async with Client(kubeconfigs.load(kubeconfig, context=context), user_agent="unwind-status") as client:
-        every = await records.listed(client, TEARDOWNS)
+        every = await teardown_lookup.listed(client, TEARDOWNS)
         if watch:
             await _watch(client, _Choice(cluster, namespace), output, within)
             return
-    found = records.picked(every, cluster, namespace)
+    found = teardown_lookup.picked(every, cluster, namespace)
     if not found and (cluster is not None or output in ("table", "wide")):
         _nothing(cluster, namespace, some=bool(every))
         return
     if output in ("json", "yaml"):
         documents.show([plain(item) for item in found], output)
         return
-    console.show(_picture(records.readable(found), cluster, output))
+    console.show(_picture(teardown_lookup.readable(found), cluster, output))
 
 
 def span(text: str | None, *, option: str) -> float | None:
@@ -102,8 +102,8 @@ def plain(obj: Object) -> Object:
 def _nothing(cluster: str | None, namespace: str | None, *, some: bool) -> None:
     if cluster is not None:
         remedy = "list teardowns with `unwind status`" if some else "this cluster has no teardowns"
-        raise UnwindError(f"no teardown{records.described(cluster, namespace)} found", remedy=remedy)
-    console.announce(f"No teardowns found{records.described(None, namespace)}.")
+        raise UnwindError(f"no teardown{teardown_lookup.described(cluster, namespace)} found", remedy=remedy)
+    console.announce(f"No teardowns found{teardown_lookup.described(None, namespace)}.")
 
 
 def _picture(teardowns: list[Teardown], cluster: str | None, output: Form) -> RenderableType:
@@ -124,7 +124,7 @@ class _Choice:
         self.namespace = namespace
 
     def of(self, informer: Informer[Teardown]) -> list[Teardown]:
-        return records.chosen(informer.cache, self.cluster, self.namespace)
+        return teardown_lookup.chosen(informer.cache, self.cluster, self.namespace)
 
     def over(self, informer: Informer[Teardown]) -> bool:
         """Whether the watch can end: one target is selected, and its teardowns are finished."""
@@ -150,7 +150,7 @@ async def _watch(client: Client, choice: _Choice, output: Form, within: float | 
             await informer.until_synced()
             await (_live if live else _piped)(informer, choice, output, changed)
     except TimeoutError:
-        what = f"the teardown{records.described(choice.cluster, choice.namespace)}"
+        what = f"the teardown{teardown_lookup.described(choice.cluster, choice.namespace)}"
         raise TimedOutError(
             f"timed out waiting for {what} to finish" if choice.cluster else "watch timed out",
             remedy="see what it waits for with `unwind status`",
@@ -176,7 +176,7 @@ async def _live(informer: Informer[Teardown], choice: _Choice, output: Form, cha
         teardowns = choice.of(informer)
         if teardowns:
             return _picture(teardowns, choice.cluster, output)
-        return Text(f"No teardowns found{records.described(choice.cluster, choice.namespace)}; waiting.")
+        return Text(f"No teardowns found{teardown_lookup.described(choice.cluster, choice.namespace)}; waiting.")
 
     # Redrawn once a second because ages advance; changes are drawn at once.
     with Live(get_renderable=picture, console=console.out, refresh_per_second=1) as live:
@@ -201,7 +201,7 @@ async def _piped(informer: Informer[Teardown], choice: _Choice, output: Form, ch
         over = choice.over(informer)
         while happened:
             change = happened.pop(0)
-            if change.new and records.chosen([change.new], choice.cluster, choice.namespace):
+            if change.new and teardown_lookup.chosen([change.new], choice.cluster, choice.namespace):
                 sys.stdout.writelines(f"{line}\n" for line in _lines(change.old, change.new, output))
         sys.stdout.flush()
         if over:

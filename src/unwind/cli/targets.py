@@ -11,19 +11,19 @@ from unwind.api import capi, karmada, sveltos
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.names import VOLUMES_ANNOTATION
 from unwind.api.resources import NAMESPACES
-from unwind.cli import records
+from unwind.cli import teardown_lookup
 from unwind.errors import UnwindError, UsageError
 from unwind.kube import discovery as api_discovery
 from unwind.kube.discovery import Named
 from unwind.kube.errors import ApiError
-from unwind.members import lookup
+from unwind.members import finder
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
 
     from unwind.kube.client import Client
     from unwind.kube.discovery import Discovery
-    from unwind.preview.deletion import Foreseen
+    from unwind.preview.object_preview import Foreseen
 
 _CLUSTERS = ("cluster", "clusters")
 
@@ -40,7 +40,7 @@ def names(context: CompletionContext) -> list[tuple[str, str]]:
                 ]
         return sorted(found)
 
-    return records.completed(context, ask)
+    return teardown_lookup.completed(context, ask)
 
 
 Target = Annotated[
@@ -98,7 +98,7 @@ async def meant(
 
 async def _cluster(client: Client, discovery: Discovery, name: str, namespace: str | None) -> Named:
     try:
-        found = (await lookup.called(client, discovery, f"{namespace}/{name}" if namespace else name)).ref
+        found = (await finder.called(client, discovery, f"{namespace}/{name}" if namespace else name)).ref
     except UnwindError as error:
         if error.remedy:
             remedy = "set the namespace with -n, or the kind: clusters.cluster.x-k8s.io/NAME, sveltoscluster/NAME"

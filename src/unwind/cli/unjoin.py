@@ -13,7 +13,7 @@ from unwind.api.karmada import CLUSTERS, Cluster
 from unwind.api.meta import find, is_true, ref_of
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, KARMADA_CLUSTER_NAMESPACE, ConditionType
 from unwind.api.rights import HOME
-from unwind.cli import console, foreseen, ledger, records
+from unwind.cli import console, foreseen, ledger, teardown_lookup
 from unwind.cli.following import TeardownFollower
 from unwind.cli.install import Context, Kubeconfig  # noqa: TC001 - cyclopts reads the annotations
 from unwind.cli.join import way_to
@@ -26,7 +26,7 @@ from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.discovery import Named
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
-from unwind.preview.cluster import foresee
+from unwind.preview.cluster_preview import foresee
 from unwind.render.text import counted
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _joined(context: CompletionContext) -> list[tuple[str, str]]:
         found = msgspec.convert(await client.list(CLUSTERS), list[Cluster])
         return [(item.metadata.name, str(item.removal)) for item in found]
 
-    return records.completed(context, ask)
+    return teardown_lookup.completed(context, ask)
 
 
 async def unjoin(
@@ -166,7 +166,7 @@ async def _carried_out(client: Client, cluster: Cluster, *, force: bool, within:
         await following.until_absent(CLUSTERS, ref, ask=lambda: _ask_for(client, cluster, force=force), within=within)
     except TimeoutError:
         raise await _unfinished(client, cluster, within, quiet=quiet) from None
-    return await records.of_target(client, ref.uid) or following.teardown
+    return await teardown_lookup.of_target(client, ref.uid) or following.teardown
 
 
 async def _ask_for(client: Client, cluster: Cluster, *, force: bool) -> None:
@@ -200,7 +200,7 @@ async def _unfinished(client: Client, cluster: Cluster, within: float, *, quiet:
     name = cluster.metadata.name
     try:
         now = await client.get(CLUSTERS, name, type=Cluster)
-        teardown = await records.of_target(client, cluster.metadata.uid)
+        teardown = await teardown_lookup.of_target(client, cluster.metadata.uid)
     except NotFoundError:
         now, teardown = cluster, None
     failed = find(now.status.conditions, ConditionType.UNJOIN_FAILED)

@@ -19,7 +19,7 @@ from unwind.kube import discovery
 from unwind.kube import kubeconfig as kubeconfigs
 from unwind.kube.client import Client
 from unwind.kube.errors import NotFoundError
-from unwind.members import lookup
+from unwind.members import finder
 from unwind.members.members import Members
 from unwind.why.answers import AnswerState, Effect, Kubectl
 from unwind.why.explain import why as ask
@@ -68,7 +68,7 @@ async def why(
         fleet = await stack.enter_async_context(Members(client))
         place = ReachableCluster(client, kubectl=_kubectl(kubeconfig, context), fleet=fleet)
         if cluster:
-            anchor = await lookup.called(client, place.discovery, cluster)
+            anchor = await finder.called(client, place.discovery, cluster)
             place = await stack.enter_async_context(place.reached(anchor))
         # The namespace of a member's kubeconfig context is not the user's choice.
         otherwise = "default" if cluster else connection.namespace

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from unwind.api.meta import ObjectRef
     from unwind.api.unwind import Entry
-    from unwind.deploy.manifests import ManifestSource
+    from unwind.deploy.manifest_sources import ManifestSource
     from unwind.deploy.owner_marks import DeploymentOwner, LiveMarks
     from unwind.deploy.placements import PlacedObject
     from unwind.inventory.inventories import Inventories

@@ -17,9 +17,17 @@ from unwind.api.resources import NAMESPACES, SECRETS, Resource
 from unwind.api.unwind import Entry, EntryState
 from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import PermanentError, TransientError
-from unwind.helm import releases
+from unwind.helm import release_secrets
 from unwind.helm.program import HelmError
-from unwind.helm.releases import ChartManifest, HelmRelease, HelmStatus, Revision, is_hook, is_own_hook, of_release
+from unwind.helm.release_secrets import (
+    ChartManifest,
+    HelmRelease,
+    HelmStatus,
+    Revision,
+    is_hook,
+    is_own_hook,
+    of_release,
+)
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 
 if TYPE_CHECKING:
@@ -261,12 +269,12 @@ class _Deployment:
 
     async def _history(self) -> list[Revision]:
         chart = self._chart
-        return await releases.history(self._member.client, namespace=chart.namespace, release=chart.release)
+        return await release_secrets.history(self._member.client, namespace=chart.namespace, release=chart.release)
 
     async def _mark(self, last: Revision) -> None:
         """Set our owner label on the release."""
         try:
-            await releases.mark(self._member.client, last, owner=self._owner.uid, tier=self._owner.tier)
+            await release_secrets.mark(self._member.client, last, owner=self._owner.uid, tier=self._owner.tier)
         except (ConflictError, NotFoundError) as error:
             raise TransientError(f"{self._release} was changed concurrently") from error
 
@@ -291,7 +299,7 @@ class _Deployment:
             who = f"replica {replica}" if replica and replica != self._helm.replica else "another Helm process"
             raise TransientError(f"{last.release} is {last.release.info.status}: {who} may still be running")
         why = f"interrupted while {last.release.info.status}"
-        return await releases.set_status(
+        return await release_secrets.set_status(
             self._member.client, last, HelmStatus.FAILED, why=why, replica=self._helm.replica
         )
 
@@ -311,7 +319,7 @@ class _Deployment:
         """The objects of all these revisions: after an interrupted upgrade, those of the previous revision exist."""
         found: dict[str, ReleaseObject] = {}
         for revision in revisions:
-            manifests = await asyncio.to_thread(releases.manifests, revision.release)
+            manifests = await asyncio.to_thread(release_secrets.manifests, revision.release)
             parts = await parts_of(self._member, manifests, namespace=self._chart.namespace)
             found |= {it.key: it for it in parts}
         return list(found.values())

@@ -11,9 +11,9 @@ from unwind.api.names import CHART_UNINSTALL_LABEL, Reason
 from unwind.concurrency import gather_limited
 from unwind.deleters.outcomes import Again, PermanentError, TransientError
 from unwind.deploy.helm_install import HOOK, ReleaseObject, key_of, parts_of
-from unwind.helm import releases
+from unwind.helm import release_secrets
 from unwind.helm.charts import HelmOptions, source
-from unwind.helm.releases import ChartManifest, HelmStatus, Revision, is_hook, is_own_hook, of_release
+from unwind.helm.release_secrets import ChartManifest, HelmStatus, Revision, is_hook, is_own_hook, of_release
 from unwind.kube.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class HelmReleases:
         return of_release(obj, namespace=release.namespace, release=release.name)
 
     async def reserve(self, member: Member, release: ObjectRef, *, owner: str) -> str:
-        revisions = await releases.history(member.client, namespace=release.namespace, release=release.name)
+        revisions = await release_secrets.history(member.client, namespace=release.namespace, release=release.name)
         if not revisions or revisions[-1].owner != owner:
             return revisions[-1].owner if revisions else ""
         last = revisions[-1]
@@ -63,7 +63,7 @@ class HelmReleases:
         if self._helm and last.release.status is not HelmStatus.UNINSTALLING:
             try:
                 # The status that Helm sets, too. A takeover changes the same Secret: only one succeeds.
-                await releases.set_status(
+                await release_secrets.set_status(
                     member.client,
                     last,
                     HelmStatus.UNINSTALLING,
@@ -86,8 +86,8 @@ class HelmReleases:
 
 async def leave(member: Member, *, namespace: str, release: str, owner: str) -> None:
     """Remove our labels from a release that stays (LeavePolicies). Its objects only have Helm's labels."""
-    revisions = await releases.history(member.client, namespace=namespace, release=release)
-    await releases.disown(member.client, [revision for revision in revisions if revision.owner == owner])
+    revisions = await release_secrets.history(member.client, namespace=namespace, release=release)
+    await release_secrets.disown(member.client, [revision for revision in revisions if revision.owner == owner])
 
 
 class _Uninstallation:
@@ -123,13 +123,13 @@ class _Uninstallation:
                 reason=Reason.HELD,
                 remedy="install Helm 3",
             )
-        manifests = await asyncio.to_thread(releases.manifests, last.release)
+        manifests = await asyncio.to_thread(release_secrets.manifests, last.release)
         parts = await parts_of(self._member, manifests, namespace=self._release.namespace)
         gone = await self._unserved(manifests, parts)
         others = await self._not_for_helm(parts)
         if gone or others:
             # Helm uninstalls a release in any status (pending, failed, uninstalling), so nothing else is corrected.
-            await releases.forget(self._member.client, last, [*gone, *others])
+            await release_secrets.forget(self._member.client, last, [*gone, *others])
             _log.info("objects removed from release", release=str(self._release), objects=len(gone) + len(others))
             raise Again(f"{self._release} was corrected before the uninstall", after=0)
         options = HelmOptions.of_uninstalling(str(last.secret["metadata"]["labels"].get(CHART_UNINSTALL_LABEL, "")))
@@ -148,7 +148,7 @@ class _Uninstallation:
 
     async def _last(self) -> Revision | None:
         """The revision that Helm uses; None if there is nothing of ours to uninstall."""
-        revisions = await releases.history(
+        revisions = await release_secrets.history(
             self._member.client, namespace=self._release.namespace, release=self._release.name
         )
         if not revisions:

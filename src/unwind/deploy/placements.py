@@ -11,12 +11,12 @@ from unwind.api import karmada, sveltos, unwind
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
 from unwind.api.unwind import Entry, EntryState
-from unwind.deploy.manifests import ManifestSource
+from unwind.deploy.manifest_sources import ManifestSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from unwind.deploy.manifests import Manifest
+    from unwind.deploy.manifest_sources import Manifest
 
 # The manager acts on kinds of these groups, and trusts objects that it wrote itself; so does admission.
 _ACTED_BY = frozenset(

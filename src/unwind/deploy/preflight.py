@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.api.unwind import Entry
-    from unwind.deploy.manifests import ManifestSource
+    from unwind.deploy.manifest_sources import ManifestSource
     from unwind.deploy.owner_marks import LiveMarks
     from unwind.deploy.placements import Placement
     from unwind.members.member import Member

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unwind.deleters.outcomes import Event, Gone, Kept, Outcome
     from unwind.deleters.registration import External
     from unwind.deleters.registry import DeleterRegistry
-    from unwind.external.objects import ExternalTarget
+    from unwind.external.tracked_objects import ExternalTarget
     from unwind.kube.client import Client, Object
     from unwind.kube.discovery import Discovery
     from unwind.kube.watches import Watches

@@ -19,10 +19,10 @@ from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.deletion import delay
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity
 from unwind.deleters.registry import DeleterRegistry, skipped
-from unwind.external import objects
+from unwind.external import tracked_objects
 from unwind.external.chains import Chains, Ends, Waits
-from unwind.external.informers import ExternalInformers
-from unwind.external.objects import Act, ExternalTarget, act, matters
+from unwind.external.kind_informers import ExternalInformers
+from unwind.external.tracked_objects import Act, ExternalTarget, act, matters
 from unwind.jitter import JITTER
 from unwind.kube import decoding
 from unwind.kube.absence import may_be_newer
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from unwind.api.meta import ObjectMeta
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.external.informers import ExternalKindInformer
-    from unwind.external.metrics import Measures
-    from unwind.external.objects import ExternalObject
+    from unwind.external.deletion_metrics import Measures
+    from unwind.external.kind_informers import ExternalKindInformer
+    from unwind.external.tracked_objects import ExternalObject
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
@@ -234,7 +234,7 @@ class ExternalController:
         }
         if metadata.namespace:
             read["namespace"] = metadata.namespace
-        if await revise(self._client, kind.resource, {"metadata": read}, objects.claimed):
+        if await revise(self._client, kind.resource, {"metadata": read}, tracked_objects.claimed):
             kind.reports.claimed(ref_of(kind.resource, metadata))
 
     async def _delete(self, kind: ExternalKindInformer, target: ExternalTarget, metadata: ObjectMeta) -> float | None:
@@ -243,7 +243,7 @@ class ExternalController:
         ref = ref_of(kind.resource, metadata)
         # Read fresh, not from a cache (docs/architecture.md, Fresh reads open gates).
         obj = await self._chains.read(kind.resource, ref)
-        if obj is None or act(objects.metadata_of(obj)) is not Act.DELETE:
+        if obj is None or act(tracked_objects.metadata_of(obj)) is not Act.DELETE:
             self._forget(target)
             return None
         deletion = self._begin(kind, target, metadata)
@@ -298,13 +298,13 @@ class ExternalController:
         self, kind: ExternalKindInformer, target: ExternalTarget, deletion: _Deletion, obj: Object, outcome: Gone | Kept
     ) -> float | None:
         """Remove our finalizer."""
-        read = objects.metadata_of(obj)
+        read = tracked_objects.metadata_of(obj)
         ref = ref_of(kind.resource, read)
 
         def release(now: Object) -> Object | None:
-            if isinstance(outcome, Kept) and matters(objects.metadata_of(now)) != matters(read):
+            if isinstance(outcome, Kept) and matters(tracked_objects.metadata_of(now)) != matters(read):
                 return None  # the object changed meanwhile, and nothing is lost yet: decide again
-            return objects.released(now)
+            return tracked_objects.released(now)
 
         if isinstance(outcome, Gone) and deletion.noted:
             await self._chains.unnote(ref)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from unwind.api import names
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES
 from unwind.api.rights import READ, Contribution, Right
-from unwind.server.identity import MANAGER, granted
+from unwind.server.manager_names import MANAGER, granted
 
 if TYPE_CHECKING:
     from unwind.api.rights import Setting

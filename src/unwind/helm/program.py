@@ -22,9 +22,9 @@ from unwind.api.sveltos import DEFAULT_TIER
 from unwind.clock import SYSTEM
 from unwind.deleters.outcomes import Pace, TransientError
 from unwind.errors import UnwindError
-from unwind.helm.releases import rendered
+from unwind.helm.release_secrets import rendered
 from unwind.kube import fencing, kubeconfig
-from unwind.kube.credentials import Credentials
+from unwind.kube.auth import Credentials
 from unwind.kube.kubeconfig import Token
 from unwind.subprocesses import die_with_parent, until_child_ended
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock
     from unwind.helm.charts import Chart
-    from unwind.helm.releases import ChartManifest
+    from unwind.helm.release_secrets import ChartManifest
     from unwind.kube.kubeconfig import ClusterConnection
 
 AT_ONCE = 2

@@ -14,7 +14,7 @@ from unwind.install.manifests import called, resource_of
 from unwind.install.register import REGISTER
 from unwind.kube.discovery import Discovery, ServedKind
 from unwind.kube.errors import ApiError, NotFoundError
-from unwind.server.identity import is_ours
+from unwind.server.manager_names import is_ours
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

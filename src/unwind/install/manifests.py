@@ -21,7 +21,7 @@ from unwind.api.resources import (
 from unwind.api.rights import Right
 from unwind.errors import UsageError
 from unwind.install.register import REGISTER
-from unwind.server.identity import MANAGER, marked
+from unwind.server.manager_names import MANAGER, marked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,7 +28,7 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import Contribution
 from unwind.install.rivals import LEASE_PREFIX
-from unwind.server.identity import CERTIFICATE, MANAGER, REGISTRATION
+from unwind.server.manager_names import CERTIFICATE, MANAGER, REGISTRATION
 
 if TYPE_CHECKING:
     from unwind.api.rights import Setting

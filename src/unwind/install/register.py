@@ -18,7 +18,7 @@ from unwind.install.own_objects import GUARDING
 from unwind.install.tenant_policies import TENANTS
 from unwind.karmada.manifests import MEMBERS
 from unwind.protection.manifests import PROTECTING
-from unwind.server.identity import PORT, SERVICE
+from unwind.server.manager_names import PORT, SERVICE
 from unwind.teardown.manifests import RECORDS, REQUESTS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from unwind.api import capi, karmada, names, sveltos
 from unwind.api.admission import BY_MANAGER, policy_and_binding, resource_rule
 from unwind.api.resources import VALIDATING_ADMISSION_POLICIES, VALIDATING_ADMISSION_POLICY_BINDINGS
 from unwind.api.rights import Contribution
-from unwind.server.identity import MANAGER
+from unwind.server.manager_names import MANAGER
 
 if TYPE_CHECKING:
     from unwind.api.rights import Setting

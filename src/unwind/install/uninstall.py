@@ -26,7 +26,7 @@ from unwind.install.existing_objects import look
 from unwind.install.manifests import called, everything, resource_of
 from unwind.install.own_objects import kinds_name
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
-from unwind.server.identity import is_ours
+from unwind.server.manager_names import is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from unwind.api.annotation_values import volume_policy
 from unwind.api.karmada import WORKS
 from unwind.api.meta import ref_of
 from unwind.concurrency import SingleFlight
-from unwind.deploy import deployment, manifests, prune
-from unwind.deploy.manifests import ManifestSource
+from unwind.deploy import deployment, manifest_sources, prune
+from unwind.deploy.manifest_sources import ManifestSource
 from unwind.deploy.owner_marks import DeploymentOwner
 from unwind.deploy.reports import DeploymentReport, ObjectOutcome, first
 from unwind.errors import UnwindError
@@ -120,7 +120,7 @@ def source_of(work: Work) -> ManifestSource:
     """The manifests of a Work, as a source."""
     meta = work.metadata
     source = ManifestSource(kind=WORKS.kind, namespace=meta.namespace, name=meta.name)
-    read = manifests.gather(work.spec.workload.manifests)
+    read = manifest_sources.gather(work.spec.workload.manifests)
     return ManifestSource(
         kind=source.kind,
         namespace=source.namespace,
@@ -167,7 +167,7 @@ class WorkApplier:
         """Apply the Work to the member and record the result in `standing`. Raises if the member cannot be reached, or
         the Work is being removed."""
         target, source = of_karmada(cluster), source_of(work)
-        ordinals = {manifests.numbered(number): number for number in range(len(work.spec.workload.manifests))}
+        ordinals = {manifest_sources.numbered(number): number for number in range(len(work.spec.workload.manifests))}
         doubts = standing.doubts
 
         def told(placed: PlacedObject, obj: Object) -> None:

@@ -13,7 +13,7 @@ from urllib.request import getproxies, proxy_bypass
 import msgspec
 
 from unwind.errors import UnwindError
-from unwind.kube.credentials import Credentials, RequestCredentials
+from unwind.kube.auth import Credentials, RequestCredentials
 from unwind.kube.dial import connect, host_header, proxy_headers, way_to
 from unwind.kube.errors import AnotherClusterError, TooLargeAnswerError, UnreachableError
 from unwind.kube.http1 import BrokenError, TooLargeError

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import LocalCluster
-    from unwind.local.components import ClusterFiles
+    from unwind.local.plane_programs import ClusterFiles
 
 USER = "capi-manager"
 _INSTALLING_AT_ONCE = 4

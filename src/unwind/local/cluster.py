@@ -16,7 +16,7 @@ from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.kube.errors import AlreadyExistsError
 from unwind.kube.kubeconfig import ClusterConnection
-from unwind.local import auditing, components
+from unwind.local import auditing, plane_programs
 from unwind.local.paths import Port
 from unwind.local.processes import Daemon, well
 
@@ -56,7 +56,7 @@ class LocalCluster:
         self, name: str, *, directory: Path, programs: Programs, changed: Callable[[], None] = lambda: None
     ) -> None:
         self.name = name
-        self.files = components.ClusterFiles(directory)
+        self.files = plane_programs.ClusterFiles(directory)
         self.audit = auditing.AuditLog(self.files.audit_log)
         self.daemons: list[Daemon] = []
         self._programs = programs
@@ -116,15 +116,15 @@ class LocalCluster:
         programs, files = self._programs, self.files
         await self._daemon(
             "kube-apiserver",
-            components.api_server(programs.api_server, files, prefix=f"/{self.name}", port=self.port),
+            plane_programs.api_server(programs.api_server, files, prefix=f"/{self.name}", port=self.port),
             ready=self._client.healthy,
         ).start()
         # Not earlier: they would poll for the API server once a second and compete for CPU time.
         others = [
-            self._component("kube-controller-manager", programs.controller_manager, components.controller_manager)
+            self._component("kube-controller-manager", programs.controller_manager, plane_programs.controller_manager)
         ]
         if programs.nodes:
-            others.append(self._component("kube-scheduler", programs.nodes.scheduler, components.scheduler))
+            others.append(self._component("kube-scheduler", programs.nodes.scheduler, plane_programs.scheduler))
         await gather_limited((daemon.start() for daemon in others), limit=len(others))
         await self._until_there(SERVICE_ACCOUNTS, "default", namespace="default")
         if programs.nodes:
@@ -156,8 +156,8 @@ class LocalCluster:
     async def _start_nodes(self, programs: NodePrograms) -> None:
         self.write_kubeconfig("kwok", groups=ALL_RIGHTS)
         for name in _NODE_NAMES:
-            await self.client.create(NODES, components.node(name))
-        argv = components.kwok(programs.kwok, self.files, stages=programs.stages)
+            await self.client.create(NODES, plane_programs.node(name))
+        argv = plane_programs.kwok(programs.kwok, self.files, stages=programs.stages)
         await self._daemon("kwok", argv, ready=self._nodes_ready).start()
 
     async def _nodes_ready(self) -> bool:
@@ -193,7 +193,7 @@ class LocalCluster:
         service_accounts = new_key()
         aggregator = Authority(f"unwind-local-{self.name}-aggregator")
         self._write_pair("ca", self._authority.pair)
-        self._write_pair("server", self._authority.server("kube-apiserver", hosts=components.HOSTS))
+        self._write_pair("server", self._authority.server("kube-apiserver", hosts=plane_programs.HOSTS))
         self._write_pair("aggregator-ca", aggregator.pair)
         self._write_pair("aggregator", aggregator.client("front-proxy-client"))
         _write(self.files.key("service-accounts"), private_pem(service_accounts))

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from unwind.concurrency import gather_limited
-from unwind.local import components, tools
+from unwind.local import plane_programs, tools
 from unwind.local.capi import ClusterApi
 from unwind.local.cloud import LoadBalancers
 from unwind.local.cluster import LocalCluster, NodePrograms, Programs
@@ -128,7 +128,7 @@ class Plane:
     async def _start_etcd(self) -> None:
         self._etcd = Daemon(
             "etcd",
-            components.etcd(self._toolbox.program(tools.ETCD), data=self.directory / "etcd"),
+            plane_programs.etcd(self._toolbox.program(tools.ETCD), data=self.directory / "etcd"),
             log=self.directory / "etcd.log",
             ready=self._etcd_listens,
             directory=self.directory,
@@ -140,7 +140,7 @@ class Plane:
         # Through a directory descriptor: a socket path may have 107 characters, a directory path 4,096.
         directory = os.open(self.directory, os.O_PATH)
         try:
-            _, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{directory}/{components.ETCD_SOCKET}")
+            _, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{directory}/{plane_programs.ETCD_SOCKET}")
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         finally:

@@ -42,8 +42,8 @@ from unwind.server.addresses import Address
 from unwind.server.ca_bundles import CABundleController
 from unwind.server.certificate_files import CertificateFiles, Watched
 from unwind.server.certificate_secret import SharedCertificate
-from unwind.server.identity import SERVICE
 from unwind.server.listener import Limits, Listener, RequestMetrics
+from unwind.server.manager_names import SERVICE
 from unwind.server.path_keys import SharedPathKeys
 from unwind.server.path_segments import Segments
 from unwind.server.tls import Tls

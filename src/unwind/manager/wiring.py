@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unwind import logs
-from unwind.addons import admission, hook_rules
+from unwind.addons import hook_rules, profile_admission
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
 from unwind.addons.configuration_controller import ConfigurationController
@@ -35,7 +35,7 @@ from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.registry import DeleterRegistry, installed
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.external.controller import ExternalController
-from unwind.external.metrics import Measures
+from unwind.external.deletion_metrics import Measures
 from unwind.helm.program import Helm
 from unwind.install.manifests import policies
 from unwind.karmada.caches import KarmadaCaches
@@ -45,7 +45,7 @@ from unwind.karmada.work_controller import WorkController
 from unwind.kube.server_time import ServerClock
 from unwind.protection import expected_refusals
 from unwind.protection.controller import ProtectionController
-from unwind.protection.lookup import ProtectionLookup
+from unwind.protection.live_reader import ProtectionLookup
 from unwind.protection.manifests import protection_rules
 from unwind.protection.namespace_cache import ProtectionCaches
 from unwind.protection.webhook import DenialReporter, ProtectionWebhook, RestoreReporter
@@ -138,7 +138,7 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
             ConfigurationController(client, caches, namespace=namespace, owner=owner, metrics=metrics),
         ),
         serving=(caches,),
-        routes=(admission.route(partial(admission.existing, client)),),
+        routes=(profile_admission.route(partial(profile_admission.existing, client)),),
         ca_bundle_targets=(CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, profile_rules(namespace)),),
     )
 

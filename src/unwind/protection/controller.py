@@ -23,7 +23,7 @@ from unwind.kube.fencing import Fences
 from unwind.kube.informers import Informer
 from unwind.kube.workqueue import Backoff, Queue
 from unwind.protection import manifests
-from unwind.server.identity import MANAGER, REGISTRATION, is_ours, remembered
+from unwind.server.manager_names import MANAGER, REGISTRATION, is_ours, remembered
 from unwind.server.path_segments import Segments, redacted
 
 if TYPE_CHECKING:

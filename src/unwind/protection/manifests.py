@@ -17,7 +17,7 @@ from unwind.api.rights import READ, Contribution, Right, Setting
 from unwind.protection import policies, webhook_configuration
 from unwind.protection.kinds import KINDS
 from unwind.server import path_segments
-from unwind.server.identity import MANAGER, granted, webhook
+from unwind.server.manager_names import MANAGER, granted, webhook
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.kube.events import Recorder
     from unwind.protection.kinds import ProtectedKind
-    from unwind.protection.lookup import ProtectionLookup
+    from unwind.protection.live_reader import ProtectionLookup
     from unwind.protection.subjects import LabelledObject
     from unwind.server.routes import Request
 

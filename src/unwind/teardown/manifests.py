@@ -19,7 +19,7 @@ from unwind.api.resources import (
 )
 from unwind.api.rights import READ, Contribution, Right
 from unwind.api.unwind import Cause, Phase
-from unwind.server.identity import MANAGER
+from unwind.server.manager_names import MANAGER
 
 if TYPE_CHECKING:
     from unwind.api.rights import Setting

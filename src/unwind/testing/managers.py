@@ -36,7 +36,7 @@ from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from unwind.kube.kubeconfig import ClusterConnection, Token
 from unwind.kube.transport import HttpTransport
 from unwind.local.cluster import ALL_RIGHTS
-from unwind.server.identity import MANAGER
+from unwind.server.manager_names import MANAGER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -13,7 +13,7 @@ from unwind.capi.manifests import with_prefix
 from unwind.cli.install import pairs
 from unwind.errors import UnwindError
 from unwind.install.manifests import manifests
-from unwind.server.identity import remembered
+from unwind.server.manager_names import remembered
 
 
 def extension(**setting: Any) -> dict[str, Any]:

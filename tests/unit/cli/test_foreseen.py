@@ -16,7 +16,7 @@ from unwind.cli.delete import refuse
 from unwind.errors import UnwindError
 from unwind.planning.blast_radius import blast_radius
 from unwind.preview.cloud_resources import BoundVolume
-from unwind.preview.deletion import Foreseen
+from unwind.preview.object_preview import Foreseen
 from unwind.removal.deletion_scope import Told
 from unwind.render.dot import dot
 from unwind.render.mermaid import mermaid

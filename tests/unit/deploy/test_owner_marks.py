@@ -10,7 +10,7 @@ from unwind.api.karmada import WORKS
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import ADOPTED_ANNOTATION, MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS
-from unwind.deploy.manifests import Manifest, ManifestSource
+from unwind.deploy.manifest_sources import Manifest, ManifestSource
 from unwind.deploy.owner_marks import Claim, DeploymentOwner, claim, hash_in, marked, seen
 from unwind.deploy.placements import PlacedObject, place
 

@@ -7,7 +7,7 @@ from typing import Any
 from unwind.api.resources import CLUSTER_ROLES, CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS, EntryState
-from unwind.deploy.manifests import Manifest, ManifestSource
+from unwind.deploy.manifest_sources import Manifest, ManifestSource
 from unwind.deploy.placements import implied, key_of, place, stages
 
 SERVED = [CONFIG_MAPS, NAMESPACES, CLUSTER_ROLES, CUSTOM_RESOURCE_DEFINITIONS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from unwind.deploy.manifests import ManifestSource, parse
+from unwind.deploy.manifest_sources import ManifestSource, parse
 
 ONE = "{apiVersion: v1, kind: ConfigMap, metadata: {name: %s}}"
 

@@ -13,7 +13,7 @@ from unwind.errors import UnwindError
 from unwind.install.manifests import manifests, resource_of
 from unwind.protection.manifests import protection_rules
 from unwind.server import path_segments
-from unwind.server.identity import is_ours
+from unwind.server.manager_names import is_ours
 
 
 def of_kind(kind: str, setting: Setting = Setting(), **more: Any) -> list[dict[str, Any]]:  # noqa: B008 - frozen

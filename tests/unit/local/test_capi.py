@@ -9,7 +9,7 @@ import pytest
 from unwind.errors import UnwindError
 from unwind.local import stubs
 from unwind.local.capi import _read, manager
-from unwind.local.components import ClusterFiles
+from unwind.local.plane_programs import ClusterFiles
 from unwind.local.waiting import account, is_true
 
 

@@ -17,7 +17,7 @@ from unwind.protection import manifests as protection_manifests
 from unwind.protection import policies, webhook_configuration
 from unwind.protection.kinds import DEFINITION, EXEMPT, KINDS, NAMESPACE, Controlled, of_any
 from unwind.protection.webhook_configuration import LABELS_PATH, PROTECTION_PATH
-from unwind.server.identity import is_ours, remembered, webhook
+from unwind.server.manager_names import is_ours, remembered, webhook
 
 if TYPE_CHECKING:
     from unwind.protection.policies import Policy

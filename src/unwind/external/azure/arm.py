@@ -23,7 +23,7 @@ from azure.mgmt.core.policies import AsyncARMChallengeAuthenticationPolicy
 from unwind.api.names import Reason
 from unwind.deleters.outcomes import PermanentError, TransientError
 from unwind.errors import UnwindError
-from unwind.external.azure.answers import ArmReply, shown
+from unwind.external.azure.arm_responses import ArmReply, shown
 from unwind.kube import fencing
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from unwind.api.names import AZURE_FINALIZER, Reason
 from unwind.api.resources import DEPLOYMENTS
 from unwind.deleters.outcomes import Gone, Kept, PermanentError, Severity
 from unwind.deleters.registration import EARLY, deleter
-from unwind.external.azure import answers, identity
+from unwind.external.azure import arm_responses, resource_ids
 from unwind.external.azure.arm import ArmClient
-from unwind.external.azure.identity import GUID, ArmId, NeverCreated
+from unwind.external.azure.resource_ids import GUID, ArmId, NeverCreated
 from unwind.kube.absence import Presence
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ async def cancel_subscription(ctx: DeleteContext, obj: Object, next: DeleteFunc[
 async def _agree(ctx: DeleteContext, obj: Object, arm: ArmClient, subscription: str) -> None:
     """Raise if the alias has another subscription at Azure: a status can be edited, and a cancellation cannot be
     undone."""
-    target = identity.target(obj, ctx.resource)
+    target = resource_ids.target(obj, ctx.resource)
     if isinstance(target, NeverCreated):
         return
     reply = await arm.get(target.id, api_version=target.api_version)
-    if answers.not_there(reply, ArmId.parse(target.id)):
+    if arm_responses.not_there(reply, ArmId.parse(target.id)):
         return  # the alias is already gone, and only the status is left
     if not reply.ok or reply.content is None:
         raise reply.error(f"cannot determine the subscription of {ctx.ref}", ctx.clock.now())
@@ -84,14 +84,14 @@ async def product_with_subscriptions(ctx: DeleteContext, obj: Object, next: Dele
     """Delete an API Management product together with its subscriptions, which would otherwise block it."""
     if ctx.absent:
         return await next(ctx, obj)
-    target = identity.target(obj, ctx.resource)
+    target = resource_ids.target(obj, ctx.resource)
     if isinstance(target, NeverCreated):
         return await next(ctx, obj)
     # Not recorded: the next pass sees by itself that it is gone.
     reply = await ctx.client_of(ArmClient).delete(
         target.id, api_version=target.api_version, query={"deleteSubscriptions": "true"}, headers={"If-Match": "*"}
     )
-    if not reply.ok and not answers.not_there(reply, ArmId.parse(target.id)):
+    if not reply.ok and not arm_responses.not_there(reply, ArmId.parse(target.id)):
         raise reply.error(f"cannot delete {ctx.ref} with its subscriptions", ctx.clock.now())
     return await next(ctx, obj)
 
@@ -124,11 +124,11 @@ async def azure_operator_away(ctx: DeleteContext, obj: Object, next: DeleteFunc[
 async def _left_by_it(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
     """The outcome for an object that a running operator has released, or never managed: nothing is deleted in its
     place."""
-    target = identity.target(obj, ctx.resource)
+    target = resource_ids.target(obj, ctx.resource)
     if isinstance(target, NeverCreated):
         return await next(ctx, obj)
     reply = await ctx.client_of(ArmClient).get(target.id, api_version=target.api_version)
-    seen = answers.sighting(reply, ArmId.parse(target.id))
+    seen = arm_responses.sighting(reply, ArmId.parse(target.id))
     if seen.presence is Presence.UNKNOWN:
         raise reply.error(f"cannot determine whether Azure Service Operator has deleted {ctx.ref}", ctx.clock.now())
     if seen.presence is Presence.ABSENT:

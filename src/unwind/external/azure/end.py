@@ -8,15 +8,15 @@ import msgspec
 
 from unwind.api.names import Reason
 from unwind.deleters.outcomes import Gone, PermanentError
-from unwind.external.azure import answers, identity
-from unwind.external.azure.identity import ArmId, AzureTarget, NeverCreated
+from unwind.external.azure import arm_responses, resource_ids
 from unwind.external.azure.operations import AzureRemoval
+from unwind.external.azure.resource_ids import ArmId, AzureTarget, NeverCreated
 from unwind.kube.absence import Presence, Sighting
 
 if TYPE_CHECKING:
     from unwind.deleters.context import DeleteContext
-    from unwind.external.azure.answers import ArmReply
     from unwind.external.azure.arm import ArmClient
+    from unwind.external.azure.arm_responses import ArmReply
     from unwind.kube.client import Object
 
 _TARGET = "target"
@@ -54,7 +54,7 @@ class ArmEnd:
         if isinstance(target, NeverCreated):
             return Sighting(Presence.ABSENT, target.why)
         reply = await self._arm.get(target.id, api_version=target.api_version)
-        return answers.sighting(reply, ArmId.parse(target.id))
+        return arm_responses.sighting(reply, ArmId.parse(target.id))
 
     def _target(self, ctx: DeleteContext, obj: Object) -> AzureTarget | NeverCreated:
         kept = ctx.memo.get(_TARGET)
@@ -72,4 +72,4 @@ class ArmEnd:
                 f"cannot delete the Azure resource of {ctx.ref}: the object is gone and its ARM id was not recorded",
                 reason=Reason.HELD,
             )
-        return identity.target(obj, ctx.resource)
+        return resource_ids.target(obj, ctx.resource)

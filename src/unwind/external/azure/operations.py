@@ -14,17 +14,17 @@ import msgspec
 
 from unwind.api.names import Reason
 from unwind.deleters.outcomes import Again, Gone, Pace, PermanentError, TransientError
-from unwind.external.azure import answers
-from unwind.external.azure.identity import ArmId
+from unwind.external.azure import arm_responses
+from unwind.external.azure.resource_ids import ArmId
 from unwind.kube.absence import Presence
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from unwind.deleters.context import DeleteContext
-    from unwind.external.azure.answers import ArmReply
     from unwind.external.azure.arm import ArmClient
-    from unwind.external.azure.identity import AzureTarget
+    from unwind.external.azure.arm_responses import ArmReply
+    from unwind.external.azure.resource_ids import AzureTarget
 
 # The poll interval if Azure does not say one.
 _ASK_AGAIN = 10.0
@@ -151,7 +151,7 @@ class AzureRemoval:
             # It was sent before a crash, or by another client.
             await self._ctx.memo.put(_OPERATION, Operation(now).text)
             raise self._again(reply)
-        if not reply.ok and not answers.not_there(reply, self._id):
+        if not reply.ok and not arm_responses.not_there(reply, self._id):
             raise reply.error(f"{self._what} of {self._id}", now)
         return await self._look(None)
 
@@ -172,7 +172,7 @@ class AzureRemoval:
                 # The next pass sends the request again. A crash before this would poll once more, with the same result.
                 await ctx.memo.drop(_OPERATION)
                 said = f"{told.code} {told.message}".strip() or "no reason given"
-                refusal = answers.classify(0, told.code, reply.retry_after(now))
+                refusal = arm_responses.classify(0, told.code, reply.retry_after(now))
                 raise refusal.error(f"Azure could not complete {self._what} of {self._id}: {said}")
             case OperationState.OVER | OperationState.LOST:
                 return
@@ -184,7 +184,7 @@ class AzureRemoval:
         """
         ctx, now = self._ctx, self._ctx.clock.now()
         reply = await self.look()
-        seen = answers.sighting(reply, self._id)
+        seen = arm_responses.sighting(reply, self._id)
         if seen.presence is Presence.ABSENT:
             await ctx.memo.put(_GONE)
             return Gone(seen.why)
@@ -203,7 +203,7 @@ class AzureRemoval:
 
     async def _still_gone(self) -> Gone:
         reply = await self.look()
-        seen = answers.sighting(reply, self._id)
+        seen = arm_responses.sighting(reply, self._id)
         if seen.presence is Presence.PRESENT:
             # Not the resource that was to be deleted, but a later one.
             raise PermanentError(

@@ -12,15 +12,15 @@ from unwind.api.fields import Unknown, Word
 from unwind.api.names import DELETE_MODE_ANNOTATION, Reason
 from unwind.deleters.outcomes import Again, Gone, Kept, PermanentError
 from unwind.deleters.registration import deleter
-from unwind.external.azure import answers, identity
+from unwind.external.azure import arm_responses, resource_ids
 from unwind.external.azure.arm import ArmClient
-from unwind.external.azure.identity import ArmId, AzureTarget, NeverCreated
 from unwind.external.azure.operations import AzureRemoval
+from unwind.external.azure.resource_ids import ArmId, AzureTarget, NeverCreated
 
 if TYPE_CHECKING:
     from unwind.deleters.context import DeleteContext, DeleteFunc
     from unwind.deleters.outcomes import Outcome
-    from unwind.external.azure.answers import ArmReply
+    from unwind.external.azure.arm_responses import ArmReply
     from unwind.kube.client import Object
 
 # The operations on deleted vaults are not in every API version of vaults.
@@ -90,11 +90,11 @@ async def _remembered(ctx: DeleteContext, obj: Object) -> _Vault | None:
         return msgspec.json.decode(kept, type=_Vault)
     if ctx.absent:
         return None
-    target = identity.target(obj, ctx.resource)
+    target = resource_ids.target(obj, ctx.resource)
     if isinstance(target, NeverCreated):
         return None
     reply = await ctx.client_of(ArmClient).get(target.id, api_version=target.api_version)
-    seen = answers.sighting(reply, ArmId.parse(target.id))
+    seen = arm_responses.sighting(reply, ArmId.parse(target.id))
     if not (seen.absent or reply.ok):
         raise reply.error(f"cannot determine the location of {ctx.ref}", ctx.clock.now())
     # Azure's answer takes precedence; a vault that is already deleted has the location in its spec.
@@ -117,7 +117,7 @@ async def _purged(ctx: DeleteContext, vault: _Vault) -> Outcome:
     removal = AzureRemoval(ctx, arm, AzureTarget(path, _API), what="the purge")
     if not removal.begun:
         reply = await removal.look()
-        seen = answers.sighting(reply, ArmId.parse(path))
+        seen = arm_responses.sighting(reply, ArmId.parse(path))
         if seen.absent:
             await _may_be_listed_later(ctx, vault)
             return Gone(f"the deleted vault {id_.name} no longer exists")

@@ -9,7 +9,7 @@ from unwind.api.resources import Resource
 from unwind.deleters.attempt import Failed
 from unwind.deleters.registration import External, Kinds
 from unwind.deleters.registry import DeleterRegistry, Plugin
-from unwind.external.informers import survey, unserved
+from unwind.external.kind_informers import survey, unserved
 from unwind.kube.discovery import ServedKind
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from unwind import logs
 from unwind.api.names import ConditionType, EventReason, Reason
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.outcomes import Gone, Kept, Severity
-from unwind.external import objects
+from unwind.external import tracked_objects
 from unwind.kube.errors import ApiError
 from unwind.kube.events import Regarding
 from unwind.kube.updates import revise
@@ -167,7 +167,7 @@ class Reports:
             before = listed(obj)
             if before is None:
                 return None
-            generation = objects.metadata_of(obj).generation
+            generation = tracked_objects.metadata_of(obj).generation
             now = self._clock.now()
             after = not_ready(before, said, generation=generation, now=now, without=self._unknown)
             if after is before:

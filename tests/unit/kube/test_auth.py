@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from unwind.errors import UnwindError
-from unwind.kube.credentials import Credentials
+from unwind.kube.auth import Credentials
 from unwind.kube.kubeconfig import Basic, ClusterConnection, Exec, Token, TokenFile
 
 if TYPE_CHECKING:

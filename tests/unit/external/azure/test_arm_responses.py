@@ -9,9 +9,18 @@ import pytest
 
 from tests.unit.external.azure.scenes import CACHE, GROUP
 from unwind.deleters.outcomes import Pace, Severity
-from unwind.external.azure.answers import ArmFault, ArmReply, classify, fault, not_there, retry_after, shown, sighting
-from unwind.external.azure.identity import ArmId
+from unwind.external.azure.arm_responses import (
+    ArmFault,
+    ArmReply,
+    classify,
+    fault,
+    not_there,
+    retry_after,
+    shown,
+    sighting,
+)
 from unwind.external.azure.operations import OperationState, state, where
+from unwind.external.azure.resource_ids import ArmId
 from unwind.kube.absence import Presence
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from unwind.external.azure.identity import ArmId
+    from unwind.external.azure.resource_ids import ArmId
 
 # A longer Retry-After than this cannot be meant.
 _LONGEST = 3600.0

@@ -10,7 +10,7 @@ from tests.unit.external.azure.scenes import CACHE, CACHES, GROUP, SUBSCRIPTION,
 from unwind.api.names import AZURE_FINALIZER, AZURE_RESOURCE_ID_ANNOTATION
 from unwind.api.resources import Resource
 from unwind.deleters.outcomes import PermanentError
-from unwind.external.azure.identity import ArmId, AzureTarget, NeverCreated, api_version, is_of_type, target
+from unwind.external.azure.resource_ids import ArmId, AzureTarget, NeverCreated, api_version, is_of_type, target
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from unwind.deleters.attempt import Failed, Waiting
 from unwind.deleters.outcomes import Pace, Severity
-from unwind.external.reports import ReadyCondition, dropped, listed, not_ready, ready_condition_of
+from unwind.external.object_status import ReadyCondition, dropped, listed, not_ready, ready_condition_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)

@@ -10,7 +10,7 @@ import pytest
 
 from unwind.api.meta import ObjectMeta
 from unwind.api.names import DELETE_POLICY_ANNOTATION, MEMO_ANNOTATION, Finalizer
-from unwind.external.objects import Act, act, claimed, matters, released
+from unwind.external.tracked_objects import Act, act, claimed, matters, released
 
 OURS = Finalizer.EXTERNAL.value
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,8 +14,8 @@ import pytest
 
 from unwind.api.resources import Resource
 from unwind.errors import UnwindError
-from unwind.helm import releases
-from unwind.helm.releases import ChartManifest, HelmRelease, HelmStatus, Revision, decode, is_own_hook
+from unwind.helm import release_secrets
+from unwind.helm.release_secrets import ChartManifest, HelmRelease, HelmStatus, Revision, decode, is_own_hook
 
 PAYLOAD = {
     "name": "web",
@@ -52,7 +52,7 @@ def secret(payload: Any, *, zipped: bool = True) -> dict[str, Any]:
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_release_is_read_from_its_secret(zipped: bool) -> None:
-    release = releases.decode(secret(PAYLOAD, zipped=zipped))
+    release = release_secrets.decode(secret(PAYLOAD, zipped=zipped))
     assert (release.name, release.namespace, release.version) == ("web", "shop", 3)
     assert (release.status, release.pending) == (HelmStatus.PENDING_UPGRADE, True)
     assert release.began == dt.datetime(2026, 1, 2, 3, 4, 5, 123457, tzinfo=dt.UTC)
@@ -60,7 +60,7 @@ def test_a_release_is_read_from_its_secret(zipped: bool) -> None:
 
 
 def test_its_objects_are_known_with_hooks_and_what_is_kept() -> None:
-    assert releases.manifests(releases.decode(secret(PAYLOAD))) == [
+    assert release_secrets.manifests(release_secrets.decode(secret(PAYLOAD))) == [
         ChartManifest("v1", "ConfigMap", "a"),
         ChartManifest("v1", "Secret", "b", namespace="else"),
         ChartManifest("v1", "ConfigMap", "c", kept=True),
@@ -71,11 +71,11 @@ def test_its_objects_are_known_with_hooks_and_what_is_kept() -> None:
 
 def test_a_secret_that_is_no_release_is_named() -> None:
     with pytest.raises(UnwindError, match=r"Helm release in Secret shop/sh\.helm\.release\.v1\.web\.v3: invalid data"):
-        releases.decode({"metadata": secret({})["metadata"], "data": {"release": "bm90aGluZw=="}})
+        release_secrets.decode({"metadata": secret({})["metadata"], "data": {"release": "bm90aGluZw=="}})
 
 
 def test_a_status_that_helm_has_learned_since_is_unknown() -> None:
-    assert HelmRelease(name="web", info=releases.Info(status="dreaming")).status is HelmStatus.UNKNOWN
+    assert HelmRelease(name="web", info=release_secrets.Info(status="dreaming")).status is HelmStatus.UNKNOWN
 
 
 def test_what_helm_printed_tells_crds_beside_templates_from_others() -> None:
@@ -93,7 +93,7 @@ def test_what_helm_printed_tells_crds_beside_templates_from_others() -> None:
     plain = ChartManifest("apiextensions.k8s.io/v1", "CustomResourceDefinition", "things.x.dev", serves=serves)
     forever = msgspec.structs.replace(plain, forever=True, kept=True)
     hook = ChartManifest("v1", "Pod", "bye", hook=True, on_delete=True, replaced=True)
-    assert releases.rendered(text) == [forever, forever, plain, hook]
+    assert release_secrets.rendered(text) == [forever, forever, plain, hook]
 
 
 class Client:
@@ -114,12 +114,12 @@ class Client:
 
 def revision() -> Revision:
     kept = secret(PAYLOAD)
-    return Revision(releases.decode(kept), kept)
+    return Revision(release_secrets.decode(kept), kept)
 
 
 async def test_a_release_that_helm_died_over_is_marked_as_failed_and_nothing_else_of_it_changes() -> None:
     client = Client()
-    await releases.set_status(client, revision(), releases.HelmStatus.FAILED, why="nobody was at it")  # type: ignore[arg-type]
+    await release_secrets.set_status(client, revision(), release_secrets.HelmStatus.FAILED, why="nobody was at it")  # type: ignore[arg-type]
     info = PAYLOAD["info"] | {"status": "failed", "description": "nobody was at it"}  # type: ignore[operator]
     assert client.written() == PAYLOAD | {"info": info}
     assert client.patch["metadata"] == {"labels": {"status": "failed"}}
@@ -128,27 +128,27 @@ async def test_a_release_that_helm_died_over_is_marked_as_failed_and_nothing_els
 async def test_what_helm_cannot_name_is_taken_out_and_the_rest_stays() -> None:
     client = Client()
     before = revision()
-    _, other, _, bye, _ = releases.manifests(before.release)
-    await releases.forget(client, before, [other, bye])  # type: ignore[arg-type]
-    after = releases.from_json(msgspec.json.encode(client.written()))
-    assert [manifest.name for manifest in releases.manifests(after)] == ["a", "c", "hello"]
+    _, other, _, bye, _ = release_secrets.manifests(before.release)
+    await release_secrets.forget(client, before, [other, bye])  # type: ignore[arg-type]
+    after = release_secrets.from_json(msgspec.json.encode(client.written()))
+    assert [manifest.name for manifest in release_secrets.manifests(after)] == ["a", "c", "hello"]
 
 
 def test_whose_an_object_is_is_told_by_helms_marks() -> None:
     labels = {"app.kubernetes.io/managed-by": "Helm"}
     annotations = {"meta.helm.sh/release-name": "web", "meta.helm.sh/release-namespace": "shop"}
     obj = {"metadata": {"labels": labels, "annotations": annotations}}
-    assert releases.of_release(obj, namespace="shop", release="web")
-    assert not releases.of_release(obj, namespace="shop", release="other")
-    assert not releases.of_release(obj, namespace="other", release="web")
-    assert not releases.of_release({"metadata": {}}, namespace="shop", release="web")
+    assert release_secrets.of_release(obj, namespace="shop", release="web")
+    assert not release_secrets.of_release(obj, namespace="shop", release="other")
+    assert not release_secrets.of_release(obj, namespace="other", release="web")
+    assert not release_secrets.of_release({"metadata": {}}, namespace="shop", release="web")
 
 
 def test_a_hook_is_what_helm_wrote_and_says_so() -> None:
     metadata = {"annotations": {"helm.sh/hook": "pre-delete"}, "managedFields": [{"manager": "helm"}]}
-    assert releases.is_hook({"metadata": metadata})
-    assert not releases.is_hook({"metadata": metadata | {"managedFields": [{"manager": "kubectl"}]}})
-    assert not releases.is_hook({"metadata": metadata | {"annotations": {}}})
+    assert release_secrets.is_hook({"metadata": metadata})
+    assert not release_secrets.is_hook({"metadata": metadata | {"managedFields": [{"manager": "kubectl"}]}})
+    assert not release_secrets.is_hook({"metadata": metadata | {"annotations": {}}})
 
 
 def test_a_release_that_unpacks_without_end_is_refused() -> None:

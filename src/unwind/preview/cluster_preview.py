@@ -32,9 +32,9 @@ from unwind.members.members import Members
 from unwind.planning.blast_radius import blast_radius
 from unwind.planning.plans import Draft, plan
 from unwind.planning.progress import critical_path
-from unwind.preview import deletion
-from unwind.preview.deletion import Foreseen
-from unwind.preview.member import MemberPreview, look_at
+from unwind.preview import object_preview
+from unwind.preview.member_preview import MemberPreview, look_at
+from unwind.preview.object_preview import Foreseen
 from unwind.protection import expected_refusals
 from unwind.removal import volume_claims
 from unwind.removal.deletion_scope import Told, ref_to
@@ -87,7 +87,7 @@ async def foresee(client: Client, named: Named, *, home: str, volumes: VolumePol
         if kind in ((profile.group, profile.kind) for profile in expected_refusals.PROFILES):
             profile = await client.get(named.resource, named.name, namespace=named.where, type=sveltos.ClusterProfile)
             return await _of_profile(places, named.resource, profile)
-        return await deletion.of_object(here, named, home=home, volumes=volumes)
+        return await object_preview.of_object(here, named, home=home, volumes=volumes)
 
 
 async def _of_capi(places: Places, cluster: capi.Cluster) -> Foreseen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unwind.deploy.manifests import Manifest, read_manifests
+from unwind.deploy.manifest_sources import Manifest, read_manifests
 
 ONE = "{apiVersion: v1, kind: ConfigMap, metadata: {name: one}}"
 TWO = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: two, namespace: web}}"

@@ -14,8 +14,8 @@ from unwind.deleters.attempt import Failed
 from unwind.deleters.deletion import pause
 from unwind.deleters.outcomes import PermanentError
 from unwind.deleters.registration import External
-from unwind.external import objects
-from unwind.external.reports import Reports
+from unwind.external import tracked_objects
+from unwind.external.object_status import Reports
 from unwind.jitter import JITTER
 from unwind.kube import decoding
 from unwind.kube.discovery import Discovery
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from unwind.clock import Clock
     from unwind.deleters.registry import DeleterRegistry
-    from unwind.external.objects import ExternalObject
+    from unwind.external.tracked_objects import ExternalObject
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.decoding import Metadata
@@ -203,7 +203,7 @@ class ExternalInformers:
         resource = found.resource
         informer = Informer(
             self._client,
-            objects.view(resource),
+            tracked_objects.view(resource),
             indexes={"namespace": lambda seen: (seen.metadata.namespace,)},
             clock=self._clock,
             troubled=partial(self._troubled, resource),
