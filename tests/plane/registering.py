@@ -142,7 +142,9 @@ async def until_refused(act: Callable[[], Awaitable[object]]) -> ApiError:
             try:
                 await act()
             except ApiError as error:
-                return error
+                # For a moment after a CRD was created, every policy that reads its objects refuses.
+                if "not yet synced" not in str(error):
+                    return error
             await asyncio.sleep(0.05)
 
 

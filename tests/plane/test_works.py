@@ -446,7 +446,7 @@ async def test_manifests_that_are_wrong_are_named_and_the_others_go_on(site: Sit
     async with site.working():
         await site.work("wrong", site.map("wrong-a"), secret, unknown, broken, asked)
         told = message(await site.until("wrong", failed, "failed"))
-        for expected in ("wrong-s", "Gadget", "manifests[3]: it has no kind", "SelfSubjectAccessReview"):
+        for expected in ("wrong-s", "Gadget", "manifests[3]: kind is required", "SelfSubjectAccessReview"):
             assert expected in told
         assert "c2VzYW1l" not in told
         await site.until_there("wrong-a")

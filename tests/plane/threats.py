@@ -254,12 +254,12 @@ async def a_cluster_names_no_other_user_as_the_one_who_decided(it: Stage) -> Non
     spec = {"paused": True, "controlPlaneEndpoint": {"host": "evil.example", "port": 6443}}
     for annotation in (FORCE_RELEASE_BY_ANNOTATION, DELETION_REQUESTED_BY_ANNOTATION):
         forged = {FORCE_RELEASE_ANNOTATION: "let it go", annotation: "kubernetes-admin"}
-        with refused(f"the annotation {annotation}", it.user):
+        with refused(f"annotation {annotation}", it.user):
             await it.tenant.create(kind, body(kind, "evil", it.namespace, spec=spec, metadata={"annotations": forged}))
     await it.tenant.create(kind, body(kind, "evil", it.namespace, spec=spec))
     for annotation in (FORCE_RELEASE_BY_ANNOTATION, DELETION_REQUESTED_BY_ANNOTATION):
         patch = {"metadata": {"annotations": {annotation: "kubernetes-admin"}}}
-        with refused(f"the annotation {annotation}"):
+        with refused(f"annotation {annotation}"):
             await it.tenant.patch(kind, "evil", patch, namespace=it.namespace)
     own = {"metadata": {"annotations": {FORCE_RELEASE_ANNOTATION: "mine", FORCE_RELEASE_BY_ANNOTATION: it.user}}}
     await it.tenant.patch(kind, "evil", own, namespace=it.namespace)
