@@ -272,14 +272,18 @@ async def asking(management: LocalCluster, found: list[Object]) -> None:
 
 
 def question(cluster: Object) -> Object:
-    """What Cluster API asks: the Cluster without managedFields and status."""
+    """What Cluster API asks: the Cluster without managedFields and status.
+
+    Not paused: Cluster API asks nothing about paused Clusters. Those of this benchmark are paused to be left alone.
+    """
     meta = {key: value for key, value in cluster["metadata"].items() if key != "managedFields"}
     meta |= {"deletionTimestamp": meta["creationTimestamp"], "finalizers": ["cluster.cluster.x-k8s.io"]}
     return {
         "apiVersion": API_VERSION,
         "kind": f"{DELETE.value}Request",
         "settings": {},
-        "cluster": {key: value for key, value in cluster.items() if key != "status"} | {"metadata": meta},
+        "cluster": {key: value for key, value in cluster.items() if key != "status"}
+        | {"metadata": meta, "spec": cluster["spec"] | {"paused": False}},
     }
 
 
