@@ -1,4 +1,6 @@
-"""The admission policy for ClusterSummaries: only the manager writes what makes it act.
+"""Rights, the webhook for profiles, and the admission policy for ClusterSummaries.
+
+The admission policy for ClusterSummaries: only the manager writes what makes it act.
 
 A ClusterSummary tells the manager what to deploy to which cluster, with the manager's credentials. Users write
 profiles; the manager derives summaries from them. So no other user creates a summary, deletes it, or changes its spec,

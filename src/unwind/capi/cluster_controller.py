@@ -85,7 +85,7 @@ def is_successors(secret: Object, successor: Cluster) -> bool:
     """Whether a Secret belongs to the successor, not to an earlier cluster of this name."""
     meta = secret["metadata"]
     if meta.get("deletionTimestamp"):
-        return False  # terminating: whoever owned it, a new one cannot be created before it is gone
+        return False  # terminating: a new one cannot be created before it is gone
     owners = {owner["uid"] for owner in meta.get("ownerReferences") or ()}
     born = successor.metadata.creation_timestamp
     return successor.metadata.uid in owners or (born is not None and meta["creationTimestamp"] >= _written(born))

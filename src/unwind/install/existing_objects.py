@@ -1,4 +1,4 @@
-"""All served kinds, to find Unwind's finalizers on objects of any kind."""
+"""Looks up what exists in place of our manifests, and which kinds the server serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find running managers by their Leases."""
+"""Finds running managers by their Leases, and controllers of other systems that would work against Unwind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes whether an unreachable server answers again, once for all waiting tasks."""
+"""Opens connections to a server, directly or through a proxy, and probes whether an unreachable one answers again."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class ServedVersions:
         crds: Informer[Metadata] | None = None,
     ) -> None:
         """`known`: the same kind in its versions, the best first. `found` is told the one that is served, or None where
-        there is none, whenever it may have changed. `crds` is run by whoever has it, for several kinds."""
+        there is none, whenever it may have changed. `crds`: a shared informer, which the caller runs."""
         self._client = client
         self._known = tuple(known)
         self._crd = f"{known[0].plural}.{known[0].group}"

@@ -1,4 +1,4 @@
-"""Deletes objects that only Unwind's own finalizer keeps."""
+"""Updates of objects that others change, too: compare-and-swap, finalizers, and which field manager set a field."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WORTH_TELLING = 0.5
 """Seconds that a wait has to last before a status reports it."""
 IN_TIME = 2.0
 """Seconds after which a status reports what is not urgent."""
-# Every conflict means that somebody else got through: whoever loses so often in a row comes back later.
+# Every conflict means that another client wrote the object. After so many in a row, the caller retries later.
 _TRIES = 8
 
 
@@ -57,8 +57,8 @@ async def revise(
 ) -> Object | None:
     """The object with a change made to it; None if there was nothing to change, or it is gone.
 
-    `change` makes a merge patch of the object as it is, or None. It is asked again of what somebody else made of the
-    object meanwhile, and never of another object that has its name. Raises NotFoundError if the object is there and has
+    `change` makes a merge patch of the object as it is, or None. It is called again with what another client wrote
+    meanwhile, and never with another object of the same name. Raises NotFoundError if the object is there and has
     no such subresource.
     """
     metadata = read["metadata"]

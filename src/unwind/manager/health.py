@@ -1,4 +1,4 @@
-"""The Prometheus registry of the process.
+"""Health and readiness probes, and the Prometheus registry of the process.
 
 Label values are small, fixed sets: verbs, kinds, routes, status classes. Never a name or uid.
 """

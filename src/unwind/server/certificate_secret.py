@@ -1,4 +1,4 @@
-"""Renewal rule of our own certificates: a pure function over what is stored in the Secret.
+"""Serving certificates that Unwind creates and renews, in a Secret that all replicas share.
 
 A CA signs the serving certificate. Callers verify against the CA bundle: every CA that is still valid. A new CA is
 first added to the bundle, and signs only after all callers had time to receive it; the old CA stays in the bundle until

@@ -1,4 +1,4 @@
-"""Watch the path key Secret, so that rotation and deletion take effect without a restart."""
+"""The Secret with the path key: created, rotated, and watched so that changes take effect without a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The admission policy on Teardowns: only the manager writes records, and a request needs the requester's own rights.
+"""Rights and the admission policy for Teardowns and Inventories.
+
+The admission policy on Teardowns: only the manager writes records, and a request needs the requester's own rights.
 
 The manager runs a request with its own rights. So the API server checks each request against the rights of the user who
 creates it, by a ValidatingAdmissionPolicy: it needs no webhook to be available.

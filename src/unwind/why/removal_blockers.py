@@ -59,7 +59,7 @@ async def what_blocks(
     held = {name for item in seen.values() for name in item.finalizers if not finalizers.served(name)}
     workloads = await _workloads(member, items) if held else []
     if any(finalizers.serving(name, workloads) is None for name in held):
-        # Not of this step: its operator may be another's, or nobody's that we know of.
+        # Not of this step: its operator may belong to another step, or be unknown.
         known = {workload.object.uid for workload in workloads}
         workloads += [
             item for item in await workloads_of(member.client, lambda *_: None) if item.object.uid not in known
@@ -86,5 +86,5 @@ async def _find(member: Member, ref: ObjectRef) -> Object | None:
         resource = await member.discovery.resource(ref.kind, group=ref.group)
         found = await member.client.get(resource, ref.name, namespace=ref.namespace or None)
     except UnwindError:
-        return None  # whoever waits for it has said what is the matter
+        return None  # the wait itself names the cause
     return found if found["metadata"]["uid"] == ref.uid else None
