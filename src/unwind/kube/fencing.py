@@ -8,7 +8,7 @@ API server. Other programs that write, such as Helm, must run in a `scope`.
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from weakref import WeakValueDictionary
@@ -16,7 +16,9 @@ from weakref import WeakValueDictionary
 from unwind.errors import UnwindError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
 
 K = TypeVar("K")
 # An owner reports a loss when it notices it. It may be too busy, or cut off: this is how often running work checks.
@@ -48,16 +50,17 @@ class Successor(Protocol):
 class Fence:
     """The permission to write for one key, until its shard is lost."""
 
-    def __init__(self, key: str, owner: ShardOwner) -> None:
+    __slots__ = ("__weakref__", "_fences", "_lost", "_scopes", "key")
+
+    def __init__(self, key: str, fences: Fences) -> None:
         self.key = key
-        self._owner = owner
+        self._fences = fences
         self._lost = False
-        self._scopes: set[asyncio.Timeout] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._scopes: list[asyncio.Timeout] = []
 
     @property
     def holds(self) -> bool:
-        if not self._lost and not self._owner.owns(self.key):
+        if not self._lost and not self._fences.owner.owns(self.key):
             self._lost = True
             now = asyncio.get_running_loop().time()
             for scope in self._scopes:
@@ -71,22 +74,16 @@ class Fence:
 
     @property
     def unsettled(self) -> float:
-        return self._owner.unsettled(self.key) if isinstance(self._owner, Successor) else 0.0
+        owner = self._fences.owner
+        return owner.unsettled(self.key) if isinstance(owner, Successor) else 0.0
 
     def enter(self, scope: asyncio.Timeout) -> None:
         """End a scope when the fence is lost."""
-        self._scopes.add(scope)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_LOOK, self._look)
+        self._scopes.append(scope)
+        self._fences.keep_checking()
 
     def leave(self, scope: asyncio.Timeout) -> None:
-        self._scopes.discard(scope)
-        if not self._scopes and self._timer:
-            self._timer.cancel()
-            self._timer = None
-
-    def _look(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_LOOK, self._look) if self.holds else None
+        self._scopes.remove(scope)
 
 
 _current: ContextVar[Fence | None] = ContextVar("unwind_fence", default=None)
@@ -105,36 +102,48 @@ def unsettled() -> float:
     return fence.unsettled if fence is not None else 0.0
 
 
-@asynccontextmanager
-async def scope() -> AsyncIterator[None]:
+class _Scope:
+    """Cancels its body when the fence is lost, and raises FencedError. Every reconciliation opens one, so it is written
+    out rather than generated."""
+
+    __slots__ = ("_fence", "_limit")
+
+    def __init__(self, fence: Fence) -> None:
+        self._fence = fence
+        self._limit = asyncio.timeout(None)
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+        self._fence.enter(self._limit)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._fence.leave(self._limit)
+        try:
+            await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError:
+            raise self._fence.lost from None
+
+
+def scope() -> AbstractAsyncContextManager[None]:
     """Cancel the body when this task's shard is lost, and raise FencedError."""
     fence = _current.get()
     if fence is None:
-        yield
-        return
+        return nullcontext()
     if not fence.holds:
         raise fence.lost
-    limit = asyncio.timeout(None)
-    try:
-        async with limit:
-            fence.enter(limit)
-            try:
-                yield
-            finally:
-                fence.leave(limit)
-    except TimeoutError:
-        if limit.expired():
-            raise fence.lost from None
-        raise
+    return _Scope(fence)
 
 
 class Fences:
     """The fences of one controller."""
 
     def __init__(self, owner: ShardOwner) -> None:
-        self._owner = owner
+        self.owner = owner
         self._fences: WeakValueDictionary[str, Fence] = WeakValueDictionary()
-        owner.subscribe(self._look)
+        self._timer: asyncio.TimerHandle | None = None
+        owner.subscribe(self._check_all)
 
     def around(
         self, reconcile: Callable[[K], Awaitable[float | None]], shard: Callable[[K], str | None]
@@ -149,18 +158,29 @@ class Fences:
                 return await reconcile(key)
             fence = self._fences.get(decides)
             if fence is None or not fence.holds:
-                fence = self._fences[decides] = Fence(decides, self._owner)
+                fence = self._fences[decides] = Fence(decides, self)
             token = _current.set(fence)
             try:
                 if not fence.holds:
                     return await reconcile(key)
-                async with scope():
+                async with _Scope(fence):
                     return await reconcile(key)
             finally:
                 _current.reset(token)
 
         return fenced
 
-    def _look(self) -> None:
+    def keep_checking(self) -> None:
+        """Check every fence from time to time, until none is left."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_LOOK, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._check_all()
+        if self._fences:
+            self.keep_checking()
+
+    def _check_all(self) -> None:
         for fence in list(self._fences.values()):
             _ = fence.holds
