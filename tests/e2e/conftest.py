@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from tests.e2e.gated import Scene, grounds, new_namespace
+from tests.e2e.gated_clusters import Scene, grounds, new_namespace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.e2e.gated import Ground
+    from tests.e2e.gated_clusters import Ground
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")

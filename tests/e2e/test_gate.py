@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.e2e.gated import ENFORCE, LEAVE, OURS, REMOVE, WAITING, Scene
-from tests.plane.profiles import condition, config_map
-from tests.plane.registering import until_allowed
+from tests.e2e.gated_clusters import ENFORCE, LEAVE, OURS, REMOVE, WAITING, Scene
+from tests.plane.support.extension_registration import until_allowed
+from tests.plane.support.profiles import condition, config_map
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, OK_TO_DELETE_ANNOTATION
@@ -30,7 +30,7 @@ from unwind.testing.managers import check_requests
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tests.e2e.gated import Ground, TheCluster
+    from tests.e2e.gated_clusters import Ground, TheCluster
     from tests.plane.test_run import Manager
     from unwind.kube.client import Object
     from unwind.local.auditing import AuditEvent

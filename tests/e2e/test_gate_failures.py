@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.gated import REMOVE, until_asked
-from tests.plane.profiles import condition
+from tests.e2e.gated_clusters import REMOVE, until_asked
+from tests.plane.support.profiles import condition
 from unwind.api.resources import LEASES
 from unwind.api.rights import HOME
 from unwind.api.unwind import Phase
 from unwind.kube.shards import SHARDS, shard_of
 
 if TYPE_CHECKING:
-    from tests.e2e.gated import Ground, Scene
+    from tests.e2e.gated_clusters import Ground, Scene
     from unwind.kube.client import Object
 
 # Long: `make soak` runs it.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.gated import MEMBER, TheCluster
-from tests.plane.profiles import condition
+from tests.e2e.gated_clusters import MEMBER, TheCluster
+from tests.plane.support.profiles import condition
 from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import Hook
 from unwind.api.resources import Resource
@@ -18,7 +18,7 @@ from unwind.manager.feature_gates import FEATURES
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.e2e.gated import Ground, Scene
+    from tests.e2e.gated_clusters import Ground, Scene
     from unwind.kube.client import Client, Object
 
 # Long: `make soak` runs it.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from tests.plane.asking import Asker, answering, chain
+from tests.plane.support.why_answers import Asker, answering, chain
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.hooks import API_VERSION
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, Reason
@@ -19,7 +19,7 @@ from unwind.why.answers import AnswerState, Effect
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.e2e.gated import Ground, Scene
+    from tests.e2e.gated_clusters import Ground, Scene
     from tests.plane.test_run import Manager
     from unwind.kube.client import Object
     from unwind.why.answers import Answer, Remedy

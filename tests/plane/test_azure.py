@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from tests.plane.external import CONDITIONS, ready, running
+from tests.plane.support.buckets import CONDITIONS, ready, running
 from unwind.api.meta import ObjectRef
 from unwind.api.names import AZURE_RESOURCE_ID_ANNOTATION, MEMO_ANNOTATION, Finalizer, Reason
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, Resource

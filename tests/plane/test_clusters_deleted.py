@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane.profiles import condition, config_map, feature
-from tests.plane.tearing import HOLD, Deployed, all_controllers, until_let_go
+from tests.plane.support.cluster_teardowns import HOLD, Deployed, all_controllers, until_let_go
+from tests.plane.support.profiles import condition, config_map, feature
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import TAKE_ALONG_ANNOTATION, Finalizer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.plane.tearing import Deployed, all_controllers, until_let_go
+from tests.plane.support.cluster_teardowns import Deployed, all_controllers, until_let_go
 from unwind.api import meta as api_meta
 from unwind.api.names import DEADLINE_ANNOTATION, FORCE_RELEASE_ANNOTATION, ON_DEADLINE_ANNOTATION
 from unwind.api.sveltos import CLUSTER_SUMMARIES

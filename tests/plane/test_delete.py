@@ -12,11 +12,11 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane import profiles, tearing
-from tests.plane.dying import Life, mortal
-from tests.plane.removals import serve_finalizers
-from tests.plane.requesting import ANYTHING, HOLD, Command, Room, manager, policies, tidy, user
-from tests.plane.tearing import Everything
+from tests.plane.support import cluster_teardowns, profiles
+from tests.plane.support.cluster_teardowns import Everything
+from tests.plane.support.dying_processes import Life, mortal
+from tests.plane.support.removals import serve_finalizers
+from tests.plane.support.requested_deletions import ANYTHING, HOLD, Command, Room, manager, policies, tidy, user
 from unwind.addons.caches import AddonCaches
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.names import AGGREGATE_LABEL, DELETE_POLICY_ANNOTATION, DELETE_PROTECTION_LABEL, RESOURCE_ANNOTATION
@@ -340,14 +340,14 @@ async def test_the_manager_says_which_right_is_missing(plane: Plane, room: Room,
 async def test_a_cluster_is_deleted_as_such_and_followed_until_it_is_gone(
     plane: Plane, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scene = await tearing.scene(plane, namespace)
+    scene = await cluster_teardowns.scene(plane, namespace)
     await scene.add_on("base")
     await scene.add_on("shop", depends_on=("base",))
     await scene.add_on("kept", behaviour="LeavePolicies", objects=1)
     command = Command(plane.management.kubeconfig, HOME, capsys)
     async with (
         manager_client(scene.client, HOME) as own,
-        tearing.manager(own),
+        cluster_teardowns.manager(own),
         profiles.under_way([Shards(own, namespace=HOME, identity="test-clusters")]),
         asyncio.TaskGroup() as group,
     ):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from tests.plane.external import Buckets, Store, define, external, grant, ready, running
+from tests.plane.support.buckets import Buckets, Store, define, external, grant, ready, running
 from unwind.api.annotation_values import DeletePolicy
 from unwind.api.names import DELETE_POLICY_ANNOTATION, MEMO_ANNOTATION, RECONCILE_POLICY_ANNOTATION, Finalizer
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES

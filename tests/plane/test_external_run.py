@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from tests.plane.external import Buckets, define
+from tests.plane.support.buckets import Buckets, define
 from tests.plane.test_install import HOME, command
 from tests.plane.test_run import Manager, running
 from unwind.api.names import DELETE_POLICY_ANNOTATION, Finalizer

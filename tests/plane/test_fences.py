@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane import charting, joining, profiles, tearing, unjoining
-from tests.plane.delaying import Delay, delayed
-from tests.plane.profiles import config_map, running
+from tests.plane.support import cluster_teardowns, helm_steps, karmada_members, profiles, unjoins
+from tests.plane.support.delayed_requests import Delay, delayed
+from tests.plane.support.profiles import config_map, running
 from unwind.api.karmada import CLUSTERS, RemoveStrategy
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES
@@ -159,13 +159,13 @@ async def test_a_withdrawal_ends_when_its_shard_is_lost(scene: profiles.Scene, t
 
 @TOLD
 async def test_a_teardown_ends_when_its_shard_is_lost(plane: Plane, namespace: str, told: bool) -> None:
-    it = await tearing.scene(plane, namespace)
+    it = await cluster_teardowns.scene(plane, namespace)
     await it.add_on("base")
     await it.add_on("top", depends_on=("base",), finalizers=(HOLD,))
-    another = await tearing.scene(plane, namespace)
+    another = await cluster_teardowns.scene(plane, namespace)
     await another.add_on("later")
     owner = Owner()
-    async with tearing.manager(it.client, owner=owner, clock=SYSTEM):
+    async with cluster_teardowns.manager(it.client, owner=owner, clock=SYSTEM):
         await it.delete()
         await it.teardown(lambda one: bool(one.status.blockers), "blocked")
         owner.lose(f"{namespace}/{it.name}", told=told)
@@ -189,8 +189,8 @@ async def test_a_teardown_ends_when_its_shard_is_lost(plane: Plane, namespace: s
 async def test_an_unjoin_ends_when_its_shard_is_lost(plane: Plane, namespace: str, told: bool) -> None:
     owner = Owner()
     async with (
-        unjoining.scene(plane, namespace, remove_strategy=RemoveStrategy.REQUIRED) as it,
-        unjoining.controllers(it.client, namespace, owner=owner, clock=SYSTEM),
+        unjoins.scene(plane, namespace, remove_strategy=RemoveStrategy.REQUIRED) as it,
+        unjoins.controllers(it.client, namespace, owner=owner, clock=SYSTEM),
     ):
         await it.put("base")
         await it.put("top", depends_on=("base",))
@@ -212,7 +212,7 @@ async def test_an_unjoin_ends_when_its_shard_is_lost(plane: Plane, namespace: st
 
 async def until_another_is_unjoined(client: Client) -> None:
     """A sign that the manager goes on with other members, and has had its chance."""
-    metadata = {"name": joining.a_name(), "finalizers": [HOLD]}
+    metadata = {"name": karmada_members.a_name(), "finalizers": [HOLD]}
     body = {"apiVersion": CLUSTERS.api_version, "kind": CLUSTERS.kind, "metadata": metadata}
     made = await client.create(CLUSTERS, body | {"spec": {"syncMode": "Pull"}})
     name, uid = made["metadata"]["name"], made["metadata"]["uid"]
@@ -230,7 +230,7 @@ async def until_another_is_unjoined(client: Client) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def repository() -> AsyncIterator[ChartRepository]:
-    async with charting.serving() as repository:
+    async with helm_steps.serving() as repository:
         yield repository
 
 
@@ -244,9 +244,9 @@ async def test_helm_ends_when_its_shard_is_lost(
     await scene.register()
     owner = Owner()
     helm = Helm(await program())
-    async with charting.stepping(plane, namespace, repository) as step:
-        await charting.make_namespace(step)
-        await charting.no_pods(step)  # its hook never comes to an end
+    async with helm_steps.stepping(plane, namespace, repository) as step:
+        await helm_steps.make_namespace(step)
+        await helm_steps.no_pods(step)  # its hook never comes to an end
         chart = {
             "repositoryURL": repository.url,
             "repositoryName": "charts",
@@ -260,19 +260,19 @@ async def test_helm_ends_when_its_shard_is_lost(
             async with asyncio.timeout(60):
                 while not await step.releases("greeting"):
                     await asyncio.sleep(0.1)
-            assert charting.helm_processes()
+            assert helm_steps.helm_processes()
             owner.lose(f"{scene.namespace}/edge")
             async with asyncio.timeout(20):
-                while charting.helm_processes():
+                while helm_steps.helm_processes():
                     await asyncio.sleep(0.1)
             await until_another_is_deployed(scene)
-            assert not charting.helm_processes()
+            assert not helm_steps.helm_processes()
 
 
 async def test_a_release_names_the_replica_that_works_on_it(
     plane: Plane, namespace: str, repository: ChartRepository
 ) -> None:
-    async with charting.stepping(plane, namespace, repository) as step:
+    async with helm_steps.stepping(plane, namespace, repository) as step:
         step.helm = Helm(await program(), replica="one")
         await step.deploy(step.chart("settings"))
         [revision] = await step.releases("settings")

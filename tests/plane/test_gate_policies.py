@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.plane import profiles
-from tests.plane.registering import HOME, create_cluster, create_teardown, say, serve, until_allowed, until_refused
+from tests.plane.support import profiles
+from tests.plane.support.extension_registration import (
+    HOME,
+    create_cluster,
+    create_teardown,
+    say,
+    serve,
+    until_allowed,
+    until_refused,
+)
 from tests.plane.test_install import command
 from tests.plane.test_run import running
 from unwind.api.capi import CLUSTERS

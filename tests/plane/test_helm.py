@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.plane.charting import (
+from tests.plane.support.helm_steps import (
     QUOTAS,
     SETTINGS,
     VALUES,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane.charting import (
+from tests.plane.support.helm_steps import (
     OWN,
     QUOTAS,
     THINGS,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane.charting import Step, serving, stepping
+from tests.plane.support.helm_steps import Step, serving, stepping
 from unwind.api.names import CHART_TIER_LABEL, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, SECRETS, Resource
 from unwind.api.sveltos import DEFAULT_TIER

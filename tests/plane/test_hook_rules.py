@@ -11,10 +11,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane import profiles
-from tests.plane.hooking import answering
-from tests.plane.profiles import config_map
-from tests.plane.tearing import Deployed
+from tests.plane.support import profiles
+from tests.plane.support.cluster_teardowns import Deployed
+from tests.plane.support.profiles import config_map
+from tests.plane.support.runtime_hooks import answering
 from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import Hook
 from unwind.api.names import KUBERNETES_VERSIONS_ANNOTATION

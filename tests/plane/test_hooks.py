@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 import pytest_asyncio
 
-from tests.plane import profiles
+from tests.plane.support import profiles
 from tests.plane.test_run import running
 from tests.unit.capi.asked import V1BETA1, V1BETA2, body, cluster, teardown
 from unwind.addons.caches import AddonCaches

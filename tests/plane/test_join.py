@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from tests.plane import joining as fixtures
-from tests.plane.joining import Failing, Killed, a_name, clear, prepare
+from tests.plane.support import karmada_members as fixtures
+from tests.plane.support.karmada_members import Failing, Killed, a_name, clear, prepare
 from tests.plane.test_install import body, command
 from unwind.api.karmada import CLUSTERS, Cluster, RemoveStrategy
 from unwind.api.names import JOINED_LABEL, KARMADA_CLUSTER_NAMESPACE, REMOVE_STRATEGY_ANNOTATION

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.plane.killing import Killer, Managers
-from tests.plane.profiles import install
-from tests.plane.tearing import CapiCluster, Deployed, all_controllers
+from tests.plane.support.cluster_teardowns import CapiCluster, Deployed, all_controllers
+from tests.plane.support.killed_managers import Killer, Managers
+from tests.plane.support.profiles import install
 from unwind.api.names import Finalizer
 from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane import joining as fixtures
-from tests.plane.joining import Failing, Killed, Member, a_name, clear, joined, running
+from tests.plane.support import karmada_members as fixtures
+from tests.plane.support.karmada_members import Failing, Killed, Member, a_name, clear, joined, running
 from tests.plane.test_install import body
 from unwind.addons.manifests import ADDONS
 from unwind.api import rights

@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
-from tests.plane.external import Everything
-from tests.plane.profiles import under_way
-from tests.plane.registering import until_refused
+from tests.plane.support.buckets import Everything
+from tests.plane.support.extension_registration import until_refused
+from tests.plane.support.profiles import under_way
 from unwind.addons.manifests import profile_rules
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import OWNER_LABEL, EventReason

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from tests.plane.registering import HOME, OURS, create_cluster, serve
+from tests.plane.support.extension_registration import HOME, OURS, create_cluster, serve
 from tests.plane.test_install import absent, command
 from tests.plane.test_run import running
 from unwind.addons.manifests import PROFILES_PATH, profile_rules

@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from tests.plane import profiles, tearing
-from tests.plane.removals import stateful_set, until_claimed
-from tests.plane.requesting import Command, Room
+from tests.plane.support import cluster_teardowns, profiles
+from tests.plane.support.removals import stateful_set, until_claimed
+from tests.plane.support.requested_deletions import Command, Room
 from unwind.api import karmada
 from unwind.api.names import DELETE_PROTECTION_LABEL, OWNER_LABEL
 from unwind.api.resources import (
@@ -171,7 +171,7 @@ async def test_a_stateful_set_takes_its_claims_along_where_that_is_asked_for(
 async def test_a_cluster_shows_the_waves_of_its_add_ons_and_what_is_on_its_member(
     plane: Plane, namespace: str, command: Command
 ) -> None:
-    scene = await tearing.scene(plane, namespace)
+    scene = await cluster_teardowns.scene(plane, namespace)
     await scene.add_on("base")
     await scene.add_on("shop", depends_on=("base",), objects=2)
     await scene.add_on("left", behaviour="LeavePolicies", objects=1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.external import Buckets, define, ready
+from tests.plane.support.buckets import Buckets, define, ready
 from tests.plane.test_external_run import until_ready
 from tests.plane.test_install import HOME, command
 from tests.plane.test_run import Manager, running

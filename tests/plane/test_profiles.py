@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from tests.plane.charting import SETTINGS, VALUES
-from tests.plane.profiles import Scene, condition, config_map, feature, install, message, playing, running
+from tests.plane.support.helm_steps import SETTINGS, VALUES
+from tests.plane.support.profiles import Scene, condition, config_map, feature, install, message, playing, running
 from unwind.addons.manifests import ADDONS
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import OWNER_LABEL, Finalizer

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from tests.plane.protecting import HOME, ROOM, define, definition, delete, named, ours, pod
-from tests.plane.protection_table import ALWAYS, LABEL
-from tests.plane.registering import serve_only, until_allowed, until_refused
+from tests.plane.support.extension_registration import serve_only, until_allowed, until_refused
+from tests.plane.support.protected_objects import HOME, ROOM, define, definition, delete, named, ours, pod
+from tests.plane.support.protection_table import ALWAYS, LABEL
 from tests.plane.test_install import command
 from tests.plane.test_protection_policies import told_by
 from unwind.api.resources import (

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.plane.external import Everything
-from tests.plane.profiles import under_way
-from tests.plane.protecting import HOME, MANAGER, ROOM, delete, named, put_all, until_answered
-from tests.plane.protection_table import BY_ITSELF
+from tests.plane.support.buckets import Everything
+from tests.plane.support.profiles import under_way
+from tests.plane.support.protected_objects import HOME, MANAGER, ROOM, delete, named, put_all, until_answered
+from tests.plane.support.protection_table import BY_ITSELF
 from tests.plane.test_install import absent, command
 from unwind.api.names import MANAGED_BY_LABEL, MANAGED_BY_UNWIND
 from unwind.api.resources import (

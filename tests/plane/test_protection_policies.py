@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane.protecting import (
+from tests.plane.support.protected_objects import (
     HOME,
     ROOM,
     define,
@@ -25,7 +25,7 @@ from tests.plane.protecting import (
     put_all,
     until_answered,
 )
-from tests.plane.protection_table import ALWAYS, BY_ITSELF, LABEL, P
+from tests.plane.support.protection_table import ALWAYS, BY_ITSELF, LABEL, P
 from tests.plane.test_install import command
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import (

@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.protecting import HOME, MANAGER, ROOM, delete, differences, kubectl, named, put_all, until_answered
-from tests.plane.protection_table import LABEL, ROWS
+from tests.plane.support.protected_objects import (
+    HOME,
+    MANAGER,
+    ROOM,
+    delete,
+    differences,
+    kubectl,
+    named,
+    put_all,
+    until_answered,
+)
+from tests.plane.support.protection_table import LABEL, ROWS
 from tests.plane.test_install import command
 from tests.plane.test_run import running
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, VALIDATING_ADMISSION_POLICIES

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.plane import protecting
-from tests.plane.protecting import HOME, ROOM, define, definition, named
-from tests.plane.protection_table import LABEL, P
-from tests.plane.registering import serve_only, until_allowed, until_refused
+from tests.plane.support import protected_objects
+from tests.plane.support.extension_registration import serve_only, until_allowed, until_refused
+from tests.plane.support.protected_objects import HOME, ROOM, define, definition, named
+from tests.plane.support.protection_table import LABEL, P
 from tests.plane.test_protection_webhook import Guarded, answering, delete, labelled, refused, room
 from unwind.api.resources import (
     API_SERVICES,
@@ -123,7 +123,7 @@ async def test_a_namespace_stays_while_an_aggregated_api_does_not_answer(guarded
     made = await client.create(API_SERVICES, named(API_SERVICES, f"v1.{group}", spec=spec))
     try:
         error = await until_refused(lambda: delete(client, NAMESPACES, name))
-        said = protecting.ours(error)
+        said = protected_objects.ours(error)
         assert said == f"{UNKNOWN}v1.{group} does not respond; repair its server or delete its APIService"
     finally:
         await client.delete(API_SERVICES, f"v1.{group}", uid=made["metadata"]["uid"])

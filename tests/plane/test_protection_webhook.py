@@ -18,10 +18,10 @@ import pytest_asyncio
 import structlog
 from prometheus_client import CollectorRegistry
 
-from tests.plane import protecting
-from tests.plane.protecting import HOME, MANAGER, named
-from tests.plane.protection_table import CASCADING, LABEL, ROWS, P
-from tests.plane.registering import until_allowed, until_refused
+from tests.plane.support import protected_objects
+from tests.plane.support.extension_registration import until_allowed, until_refused
+from tests.plane.support.protected_objects import HOME, MANAGER, named
+from tests.plane.support.protection_table import CASCADING, LABEL, ROWS, P
 from unwind.api.names import EventReason
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
@@ -123,7 +123,7 @@ async def guarded(plane: Plane) -> AsyncIterator[Guarded]:
         # The kinds themselves are the table's, which take anything.
         if manifest["kind"] in ("Namespace", "ServiceAccount") or manifest["apiVersion"].startswith("rbac."):
             await client.create(resource_of(manifest), manifest)
-    await protecting.put_all(client)
+    await protected_objects.put_all(client)
     async with answering(cluster) as it:
         asking = configuration(HOME, it.calling, everything=True)
         await client.create(VALIDATING_WEBHOOK_CONFIGURATIONS, asking)
@@ -171,7 +171,7 @@ async def refused(
 ) -> str:
     with pytest.raises(ApiError) as caught:
         await delete(client, resource, name, namespace, dry_run=dry_run)
-    return protecting.ours(caught.value)
+    return protected_objects.ours(caught.value)
 
 
 async def until_said(it: Guarded, words: str, name: str, resource: Resource = NAMESPACES) -> str:
@@ -180,7 +180,7 @@ async def until_said(it: Guarded, words: str, name: str, resource: Resource = NA
     try:
         async with asyncio.timeout(60):
             while not said.startswith(words):
-                said = protecting.ours(await until_refused(lambda: delete(it.client, resource, name)))
+                said = protected_objects.ours(await until_refused(lambda: delete(it.client, resource, name)))
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(f"the last words were {said!r}") from None
@@ -189,14 +189,14 @@ async def until_said(it: Guarded, words: str, name: str, resource: Resource = NA
 
 def pod(name: str, namespace: str) -> Object:
     """One that goes at once when it is deleted: it is on no node."""
-    return named(PODS, name, namespace, spec=protecting.pod({}, terminationGracePeriodSeconds=0)["spec"])
+    return named(PODS, name, namespace, spec=protected_objects.pod({}, terminationGracePeriodSeconds=0)["spec"])
 
 
 # The table
 
 
 async def test_every_row_of_the_table_is_answered_as_it_should(guarded: Guarded) -> None:
-    assert await protecting.differences(guarded.client, ROWS) == []
+    assert await protected_objects.differences(guarded.client, ROWS) == []
     asked = list(guarded.cluster.audit.entries(user=MANAGER))
     assert asked
     assert [entry for entry in asked if entry.code == 403] == [], "it has the rights for all that it asks"
@@ -211,7 +211,7 @@ async def test_what_is_not_counted_yet_is_answered_the_same(guarded: Guarded) ->
             async with asyncio.timeout(60):
                 while not fresh.counted("configmaps", "Always"):
                     await refused(client, CONFIG_MAPS, "canary", "default", dry_run=False)
-            assert await protecting.differences(client, by_the_rest) == []
+            assert await protected_objects.differences(client, by_the_rest) == []
         finally:
             again = configuration(HOME, guarded.calling, everything=True)
             await client.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, name, again)
@@ -243,7 +243,7 @@ async def test_pods_are_counted_as_they_come_and_go(guarded: Guarded) -> None:
 async def test_a_namespace_or_crd_that_cannot_be_looked_into_stays_with_the_error(guarded: Guarded) -> None:
     client, name = guarded.client, await room(guarded, "Cascading")
     unlabelled = await room(guarded)
-    await protecting.define(client, protecting.definition("lists.dev", "Gadget", "gadgets", "v1"))
+    await protected_objects.define(client, protected_objects.definition("lists.dev", "Gadget", "gadgets", "v1"))
     await label(client, CUSTOM_RESOURCE_DEFINITIONS, "gadgets.lists.dev", "Cascading")
     await until_allowed(lambda: delete(client, NAMESPACES, name))
     bindings = [binding for binding in await client.list(CLUSTER_ROLE_BINDINGS) if _of_manager(binding)]
@@ -277,7 +277,7 @@ async def test_a_namespace_goes_when_nothing_protected_is_left_in_it(guarded: Gu
     held = f"{P} {LABEL} of what is in it: "
     await labelled(client, CONFIG_MAPS, "kept", name, "Always")
     match = {"app": "web"}
-    spec = {"replicas": 1, "selector": {"matchLabels": match}, "template": protecting.pod(match)}
+    spec = {"replicas": 1, "selector": {"matchLabels": match}, "template": protected_objects.pod(match)}
     await labelled(client, DEPLOYMENTS, "web", name, "Cascading", spec=spec)
     said = await until_said(guarded, held, name)
     assert "ConfigMap" in said or "Deployment" in said
@@ -292,7 +292,7 @@ async def test_a_crd_stays_while_something_of_it_is_protected_and_a_kind_that_co
     guarded: Guarded,
 ) -> None:
     client, name = guarded.client, await room(guarded)
-    await protecting.define(client, protecting.definition(WIDGETS.group, "Widget", "widgets", "v1"))
+    await protected_objects.define(client, protected_objects.definition(WIDGETS.group, "Widget", "widgets", "v1"))
     await until_allowed(lambda: labelled(client, WIDGETS, "kept", name, "Always"))
     said = await refused(client, CUSTOM_RESOURCE_DEFINITIONS, "widgets.example.dev")
     assert said == f"{P} {LABEL} of what is of it: Widget {name}/kept"
@@ -324,7 +324,7 @@ async def test_a_collection_is_denied_by_what_is_protected_in_it(guarded: Guarde
         await labelled(client, SERVICES, service, name, value, spec=ports)
     with pytest.raises(ApiError) as caught:
         await client._call("delete", SERVICES, "DELETE", SERVICES.path(namespace=name))
-    said = protecting.ours(caught.value)
+    said = protected_objects.ours(caught.value)
     assert said.startswith(f"{P} {LABEL}=Always")
     assert f"services/a -n {name}" in said, "the request has no name: it is the object's"
     assert "a" in {service["metadata"]["name"] for service in await client.list(SERVICES, namespace=name)}
@@ -335,14 +335,14 @@ async def test_a_value_that_nobody_knows_is_refused_when_it_is_written_and_not_a
     unknown = f"{P} {LABEL}=always: unknown value (valid: Always, Cascading)"
     with pytest.raises(ApiError) as caught:
         await labelled(client, CONFIG_MAPS, "new", name, "always")
-    assert protecting.ours(caught.value) == unknown
+    assert protected_objects.ours(caught.value) == unknown
     await labelled(client, CONFIG_MAPS, "old", name, "Always")
     with pytest.raises(ApiError) as caught:
         await label(client, CONFIG_MAPS, "old", "always", name)
-    assert protecting.ours(caught.value) == unknown
+    assert protected_objects.ours(caught.value) == unknown
     # The table's objects had theirs before anybody looked.
     row = next(row for row in ROWS if row.kind.kind == "Deployment" and row.label == "always")
-    await client.patch(row.resource, row.name, {"spec": {"replicas": 3}}, namespace=protecting.ROOM)
+    await client.patch(row.resource, row.name, {"spec": {"replicas": 3}}, namespace=protected_objects.ROOM)
 
 
 async def test_reviews_of_v1beta1_are_answered_in_their_version(guarded: Guarded) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tests.plane.tearing import HOLD, Everything, scene
+from tests.plane.support.cluster_teardowns import HOLD, Everything, scene
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
 from unwind.api.resources import CONFIG_MAPS

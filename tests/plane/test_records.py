@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.plane import unjoining
-from tests.plane.requesting import manager as requests_manager
-from tests.plane.tearing import HOLD, Scene, manager, scene
+from tests.plane.support import unjoins
+from tests.plane.support.cluster_teardowns import HOLD, Scene, manager, scene
+from tests.plane.support.requested_deletions import manager as requests_manager
 from tests.plane.test_events import about, recording
 from unwind.api.karmada import CLUSTERS, RemoveStrategy
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest, ref_of
@@ -105,8 +105,8 @@ async def test_a_record_that_was_planted_before_anything_is_deleted_is_set_aside
 
 async def test_a_planted_record_does_not_keep_works_from_being_removed(plane: Plane, namespace: str) -> None:
     async with (
-        unjoining.scene(plane, namespace, remove_strategy=RemoveStrategy.REQUIRED) as it,
-        unjoining.controllers(it.client, namespace),
+        unjoins.scene(plane, namespace, remove_strategy=RemoveStrategy.REQUIRED) as it,
+        unjoins.controllers(it.client, namespace),
     ):
         await it.put("web")
         await it.deployed("web")

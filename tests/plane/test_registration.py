@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from tests.plane import profiles
-from tests.plane.registering import (
+from tests.plane.support import profiles
+from tests.plane.support.extension_registration import (
     HOME,
     OURS,
     create_cluster,

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane import profiles
-from tests.plane.requesting import ANYTHING, HOLD, Room, User, allowed, manager, policies, tidy, user
+from tests.plane.support import profiles
+from tests.plane.support.requested_deletions import ANYTHING, HOLD, Room, User, allowed, manager, policies, tidy, user
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.names import MAX_OBJECTS_ANNOTATION, RESOURCE_ANNOTATION
 from unwind.api.resources import (

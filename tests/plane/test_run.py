@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from tests.plane import profiles
+from tests.plane.support import profiles
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import RECORD_KEY_SECRET
 from unwind.api.resources import DEPLOYMENTS, SECRETS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest_asyncio
 
-from tests.plane.tearing import HOLD, manager, scene
+from tests.plane.support.cluster_teardowns import HOLD, manager, scene
 from tests.plane.test_local_command import UNWIND
 from unwind.api import karmada
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest

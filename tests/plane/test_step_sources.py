@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.tearing import HOLD, Scene, manager, scene
+from tests.plane.support.cluster_teardowns import HOLD, Scene, manager, scene
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.sveltos import CLUSTER_SUMMARIES

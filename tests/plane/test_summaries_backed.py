@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest_asyncio
 import yaml
 
-from tests.plane import tearing
-from tests.plane.profiles import Scene, config_map, install, playing, running
+from tests.plane.support import cluster_teardowns
+from tests.plane.support.profiles import Scene, config_map, install, playing, running
 from unwind.api.names import CLUSTER_UID_ANNOTATION, CREDENTIALS_ANNOTATION, Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import Right
@@ -290,11 +290,11 @@ async def test_what_was_deployed_is_removed_though_its_profile_is_gone(scene: Sc
 async def test_a_planted_summary_neither_holds_a_cluster_nor_ends_the_record_of_another(
     plane: Plane, namespace: str
 ) -> None:
-    it = tearing.Deployed(plane, namespace)
+    it = cluster_teardowns.Deployed(plane, namespace)
     await it.begin()
     await it.add_on("web")
     victim = it.cluster
-    async with tearing.all_controllers(it.client, it.namespace):
+    async with cluster_teardowns.all_controllers(it.client, it.namespace):
         await it.deployed("web")
         # One that would hold the cluster for ever, because its behaviour is Enforce and its member never answers.
         await plant(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.tearing import HOLD, manager, scene
+from tests.plane.support.cluster_teardowns import HOLD, manager, scene
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, Finalizer

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.plane import profiles
-from tests.plane.tearing import HOLD, Deployed, Scene, all_controllers, manager, scene
+from tests.plane.support import profiles
+from tests.plane.support.cluster_teardowns import HOLD, Deployed, Scene, all_controllers, manager, scene
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import DEADLINE_ANNOTATION, FORCE_RELEASE_ANNOTATION, ON_DEADLINE_ANNOTATION, PAUSED_ANNOTATION

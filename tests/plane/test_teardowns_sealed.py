@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.delaying import Delay, delayed, seals
-from tests.plane.tearing import HOLD, Scene, manager, scene
+from tests.plane.support.cluster_teardowns import HOLD, Scene, manager, scene
+from tests.plane.support.delayed_requests import Delay, delayed, seals
 from unwind.api.names import FORCE_RELEASE_ANNOTATION
 from unwind.api.rights import HOME
 from unwind.api.unwind import Phase, StepState, Teardown

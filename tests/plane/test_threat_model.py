@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane import joining, profiles, tearing, threats, unjoining
-from tests.plane.threats import THREATS, Stage, Threat
+from tests.plane.support import cluster_teardowns, karmada_members, profiles, threats, unjoins
+from tests.plane.support.threats import THREATS, Stage, Threat
 from unwind.api.karmada import WORKS
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
@@ -45,7 +45,7 @@ TRIED = [threat for threat in THREATS if threat.attempt]
 async def installed(plane: Plane) -> None:
     """Unwind with all of its policies, and each of them in effect."""
     client = plane.management.client
-    await joining.install(client)
+    await karmada_members.install(client)
     await install(client, Setting())
     policies = {
         manifest["metadata"]["name"]
@@ -134,7 +134,7 @@ async def test_a_tenant_gets_no_more_than_their_rights(
         victim = await stack.enter_async_context(profiles.playing(plane, namespace))
         await victim.register()
         own, user = await stack.enter_async_context(tenant(victim.client, home, threat))
-        await stack.enter_async_context(tearing.all_controllers(victim.client, HOME, clock=SYSTEM))
+        await stack.enter_async_context(cluster_teardowns.all_controllers(victim.client, HOME, clock=SYSTEM))
         await threat.attempt(Stage(victim, own, user, home))
 
 
@@ -144,7 +144,7 @@ async def test_the_garbage_collector_may_take_owners_off_a_summary_and_the_manag
     """Orphaned by the deletion of its profile, and then still removed by its Inventory."""
     async with (
         profiles.playing(plane, namespace) as scene,
-        tearing.all_controllers(scene.client, HOME, clock=SYSTEM),
+        cluster_teardowns.all_controllers(scene.client, HOME, clock=SYSTEM),
     ):
         await scene.register()
         await scene.source("web", profiles.config_map(namespace, "a"))
@@ -166,9 +166,9 @@ async def test_a_work_outside_of_an_execution_namespace_puts_nothing_on_a_member
     await plane.management.create_namespace(home)
     rights = Threat(threats.named(WORKS), "", rights=(Right(WORKS.group, (WORKS.plural,), ("create", "get", "patch")),))
     async with (
-        unjoining.scene(plane, namespace) as scene,
+        unjoins.scene(plane, namespace) as scene,
         tenant(scene.client, home, rights) as (own, _),
-        unjoining.controllers(scene.client, namespace, clock=SYSTEM),
+        unjoins.controllers(scene.client, namespace, clock=SYSTEM),
     ):
         manifests = [profiles.config_map(namespace, "evil")]
         work = threats.body(WORKS, "evil", home, spec={"workload": {"manifests": manifests}})

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from tests.plane.charting import SETTINGS, VALUES
-from tests.plane.profiles import Scene, config_map, feature, install, message, playing, running
+from tests.plane.support.helm_steps import SETTINGS, VALUES
+from tests.plane.support.profiles import Scene, config_map, feature, install, message, playing, running
 from unwind.api.names import OWNER_LABEL
 from unwind.helm.program import Helm
 from unwind.local import building, tools

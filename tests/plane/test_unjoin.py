@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.tearing import HOLD
-from tests.plane.unjoining import controllers, scene
+from tests.plane.support.cluster_teardowns import HOLD
+from tests.plane.support.unjoins import controllers, scene
 from unwind.api.karmada import RemoveStrategy
 from unwind.api.meta import find
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, OWNER_LABEL

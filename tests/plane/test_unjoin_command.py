@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.plane.tearing import HOLD
-from tests.plane.unjoining import Scene, controllers, scene
+from tests.plane.support.cluster_teardowns import HOLD
+from tests.plane.support.unjoins import Scene, controllers, scene
 from unwind.api.karmada import RemoveStrategy
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE
 from unwind.api.resources import CLUSTER_ROLES, LEASES, SERVICE_ACCOUNTS

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.killing import Killer, Managers
-from tests.plane.unjoining import Scene, controllers, scene
+from tests.plane.support.killed_managers import Killer, Managers
+from tests.plane.support.unjoins import Scene, controllers, scene
 from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, OWNER_LABEL
 from unwind.api.resources import NAMESPACES, SECRETS

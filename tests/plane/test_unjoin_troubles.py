@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane import joining
-from tests.plane.joining import joined
-from tests.plane.profiles import config_map
-from tests.plane.tearing import HOLD
+from tests.plane.support import karmada_members
+from tests.plane.support.cluster_teardowns import HOLD
+from tests.plane.support.karmada_members import joined
+from tests.plane.support.profiles import config_map
+from tests.plane.support.unjoins import controllers, scene
 from tests.plane.test_install import command
 from tests.plane.test_run import running
-from tests.plane.unjoining import controllers, scene
 from unwind.api import names
 from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy, Work
 from unwind.api.meta import find
@@ -217,7 +217,7 @@ async def test_a_cluster_that_went_while_nobody_looked_leaves_a_ledger_and_holds
 
 async def test_the_rights_of_the_manager_are_enough(plane: Plane, fresh_member: LocalCluster) -> None:
     await install(fresh_member.client, Setting())
-    await joining.install(fresh_member.client)  # which returns when all kinds are served
+    await karmada_members.install(fresh_member.client)  # which returns when all kinds are served
     way = fresh_member.connection(f"system:serviceaccount:{HOME}:unwind", groups=("system:serviceaccounts",))
     async with (
         scene(plane, HOME, home=fresh_member.client, remove_strategy=REQUIRED) as it,

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane import profiles, tearing, unjoining
-from tests.plane.profiles import config_map
-from tests.plane.removals import stateful_set, until_claimed
-from tests.plane.requesting import ANYTHING, Command, Room, manager, policies, tidy, user
+from tests.plane.support import cluster_teardowns, profiles, unjoins
+from tests.plane.support.profiles import config_map
+from tests.plane.support.removals import stateful_set, until_claimed
+from tests.plane.support.requested_deletions import ANYTHING, Command, Room, manager, policies, tidy, user
 from unwind.api.karmada import WORKS, RemoveStrategy
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.names import REQUEST_PREFIX, SCALE_TO_ZERO_ANNOTATION, VOLUMES_ANNOTATION
@@ -127,13 +127,13 @@ async def test_an_unknown_word_on_a_profile_withdraws_nothing_and_says_so(edge: 
 
 @pytest.mark.parametrize("policy", ["", "Delete"])
 async def test_a_cluster_that_is_deleted(plane: Plane, namespace: str, policy: str) -> None:
-    scene = tearing.Deployed(plane, namespace)
+    scene = cluster_teardowns.Deployed(plane, namespace)
     await scene.begin()
     await scene.source("db", database(namespace))
     await scene.profile("db", "db", clusterDeletionBehavior="EnforceRemovePolicies")
     if policy:
         await annotate(scene, "db", {VOLUMES_ANNOTATION: policy})
-    async with tearing.all_controllers(scene.client, namespace):
+    async with cluster_teardowns.all_controllers(scene.client, namespace):
         await scene.deployed("db")
         await until_claimed(scene.member.client, namespace, CLAIM)
         uid = (await scene.summary_of("db")).metadata.uid
@@ -144,14 +144,14 @@ async def test_a_cluster_that_is_deleted(plane: Plane, namespace: str, policy: s
         assert planned(teardown) == ([] if policy else [f"PersistentVolumeClaim {namespace}/{CLAIM}"])
         assert await left(scene.member.client, namespace) == ([] if policy else [CLAIM])
         assert ledger(await scene.inventories(uid)) == ({} if policy else {CLAIM: "KeptByPolicy"})
-        await tearing.until_let_go(scene)
+        await cluster_teardowns.until_let_go(scene)
         await scene.cluster.go()
         await scene.until_summaries_gone("db")
     await scene.clear()
 
 
 async def test_the_plan_of_a_cluster_names_local_claims_that_stay(plane: Plane, namespace: str) -> None:
-    scene = tearing.Deployed(plane, namespace)
+    scene = cluster_teardowns.Deployed(plane, namespace)
     await scene.begin()
     room = f"{namespace}-local"  # the other one is Unwind's own, where no profile puts anything
     await plane.management.create_namespace(room)
@@ -159,7 +159,7 @@ async def test_the_plan_of_a_cluster_names_local_claims_that_stay(plane: Plane, 
     refs = [ref | {"deploymentType": "Local"} for ref in scene.refs("db")]
     await scene.profile("db", policyRefs=refs, clusterDeletionBehavior="EnforceRemovePolicies")
     deploys = Right("*", ("*",), ("get", "list", "watch", "create", "patch", "delete"))
-    async with granting(scene.client, namespace, deploys), tearing.all_controllers(scene.client, namespace):
+    async with granting(scene.client, namespace, deploys), cluster_teardowns.all_controllers(scene.client, namespace):
         await scene.deployed("db")
         await until_claimed(scene.client, room, CLAIM)
         await scene.cluster.delete()
@@ -172,11 +172,14 @@ async def test_the_plan_of_a_cluster_names_local_claims_that_stay(plane: Plane, 
 
 
 async def test_a_member_that_does_not_answer_holds_no_plan_up_for_its_claims(plane: Plane, namespace: str) -> None:
-    scene = tearing.Deployed(plane, namespace)
+    scene = cluster_teardowns.Deployed(plane, namespace)
     await scene.begin()
     await scene.source("db", database(namespace))
     await scene.profile("db", "db", clusterDeletionBehavior="EnforceRemovePolicies")
-    async with Proxy(scene.member.server) as proxy, tearing.all_controllers(scene.client, namespace, clock=SYSTEM):
+    async with (
+        Proxy(scene.member.server) as proxy,
+        cluster_teardowns.all_controllers(scene.client, namespace, clock=SYSTEM),
+    ):
         await scene.deployed("db")
         await until_claimed(scene.member.client, namespace, CLAIM)
         way = kubeconfig.load(scene.member.kubeconfig)
@@ -200,8 +203,8 @@ async def test_a_member_that_does_not_answer_holds_no_plan_up_for_its_claims(pla
 @pytest.mark.parametrize("policy", ["", "Delete"])
 async def test_a_member_that_is_unjoined_and_a_work_that_is_deleted(plane: Plane, namespace: str, policy: str) -> None:
     async with (
-        unjoining.scene(plane, namespace, remove_strategy=RemoveStrategy.REQUIRED) as it,
-        unjoining.controllers(it.client, namespace),
+        unjoins.scene(plane, namespace, remove_strategy=RemoveStrategy.REQUIRED) as it,
+        unjoins.controllers(it.client, namespace),
     ):
         member = it.cluster.client
         for name in ("first", "second"):

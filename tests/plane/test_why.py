@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane.asking import Asker, chain, deleting, denying, forced, safe
+from tests.plane.support.why_answers import Asker, chain, deleting, denying, forced, safe
 from unwind.api.karmada import CLUSTERS as KARMADA_CLUSTERS
 from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
 from unwind.api.resources import (

@@ -11,10 +11,10 @@ import msgspec
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
-from tests.plane import joining
-from tests.plane.external import Everything
-from tests.plane.joining import joined, running
-from tests.plane.profiles import config_map
+from tests.plane.support import karmada_members
+from tests.plane.support.buckets import Everything
+from tests.plane.support.karmada_members import joined, running
+from tests.plane.support.profiles import config_map
 from unwind.api.karmada import CLUSTERS, WORKS, Work
 from unwind.api.meta import find, is_true
 from unwind.api.names import ADOPT_ANNOTATION, DEPENDS_ON_ANNOTATION, KARMADA_CLUSTER_NAMESPACE, OWNER_LABEL, Finalizer
@@ -30,7 +30,7 @@ from unwind.testing.proxy import Proxy
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.plane.joining import Member
+    from tests.plane.support.karmada_members import Member
     from unwind.addons.caches import AddonCaches
     from unwind.api.meta import Condition
     from unwind.api.resources import Resource
@@ -209,7 +209,7 @@ def failed(work: Work) -> bool:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def site(plane: Plane) -> AsyncIterator[Site]:
     client, member = plane.management.client, plane.members["member-1"]
-    await joining.install(client)
+    await karmada_members.install(client)
     home, there = f"works-{uuid.uuid4().hex[:6]}", f"works-{uuid.uuid4().hex[:6]}"
     await plane.management.create_namespace(home)
     await member.create_namespace(there)

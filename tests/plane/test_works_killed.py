@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from tests.plane import joining
-from tests.plane.joining import joined
-from tests.plane.killing import Killer, Managers
-from tests.plane.profiles import config_map
+from tests.plane.support import karmada_members
+from tests.plane.support.karmada_members import joined
+from tests.plane.support.killed_managers import Killer, Managers
+from tests.plane.support.profiles import config_map
 from unwind.api.karmada import WORKS, Work
 from unwind.api.meta import find
 from unwind.api.names import DEPENDS_ON_ANNOTATION, OWNER_LABEL
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from tests.plane.joining import Member
+    from tests.plane.support.karmada_members import Member
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
 
@@ -72,7 +72,7 @@ def applied(work: Work) -> bool:
 @asynccontextmanager
 async def staged(plane: Plane, namespace: str, tmp_path: Path, *, before: bool) -> AsyncIterator[Stage]:
     client, cluster = plane.management.client, plane.members["member-1"]
-    await joining.install(client)
+    await karmada_members.install(client)
     await cluster.create_namespace(namespace)
     managers = Managers(tmp_path / "kubeconfig", namespace, tmp_path / "manager.log")
     killer = Killer(managers, before=before)

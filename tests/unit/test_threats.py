@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.plane.threats import THREATS
+from tests.plane.support.threats import THREATS
 from unwind.api.rights import Setting
 from unwind.install.manifests import manifests
 

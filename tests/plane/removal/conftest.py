@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.plane.removals import Scene, define_inventories
+from tests.plane.support.removals import Scene, define_inventories
 from unwind.inventory.inventories import Inventories
 from unwind.testing.managers import manager_client
 

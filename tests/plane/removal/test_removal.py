@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tests.plane.removals import CLUSTER, Scene, Told, everything_by
+from tests.plane.support.removals import CLUSTER, Scene, Told, everything_by
 from unwind.api import names
 from unwind.api.meta import ObjectRef
 from unwind.api.names import OWNER_LABEL

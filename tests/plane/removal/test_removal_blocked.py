@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tests.plane.removals import CLUSTER, Scene, Told
+from tests.plane.support.removals import CLUSTER, Scene, Told
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES
 from unwind.inventory.inventories import items
 from unwind.local import waiting

@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 
-from tests.plane.dying import Life, mortal
-from tests.plane.removals import (
+from tests.plane.support.dying_processes import Life, mortal
+from tests.plane.support.removals import (
     Scene,
     Told,
     everything_by,

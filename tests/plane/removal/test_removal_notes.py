@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tests.plane.removals import Told
+from tests.plane.support.removals import Told
 from unwind.api.names import OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.unwind import INVENTORIES, EntryState
@@ -18,7 +18,7 @@ from unwind.testing.clock import StillClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.plane.removals import Scene
+    from tests.plane.support.removals import Scene
     from unwind.api.unwind import Entry
 
 HOLD = "example.dev/hold"

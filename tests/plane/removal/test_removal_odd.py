@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp import web
 
-from tests.plane.removals import Scene, Told
+from tests.plane.support.removals import Scene, Told
 from unwind.api.resources import CONFIG_MAPS
 from unwind.clock import SYSTEM
 from unwind.kube.client import Client

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.removals import Scene, Told, serve_finalizers, stateful_set, until_claimed
+from tests.plane.support.removals import Scene, Told, serve_finalizers, stateful_set, until_claimed
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.resources import (
     CONFIG_MAPS,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.removals import Told, stateful_set, until_claimed
+from tests.plane.support.removals import Told, stateful_set, until_claimed
 from unwind.api.annotation_values import VolumePolicy, volume_policy
 from unwind.api.names import OWNER_LABEL, VOLUMES_ANNOTATION, Reason
 from unwind.api.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, STATEFUL_SETS
@@ -15,7 +15,7 @@ from unwind.clock import SYSTEM
 from unwind.local import waiting
 
 if TYPE_CHECKING:
-    from tests.plane.removals import Scene
+    from tests.plane.support.removals import Scene
     from unwind.kube.client import Object
 
 

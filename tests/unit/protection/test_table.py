@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.plane.protection_table import BY_ITSELF, LABEL, OTHERS, ROWS, P, Row
+from tests.plane.support.protection_table import BY_ITSELF, LABEL, OTHERS, ROWS, P, Row
 from unwind.api.meta import ObjectRef
 from unwind.protection import rules
 from unwind.protection.kinds import KINDS, REPLICAS, Count, Form, ProtectedKind

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import yaml
 
-from tests.plane.profiles import Scene, config_map
+from tests.plane.support.profiles import Scene, config_map
 from unwind.api import capi, karmada, sveltos, unwind
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import (

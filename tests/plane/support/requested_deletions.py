@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.plane import profiles
-from tests.plane.removals import until_served
-from tests.plane.tearing import Everything
+from tests.plane.support import profiles
+from tests.plane.support.cluster_teardowns import Everything
+from tests.plane.support.removals import until_served
 from unwind.addons.caches import AddonCaches
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.resources import (

@@ -31,7 +31,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     label: str | None
     state: str = "idle"
-    """See `protecting.put`."""
+    """See `protected_objects.put`."""
     denied: str = ""
     """How the denial begins; empty if there is none."""
 

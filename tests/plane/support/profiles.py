@@ -11,7 +11,7 @@ import msgspec
 import yaml
 from prometheus_client import CollectorRegistry
 
-from tests.plane.external import Everything
+from tests.plane.support.buckets import Everything
 from unwind.addons.caches import AddonCaches
 from unwind.addons.configuration_controller import ConfigurationController
 from unwind.addons.profile_controller import ProfileController

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from tests.plane import profiles
-from tests.plane.external import Everything
+from tests.plane.support import profiles
+from tests.plane.support.buckets import Everything
 from unwind.addons.caches import AddonCaches
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_EXECUTION_NAMESPACE

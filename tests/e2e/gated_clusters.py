@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from tests.plane import profiles
+from tests.plane.support import profiles
 from tests.plane.test_install import command
 from tests.plane.test_run import running
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.plane.protection_table import COPIES, LABEL, OTHERS, ROWS, P
+from tests.plane.support.protection_table import COPIES, LABEL, OTHERS, ROWS, P
 from unwind.api.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     JOBS,
@@ -28,7 +28,7 @@ from unwind.protection.kinds import DEFINITION, KINDS, NAMESPACE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tests.plane.protection_table import Row
+    from tests.plane.support.protection_table import Row
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import LocalCluster
     from unwind.protection.kinds import ProtectedKind

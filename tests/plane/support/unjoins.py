@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.plane import joining, profiles
-from tests.plane.tearing import HOLD, Everything
+from tests.plane.support import karmada_members, profiles
+from tests.plane.support.cluster_teardowns import HOLD, Everything
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
@@ -99,7 +99,7 @@ async def controllers(
             yield clock
 
 
-class Scene(joining.Member):
+class Scene(karmada_members.Member):
     """A member with Works on it. Their objects are in a namespace of the member called like ours on this side."""
 
     namespace = ""
@@ -234,9 +234,9 @@ async def scene(plane: Plane, namespace: str, *, home: Client | None = None, **w
     """A member that is joined for one test. `home`: another control plane than the first, with all that it needs."""
     cluster, client = plane.members[MEMBER], home or plane.management.client
     if home is None:
-        await joining.install(client)
+        await karmada_members.install(client)
     await cluster.create_namespace(namespace)
-    async with joining.joined(client, cluster, **wish) as member:
+    async with karmada_members.joined(client, cluster, **wish) as member:
         it = Scene(member.client, member.cluster, member.name, member.joined)
         it.namespace = namespace
         it.uid = (await it.get()).metadata.uid

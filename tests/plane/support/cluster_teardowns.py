@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.plane import profiles
+from tests.plane.support import profiles
 from unwind.addons.caches import AddonCaches
 from unwind.addons.configuration_controller import ConfigurationController
 from unwind.addons.profile_controller import ProfileController

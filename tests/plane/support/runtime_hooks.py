@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.plane.external import Everything
+from tests.plane.support.buckets import Everything
 from unwind.addons import hook_rules
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
