@@ -1,4 +1,4 @@
-"""The CRDs on the real API server: what it takes, what it refuses, what it keeps, and what `kubectl get` shows."""
+"""The CRDs on the real API server: what it accepts, refuses and keeps, and what `kubectl get` shows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from tests.plane.support.crd_examples import EXAMPLES, KINDS
 from unwind.api import karmada, sveltos, unwind
 from unwind.api.crds import DEFINITIONS, KindDefinition
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
+
 
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
 
@@ -68,6 +70,8 @@ TEARDOWN_SPEC: Object = {
     "target": msgspec.to_builtins(TARGET),
     "cause": "ClusterDeleted",
 }
+
+
 INVENTORY_SPEC: Object = {
     "owner": {"kind": "ClusterSummary", "namespace": "default", "name": "base-capi-prod-7", "uid": "u-2"},
     "member": {"object": msgspec.to_builtins(TARGET), "systemUid": "u-3"},
@@ -155,131 +159,11 @@ async def test_defaults_are_those_of_the_proposals(client: Client) -> None:
     assert member["spec"]["removeStrategy"] == "Needless"
 
 
-# From the proposals as they stand there, and from Sveltos' and Karmada's documentation; with fields that no model has.
-EXAMPLES = """
-apiVersion: config.projectsveltos.io/v1beta1
-kind: ClusterProfile
-metadata:
-  name: cleanup-on-delete
-spec:
-  clusterSelector:
-    matchLabels: { env: prod }
-  stopMatchingBehavior: RemovePolicies
-  clusterDeletionBehavior: RemovePolicies
----
-apiVersion: config.projectsveltos.io/v1beta1
-kind: ClusterProfile
-metadata:
-  name: strict-cleanup
-spec:
-  clusterSelector:
-    matchLabels: { env: prod }
-  stopMatchingBehavior: RemovePolicies
-  clusterDeletionBehavior: EnforceRemovePolicies
----
-apiVersion: config.projectsveltos.io/v1beta1
-kind: Profile
-metadata:
-  name: everything
-  namespace: default
-spec:
-  clusterSelector:
-    matchExpressions: [{key: env, operator: In, values: [prod, staging]}]
-  syncMode: ContinuousWithDriftDetection
-  maxUpdate: 30%
-  maxConsecutiveFailures: 5
-  extraLabels: {team: platform}
-  templateResourceRefs:
-  - resource: {apiVersion: v1, kind: Secret, namespace: default, name: login}
-    identifier: Credentials
-    watchFields: [data]
-  policyRefs:
-  - {kind: ConfigMap, name: "{{ .Cluster.metadata.name }}-policies", namespace: default, skipNamespaceCreation: true}
-  - remoteURL: {url: "https://example.io/all.yaml", interval: 10m, template: true}
-  helmCharts:
-  - repositoryURL: https://kyverno.github.io/kyverno/
-    repositoryName: kyverno
-    chartName: kyverno/kyverno
-    chartVersion: v3.3.3
-    releaseName: kyverno-latest
-    releaseNamespace: kyverno
-    registryCredentialsConfig: {insecureSkipTLSVerify: true}
-    options: {atomic: true, installOptions: {createNamespace: true}}
-    values: |
-      replicas: 3
-  kustomizationRefs:
-  - {kind: GitRepository, namespace: flux2, name: flux2, path: ./helloWorld/, targetNamespace: eng}
-  validateHealths:
-  - name: ready
-    featureID: Helm
-    group: apps
-    version: v1
-    kind: Deployment
-    labelFilters: [{key: app, operation: Equal, value: kyverno}]
-    script: |
-      function evaluate() return {healthy = true} end
-  patches:
-  - target: {group: apps, kind: Deployment, name: ".*"}
-    patch: "- op: add"
-  driftExclusions:
-  - paths: [/spec/replicas]
-    target: {kind: Deployment, group: apps, version: v1}
----
-apiVersion: lib.projectsveltos.io/v1beta1
-kind: SveltosCluster
-metadata:
-  name: edge
-  namespace: default
-spec:
-  kubeconfigName: edge-kubeconfig
-  consecutiveFailureThreshold: 3
-  tokenRequestRenewalOption: {renewTokenRequestInterval: 1h0m0s}
-  data: {region: eu}
-  activeWindow: {from: "0 20 * * 5", to: "0 7 * * 1"}
----
-apiVersion: cluster.karmada.io/v1alpha1
-kind: Cluster
-metadata:
-  name: member-1
-spec:
-  syncMode: Push
-  apiEndpoint: https://172.18.0.3:6443
-  id: 4e1a
-  secretRef: {namespace: karmada-cluster, name: member-1}
-  proxyHeader: {authorization: none}
-  taints: [{key: cluster.karmada.io/not-ready, effect: NoSchedule, timeAdded: "2026-01-02T03:04:05Z"}]
-  resourceModels: [{grade: 0, ranges: [{name: cpu, min: "0", max: "1"}]}]
-  removeStrategy: Required
----
-apiVersion: work.karmada.io/v1alpha1
-kind: Work
-metadata:
-  name: nginx
-  namespace: default
-spec:
-  preserveResourcesOnDeletion: false
-  workload:
-    manifests:
-    - apiVersion: apps/v1
-      kind: Deployment
-      metadata: {name: nginx, namespace: default, labels: {app: nginx}}
-      spec:
-        replicas: 2
-        selector: {matchLabels: {app: nginx}}
-        template:
-          metadata: {labels: {app: nginx}}
-          spec: {containers: [{name: nginx, image: nginx}]}
-"""
-_KINDS = {
-    (definition.resource.api_version, definition.resource.kind): definition.resource for definition in DEFINITIONS
-}
-
-
 @pytest.mark.parametrize("example", list(yaml.safe_load_all(EXAMPLES)), ids=lambda it: it["metadata"]["name"])
 async def test_what_users_of_the_other_systems_write_is_taken_unchanged_and_kept_whole(
     client: Client, example: Object
 ) -> None:
-    resource = _KINDS[example["apiVersion"], example["kind"]]
+    resource = KINDS[example["apiVersion"], example["kind"]]
     await client.create(resource, example)
     kept = await client.get(resource, example["metadata"]["name"], namespace=example["metadata"].get("namespace"))
     assert contained(example, kept)

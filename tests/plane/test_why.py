@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane.support.why_answers import Asker, chain, deleting, denying, forced, safe
+from tests.plane.support.why_answers import Asker, chain, deleting, forced, protected_asker, safe
+from tests.plane.support.why_objects import (
+    CLAIM,
+    HOLD,
+    NOWHERE,
+    converted,
+    deployment,
+    node,
+    owner,
+    pod,
+    pods,
+    ready,
+    warn,
+)
 from unwind.api.karmada import CLUSTERS as KARMADA_CLUSTERS
 from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
 from unwind.api.resources import (
@@ -18,21 +30,15 @@ from unwind.api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     DEPLOYMENTS,
-    EVENTS,
     NAMESPACES,
-    NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
     SECRETS,
     SERVICE_ACCOUNTS,
     SERVICES,
-    VALIDATING_WEBHOOK_CONFIGURATIONS,
-    Resource,
 )
 from unwind.api.sveltos import SVELTOS_CLUSTERS
-from unwind.kube.client import Client
-from unwind.kube.errors import ApiError
 from unwind.local import waiting
 from unwind.local.home import Shape
 from unwind.local.plane import running
@@ -45,12 +51,6 @@ if TYPE_CHECKING:
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
-# Nobody listens there.
-NOWHERE = "https://127.0.0.1:9/"
-HOLD = "example.dev/backup"
-LABELS = {"app": "web"}
-TEMPLATE = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "web", "image": "web"}]}}
-
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def here() -> AsyncIterator[Plane]:
@@ -61,12 +61,7 @@ async def here() -> AsyncIterator[Plane]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def asker(here: Plane) -> Asker:
-    asker = Asker(here.management, "why")
-    await here.management.create_namespace("why")
-    await asker.protect()
-    kept = await asker.make(CONFIG_MAPS, "probe", metadata={"labels": {DELETE_PROTECTION_LABEL: "Always"}})
-    await asker.until_refused(CONFIG_MAPS, kept, DELETE_PROTECTION_LABEL)
-    return asker
+    return await protected_asker(here.management)
 
 
 async def namespaced(asker: Asker, name: str) -> Object:
@@ -304,106 +299,6 @@ async def test_a_volume_is_freed_by_deleting_the_claim_that_is_bound_to_it(asker
     await asker.until_gone(PERSISTENT_VOLUMES, "disk")
 
 
-# Refusals
-
-
-async def test_a_webhook_that_does_not_answer_is_told_to_be_ignored_and_back(asker: Asker) -> None:
-    made = await asker.make(CONFIG_MAPS, "asked")
-    await webhook(asker, "silent", "asked", {"url": NOWHERE})
-    await asker.until_refused(CONFIG_MAPS, made, "failed calling webhook")
-    answer = await asker.ask("cm/asked")
-    assert answer.state is AnswerState.REFUSED
-    assert f"the webhook silent.example.dev of ValidatingWebhookConfiguration silent must be called, but {NOWHERE}" in (
-        answer.verdict
-    )
-    remedy = forced(answer)
-    await asker.do(remedy)
-    await asker.until_deletable(CONFIG_MAPS, made)
-    await asker.delete(CONFIG_MAPS, made)
-    await asker.until_gone(CONFIG_MAPS, "asked")
-    done = await asker.shell(*remedy.afterwards)
-    assert done.returncode == 0, done.stderr
-    found = await asker.client.get(VALIDATING_WEBHOOK_CONFIGURATIONS, "silent")
-    assert found["webhooks"][0]["failurePolicy"] == "Fail"
-
-
-async def test_a_webhook_that_denies_is_for_somebody_else_to_move(asker: Asker) -> None:
-    made = await asker.make(CONFIG_MAPS, "billed")
-    async with denying("the invoice is open") as way:
-        await webhook(asker, "denying", "billed", way)
-        await asker.until_refused(CONFIG_MAPS, made, "the invoice is open")
-        answer = await asker.ask("cm/billed")
-    assert answer.state is AnswerState.REFUSED
-    assert "the invoice is open" in answer.verdict
-    assert answer.only == f"the owner of {way['url']}, unless you can do what the denial asks for"
-    assert {remedy.effect for remedy in answer.remedies} == {Effect.LOOKS}
-
-
-async def test_a_policy_that_denies_is_for_whoever_wrote_it(asker: Asker) -> None:
-    made = await asker.make(CONFIG_MAPS, "audited")
-    await asker.keeping("audited", "kept for the audit until January")
-    await asker.until_refused(CONFIG_MAPS, made, "kept for the audit")
-    answer = await asker.ask("cm/audited")
-    assert answer.state is AnswerState.REFUSED
-    assert (
-        "denied by the ValidatingAdmissionPolicy audited (binding audited): kept for the audit until January"
-        in answer.verdict
-    )
-    assert answer.only.startswith("the author of the policy audited")
-    [remedy] = answer.remedies
-    assert remedy.effect is Effect.LOOKS
-    await asker.do(remedy)
-
-
-async def test_always_is_taken_off_by_the_command(asker: Asker) -> None:
-    await asker.make(CONFIG_MAPS, "always", metadata={"labels": {DELETE_PROTECTION_LABEL: "Always"}})
-    answer = await asker.ask("cm/always")
-    assert answer.state is AnswerState.REFUSED
-    assert answer.chain[0].reason == Reason.PROTECTED
-    assert f"protected by the label {DELETE_PROTECTION_LABEL}=Always" in answer.verdict
-    await asker.do(forced(answer))
-    await asker.until_gone(CONFIG_MAPS, "always")
-
-
-async def test_cascading_is_satisfied_by_scaling_to_zero(asker: Asker) -> None:
-    labels = {DELETE_PROTECTION_LABEL: "Cascading"}
-    await deployment(asker, "cascading", replicas=2, labels=labels)
-    answer = await asker.ask("deploy/cascading")
-    assert answer.state is AnswerState.REFUSED
-    assert "as long as something depends on it: replicas 2" in answer.verdict
-    assert {remedy.effect for remedy in answer.remedies} == {Effect.SAFE, Effect.LEAVES}
-    await asker.do(safe(answer))
-    await asker.until_gone(DEPLOYMENTS, "cascading")
-
-
-async def test_who_has_no_right_is_told_who_can_give_it_and_how(asker: Asker) -> None:
-    made = await asker.make(CONFIG_MAPS, "theirs")
-    reader = asker.cluster.connection("bob", groups=["readers"])
-    done = await asker.shell(
-        "kubectl create clusterrole readers --verb=get,list --resource=configmaps,events",
-        "kubectl create clusterrolebinding readers --clusterrole=readers --group=readers",
-    )
-    assert done.returncode == 0, done.stderr
-    async with Client(reader) as bob:
-        answer = await until_readable(asker, "cm/theirs", bob)
-        assert answer.state is AnswerState.REFUSED
-        assert answer.chain[0].reason == Reason.NO_RIGHT
-        assert "user bob is not allowed to delete it" in answer.verdict
-        [remedy] = answer.remedies
-        assert remedy.by == "an administrator who can grant permissions"
-        await asker.do(remedy)
-        meta = made["metadata"]
-        async with asyncio.timeout(30):
-            while True:
-                answer = await asker.ask("cm/theirs", client=bob)
-                if answer.state is AnswerState.DELETABLE:
-                    break
-                await asyncio.sleep(0.1)
-        await bob.delete(CONFIG_MAPS, "theirs", uid=meta["uid"], namespace="why")
-    await asker.until_gone(CONFIG_MAPS, "theirs")
-    assert (await asker.shell(*remedy.afterwards)).returncode == 0
-
-
 # Pods and CRDs
 
 
@@ -532,127 +427,3 @@ async def test_nothing_of_a_secret_is_printed(asker: Asker) -> None:
         assert "s3cr3t" not in shown.stdout + shown.stderr
         assert made["data"]["password"] not in shown.stdout
     await asker.do(forced(await asker.ask("secret/quiet")))
-
-
-# What these tests are made of
-
-CLAIM: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-
-
-def owner(parent: Object) -> Object:
-    meta = parent["metadata"]
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "name": meta["name"],
-        "uid": meta["uid"],
-        "blockOwnerDeletion": True,
-    }
-
-
-async def deployment(
-    asker: Asker, name: str, *, replicas: int, node: str = "", claim: str = "", labels: dict[str, str] | None = None
-) -> Object:
-    spec = pod_spec(node=node, claim=claim)
-    template = {"metadata": {"labels": {"app": name}}, "spec": spec}
-    selector = {"matchLabels": {"app": name}}
-    body = {"replicas": replicas, "selector": selector, "template": template}
-    return await asker.make(DEPLOYMENTS, name, spec=body, metadata={"labels": labels or {}})
-
-
-def pod_spec(*, node: str = "", claim: str = "", grace: int = 0) -> Object:
-    spec: Object = {"containers": [{"name": "web", "image": "web"}], "terminationGracePeriodSeconds": grace}
-    if node:
-        spec["nodeName"] = node
-    if claim:
-        spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
-    return spec
-
-
-async def pod(asker: Asker, name: str, *, node: str, claim: str = "", grace: int = 0) -> Object:
-    return await asker.make(PODS, name, spec=pod_spec(node=node, claim=claim, grace=grace))
-
-
-async def pods(asker: Asker, app: str) -> list[Object]:
-    """The Pods of a Deployment, as soon as there are some."""
-    async with asyncio.timeout(60):
-        while not (found := await asker.client.list(PODS, namespace="why", labels=f"app={app}")):
-            await asyncio.sleep(0.1)
-    return found
-
-
-async def ready(asker: Asker, app: str) -> None:
-    """Say of the Pods of a Deployment that they are ready, as a kubelet would."""
-    for item in await pods(asker, app):
-        status = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
-        await asker.client.patch(PODS, item["metadata"]["name"], status, namespace="why", subresource="status")
-
-    def runs(it: Object | None) -> bool:
-        return bool(it and it.get("status", {}).get("readyReplicas"))
-
-    await waiting.until(asker.client, DEPLOYMENTS, app, runs, "ready", namespace="why")
-
-
-async def node(asker: Asker, name: str, *, ready: str = "True") -> None:
-    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
-    await asker.client.apply(NODES, body)
-    told = {"status": {"conditions": [{"type": "Ready", "status": ready, "reason": "NodeStatusUnknown"}]}}
-    await asker.client.patch(NODES, name, told, subresource="status")
-
-
-async def warn(asker: Asker, resource: Resource, obj: Object, message: str) -> None:
-    meta = obj["metadata"]
-    about = {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        **{key: meta[key] for key in ("name", "namespace", "uid")},
-    }
-    await asker.make(
-        EVENTS,
-        f"{meta['name']}.1",
-        involvedObject=about,
-        type="Warning",
-        reason="BackupFailed",
-        message=message,
-        source={"component": "backup-operator"},
-    )
-
-
-async def webhook(asker: Asker, name: str, concerned: str, way: Object, **more: Any) -> None:
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["configmaps"]}
-    one = {
-        "name": f"{name}.example.dev",
-        "clientConfig": way,
-        "rules": [rule],
-        "matchConditions": [{"name": "concerned", "expression": f"oldObject.metadata.name == '{concerned}'"}],
-        "failurePolicy": "Fail",
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-        **more,
-    }
-    await asker.make(VALIDATING_WEBHOOK_CONFIGURATIONS, name, webhooks=[one])
-
-
-async def converted(asker: Asker, group: str) -> Resource:
-    """A kind that is stored in one version and served in another, with nobody to convert it; the stored one."""
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    way = {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {"url": NOWHERE}}}
-    await asker.define(
-        group,
-        versions=[
-            {"name": "v1", "served": True, "storage": False, "schema": schema},
-            {"name": "v1alpha1", "served": True, "storage": True, "schema": schema},
-        ],
-        conversion=way,
-    )
-    return Resource(group, "v1alpha1", "gadgets", "Gadget")
-
-
-async def until_readable(asker: Asker, text: str, client: Client) -> Answer:
-    """The answer for somebody whose rights take a moment to count."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                return await asker.ask(text, client=client)
-            except ApiError:
-                await asyncio.sleep(0.1)

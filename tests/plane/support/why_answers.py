@@ -16,7 +16,9 @@ import msgspec
 from aiohttp import web
 
 from tests.plane.test_local_command import UNWIND
+from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import (
+    CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     VALIDATING_ADMISSION_POLICIES,
     VALIDATING_ADMISSION_POLICY_BINDINGS,
@@ -185,6 +187,16 @@ class Asker:
     async def _policy(self, name: str, spec: Object, binding: Object) -> None:
         await self.make(VALIDATING_ADMISSION_POLICIES, name, spec=spec)
         await self.make(VALIDATING_ADMISSION_POLICY_BINDINGS, name, spec={"policyName": name, **binding})
+
+
+async def protected_asker(cluster: LocalCluster) -> Asker:
+    """An asker in the namespace `why`, once deletion protection is enforced there."""
+    asker = Asker(cluster, "why")
+    await cluster.create_namespace("why")
+    await asker.protect()
+    kept = await asker.make(CONFIG_MAPS, "probe", metadata={"labels": {DELETE_PROTECTION_LABEL: "Always"}})
+    await asker.until_refused(CONFIG_MAPS, kept, DELETE_PROTECTION_LABEL)
+    return asker
 
 
 def forced(answer: Answer) -> Remedy:

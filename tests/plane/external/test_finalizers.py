@@ -1,92 +1,28 @@
-"""Resources that stand for something outside the cluster, on a real API server: it goes before they do."""
+"""External objects: the external resource is deleted before the finalizer is removed."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import pytest_asyncio
 
+from tests.plane.support.bucket_chains import events, group_of, link, remove_kind, until
 from tests.plane.support.buckets import Buckets, Store, define, external, grant, ready, running
-from unwind.api.annotation_values import DeletePolicy
-from unwind.api.names import DELETE_POLICY_ANNOTATION, MEMO_ANNOTATION, RECONCILE_POLICY_ANNOTATION, Finalizer
-from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
-from unwind.api.unwind import INVENTORIES, Inventory
+from unwind.api.names import MEMO_ANNOTATION, Finalizer
+from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS
 from unwind.clock import SYSTEM
 from unwind.deleters.outcomes import Again, Gone, Kept, PermanentError, Severity, TransientError
-from unwind.deleters.registration import Kinds, Registration
 from unwind.deleters.registry import Plugin
-from unwind.install.manifests import crds
-from unwind.inventory import ledger
-from unwind.kube.client import Client
-from unwind.kube.errors import AlreadyExistsError, ApiError, APIStatus
-from unwind.kube.events import EVENTS
 from unwind.kube.shards import Shards
 from unwind.local import waiting
 from unwind.testing.clock import StillClock
-from unwind.testing.managers import manager_client, manager_connection
+from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from unwind.api.meta import ObjectRef
     from unwind.deleters.context import DeleteContext, DeleteFunc
-    from unwind.kube.client import Object
+    from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def buckets(plane: Plane, namespace: str) -> AsyncIterator[Buckets]:
-    """A kind of this test's own; whatever is left of it in the end is let go."""
-    client = plane.management.client
-    resource = await define(client, f"{namespace}.example.dev")
-    yield Buckets(client, resource, namespace)
-    await _let_go(client, Buckets(client, resource, namespace))
-
-
-async def _let_go(client: Client, buckets: Buckets) -> None:
-    for left in await client.list(buckets.resource, namespace=buckets.namespace):
-        await buckets.patch(left["metadata"]["name"], {"metadata": {"finalizers": None}})
-    name = f"buckets.{buckets.resource.group}"
-    definition = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
-    await client.delete(CUSTOM_RESOURCE_DEFINITIONS, name, uid=definition["metadata"]["uid"])
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def records(plane: Plane) -> None:
-    """The CRDs of Unwind itself, for the ledger."""
-    client = plane.management.client
-    for body in crds("unwind.dev"):
-        with suppress(AlreadyExistsError):  # another test was first
-            await client.create(CUSTOM_RESOURCE_DEFINITIONS, body)
-        await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"], "Established")
-
-
-def group_of(buckets: Buckets) -> str:
-    return buckets.resource.group
-
-
-def link(buckets: Buckets, delete: Any, *, name: str = "link") -> Registration:
-    return Registration(name=name, kinds=(Kinds(f"{group_of(buckets)}/*", "Bucket"),), delete=delete)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0.01)
-
-
-async def written_down(buckets: Buckets, ref: ObjectRef) -> ledger.Line:
-    """The line of the ledger about an object."""
-    found = await buckets.client.get(INVENTORIES, f"kept-{ref.uid}", namespace=buckets.namespace, type=Inventory)
-    assert (found.metadata.finalizers, found.metadata.owner_references) == ((), ()), "it outlasts the object"
-    [entry] = found.spec.entries.values()
-    line = ledger.line(entry)
-    assert line
-    assert found.spec.owner == ref
-    return line
 
 
 async def test_the_finalizer_is_set_first_and_others_stay(buckets: Buckets) -> None:
@@ -119,17 +55,6 @@ async def test_what_is_outside_goes_before_the_finalizer_does(plane: Plane, buck
     assert store.closed
     [sent] = plane.management.audit.deletions(resource="buckets", namespace=buckets.namespace)
     assert sent.uid == ref.uid, "the only DELETE is the person's"
-
-
-async def events(buckets: Buckets, ref: ObjectRef, count: int) -> list[str]:
-    """The reasons of the Events on an object, in order, once there are so many."""
-    async with asyncio.timeout(30):
-        while True:
-            found = await buckets.client.list(EVENTS, namespace=buckets.namespace)
-            ours = [item for item in found if item["regarding"]["uid"] == ref.uid]
-            if len(ours) >= count:
-                return [one["reason"] for one in sorted(ours, key=lambda one: str(one["eventTime"]))]
-            await asyncio.sleep(0.05)
 
 
 async def test_other_finalizers_are_waited_for_by_others_and_that_is_said(buckets: Buckets) -> None:
@@ -310,149 +235,7 @@ async def test_a_kind_that_takes_no_conditions_has_events_only(
         await until(lambda: 100 in clock.waiting)
         clock.advance(100)
         await buckets.until_gone("mute")
-    await _let_go(client, buckets)
-
-
-@pytest.mark.parametrize("annotation", [DELETE_POLICY_ANNOTATION, RECONCILE_POLICY_ANNOTATION])
-@pytest.mark.parametrize("policy", ["skip", "detach-on-delete"])
-@pytest.mark.usefixtures("records")
-async def test_a_policy_of_the_object_keeps_what_is_outside(buckets: Buckets, annotation: str, policy: str) -> None:
-    store = Store()
-    async with running(buckets.client, buckets.namespace, external(store, group_of(buckets))) as it:
-        ref = await buckets.claimed("kept", annotations={annotation: policy})
-        await buckets.delete(ref)
-        await buckets.until_gone("kept")
-        line = await written_down(buckets, ref)
-        assert await events(buckets, ref, 3) == ["FinalizerSet", "DeletionStarted", "Kept"]
-        assert it.sample("unwind_deletions_total", kind=f"buckets.{group_of(buckets)}", end="kept") == 1
-    assert store.calls == []
-    assert (line.object, line.fate, line.reason) == (ref, ledger.Fate.KEPT, "KeptByPolicy")
-    assert (line.message, line.by) == (f"its policy is {policy}", f"the annotation {annotation}")
-
-
-@pytest.mark.usefixtures("records")
-async def test_the_policy_of_the_namespace_and_then_of_the_process_holds(buckets: Buckets) -> None:
-    store, client = Store(), buckets.client
-    known = external(store, group_of(buckets))
-    async with running(client, buckets.namespace, known, policy=DeletePolicy.SKIP):
-        by_process = await buckets.claimed("by-process")
-        await buckets.delete(by_process)
-        await buckets.until_gone("by-process")
-        await client.patch(
-            NAMESPACES, buckets.namespace, {"metadata": {"annotations": {DELETE_POLICY_ANNOTATION: "detach-on-delete"}}}
-        )
-        by_namespace = await buckets.claimed("by-namespace")
-        managed = await buckets.claimed("managed", annotations={DELETE_POLICY_ANNOTATION: "manage"})
-        for ref in (by_namespace, managed):
-            await buckets.delete(ref)
-            await buckets.until_gone(ref.name)
-    assert store.calls == ["managed"]
-    assert (await written_down(buckets, by_process)).by == "the manager's default"
-    line = await written_down(buckets, by_namespace)
-    assert line.by == f"the annotation {DELETE_POLICY_ANNOTATION} of its namespace"
-
-
-async def test_a_policy_that_is_not_known_holds_until_it_is_put_right(buckets: Buckets) -> None:
-    store, client = Store(), buckets.client
-    async with running(client, buckets.namespace, external(store, group_of(buckets))):
-        await buckets.delete(await buckets.claimed("typo", annotations={DELETE_POLICY_ANNOTATION: "Manage"}))
-        said = await buckets.until_said("typo", "UnknownValue")
-        assert "'Manage' is not known" in said["message"]
-        assert said["severity"] == "Error"
-        await client.patch(
-            NAMESPACES, buckets.namespace, {"metadata": {"annotations": {DELETE_POLICY_ANNOTATION: "kepp"}}}
-        )
-        await buckets.delete(await buckets.claimed("by-namespace"))
-        said = await buckets.until_said("by-namespace", "UnknownValue")
-        assert "'kepp' is not known" in said["message"]
-        assert store.calls == []
-        await buckets.annotate("typo", **{DELETE_POLICY_ANNOTATION: "manage"})
-        await buckets.until_gone("typo")
-        await client.patch(
-            NAMESPACES, buckets.namespace, {"metadata": {"annotations": {DELETE_POLICY_ANNOTATION: None}}}
-        )
-        await buckets.until_gone("by-namespace")
-    assert store.calls == ["typo", "by-namespace"]
-
-
-class Dying(Client):
-    """A client whose process dies before it takes a finalizer off."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.died = asyncio.Event()
-
-    async def revise(self, resource: Any, read: Object, patch: Object, *, subresource: str | None = None) -> Object:
-        if patch.get("metadata", {}).get("finalizers") == []:
-            self.died.set()
-            await asyncio.Event().wait()
-        return await super().revise(resource, read, patch, subresource=subresource)
-
-
-@asynccontextmanager
-async def dying(plane: Plane, namespace: str) -> AsyncIterator[Dying]:
-    async with Dying(await manager_connection(plane.management.client, namespace)) as client:
-        yield client
-
-
-@pytest.mark.usefixtures("records")
-async def test_what_is_kept_is_in_the_ledger_before_the_finalizer_goes(plane: Plane, buckets: Buckets) -> None:
-    known = external(Store(), group_of(buckets))
-    async with dying(plane, buckets.namespace) as client, running(client, buckets.namespace, known):
-        ref = await buckets.claimed("kept", annotations={DELETE_POLICY_ANNOTATION: "skip"})
-        await buckets.delete(ref)
-        await client.died.wait()
-    line = await written_down(buckets, ref)
-    assert Finalizer.EXTERNAL in (await buckets.get("kept"))["metadata"]["finalizers"]
-    async with running(buckets.client, buckets.namespace, known):
-        await buckets.until_gone("kept")
-    assert await written_down(buckets, ref) == line, "the second try finds what the first has written"
-
-
-@pytest.mark.usefixtures("records")
-async def test_who_changes_their_mind_in_the_last_moment_is_heard(plane: Plane, buckets: Buckets) -> None:
-    store = Store()
-
-    class Late(Dying):
-        """Somebody else is faster, once."""
-
-        async def revise(self, resource: Any, read: Object, patch: Object, *, subresource: str | None = None) -> Object:
-            if patch.get("metadata", {}).get("finalizers") == [] and not self.died.is_set():
-                self.died.set()
-                await buckets.annotate("kept", **{DELETE_POLICY_ANNOTATION: "manage"})
-            return await Client.revise(self, resource, read, patch, subresource=subresource)
-
-    connection = await manager_connection(plane.management.client, buckets.namespace)
-    async with Late(connection) as client, running(client, buckets.namespace, external(store, group_of(buckets))):
-        ref = await buckets.claimed("kept", annotations={DELETE_POLICY_ANNOTATION: "skip"})
-        await buckets.delete(ref)
-        await buckets.until_gone("kept")
-    assert store.calls == ["kept"]
-    await waiting.until_absent(buckets.client, INVENTORIES, f"kept-{ref.uid}", namespace=buckets.namespace)
-
-
-async def test_an_object_that_the_api_server_does_not_let_go_says_so(plane: Plane, buckets: Buckets) -> None:
-    clock = StillClock()
-
-    class Refused(Dying):
-        """A webhook of somebody else's is in the way, once."""
-
-        async def revise(self, resource: Any, read: Object, patch: Object, *, subresource: str | None = None) -> Object:
-            if patch.get("metadata", {}).get("finalizers") == [] and not self.died.is_set():
-                self.died.set()
-                raise ApiError(APIStatus(code=500, message="a webhook does not answer"), request="PATCH bucket")
-            return await Client.revise(self, resource, read, patch, subresource=subresource)
-
-    connection = await manager_connection(plane.management.client, buckets.namespace)
-    known = external(Store(), group_of(buckets))
-    async with Refused(connection) as client, running(client, buckets.namespace, known, clock=clock):
-        ref = await buckets.claimed("stuck")
-        await buckets.delete(ref)
-        said = await buckets.until_said("stuck", "Failed")
-        assert said["message"].startswith(f"cannot remove the finalizer from {ref}: ")
-        await until(lambda: any(item < 2 for item in clock.waiting))
-        clock.advance(2)
-        await buckets.until_gone("stuck")
+    await remove_kind(client, buckets)
 
 
 async def test_a_manager_that_is_stopped_in_the_middle_goes_on_when_it_is_back(buckets: Buckets) -> None:
@@ -508,19 +291,6 @@ async def test_an_end_that_cannot_be_opened_holds_its_objects_until_it_can(bucke
         await buckets.delete(await buckets.claimed("two"))
         await buckets.until_gone("two")
     assert store.open == 1
-
-
-@pytest.mark.usefixtures("records")
-async def test_who_has_lost_the_credentials_can_still_let_an_object_go(buckets: Buckets) -> None:
-    store = Store()
-    store.refuses = PermissionError("no credentials")
-    async with running(buckets.client, buckets.namespace, external(store, group_of(buckets))):
-        ref = await buckets.claimed("one")
-        await buckets.delete(ref)
-        await buckets.until_said("one", "Failed")
-        await buckets.annotate("one", **{DELETE_POLICY_ANNOTATION: "detach-on-delete"})
-        await buckets.until_gone("one")
-    assert (await written_down(buckets, ref)).fate is ledger.Fate.KEPT
 
 
 async def test_kinds_that_come_and_go_are_followed(plane: Plane, namespace: str) -> None:

@@ -4,32 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest_asyncio
-
 from tests.plane.support.helm_steps import SETTINGS, VALUES
-from tests.plane.support.profiles import Scene, config_map, feature, install, message, playing, running
+from tests.plane.support.profiles import Scene, config_map, feature, message, running
 from unwind.api.names import OWNER_LABEL
 from unwind.helm.program import Helm
 from unwind.local import building, tools
 from unwind.testing.charts import pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from unwind.kube.client import Object
-    from unwind.local.plane import Plane
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def installed(plane: Plane) -> None:
-    await install(plane.management.client)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def scene(plane: Plane, namespace: str, installed: None) -> AsyncIterator[Scene]:
-    async with playing(plane, namespace) as scene:
-        yield scene
 
 
 async def test_who_loses_an_object_says_so_at_once_and_has_it_again_when_it_is_free(scene: Scene) -> None:

@@ -12,7 +12,7 @@ import pytest_asyncio
 import yaml
 
 from tests.plane.support import cluster_teardowns
-from tests.plane.support.profiles import Scene, config_map, install, playing, running
+from tests.plane.support.profiles import Scene, config_map, running
 from unwind.api.names import CLUSTER_UID_ANNOTATION, CREDENTIALS_ANNOTATION, Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import Right
@@ -22,21 +22,8 @@ from unwind.local import waiting
 from unwind.testing.managers import granting
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def installed(plane: Plane) -> None:
-    await install(plane.management.client)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def scene(plane: Plane, namespace: str, installed: None) -> AsyncIterator[Scene]:
-    async with playing(plane, namespace) as scene:
-        yield scene
 
 
 @pytest_asyncio.fixture(loop_scope="session")

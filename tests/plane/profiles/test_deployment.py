@@ -1,0 +1,257 @@
+"""Profiles deploy add-ons to clusters: sources, dependencies, charts, conflicts and sync modes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.plane.support.helm_steps import SETTINGS, VALUES
+from tests.plane.support.profiles import Scene, condition, config_map, feature, message, running
+from unwind.api.names import OWNER_LABEL, Finalizer
+from unwind.api.resources import (
+    CONFIG_MAPS,
+    SECRETS,
+)
+from unwind.api.sveltos import (
+    CLUSTER_SUMMARIES,
+    PROFILES,
+)
+from unwind.helm.program import Helm
+from unwind.local import building, tools, waiting
+from unwind.testing.charts import pack, unpack
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_a_cluster_that_matches_gets_what_the_profile_says(scene: Scene) -> None:
+    await scene.source("web", config_map(scene.namespace, "a"), config_map(scene.namespace, "b"))
+    await scene.register()
+    await scene.profile("web", "web")
+    async with running(scene.client, scene.namespace):
+        await scene.until_provisioned("web")
+    summary = await scene.summary("web")
+    there = await scene.on_member()
+    assert set(there) == {"a", "b"}
+    assert there["a"]["metadata"]["labels"][OWNER_LABEL] == summary.metadata.uid
+    assert summary.metadata.labels == {
+        "projectsveltos.io/cluster-profile-name": scene.called("web"),
+        "projectsveltos.io/cluster-name": "edge",
+        "projectsveltos.io/cluster-type": "Sveltos",
+    }
+    [chunk] = await scene.inventories(summary.metadata.uid)
+    assert {entry.object.name for entry in chunk.spec.entries.values()} == {"a", "b"}
+    secret = await scene.client.get(SECRETS, "edge-sveltos-kubeconfig", namespace=scene.namespace)
+    assert Finalizer.CREDENTIALS in secret["metadata"]["finalizers"]
+
+
+async def test_an_edited_source_starts_towards_the_member_at_once_and_what_drops_out_goes(scene: Scene) -> None:
+    await scene.source("web", config_map(scene.namespace, "a", color="red"), config_map(scene.namespace, "b"))
+    await scene.register()
+    await scene.profile("web", "web")
+    async with running(scene.client, scene.namespace):
+        await scene.until_provisioned("web")
+        await scene.edit("web", config_map(scene.namespace, "a", color="blue"), config_map(scene.namespace, "c"))
+        await scene.until_on_member("a", lambda it: it["data"]["color"] == "blue")
+        await scene.until_on_member("c")
+        await scene.until_off_member("b")
+    assert scene.deleted() == ["b"]
+
+
+async def test_a_source_that_is_missing_is_named_and_deployed_when_it_comes(scene: Scene) -> None:
+    await scene.register()
+    await scene.profile("web", "later")
+    async with running(scene.client, scene.namespace):
+        failed = await scene.until_summary("web", lambda it: feature(it) == "Failed", "Failed")
+        assert f"ConfigMap {scene.namespace}/later" in message(failed)
+        await scene.source("later", config_map(scene.namespace, "a"))
+        await scene.until_provisioned("web")
+    assert set(await scene.on_member()) == {"a"}
+
+
+async def test_what_depends_on_others_is_deployed_after_them_and_says_what_it_waits_for(scene: Scene) -> None:
+    for name in ("base", "middle", "top"):
+        await scene.source(name, config_map(scene.namespace, name))
+    await scene.register()
+    await scene.profile("top", "top", dependsOn=scene.needs("middle"))
+    await scene.profile("middle", "middle", dependsOn=scene.needs("base"))
+    async with running(scene.client, scene.namespace):
+        waits = {
+            "top": f"waiting for dependencies: ClusterProfile {scene.called('middle')} is not Provisioned",
+            "middle": f"waiting for dependencies: ClusterProfile {scene.called('base')} is not on this cluster",
+        }
+        for name, told in waits.items():
+            await scene.until_summary(name, lambda it, told=told: it.status.dependencies == told, told)  # type: ignore[misc]
+        await scene.profile("base", "base")
+        await scene.until_provisioned("base", "middle", "top")
+    assert scene.created() == ["base", "middle", "top"]
+    assert (await scene.summary("top")).status.dependencies is None
+
+
+async def test_what_is_not_supported_yet_is_said_and_nothing_is_applied(scene: Scene) -> None:
+    await scene.source("web", config_map(scene.namespace, "a"))
+    await scene.register()
+    await scene.profile("web", "web", reloader=True)
+    async with running(scene.client, scene.namespace):
+        found = await scene.until_profile("web", lambda it: condition(it, "Accepted").get("status") == "False")
+        said = condition(found, "Accepted")
+        assert (said["reason"], said["message"]) == ("NotSupported", "not supported: reloader")
+        assert await scene.on_member() == {}
+        await scene.edit_profile("web", {"reloader": False})
+        await scene.until_provisioned("web")
+        found = await scene.until_profile("web", lambda it: condition(it, "Accepted").get("status") == "True")
+
+
+async def test_profiles_that_depend_on_each_other_are_named_and_the_others_go_on(scene: Scene) -> None:
+    await scene.register()
+    for name, needs in (("a", ["b"]), ("b", ["a"]), ("c", [])):
+        await scene.source(name, config_map(scene.namespace, name))
+        await scene.profile(name, name, dependsOn=scene.needs(*needs))
+    async with running(scene.client, scene.namespace):
+        await scene.until_provisioned("c")
+        found = await scene.until_profile("a", lambda it: condition(it, "Accepted").get("reason") == "Cycle")
+        one, other = scene.called("a"), scene.called("b")
+        assert condition(found, "Accepted")["message"] == f"dependency cycle: {one} → {other} → {one}"
+        assert set(await scene.on_member()) == {"c"}
+        await scene.edit_profile("b", {"dependsOn": []})
+        await scene.until_provisioned("a", "b")
+
+
+async def test_an_object_that_fails_is_named_and_the_others_are_there(scene: Scene) -> None:
+    broken = config_map(scene.namespace, "broken") | {"data": {"number": 1}}
+    await scene.source("web", config_map(scene.namespace, "a"), broken, config_map(scene.namespace, "z"))
+    await scene.register()
+    await scene.profile("web", "web")
+    async with running(scene.client, scene.namespace):
+        failed = await scene.until_summary("web", lambda it: feature(it) == "Failed", "Failed")
+        assert f"ConfigMap {scene.namespace}/broken" in message(failed)
+        assert failed.status.feature_summaries[0].consecutive_failures >= 1
+        assert set(await scene.on_member()) == {"a", "z"}
+        await scene.edit("web", config_map(scene.namespace, "a"), config_map(scene.namespace, "broken"))
+        await scene.until_provisioned("web")
+    assert set(await scene.on_member()) == {"a", "broken"}
+    assert (await scene.summary("web")).status.feature_summaries[0].consecutive_failures == 0
+
+
+async def test_a_foreign_object_of_the_same_name_is_neither_changed_nor_deleted(scene: Scene) -> None:
+    theirs = await scene.member.client.create(CONFIG_MAPS, config_map(scene.namespace, "a", whose="theirs"))
+    await scene.source("web", config_map(scene.namespace, "a"), config_map(scene.namespace, "b"))
+    await scene.register()
+    await scene.profile("web", "web")
+    async with running(scene.client, scene.namespace):
+        failed = await scene.until_summary("web", lambda it: feature(it) == "Failed", "Failed")
+        assert f"ConfigMap {scene.namespace}/a" in message(failed)
+        await scene.delete_profile("web")
+        await scene.until_profile_gone("web")
+    there = await scene.on_member()
+    assert set(there) == {"a"}
+    assert there["a"]["metadata"] == theirs["metadata"]
+    assert there["a"]["data"] == {"whose": "theirs"}
+
+
+async def test_controllers_that_are_started_anew_go_on_where_the_others_were(scene: Scene) -> None:
+    held = config_map(scene.namespace, "top")
+    held["metadata"]["finalizers"] = ["example.dev/hold"]
+    await scene.source("base", config_map(scene.namespace, "base"))
+    await scene.source("top", held)
+    await scene.register()
+    await scene.profile("base", "base")
+    await scene.profile("top", "top", dependsOn=scene.needs("base"))
+    async with running(scene.client, scene.namespace):
+        await scene.until_provisioned("base", "top")
+        await scene.delete_profile("top")
+        await scene.delete_profile("base")
+        await scene.until_summary("top", lambda it: "example.dev/hold" in message(it), "waiting")
+    async with running(scene.client, scene.namespace):
+        free = {"metadata": {"finalizers": None}}
+        await scene.member.client.patch(CONFIG_MAPS, "top", free, namespace=scene.namespace)
+        await scene.until_profile_gone("base")
+        await scene.until_profile_gone("top")
+    assert await scene.on_member() == {}
+    assert scene.deleted() == ["top", "base"]
+
+
+async def test_what_is_deployed_already_is_not_touched_by_controllers_that_start_anew(scene: Scene) -> None:
+    await scene.source("web", config_map(scene.namespace, "a"))
+    await scene.register()
+    await scene.profile("web", "web")
+    async with running(scene.client, scene.namespace):
+        await scene.until_provisioned("web")
+    before = list(scene.member.audit.entries(namespace=scene.namespace))
+    async with running(scene.client, scene.namespace):
+        await scene.source("new", config_map(scene.namespace, "n"))
+        await scene.profile("new", "new")
+        await scene.until_provisioned("new")
+    after = list(scene.member.audit.entries(namespace=scene.namespace))[len(before) :]
+    assert {item.object_ref.name for item in after if item.object_ref.resource == "configmaps"} <= {"n", ""}
+
+
+async def test_a_dry_run_says_what_it_would_do_and_touches_nothing(scene: Scene) -> None:
+    await scene.source("web", config_map(scene.namespace, "a"))
+    await scene.register()
+    await scene.profile("web", "web", syncMode="DryRun")
+    async with running(scene.client, scene.namespace):
+        said = await scene.until_summary("web", lambda it: any(item.type == "DryRun" for item in it.status.conditions))
+        [report] = [item.message for item in said.status.conditions if item.type == "DryRun"]
+        assert f"ConfigMap {scene.namespace}/a: Created" in report
+        assert await scene.on_member() == {}
+        assert await scene.inventories(said.metadata.uid) == []
+        await scene.edit_profile("web", {"syncMode": "Continuous"})
+        await scene.until_provisioned("web")
+
+
+async def test_what_is_deployed_once_is_not_changed_afterwards(scene: Scene) -> None:
+    await scene.source("web", config_map(scene.namespace, "a", color="red"))
+    await scene.source("other", config_map(scene.namespace, "z"))
+    await scene.register()
+    await scene.profile("web", "web", syncMode="OneTime")
+    async with running(scene.client, scene.namespace):
+        await scene.until_provisioned("web")
+        await scene.edit("web", config_map(scene.namespace, "a", color="blue"))
+        await scene.edit_profile(
+            "web", {"policyRefs": scene.refs("web", "other"), "stopMatchingBehavior": "LeavePolicies"}
+        )
+        await scene.until_summary(
+            "web", lambda it: it.spec.cluster_profile_spec.stop_matching_behavior == "LeavePolicies"
+        )
+        # Had it been deployed, it would have been before this one.
+        await scene.profile("other", "other")
+        await scene.until_provisioned("other")
+    assert (await scene.on_member())["a"]["data"] == {"color": "red"}
+
+
+async def test_a_profile_is_for_its_namespace_and_reads_its_secrets(scene: Scene) -> None:
+    await scene.source("web", config_map(scene.namespace, "a"), secret=True)
+    await scene.register()
+    reference = {"kind": "Secret", "namespace": "kube-system", "name": "web"}
+    await scene.profile("web", kind=PROFILES, policyRefs=[reference])
+    name = "p--web-sveltos-edge"
+    async with running(scene.client, scene.namespace):
+        await scene.until_on_member("a")
+        found = await scene.client.get(CLUSTER_SUMMARIES, name, namespace=scene.namespace)
+        assert found["metadata"]["labels"]["projectsveltos.io/profile-name"] == "web"
+        assert found["spec"]["clusterProfileSpec"]["policyRefs"][0]["namespace"] == scene.namespace
+        await scene.delete_profile("web", PROFILES)
+        await waiting.until_absent(scene.client, PROFILES, "web", namespace=scene.namespace, within=30)
+    assert await scene.on_member() == {}
+
+
+async def test_a_chart_comes_and_goes_with_its_profile(scene: Scene, tmp_path: Path) -> None:
+    directory = unpack(pack("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}), tmp_path)
+    helm = Helm((await building.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
+    chart = {
+        "repositoryURL": directory.as_uri(),
+        "releaseName": "app",
+        "releaseNamespace": scene.namespace,
+        "values": "colour: green",
+    }
+    await scene.register()
+    await scene.profile("app", helmCharts=[chart])
+    async with running(scene.client, scene.namespace, helm=helm):
+        await scene.until_summary("app", lambda it: feature(it, "Helm") == "Provisioned", "Provisioned")
+        there = await scene.on_member()
+        assert there["app-settings"]["data"]["colour"] == "green"
+        await scene.edit_profile("app", {"helmCharts": [chart | {"values": "colour: red"}]})
+        await scene.until_on_member("app-settings", lambda it: it["data"]["colour"] == "red")
+        await scene.delete_profile("app")
+        await scene.until_off_member("app-settings")
+        await scene.until_profile_gone("app")
