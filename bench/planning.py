@@ -10,8 +10,8 @@ from bench.ratios import Ratio, alternate
 from unwind.api.meta import ObjectRef
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import Effort
-from unwind.planning.plans import Draft, plan
 from unwind.planning.progress import PlanProgress
+from unwind.planning.waves import Draft, plan
 
 CLUSTERS = 2_000
 PROFILES = 50

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Plan
-from unwind.planning.ordering import Declared, closes_cycle
-from unwind.planning.plans import Draft, circles, plan
+from unwind.planning.dependency_graph import Declared, closes_cycle
 from unwind.planning.progress import PlanProgress, critical_path, ready
+from unwind.planning.waves import Draft, circles, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

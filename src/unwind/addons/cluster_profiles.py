@@ -15,7 +15,7 @@ from unwind.api import names
 from unwind.api.sveltos import ClusterSummary, SyncMode
 from unwind.kube.decoding import Key
 from unwind.members.targets import key_of
-from unwind.planning.ordering import shortest_cycle
+from unwind.planning.dependency_graph import shortest_cycle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

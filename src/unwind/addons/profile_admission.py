@@ -14,7 +14,7 @@ from unwind.api import admission
 from unwind.api.fields import Model
 from unwind.api.sveltos import CLUSTER_PROFILES, PROFILES
 from unwind.errors import UnwindError
-from unwind.planning.ordering import Declared, closes_cycle, spelled
+from unwind.planning.dependency_graph import Declared, closes_cycle, spelled
 from unwind.server.routes import Response, Route, refusal
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from unwind.kube.fencing import Fences
 from unwind.kube.updates import IN_TIME, WORTH_TELLING, revise
 from unwind.kube.workqueue import Queue
 from unwind.members.targets import ClusterKey, key_of
-from unwind.planning.ordering import dependents, shortest_cycle
+from unwind.planning.dependency_graph import dependents, shortest_cycle
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -24,7 +24,7 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterDeletionBehavior, Clust
 from unwind.api.unwind import Effort
 from unwind.kube.decoding import Key
 from unwind.members.targets import AddonTarget, ClusterKey, key_of
-from unwind.planning.plans import Draft
+from unwind.planning.waves import Draft
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.step_removers import InventoryRemover
 from unwind.teardown.step_sources import Elsewhere, FollowedSource, SourceStep, SourceSteps, StepTerms

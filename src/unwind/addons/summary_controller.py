@@ -31,7 +31,7 @@ from unwind.kube.workqueue import Queue
 from unwind.members import credentials
 from unwind.members.members import Members
 from unwind.members.targets import ClusterKey
-from unwind.planning.ordering import dependents
+from unwind.planning.dependency_graph import dependents
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal import Manner, Withdrawal, Withdrawals
 

@@ -37,7 +37,7 @@ from unwind.api.sveltos import (
 )
 from unwind.helm import charts
 from unwind.kube.events import Regarding
-from unwind.planning.ordering import spelled
+from unwind.planning.dependency_graph import spelled
 from unwind.teardown.gate import GateFault
 
 if TYPE_CHECKING:

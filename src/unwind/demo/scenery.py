@@ -21,8 +21,8 @@ from unwind.api.unwind import (
     TeardownSpec,
     TeardownStatus,
 )
-from unwind.planning import plans
-from unwind.planning.plans import Draft
+from unwind.planning import waves
+from unwind.planning.waves import Draft
 
 Object = dict[str, Any]
 
@@ -120,7 +120,7 @@ def _profile(name: str, behaviour: str, needs: tuple[str, ...], repository: str)
 def plan() -> Plan:
     """The teardown plan, as the planner makes it."""
     efforts = {_ENFORCE: Effort.ENFORCE, _REMOVE: Effort.TRY, _LEAVE: Effort.LEAVE}
-    return plans.plan(
+    return waves.plan(
         Draft(
             name=f"{CLUSTER_PROFILES.kind}/{name}",
             object=ObjectRef(kind="ClusterSummary", namespace=NAMESPACE, name=f"{name}-capi-{CLUSTER}"),

@@ -9,7 +9,7 @@ from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy
 from unwind.api.meta import ref_of
 from unwind.api.names import DEPENDS_ON_ANNOTATION, REMOVE_STRATEGY_ANNOTATION, ConditionType, Reason
 from unwind.api.unwind import Effort
-from unwind.planning.plans import Draft
+from unwind.planning.waves import Draft
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.step_sources import SourceStep, SourceSteps
 

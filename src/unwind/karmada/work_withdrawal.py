@@ -14,7 +14,7 @@ from unwind.karmada.work_apply import takes_along
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.members.targets import of_karmada
-from unwind.planning.ordering import dependents
+from unwind.planning.dependency_graph import dependents
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal import Manner
 

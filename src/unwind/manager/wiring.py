@@ -29,7 +29,7 @@ from unwind.capi.hook_handlers import HookHandlers
 from unwind.capi.hook_registry import HookRegistry
 from unwind.capi.manifests import cluster_rules
 from unwind.capi.registration_controller import RegistrationController
-from unwind.capi.ungated_clusters import OkToDeleteController, UngatedClusterController
+from unwind.capi.unarmed_clusters import OkToDeleteController, UnarmedClusterController
 from unwind.components import FEATURE, Components
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.registry import DeleterRegistry, installed
@@ -239,7 +239,7 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
     return Components(
         controllers=(
             shared.registration,
-            UngatedClusterController(
+            UnarmedClusterController(
                 client,
                 caches,
                 shared.registration,

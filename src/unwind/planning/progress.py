@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from unwind.api.unwind import Effort
-from unwind.planning.ordering import graph, groups
+from unwind.planning.dependency_graph import graph, groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -30,8 +30,8 @@ from unwind.members.contents import Content
 from unwind.members.member import Member
 from unwind.members.members import Members
 from unwind.planning.blast_radius import blast_radius
-from unwind.planning.plans import Draft, plan
 from unwind.planning.progress import critical_path
+from unwind.planning.waves import Draft, plan
 from unwind.preview import object_preview
 from unwind.preview.member_preview import MemberPreview, look_at
 from unwind.preview.object_preview import Foreseen

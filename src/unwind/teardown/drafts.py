@@ -21,7 +21,7 @@ from unwind.api.names import (
 )
 from unwind.api.unwind import Cause, Effort, Plan, Teardown, TeardownSpec
 from unwind.inventory.inventories import items
-from unwind.planning.plans import Draft
+from unwind.planning.waves import Draft
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

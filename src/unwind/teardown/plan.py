@@ -19,7 +19,7 @@ from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import items
 from unwind.kube.errors import NotFoundError
-from unwind.planning.plans import Draft, plan
+from unwind.planning.waves import Draft, plan
 from unwind.removal import volume_claims
 from unwind.removal.foreign_content import foreign_names
 from unwind.teardown.drafts import Drafted, Lost, TeardownNotice, lost

@@ -14,7 +14,7 @@ from unwind.api.unwind import TEARDOWNS, Effort, Teardown
 from unwind.errors import UnwindError
 from unwind.inventory.writer import Records
 from unwind.kube.errors import NotFoundError
-from unwind.planning.plans import Draft
+from unwind.planning.waves import Draft
 from unwind.removal import deletion_scope, volume_claims
 from unwind.removal.deletion_scope import Told
 from unwind.teardown import requests

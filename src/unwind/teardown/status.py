@@ -22,7 +22,7 @@ from unwind.api.unwind import (
     TeardownStatus,
 )
 from unwind.deleters.attempt import Failed, Waiting
-from unwind.planning.plans import circles
+from unwind.planning.waves import circles
 from unwind.teardown.drafts import TeardownNotice
 from unwind.why.blockers import urgency
 

@@ -17,7 +17,7 @@ from unwind.api.fields import Unknown
 from unwind.api.names import Reason
 from unwind.deleters.attempt import Failed
 from unwind.deleters.outcomes import Pace, Severity
-from unwind.planning.plans import Draft
+from unwind.planning.waves import Draft
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.step_removers import InventoryRemover
 

@@ -9,7 +9,7 @@ import pytest
 
 from unwind.addons import profile_admission
 from unwind.errors import UnwindError
-from unwind.planning.ordering import Declared
+from unwind.planning.dependency_graph import Declared
 from unwind.server.routes import Request, Response
 
 REQUEST = Request(method="POST", path="/admit/profiles", query="", headers={}, peer="127.0.0.1", ends=0.0)

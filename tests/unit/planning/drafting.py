@@ -1,10 +1,10 @@
-"""Creates steps for the tests of plans."""
+"""Creates steps for the tests of waves."""
 
 from __future__ import annotations
 
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort
-from unwind.planning.plans import Draft
+from unwind.planning.waves import Draft
 
 
 def draft(

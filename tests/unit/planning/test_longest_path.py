@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from tests.unit.planning.drafting import draft
 from unwind.api.unwind import Effort, Plan
-from unwind.planning.plans import plan
 from unwind.planning.progress import critical_path
+from unwind.planning.waves import plan
 
 
 def test_the_longest_chain_wins_however_big_a_shorter_one_is() -> None:

@@ -5,8 +5,8 @@ import pytest
 
 from tests.unit.planning.drafting import draft
 from unwind.api.unwind import Effort, Plan, Step
-from unwind.planning.plans import plan
 from unwind.planning.progress import PlanProgress, ready
+from unwind.planning.waves import plan
 
 CHAIN = plan([draft("a", "b"), draft("b", "c", effort=Effort.TRY), draft("c")])
 

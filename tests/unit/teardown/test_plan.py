@@ -12,7 +12,7 @@ from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, ConditionType, Reason
 from unwind.api.unwind import INVENTORIES, Effort, Entry, EntryState, Inventory, InventorySpec, MemberRef
 from unwind.inventory.inventories import Inventories
 from unwind.members.targets import ClusterTarget
-from unwind.planning.plans import Draft
+from unwind.planning.waves import Draft
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.plan import combine, gather
 from unwind.teardown.step_sources import Elsewhere, SourceStep, SourceSteps

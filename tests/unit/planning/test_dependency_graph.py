@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from unwind.planning.ordering import Declared, closes_cycle, spelled
+from unwind.planning.dependency_graph import Declared, closes_cycle, spelled
 
 
 def profile(name: str, needs: str = "", *, kind: str = "ClusterProfile", namespace: str = "") -> Declared:

@@ -7,11 +7,11 @@ import pytest
 
 from tests.unit.planning.drafting import draft
 from unwind.api.unwind import Effort
-from unwind.planning.plans import circles, plan
+from unwind.planning.waves import circles, plan
 
 if TYPE_CHECKING:
     from unwind.api.unwind import Plan
-    from unwind.planning.plans import Draft
+    from unwind.planning.waves import Draft
 
 
 def waves(made: Plan) -> list[list[str]]:

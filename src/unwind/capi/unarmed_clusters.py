@@ -129,7 +129,7 @@ def _log_mark_failed(key: Key, error: Exception) -> None:
 _SOON = 0.5
 
 
-class UngatedClusterController:
+class UnarmedClusterController:
     """Sets a condition on Teardowns of clusters that Cluster API deletes without waiting."""
 
     name = "unarmed"

@@ -1,4 +1,4 @@
-"""Computes the plan of a teardown from what is deployed on a cluster."""
+"""Puts the steps of a teardown into waves, from the dependencies of what is deployed on a cluster."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 from unwind.api.meta import ObjectRef
 from unwind.api.unwind import Effort, Plan, Step
-from unwind.planning.ordering import cycles, graph, groups, spelled
+from unwind.planning.dependency_graph import cycles, graph, groups, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from unwind.planning.ordering import Needs
+    from unwind.planning.dependency_graph import Needs
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
