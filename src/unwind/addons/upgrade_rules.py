@@ -1,24 +1,20 @@
-"""The hook rules about add-ons: cluster creation, upgrades and supported Kubernetes versions (pure)."""
+"""The hook rules about add-ons at upgrades: healthy before, supporting the new version, Provisioned after (pure)."""
 
 from __future__ import annotations
 
-import operator
-import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from unwind.addons import supported_versions
+from unwind.addons.builtin_rules import several, steady
 from unwind.api.fields import Unknown
-from unwind.api.hooks import Hook
 from unwind.api.names import KUBERNETES_VERSIONS_ANNOTATION
-from unwind.api.sveltos import FeatureStatus, FeatureSummary, HelmChartAction
-from unwind.hooks import LONGEST, Rule, Wait
+from unwind.api.sveltos import FeatureStatus, FeatureSummary
+from unwind.hooks import LONGEST, Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from unwind.api.sveltos import ProfileSpec
-    from unwind.hooks import Decide
+    from collections.abc import Iterable, Iterator
 
 
 _FAILED = (FeatureStatus.FAILED, FeatureStatus.FAILED_NON_RETRIABLE)
@@ -59,77 +55,39 @@ def failures(it: AddOn) -> list[str]:
     return told
 
 
-# Stable messages: Cluster API writes them into the Cluster's conditions, so a text that differs each time would be a
-# write each time.
-
-_LONGEST = 240
-_SHOWN = 5
-# `read tcp 10.0.0.3:48122->10.0.0.9:443: …`: the first port differs each time.
-_FROM = re.compile(r"\S+:[0-9]+->")
+# Before an upgrade: add-ons must be healthy and support the new version.
 
 
-def steady(text: str) -> str:
-    """A message on one line, shortened, without parts that differ each time."""
-    line = _FROM.sub("", " ".join(text.split()))
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST].rstrip()} …"
-
-
-def several(what: Iterable[str]) -> str:
-    """The first few items in a stable order."""
-    said = sorted(set(what))
-    more = ["and more"] if len(said) > _SHOWN else []
-    return "; ".join([*said[:_SHOWN], *more])
-
-
-# BeforeClusterCreate: the sources of add-ons must exist.
-
-# Seconds. A person creates the missing object and then watches the cluster.
-_RETRY = 5
-
-
-class ProfileSource(NamedTuple):
-    """A ConfigMap or Secret that a profile refers to."""
-
-    kind: str
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
-
-
-class Lack(msgspec.Struct, frozen=True):
-    """A source of a profile that is not available."""
-
-    profile: str
-    what: str
-    why: str
-
-
-def sources(spec: ProfileSpec, *, namespace: str) -> list[ProfileSource]:
-    """The ConfigMaps and Secrets that a profile needs on a cluster of this namespace."""
-    found = [
-        ProfileSource(ref.kind, ref.namespace or namespace, ref.name) for ref in spec.policy_refs if not ref.optional
-    ]
-    for chart in spec.helm_charts:
-        if chart.helm_chart_action == HelmChartAction.INSTALL:
-            found += [
-                ProfileSource(item.kind, item.namespace or namespace, item.name)
-                for item in chart.values_from
-                if not item.optional
-            ]
-    return list(dict.fromkeys(found))
-
-
-def before_create(lacks: Iterable[Lack]) -> Wait | None:
-    """Wait until all sources are available."""
-    said = [f"{lack.profile} needs {lack.what}: {steady(lack.why)}" for lack in lacks]
-    if not said:
+def before_upgrade(add_ons: Iterable[AddOn], to: Iterable[str]) -> Wait | None:
+    """Wait while an add-on fails, or does not support a version on the upgrade path."""
+    wanted = list(dict.fromkeys(to))
+    against = [why for on in add_ons for why in _against(on, wanted)]
+    if not against:
         return None
-    return Wait(
-        f"waiting for sources of add-ons: {several(said)}; create them or correct the profiles",
-        _RETRY,
-    )
+    return Wait(f"waiting for add-ons that block the upgrade: {several(against)}", LONGEST)
+
+
+def _against(it: AddOn, to: list[str]) -> Iterator[str]:
+    if failing := failures(it):
+        yield f"{it.profile} fails ({steady(several(failing))}); fix the profile"
+    if it.versions is None:
+        return
+    supported = supported_versions.read(it.versions)
+    if isinstance(supported, Unknown):
+        yield (
+            f"{it.profile}: annotation {KUBERNETES_VERSIONS_ANNOTATION}: invalid value {steady(repr(it.versions))}; "
+            "use a range such as >=1.29 <1.34"
+        )
+        return
+    for text in to:
+        version = supported_versions.number(text)
+        if isinstance(version, Unknown):
+            yield f"cannot check whether {it.profile} supports {text!r}: not a version"
+        elif not supported.has(version):
+            yield (
+                f"{it.profile} supports Kubernetes {it.versions.strip()}, not {text}; update the add-on and its "
+                f"{KUBERNETES_VERSIONS_ANNOTATION} annotation"
+            )
 
 
 # After an upgrade: add-ons must be Provisioned again. Profiles that Unwind refuses are
@@ -162,144 +120,3 @@ def unsettled(it: AddOn) -> str:
     if not it.in_step and not it.refused:
         return f"{it.profile} has changed and is not deployed yet"
     return ""
-
-
-# Supported Kubernetes versions of an add-on: `>=1.29 <1.34`.
-#
-# Comparisons, separated by spaces, all of which must hold. Each is one of `>=`, `>`, `<=`, `<`, `=`, `!=` and a version
-# of two or three numbers. Two numbers stand for all patches of that minor: 1.33.5 is `<=1.33`, and is not `>1.33`.
-
-_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    ">=": operator.ge,
-    ">": operator.gt,
-    "<=": operator.le,
-    "<": operator.lt,
-    "=": operator.eq,
-    "!=": operator.ne,
-}
-_NUMBER = "(0|[1-9][0-9]{0,8})"
-_COMPARISON = re.compile(rf"(>=|<=|!=|>|<|=) *v?{_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})?(?: +|$)")
-# Suffixes of distributions (-rc.1, +k3s1, -eks-1234) are not part of the comparison.
-_VERSION = re.compile(rf"v?{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:[-+][0-9A-Za-z.+-]*)?")
-
-
-class Comparison(msgspec.Struct, frozen=True):
-    """One comparison that a version must satisfy."""
-
-    operator: str
-    version: tuple[int, ...]
-
-    def holds(self, version: tuple[int, int, int]) -> bool:
-        return _OPERATORS[self.operator](version[: len(self.version)], self.version)
-
-
-class Range(msgspec.Struct, frozen=True):
-    """A range of Kubernetes versions."""
-
-    comparisons: tuple[Comparison, ...]
-
-    def has(self, version: tuple[int, int, int]) -> bool:
-        return all(comparison.holds(version) for comparison in self.comparisons)
-
-
-def read(text: str) -> Range | Unknown:
-    """The parsed range; Unknown if any part is invalid, or the text is empty."""
-    found: list[Comparison] = []
-    rest = text.strip()
-    while rest:
-        match = _COMPARISON.match(rest)
-        if match is None:
-            return Unknown(text)
-        sign, *numbers = match.groups()
-        found.append(Comparison(sign, tuple(int(number) for number in numbers if number is not None)))
-        rest = rest[match.end() :]
-    return Range(tuple(found)) if found else Unknown(text)
-
-
-def number(text: str) -> tuple[int, int, int] | Unknown:
-    """A version as Cluster API writes it (v1.31.2), as numbers."""
-    match = _VERSION.fullmatch(text)
-    if match is None:
-        return Unknown(text)
-    major, minor, patch = match.groups()
-    return int(major), int(minor), int(patch)
-
-
-# Before an upgrade: add-ons must be healthy and support the new version.
-
-
-def before_upgrade(add_ons: Iterable[AddOn], to: Iterable[str]) -> Wait | None:
-    """Wait while an add-on fails, or does not support a version on the upgrade path."""
-    wanted = list(dict.fromkeys(to))
-    against = [why for on in add_ons for why in _against(on, wanted)]
-    if not against:
-        return None
-    return Wait(f"waiting for add-ons that block the upgrade: {several(against)}", LONGEST)
-
-
-def _against(it: AddOn, to: list[str]) -> Iterator[str]:
-    if failing := failures(it):
-        yield f"{it.profile} fails ({steady(several(failing))}); fix the profile"
-    if it.versions is None:
-        return
-    supported = read(it.versions)
-    if isinstance(supported, Unknown):
-        yield (
-            f"{it.profile}: annotation {KUBERNETES_VERSIONS_ANNOTATION}: invalid value {steady(repr(it.versions))}; "
-            "use a range such as >=1.29 <1.34"
-        )
-        return
-    for text in to:
-        version = number(text)
-        if isinstance(version, Unknown):
-            yield f"cannot check whether {it.profile} supports {text!r}: not a version"
-        elif not supported.has(version):
-            yield (
-                f"{it.profile} supports Kubernetes {it.versions.strip()}, not {text}; update the add-on and its "
-                f"{KUBERNETES_VERSIONS_ANNOTATION} annotation"
-            )
-
-
-# The built-in rules: name, hooks and a one-line description.
-
-
-class Known(msgspec.Struct, frozen=True):
-    """A built-in rule without its implementation."""
-
-    name: str
-    hooks: tuple[Hook, ...]
-    about: str
-
-    def rules(self, decide: Decide) -> Iterator[Rule]:
-        """The rule for each of its hooks, with this implementation."""
-        for hook in self.hooks:
-            yield Rule(name=self.name, hook=hook, decide=decide, about=self.about)
-
-
-SOURCES_EXIST = Known(
-    "sources-exist",
-    (Hook.BEFORE_CLUSTER_CREATE,),
-    "Wait until the ConfigMaps, Secrets and charts of the profiles for the cluster exist.",
-)
-DEPLOY_AT_ONCE = Known(
-    "deploy-at-once",
-    (Hook.AFTER_CONTROL_PLANE_INITIALIZED,),
-    "Start the deployment of add-ons at once. Does not block.",
-)
-ADDONS_ALLOW = Known(
-    "addons-allow",
-    (Hook.BEFORE_CLUSTER_UPGRADE, Hook.BEFORE_CONTROL_PLANE_UPGRADE, Hook.BEFORE_WORKERS_UPGRADE),
-    "Wait while add-ons on the cluster fail, or do not support the new version.",
-)
-ADDONS_SETTLED = Known(
-    "addons-settled",
-    (Hook.AFTER_CONTROL_PLANE_UPGRADE, Hook.AFTER_WORKERS_UPGRADE, Hook.AFTER_CLUSTER_UPGRADE),
-    "Wait until the add-ons on the cluster are Provisioned again.",
-)
-CLEANUP = Known(
-    "addons-removed",
-    (Hook.BEFORE_CLUSTER_DELETE,),
-    "Wait until the add-ons of EnforceRemovePolicies profiles are verified absent.",
-)
-
-KNOWN = (SOURCES_EXIST, DEPLOY_AT_ONCE, ADDONS_ALLOW, ADDONS_SETTLED, CLEANUP)

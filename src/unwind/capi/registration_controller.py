@@ -14,7 +14,7 @@ from unwind.api import meta as api_meta
 from unwind.api import names
 from unwind.api.capi import ExtensionConfig
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
-from unwind.capi import hook_protocol
+from unwind.capi import gate_arming, hook_protocol
 from unwind.capi.gate_policies import extension_name
 from unwind.capi.manifests import VERSIONS, with_prefix
 from unwind.clock import SYSTEM
@@ -27,7 +27,6 @@ from unwind.kube.served_versions import ServedVersions
 from unwind.kube.workqueue import Backoff, Queue
 from unwind.server.manager_names import CERTIFICATE, REGISTRATION, remembered
 from unwind.server.path_segments import HOOKS, Segments, corrected, prefix, redacted
-from unwind.teardown import gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -192,7 +191,7 @@ class RegistrationController:
         """Why Cluster API would not call our hooks for the clusters of a namespace; None if it does."""
         found = self._namespaces.cache.get(Key("", namespace))
         labels = (found.labels or {}) if found else None
-        return gate.why_not(self._extensions.ours, name=self._extension, handlers=self._hooks, labels=labels)
+        return gate_arming.why_not(self._extensions.ours, name=self._extension, handlers=self._hooks, labels=labels)
 
     def subscribe(self, changed: Callable[[], None]) -> None:
         """Call `changed` when the gate status may have changed."""
@@ -216,7 +215,7 @@ class RegistrationController:
         # Most writes to it do not change the gate status.
         seen = (
             self._extensions.known,
-            gate.fault(ours, name=self._extension, handlers=self._hooks),
+            gate_arming.fault(ours, name=self._extension, handlers=self._hooks),
             ours.spec.namespace_selector if ours else None,
         )
         if seen != self._seen:
@@ -306,7 +305,7 @@ class RegistrationController:
         if any."""
         wanted = {f"{name}.{self._extension}": hook.value for name, hook in self._hooks.items()}
         known = {handler.name: handler.request_hook.hook for handler in ours.status.handlers}
-        if known == wanted and api_meta.is_true(ours.status.conditions, gate.DISCOVERED):
+        if known == wanted and api_meta.is_true(ours.status.conditions, gate_arming.DISCOVERED):
             return None
         digest = hashlib.sha256(repr(sorted(wanted.items())).encode()).hexdigest()[:12]
         before, _, count = ours.metadata.annotations.get(names.HANDLERS_ANNOTATION, "").partition(".")

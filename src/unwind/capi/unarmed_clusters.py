@@ -15,9 +15,10 @@ from unwind import logs
 from unwind.api.capi import CLUSTERS
 from unwind.api.fields import Unknown
 from unwind.api.meta import find, with_condition
-from unwind.api.names import GATE_FIELD_MANAGER, OK_TO_DELETE_ANNOTATION, SET_ASIDE_LABEL, ConditionType, Reason
+from unwind.api.names import GATE_FIELD_MANAGER, OK_TO_DELETE_ANNOTATION, SET_ASIDE_LABEL, ConditionType
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import TEARDOWNS, Effort, Teardown
+from unwind.capi import gate_arming
 from unwind.clock import SYSTEM
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
@@ -26,7 +27,6 @@ from unwind.kube.fencing import Fences
 from unwind.kube.workqueue import Queue
 from unwind.members import targets
 from unwind.teardown import gate
-from unwind.teardown.gate import GateFault
 from unwind.teardown.status import guarded
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.members.cluster_caches import ClusterCaches
-    from unwind.teardown.gate import GateSource, GateStatus
+    from unwind.teardown.gate import GateFault, GateSource, GateStatus
 
 
 log = logs.get(__name__)
@@ -229,9 +229,7 @@ class UnarmedClusterController:
     def _why_not(self, teardown: Teardown, cluster: Cluster) -> GateFault | None:
         marked = OK_TO_DELETE_ANNOTATION in cluster.metadata.annotations
         if marked and isinstance(gate.of_teardown(cluster.metadata.uid, teardown), gate.GateClosed):
-            return GateFault(
-                Reason.MARKED_OK_TO_DELETE, f"the Cluster carries the annotation {OK_TO_DELETE_ANNOTATION}"
-            )
+            return gate_arming.MARKED
         return self._gate.why_not(teardown.spec.target.namespace)
 
     async def _write_condition(self, teardown: Teardown, fault: GateFault | None) -> float | None:

@@ -8,7 +8,7 @@ import msgspec
 from cyclopts import Parameter
 from rich.table import Table
 
-from unwind.addons.upgrade_rules import KNOWN
+from unwind.addons.builtin_rules import KNOWN
 from unwind.api.hooks import Hook
 from unwind.capi.hook_protocol import switched_on
 from unwind.capi.hook_registry import HookRegistry, installed

@@ -10,21 +10,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from unwind.api.capi import FailurePolicy
 from unwind.api.fields import Unknown
-from unwind.api.hooks import Hook
-from unwind.api.meta import find
 from unwind.api.names import ConditionType, Reason
 from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import Effort, Phase, StepState
 from unwind.hooks import LONGEST
-from unwind.server.path_segments import redacted
 from unwind.why.blockers import urgency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
-    from unwind.api.capi import ExtensionConfig
     from unwind.api.unwind import Blocker, Step, Teardown
     from unwind.members.targets import AddonTarget
 
@@ -182,12 +177,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
 
 
-# Whether Cluster API calls the BeforeClusterDelete hook, according to Unwind's ExtensionConfig and its status (pure).
-#
-# Cluster API drops an extension silently: no field of a Cluster shows that the hook is not called. Unwind reports it.
-
-DISCOVERED = "Discovered"
-"""Cluster API's own condition on an ExtensionConfig."""
+# Whether Cluster API calls the BeforeClusterDelete hook at all: the answer. `capi.gate_arming` finds it.
 
 
 class GateFault(msgspec.Struct, frozen=True):
@@ -212,61 +202,3 @@ class GateStatus(Protocol):
 
     def subscribe(self, changed: Callable[[], None]) -> None:
         """Call `changed` when the answer may have changed."""
-
-
-def why_not(
-    config: ExtensionConfig | None, *, name: str, handlers: Collection[str], labels: Mapping[str, str] | None
-) -> GateFault | None:
-    """Why Cluster API does not call the hook for clusters in a namespace with these labels; None if it does.
-
-    `name`: the name of Unwind's ExtensionConfig. `handlers`: the names of its handlers. `labels`: None if unknown.
-    """
-    return fault(config, name=name, handlers=handlers) or unselected(config, labels)
-
-
-def fault(config: ExtensionConfig | None, *, name: str, handlers: Collection[str]) -> GateFault | None:
-    """Why Cluster API does not call the hook for any cluster."""
-    if config is None:
-        return GateFault(Reason.NOT_REGISTERED, f"ExtensionConfig {name} not found; run `unwind install`")
-    if config.metadata.terminating:
-        return GateFault(
-            Reason.NOT_REGISTERED, f"ExtensionConfig {name} is being deleted, so Cluster API does not call it"
-        )
-    discovered = find(config.status.conditions, DISCOVERED)
-    if discovered is None or discovered.status != "True":
-        # The message contains the URL if Cluster API could not call it.
-        cause = redacted(discovered.message) if discovered else f"it has no {DISCOVERED} condition yet"
-        return GateFault(Reason.NOT_DISCOVERED, f"Cluster API has not discovered ExtensionConfig {name}: {cause}")
-    # Cluster API names a handler after the handler and its ExtensionConfig.
-    ours = {f"{handler}.{config.metadata.name}" for handler in handlers}
-    holding = [
-        handler
-        for handler in config.status.handlers
-        if handler.request_hook.hook == Hook.BEFORE_CLUSTER_DELETE and handler.name in ours
-    ]
-    if not holding:
-        missing = f"the status of ExtensionConfig {name} lists no Unwind handler for {Hook.BEFORE_CLUSTER_DELETE}"
-        return GateFault(Reason.HANDLER_MISSING, missing)
-    # Any other value, also an unknown one, is not known to hold.
-    if any(FailurePolicy.read(item.failure_policy) is not FailurePolicy.FAIL for item in holding):
-        policy = f"the failurePolicy of {Hook.BEFORE_CLUSTER_DELETE} in ExtensionConfig {name} is not Fail"
-        return GateFault(Reason.FAILURES_IGNORED, f"{policy}: Cluster API deletes a Cluster if Unwind does not answer")
-    return None
-
-
-def unselected(config: ExtensionConfig | None, labels: Mapping[str, str] | None) -> GateFault | None:
-    """Why an ExtensionConfig does not apply to clusters in a namespace with these labels; None if it does."""
-    if config is None:
-        return None
-    name, selector = config.metadata.name, config.spec.namespace_selector
-    if selector is None:
-        message = f"ExtensionConfig {name} has no namespaceSelector, so it selects no namespace"
-    elif selector.empty:
-        return None
-    elif labels is None:
-        message = f"the labels of the namespace are unknown, and ExtensionConfig {name} has a namespaceSelector"
-    elif selector.satisfied_by(labels):
-        return None
-    else:
-        message = f"the namespaceSelector of ExtensionConfig {name} does not select the namespace"
-    return GateFault(Reason.NAMESPACE_NOT_SELECTED, message)

@@ -28,7 +28,8 @@ from unwind.teardown import plan, requests
 from unwind.teardown import status as teardown_status
 from unwind.teardown.drafts import TeardownNotice
 from unwind.teardown.records import KEEP, forget, left_of
-from unwind.teardown.requested_steps import RefusedError, RequestedSteps, RequestRefusal
+from unwind.teardown.request_refusals import RefusedError, RequestRefusal
+from unwind.teardown.requested_steps import RequestedSteps
 from unwind.teardown.runner import TeardownRunner
 from unwind.teardown.running import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.teardown.records import TeardownCaches
-    from unwind.teardown.requested_steps import Refusals
+    from unwind.teardown.request_refusals import Refusals
 
 log = logs.get(__name__)
 

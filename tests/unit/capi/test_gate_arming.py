@@ -11,7 +11,8 @@ from unwind.api.capi import ExtensionConfig, ExtensionConfigSpec, ExtensionConfi
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.api.meta import Condition, LabelSelector, ObjectMeta, SelectorRequirement
 from unwind.api.names import Reason
-from unwind.teardown.gate import GateFault, why_not
+from unwind.capi.gate_arming import why_not
+from unwind.teardown.gate import GateFault
 
 NAME = "unwind-system"
 OURS = ("before-cluster-delete", "after-control-plane-initialized")

@@ -15,7 +15,8 @@ from unwind.kube.errors import ApiError, APIStatus, Details
 from unwind.removal.deletion_scope import Told
 from unwind.teardown import requests
 from unwind.teardown.plan import combine
-from unwind.teardown.requested_steps import exceeds, invalid_request, invalid_target, refused, step
+from unwind.teardown.request_refusals import exceeds, invalid_request, invalid_target, refused
+from unwind.teardown.requested_steps import step
 from unwind.teardown.requests import Missing, free_name, written
 from unwind.teardown.step_sources import SourceSteps
 
