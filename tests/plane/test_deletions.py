@@ -139,7 +139,7 @@ async def test_nothing_is_deleted_when_another_cluster_answers(plane: Plane, nam
     async with deletions(client, said, cluster="another-uid") as swarm, asyncio.TaskGroup() as group:
         deleting = group.create_task(swarm.delete(CONFIG_MAPS, ref, nowhere()))
         await said.new.wait()
-        assert "another cluster answers at this address" in said.words[0]
+        assert "another cluster answers at " in said.words[0]
         deleting.cancel()
     assert await client.get(CONFIG_MAPS, "elsewhere", namespace=namespace)
 

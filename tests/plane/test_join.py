@@ -234,7 +234,7 @@ async def test_what_cannot_be_joined_is_told_in_one_line(plane: Plane, client: C
         ({"cluster_context": "none"}, "no 'none' in contexts"),
         ({"cluster_kubeconfig": tmp_path / "none"}, "--cluster-kubeconfig: cannot read the kubeconfig"),
         ({"cluster_kubeconfig": nowhere}, "cannot join the cluster"),
-        ({"kubeconfig": nowhere}, "cannot use the control plane"),
+        ({"kubeconfig": nowhere}, "to the control plane at"),
         ({"kubeconfig": there}, "the Cluster CRD of cluster.karmada.io is not installed; run `unwind install`"),
     ):
         with pytest.raises(UnwindError) as refusal:

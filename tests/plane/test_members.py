@@ -141,7 +141,8 @@ async def test_another_cluster_at_the_address_is_not_written_to(client: Client, 
         async with running(client):
             it = await member.until(lambda it: says("AnotherCluster")(it) and bool(taints(it)), "another cluster")
             where = f"another cluster answers at {cluster.server} ({identity}, not the-one-before)"
-            assert message(it) == f"{where}; nothing is written to it"
+            remedy = "correct spec.apiEndpoint, or unjoin the member and join it again"
+            assert message(it) == f"{where}, so nothing is written to it; {remedy}"
             assert it.spec.id == "the-one-before"
             # Who it is was never said: then it is whoever answers.
             await client.patch(CLUSTERS, member.name, {"spec": {"id": None}})

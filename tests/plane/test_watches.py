@@ -87,7 +87,7 @@ async def test_the_list_of_another_cluster_is_not_believed(plane: Plane, namespa
         for _ in range(2):
             with pytest.raises(UnreachableError, match="cannot watch secrets: another cluster answers"):
                 await watches.absence(SECRETS, name="gone-there", uid="x", namespace=namespace)
-    assert "another cluster answers at this address" in told[0]
+    assert "another cluster answers at " in told[0]
 
 
 async def test_an_object_that_comes_again_under_its_name_is_another(plane: Plane, namespace: str) -> None:

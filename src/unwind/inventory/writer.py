@@ -12,7 +12,7 @@ from unwind.api.names import FURTHER_LABEL, MEMBER_LABEL, OWNER_LABEL, Finalizer
 from unwind.api.unwind import ENTRIES_IN_A_CHUNK, INVENTORIES, Entry, Inventory, InventorySpec, MemberRef
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import guard
-from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnreachableError
+from unwind.kube.errors import AlreadyExistsError, AnotherClusterError, ConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,9 +56,8 @@ class Records:
             self._check(chunk)
             there = chunk.spec.member
             if there.object.uid == self._member.object.uid and there.system_uid != self._member.system_uid:
-                raise UnreachableError(
-                    f"another cluster answers at the address of {there.object} "
-                    f"({self._member.system_uid}, not {there.system_uid})"
+                raise AnotherClusterError(
+                    f"the address of {there.object}", found=self._member.system_uid, expected=there.system_uid
                 )
         self._chunks = {chunk.metadata.name: chunk for chunk in found if chunk.spec.member == self._member}
         # Inventories are numbered over all members of the owner, because they share its uid as name.

@@ -348,7 +348,9 @@ async def _look(home: Client, member: Client, wish: Wish) -> _Found:
         uid = await home.cluster_uid()
         clusters = await _clusters(home)
     except (ApiError, UnreachableError) as error:
-        raise UnwindError(f"cannot use the control plane: {error}") from error
+        raise UnwindError(
+            f"cannot join {wish.name} to the control plane at {home.connection.server}: {error}"
+        ) from error
     cluster = membership.standing(wish, clusters, identity=identity, server=member.connection.server)
     made = membership.credentials(wish, home=uid)
     # Whatever can be refused is refused before anything is written.

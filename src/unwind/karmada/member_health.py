@@ -58,7 +58,8 @@ def stranger(cluster: Cluster, found: str) -> MemberHealth | None:
     return MemberHealth(
         ready=False,
         reason=Reason.ANOTHER_CLUSTER,
-        message=f"another cluster answers at {where} ({found}, not {known}); nothing is written to it",
+        message=f"another cluster answers at {where} ({found}, not {known}), so nothing is written to it; "
+        "correct spec.apiEndpoint, or unjoin the member and join it again",
     )
 
 

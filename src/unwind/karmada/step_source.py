@@ -59,7 +59,10 @@ class WorkSteps(StepSource):
         else:
             cluster = await self._client.get(CLUSTERS, ref.name, type=Cluster)
             if cluster.metadata.uid != ref.uid:
-                raise UnwindError(f"Cluster {ref.name} was replaced by a new one")
+                raise UnwindError(
+                    f"cannot plan the unjoin of Cluster {ref.name}: it was replaced by another Cluster with this name",
+                    remedy="the other one is not touched",
+                )
         found = await self._client.list(WORKS, namespace=cluster.execution_namespace)
         return steps_of(cluster, msgspec.convert(found, list[Work]), required=not gone)
 

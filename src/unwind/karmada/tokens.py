@@ -17,7 +17,7 @@ from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
 from unwind.kube.client import Client
 from unwind.kube.decoding import Key
-from unwind.kube.errors import ApiError, ConflictError, NotFoundError, UnreachableError
+from unwind.kube.errors import AnotherClusterError, ApiError, ConflictError, NotFoundError
 from unwind.kube.events import Regarding
 from unwind.kube.kubeconfig import ClusterConnection
 from unwind.members import credentials, targets
@@ -99,7 +99,7 @@ async def prove(way: ClusterConnection, *, identity: str, within: float = 0.0) -
         while (uid := await _try_identity(client, last=SYSTEM.monotonic() >= ends)) is None:
             await SYSTEM.sleep(_LOOK_AGAIN)
     if uid != identity:
-        raise UnreachableError(f"another cluster answers at {way.server} ({uid}, not {identity})")
+        raise AnotherClusterError(way.server, found=uid, expected=identity)
 
 
 async def _try_identity(client: Client, *, last: bool) -> str | None:

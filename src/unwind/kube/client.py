@@ -225,9 +225,7 @@ class Client:
         """The identity of the cluster, independent of its address: the uid of its kube-system namespace."""
         uid: str = (await self.get(NAMESPACES, "kube-system"))["metadata"]["uid"]
         if self.cluster and uid != self.cluster:
-            raise AnotherClusterError(
-                f"another cluster answers at {self.connection.server} ({uid}, not {self.cluster})"
-            )
+            raise AnotherClusterError(self.connection.server, found=uid, expected=self.cluster)
         return uid
 
     def pin(self, cluster: str) -> None:

@@ -74,6 +74,12 @@ class UnreachableError(UnwindError):
 class AnotherClusterError(UnreachableError):
     """Another cluster answers at the address: nothing that it returns counts."""
 
+    def __init__(self, where: object, *, found: str, expected: str) -> None:
+        super().__init__(
+            f"another cluster answers at {where} ({found}, not {expected})",
+            remedy="correct its address or credentials; if the cluster was rebuilt, register it again",
+        )
+
 
 class TooLargeAnswerError(UnreachableError):
     """The response exceeds the client's limit; a smaller part can be requested."""

@@ -325,7 +325,7 @@ def _read(decode: Callable[[Any], R], body: bytes | msgspec.Raw) -> R:
         raise _InvalidError(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         shown = bytes(body)[:60].decode(errors="replace")
-        raise UnreadableError(f"the response is not JSON ({error}): {shown!r}") from error
+        raise UnreadableError(f"the response is not JSON ({error}): {shown!r}; check proxies") from error
 
 
 def _serves(definition: Object, version: str) -> bool:

@@ -237,8 +237,7 @@ class HttpTransport:
             if not found:
                 return BrokenError(f"cannot verify which cluster answered (status {reply.status})")
             if found != self._cluster:
-                server = self.connection.server
-                return AnotherClusterError(f"another cluster answers at {server} ({found}, not {self._cluster})")
+                return AnotherClusterError(self.connection.server, found=found, expected=self._cluster)
             return None
 
         return wire.check_first(self._head("GET", _IDENTITY, None, _JSON, proof), check)
@@ -252,7 +251,10 @@ class HttpTransport:
             _check_header(name, value)
             said.append(f"{name}: {value}")
         if _UNFIT.search(target):
-            raise UnwindError(f"cannot send {method} {target!r}: invalid characters in request path")
+            raise UnwindError(
+                f"cannot send {method} {target!r}: invalid characters in request path",
+                remedy="correct the name or namespace",
+            )
         lines = [f"{method} {self._prefix}{target} HTTP/1.1", self._base, *said]
         if body is None:
             return ("\r\n".join(lines) + "\r\n\r\n").encode()

@@ -14,7 +14,7 @@ from unwind.errors import UnwindError
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
 from unwind.kube.dial import Probe
-from unwind.kube.errors import UnreachableError
+from unwind.kube.errors import AnotherClusterError, UnreachableError
 from unwind.kube.informers import Informer
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ class Watches:
         """Raise if another cluster answers."""
         found = await self.client.cluster_uid()
         if found != self.cluster:
-            raise UnreachableError(f"another cluster answers at this address ({found}, not {self.cluster})")
+            raise AnotherClusterError(self.client.connection.server, found=found, expected=self.cluster)
 
     def forget(self, followed: _Followed) -> None:
         if self._followed.get(followed.resource) is followed:

@@ -39,7 +39,10 @@ async def anchor_of(client: Client, discovery: Discovery, ref: ObjectRef) -> Clu
     try:
         found = await client.get(resource, ref.name, namespace=ref.namespace or None)
     except NotFoundError:
-        raise UnwindError(f"cannot connect to the cluster of {ref}: the object no longer exists") from None
+        raise UnwindError(
+            f"cannot connect to the cluster of {ref}: the object no longer exists",
+            remedy="see `unwind ledger` for what was left on it",
+        ) from None
     if ref.uid and found["metadata"]["uid"] != ref.uid:
         raise UnwindError(f"cannot connect to the cluster of {ref}: the object was replaced by another one")
     return anchor(resource, found)

@@ -10,7 +10,7 @@ from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
 from unwind.deleters.references import Resolver
 from unwind.kube.discovery import Discovery
-from unwind.kube.errors import UnreachableError
+from unwind.kube.errors import AnotherClusterError
 from unwind.kube.watches import Watches
 
 if TYPE_CHECKING:
@@ -79,5 +79,5 @@ class Member:
         asked = self._clock.monotonic()
         found = await self.client.cluster_uid()
         if found != self.system_uid:
-            raise UnreachableError(f"another cluster answers at the address of {self.ref} ({found})")
+            raise AnotherClusterError(f"the address of {self.ref}", found=found, expected=self.system_uid)
         return asked

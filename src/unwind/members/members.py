@@ -15,7 +15,7 @@ from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
 from unwind.errors import UnwindError
 from unwind.kube.client import Client
-from unwind.kube.errors import ApiError, UnreachableError
+from unwind.kube.errors import AnotherClusterError, ApiError, UnreachableError
 from unwind.members import credentials
 from unwind.members.member import RECENT, Member
 
@@ -110,13 +110,14 @@ class Members:
         another cluster answers at its address; the message says which.
         """
         if target.pull_mode:
-            raise UnreachableError(f"cannot connect to {target}: it is in pull mode")
+            raise UnreachableError(
+                f"cannot connect to {target}: it is in pull mode",
+                remedy="Unwind needs push mode: unjoin it, and join it again with `unwind join`",
+            )
         way, key = await self._way(target)
         async with self._using(key, lambda: self._connect(target, way), target.ref) as member:
             if system_uid and member.system_uid != system_uid:
-                raise UnreachableError(
-                    f"another cluster answers at the address of {target} ({member.system_uid}, not {system_uid})"
-                )
+                raise AnotherClusterError(f"the address of {target}", found=member.system_uid, expected=system_uid)
             yield member if member.ref == target.ref else member.standing_for(target.ref)
 
     def look_again(self, target: ClusterTarget) -> None:

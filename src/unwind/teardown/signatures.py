@@ -111,7 +111,9 @@ class RecordKeys:
             try:
                 await self.load(anew=True)
             except UnwindError as error:
-                log.warning("record keys not read, the known ones stay in use", why=str(error))
+                log.warning(
+                    f"Secret {RECORD_KEY_SECRET} not read, its known keys stay in use, will retry", why=str(error)
+                )
 
     def _secret_changed(self, change: Change[Metadata]) -> None:
         if change.key == Key(self._namespace, RECORD_KEY_SECRET):

@@ -20,7 +20,7 @@ from azure.identity.aio import DefaultAzureCredential
 from azure.mgmt.core import AsyncARMPipelineClient
 from azure.mgmt.core.policies import AsyncARMChallengeAuthenticationPolicy
 
-from unwind.api.names import Reason
+from unwind.api.names import MEMO_ANNOTATION, Reason
 from unwind.deleters.outcomes import PermanentError, TransientError
 from unwind.errors import UnwindError
 from unwind.external.azure.arm_responses import ArmReply, shown
@@ -101,7 +101,7 @@ class ArmClient:
                 f"cannot poll the operation at {shown(url.partition('?')[0])!r}: "
                 f"it is not at {self.endpoint}, so no token is sent there",
                 reason=Reason.HELD,
-                remedy="find out who changed the object's memo, and remove the annotation",
+                remedy=f"find out who changed its annotations {MEMO_ANNOTATION}*, and remove them to start over",
             )
         return await self._send("GET", url)
 

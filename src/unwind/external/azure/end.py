@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api.names import Reason
+from unwind.api.names import MEMO_ANNOTATION, Reason
 from unwind.deleters.outcomes import Gone, PermanentError
 from unwind.external.azure import arm_responses, resource_ids
 from unwind.external.azure.operations import AzureRemoval
@@ -65,7 +65,7 @@ class ArmEnd:
                 raise PermanentError(
                     f"cannot decode the memo of {ctx.ref}",
                     reason=Reason.HELD,
-                    remedy="find out who changed its memo, and remove the annotation",
+                    remedy=f"find out who changed its annotations {MEMO_ANNOTATION}*, and remove them to start over",
                 ) from None
         if ctx.absent:
             raise PermanentError(

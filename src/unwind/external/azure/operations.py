@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind.api.names import Reason
+from unwind.api.names import MEMO_ANNOTATION, Reason
 from unwind.deleters.outcomes import Again, Gone, Pace, PermanentError, TransientError
 from unwind.external.azure import arm_responses
 from unwind.external.azure.resource_ids import ArmId
@@ -52,7 +52,7 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
             raise PermanentError(
                 "cannot decode the stored operation at Azure",
                 reason=Reason.HELD,
-                remedy="find out who changed the object's memo, and remove the annotation",
+                remedy=f"find out who changed its annotations {MEMO_ANNOTATION}*, and remove them to start over",
             ) from None
 
     @property
