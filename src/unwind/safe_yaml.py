@@ -66,10 +66,10 @@ def _walk(text: str, *, most: int) -> None:
             sizes.pop(event.anchor or "", None)
             open_nodes.append((event.anchor, count))
             if len(open_nodes) > _DEEPEST:
-                raise TooComplexError(f"the YAML is nested more than {_DEEPEST} levels deep")
+                raise TooComplexError(f"nested more than {_DEEPEST} levels deep")
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = open_nodes.pop()
             if anchor:
                 sizes[anchor] = count - before + 1
         if count > most:
-            raise TooComplexError("the YAML expands to too many values by its aliases")
+            raise TooComplexError("aliases expand to too many values")

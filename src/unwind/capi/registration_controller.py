@@ -334,7 +334,7 @@ def _is_ours(config: ExtensionConfig) -> bool:
 
 
 def _log_watch_failed(error: Exception) -> None:
-    log.warning("namespace watch failed, namespaceSelector not evaluated", why=str(error))
+    log.warning("namespace watch failed, will retry; until then namespaceSelector is not evaluated", why=str(error))
 
 
 def _log_failed(_: str, error: Exception) -> None:

@@ -171,7 +171,9 @@ async def _believed(outcome: Outcome, end: End, ctx: DeleteContext, obj: Object)
     if isinstance(outcome, Kept):
         return outcome
     if not isinstance(outcome, Gone):
-        raise PermanentError(f"a deleter of {ctx.resource.kind} returned {outcome!r} instead of Gone or Kept")
+        raise PermanentError(
+            f"a deleter of {ctx.resource.kind} returned {outcome!r} instead of Gone or Kept; fix its code"
+        )
     if not (ctx.entry.ended or ctx.absent):
         sighting = await end.sighting(ctx, obj)
         if not sighting.absent:

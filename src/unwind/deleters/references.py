@@ -67,7 +67,9 @@ class Resolver:
             raise TransientError(f"Secret {where}/{reference.name} has no key {key!r}", remedy="add it") from None
         except (binascii.Error, UnicodeDecodeError):
             # The value itself must never be shown.
-            raise TransientError(f"cannot decode {key!r} of Secret {where}/{reference.name}: not UTF-8 text") from None
+            raise TransientError(
+                f"cannot decode {key!r} of Secret {where}/{reference.name}: not UTF-8 text", remedy="correct the value"
+            ) from None
 
     async def namespace(self, name: str) -> Object | None:
         """A namespace; None if it does not exist."""

@@ -254,7 +254,9 @@ class DeleterRegistry:
         except BaseException as error:
             # A plain function cannot be cancelled, so whatever it raises is its own error.
             raise PermanentError(
-                f"cannot delete {ctx.ref}: the predicate of {link.name} failed: {described(error)}", reason=Reason.HELD
+                f"cannot delete {ctx.ref}: the predicate of {link.name} failed: {described(error)}",
+                reason=Reason.HELD,
+                remedy="fix the plugin, then restart the manager",
             ) from error
         if joins:
             await memo.put(_JOINED)

@@ -216,7 +216,7 @@ async def until_established(member: Member, name: str) -> None:
                 raise NotServedError(f"the names of the CRD are not accepted: {refused.get('message', '')}")
             left = ends - clock.monotonic()
             if left <= 0:
-                raise NotServedError(f"the CRD is not established after {_PATIENCE:.0f}s")
+                raise NotServedError(f"the CRD is not established after {_PATIENCE:.0f}s; see its conditions")
             await pause(clock, left, changes)
         finally:
             changes.close()

@@ -81,15 +81,15 @@ class ClusterConnection(msgspec.Struct, frozen=True, kw_only=True):
             ("token", token),
         ):
             if value is not None and not isinstance(value, str):
-                raise UnwindError(f"cannot use the connection: {field} is not a string")
+                raise UnwindError(f"cannot use the kubeconfig: {field} is not a string")
             if value and _CONTROL.search(value):
-                raise UnwindError(f"cannot use the connection: {field} contains control characters")
+                raise UnwindError(f"cannot use the kubeconfig: {field} contains control characters")
         for field, value in (("server", self.server), ("proxy-url", self.proxy)):
             if value is not None and not _is_address(value):
-                raise UnwindError(f"cannot use the connection: {field} is not a valid address")
+                raise UnwindError(f"cannot use the kubeconfig: {field} is not a valid address")
         if "@" in urlsplit(self.server).netloc:
             # It would be shown wherever the server address is.
-            raise UnwindError("cannot use the connection: server contains a user name or a password")
+            raise UnwindError("cannot use the kubeconfig: server contains a user name or a password")
 
     def ssl_context(self, *, certificate: bytes | None = None, key: bytes | None = None) -> ssl.SSLContext:
         """An SSL context that verifies the server and presents a client certificate (ours, or one from a plugin)."""
