@@ -1,15 +1,15 @@
 """Fences: work that was started for a shard writes nothing after the shard is lost.
 
 A fence represents one tenure of a shard: once lost, it stays lost, even if the shard comes back. A task carries its
-fence in a context variable, and so does every task that it starts. `Client` checks it before each write, to whichever
-API server. Other programs that write, such as Helm, must run in a `scope`.
+fence in a context variable, and so does every task that it starts, unless it is started `unfenced`. `Client` checks it
+before each write, to whichever API server. Other programs that write, such as Helm, must run in a `scope`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from weakref import WeakValueDictionary
 
@@ -18,6 +18,7 @@ from unwind.errors import UnwindError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
+    from contextvars import Context
     from types import TracebackType
 
 K = TypeVar("K")
@@ -102,6 +103,14 @@ def unsettled() -> float:
     return fence.unsettled if fence is not None else 0.0
 
 
+def unfenced() -> Context:
+    """A copy of this task's context without its fence: to start a task in it that others use, also after the shard is
+    lost."""
+    context = copy_context()
+    context.run(_current.set, None)
+    return context
+
+
 class _Scope:
     """Cancels its body when the fence is lost, and raises FencedError. Every reconciliation opens one, so it is written
     out rather than generated."""
@@ -173,7 +182,8 @@ class Fences:
     def keep_checking(self) -> None:
         """Check every fence from time to time, until none is left."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_LOOK, self._on_timer)
+            # Unfenced: the timer would keep the fence of its caller, and that would keep the timer.
+            self._timer = asyncio.get_running_loop().call_later(_LOOK, self._on_timer, context=unfenced())
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
-from unwind.kube import decoding
+from unwind.kube import decoding, fencing
 from unwind.kube.decoding import Key
 from unwind.kube.dial import Probe
 from unwind.kube.errors import AnotherClusterError, UnreachableError
@@ -120,8 +120,12 @@ class _Followed:
         self._trouble: UnwindError | None = None
         self._news = asyncio.Event()
         self.informer.subscribe(self._changed)
-        self.task = watches.tasks.create_task(self._run())
-        self.task.add_done_callback(self._ended)
+        self.task = fencing.unfenced().run(self._start)  # all subscribers share it
+
+    def _start(self) -> asyncio.Task[None]:
+        task = self._watches.tasks.create_task(self._run())
+        task.add_done_callback(self._ended)
+        return task
 
     async def _run(self) -> None:
         try:

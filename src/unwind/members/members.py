@@ -1,4 +1,4 @@
-"""The fleet: open connections to members, shared by all users of a member."""
+"""Open connections to members, shared by all users of a member."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
 from unwind.concurrency import SingleFlight
 from unwind.errors import UnwindError
+from unwind.kube import fencing
 from unwind.kube.client import Client
 from unwind.kube.errors import AnotherClusterError, ApiError, UnreachableError
 from unwind.members import credentials
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 LINGER = 30.0
 # The key of the management cluster; no digest equals it.
 _HOME = ""
+_SHUTTING_DOWN = "cannot open the member: the process is shutting down"
 
 
 class _Shared:
@@ -51,12 +53,15 @@ class _Shared:
     async def opened(self) -> Member:
         await self.tried.wait()
         if self.member is None:
-            raise self.error or UnreachableError("cannot open the member: the process is shutting down")
+            raise self.error or UnreachableError(_SHUTTING_DOWN)
         return self.member
 
 
 class Members:
-    """Opens members and closes them; use it as an async context manager."""
+    """Opens members and closes them; use it as an async context manager.
+
+    One is enough for a process. A user gives a member back when it leaves `member`, also if it fails or is cancelled.
+    """
 
     def __init__(
         self,
@@ -73,6 +78,7 @@ class Members:
         self._observe = observe
         self._secrets: SingleFlight[Object] = SingleFlight()
         self._group = asyncio.TaskGroup()
+        self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._shared: dict[str, _Shared] = {}
         """By connection: a cluster is opened and watched once, whatever objects represent it."""
@@ -88,6 +94,7 @@ class Members:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._closing = True
         for shared in self._shared.values():
             if shared.lingering:
                 shared.lingering.cancel()
@@ -154,13 +161,14 @@ class Members:
         connect: Callable[[], AbstractAsyncContextManager[Member]],
         ref: ObjectRef | None = None,
     ) -> AsyncIterator[Member]:
+        if self._closing:
+            raise UnreachableError(_SHUTTING_DOWN)
         shared = self._shared.get(way)
         fresh = shared is None
         if shared is None:
             shared = self._shared[way] = _Shared(way)
-            task = self._group.create_task(self._keep(shared, connect))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            # Without the fence of the first user: others use the member after that user has lost its shard.
+            fencing.unfenced().run(self._start, shared, connect)
         shared.users += 1
         if shared.lingering:
             shared.lingering.cancel()
@@ -173,6 +181,11 @@ class Members:
         finally:
             shared.users -= 1
             self._left(shared)
+
+    def _start(self, shared: _Shared, connect: Callable[[], AbstractAsyncContextManager[Member]]) -> None:
+        task = self._group.create_task(self._keep(shared, connect))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _verify(self, member: Member, shared: _Shared, ref: ObjectRef) -> None:
         """Check that a member that has been open for a while still answers, and is still the same cluster."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -114,6 +115,46 @@ async def test_a_timeout_inside_is_no_loss() -> None:
 
     with pytest.raises(TimeoutError):
         await Fences(Owner()).around(slow, str)("key")
+
+
+async def test_a_shared_task_does_not_carry_the_fence_of_the_task_that_started_it() -> None:
+    owner, go, results = Owner(), asyncio.Event(), list[str]()
+
+    async def write(name: str) -> None:
+        await go.wait()
+        try:
+            fencing.check()
+            results.append(f"{name} writes")
+        except FencedError:
+            results.append(f"{name} is refused")
+
+    async def reconcile(_: str) -> float | None:
+        tasks.create_task(write("own"))
+        fencing.unfenced().run(tasks.create_task, write("shared"))
+        fencing.check()  # the caller keeps its fence
+        assert fencing.unsettled() == 3.0
+        return None
+
+    async with asyncio.TaskGroup() as tasks:
+        await Fences(owner).around(reconcile, str)("key")
+        owner.tell(mine=False)
+        go.set()
+    assert results == ["own is refused", "shared writes"]
+
+
+async def test_fences_are_not_checked_any_more_when_no_work_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fencing, "_LOOK", 0.01)
+    fences = Fences(Owner())
+
+    async def reconcile(_: str) -> float | None:
+        return None
+
+    await fences.around(reconcile, str)("key")
+    async with asyncio.timeout(10):
+        while fences._timer:
+            gc.collect()
+            await asyncio.sleep(0.01)
+    assert not fences._fences
 
 
 async def test_nothing_is_fenced_outside() -> None:
