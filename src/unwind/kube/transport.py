@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -31,7 +31,7 @@ _CONNECTING = 10.0
 # wait for it one after the other.
 _DOWN = 1.0
 # Maximum number of concurrent requests to one API server. Others wait here, where waiting is free, and not there.
-# Watches do not count.
+# Watches do not count, nor do health probes: behind thousands of requests they would make the server seem unreachable.
 _IN_FLIGHT = 128
 # Seconds for which an idle connection is kept: the last few used, and all others.
 _KEEP_ALIVE = 75.0
@@ -45,6 +45,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 # The identity of a cluster. Read from the server's cache when a connection is opened: it never changes.
 SYSTEM_PATH = "/api/v1/namespaces/kube-system"
 _IDENTITY = f"{SYSTEM_PATH}?resourceVersion=0"
+_PROBES = (SYSTEM_PATH, "/version")
 _JSON = {"Accept": "application/json", "Accept-Encoding": "gzip"}
 # Idempotent methods.
 _REPEATABLE = ("GET", "DELETE")
@@ -150,7 +151,7 @@ class HttpTransport:
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
     ) -> ServerAnswer:
         try:
-            async with asyncio.timeout(within), self._bound:
+            async with asyncio.timeout(within), nullcontext() if target in _PROBES else self._bound:
                 answer, proof = await self._ask(method, target, body, headers)
                 if answer.status == 401 and self._credentials.renewable:
                     self._credentials.refused(proof)

@@ -204,3 +204,23 @@ async def test_nobody_is_asked_after_the_end() -> None:
         await transport.close()
         with pytest.raises(RuntimeError, match="closed"):
             await get(transport)
+
+
+async def test_a_health_probe_does_not_wait_behind_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unwind.kube.transport._IN_FLIGHT", 1)
+
+    async def busy(call: Call) -> None:
+        while True:
+            if "/x" not in await call.asked():
+                call.writer.write(PLAIN)
+
+    async with served(busy) as (transport, server), asyncio.timeout(10):
+        slow = [asyncio.ensure_future(get(transport)) for _ in range(2)]
+        while not server.heard:
+            await asyncio.sleep(0)
+        for path in ("/api/v1/namespaces/kube-system", "/version"):
+            assert (await transport.request("GET", path, headers=HEADERS, within=10.0)).status == 200
+        assert server.heard.count("GET /x HTTP/1.1") == 1
+        for request in slow:
+            request.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
