@@ -47,6 +47,7 @@ from unwind.capi.hook_registry import HookRegistry
 from unwind.certificates import Authority, KeyPair
 from unwind.concurrency import gather_limited
 from unwind.install.install import install
+from unwind.inventory.inventories import Inventories
 from unwind.kube import kubeconfig
 from unwind.kube.client import Client
 from unwind.local.golang import find_go
@@ -303,7 +304,7 @@ async def serve(pair: KeyPair, path: Path) -> None:
     """The gate with caches that follow the API server, and a constant beside it."""
     async with Client(kubeconfig.load(path)) as client:
         caches = AddonCaches(client)
-        source = SummaryGateSource(client, caches, namespace=HOME)
+        source = SummaryGateSource(client, caches, Inventories(client, namespace=HOME))
         gate = HookHandlers(client, caches, source, namespace=HOME, registry=HookRegistry(), hooks=ALWAYS)
         listener = Listener(
             "https", [Route(path="/constant", name="constant", handler=constant), *gate.routes()], tls=Tls(pair)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -129,3 +130,6 @@ class Components(msgspec.Struct, frozen=True, kw_only=True):
     """Components for the role `serving`: what the routes need, such as caches."""
     routes: tuple[Route, ...] = ()
     ca_bundle_targets: tuple[CABundleTarget, ...] = ()
+    shared: tuple[AbstractAsyncContextManager[object], ...] = ()
+    """What components use together, such as connections. Entered before any component starts, and exited after all of
+    them have ended."""

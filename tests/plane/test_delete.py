@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,11 +12,19 @@ import pytest
 import pytest_asyncio
 
 from tests.plane.support import cluster_teardowns, profiles
-from tests.plane.support.cluster_teardowns import Everything
 from tests.plane.support.dying_processes import Life, mortal
 from tests.plane.support.removals import serve_finalizers
-from tests.plane.support.requested_deletions import ANYTHING, HOLD, Command, Room, manager, policies, tidy, user
-from unwind.addons.caches import AddonCaches
+from tests.plane.support.requested_deletions import (
+    ANYTHING,
+    HOLD,
+    Command,
+    Room,
+    manager,
+    policies,
+    request_controller,
+    tidy,
+    user,
+)
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.names import AGGREGATE_LABEL, DELETE_POLICY_ANNOTATION, DELETE_PROTECTION_LABEL, RESOURCE_ANNOTATION
 from unwind.api.resources import (
@@ -33,17 +40,12 @@ from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Phase, Teardown
 from unwind.clock import SYSTEM
-from unwind.deleters.builtin import BUILTIN
 from unwind.errors import TimedOutError, UnwindError
 from unwind.install.rivals import alive
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
-from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.local import waiting
-from unwind.manager.health import new_registry
-from unwind.protection.expected_refusals import refusals
-from unwind.teardown.request_controller import RequestController
 from unwind.teardown.requests import written
 from unwind.testing.managers import granting, manager_client
 
@@ -249,17 +251,7 @@ async def test_a_process_that_dies_at_each_of_its_writes_loses_nothing_and_does_
 
 
 async def _managed(client: Client, home: str) -> None:
-    caches = AddonCaches(client)
-    controller = RequestController(
-        client,
-        caches,
-        namespace=home,
-        owner=Everything(),
-        metrics=Metrics(new_registry()),
-        deleters=BUILTIN,
-        refusals=partial(refusals, home=home),
-    )
-    async with profiles.under_way((caches, controller)):
+    async with request_controller(client, home) as parts, profiles.under_way(parts):
         await asyncio.Event().wait()
 
 

@@ -29,6 +29,7 @@ from unwind.capi import hook_protocol
 from unwind.capi.hook_handlers import HookHandlers
 from unwind.capi.hook_protocol import switched_on
 from unwind.capi.hook_registry import HookRegistry
+from unwind.inventory.inventories import Inventories
 from unwind.kube.client import Client
 from unwind.local.waiting import until_absent
 from unwind.server import addresses, path_segments
@@ -169,7 +170,7 @@ async def gate(
             await stack.enter_async_context(manager_client(client, home)) for client in (reading, following)
         ]
         caches = AddonCaches(follows)
-        source = SummaryGateSource(own, caches, namespace=home)
+        source = SummaryGateSource(own, caches, Inventories(own, namespace=home))
         asking = HookHandlers(
             own, caches, source, namespace=home, registry=HookRegistry(), hooks=switched_on(features or {})
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tests.plane.support import profiles
 from tests.plane.support.cluster_teardowns import HOLD, Everything, scene
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
@@ -17,7 +18,6 @@ from unwind.api.rights import HOME
 from unwind.api.unwind import TEARDOWNS, Phase, Teardown
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.clock import SystemClock
-from unwind.deleters.builtin import BUILTIN
 from unwind.kube.client import Client
 from unwind.kube.metrics import Metrics
 from unwind.kube.server_time import ServerClock
@@ -101,23 +101,16 @@ class Slow:
 @asynccontextmanager
 async def running(client: Client, *, owner: ShardOwner, clock: Clock) -> AsyncIterator[None]:
     caches = AddonCaches(client, clock=clock)
-    controller = ClusterTeardownController(
-        client,
-        caches,
-        sources=(SummarySteps(client, caches),),
-        namespace=HOME,
-        owner=owner,
-        metrics=Metrics(new_registry()),
-        deleters=BUILTIN,
-        clock=clock,
-    )
-    tasks = [asyncio.ensure_future(item.run()) for item in (caches, controller)]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with profiles.removal_deps(client, HOME, clock=clock) as deps:
+        sources, metrics = (SummarySteps(client, caches),), Metrics(new_registry())
+        controller = ClusterTeardownController(client, caches, deps, sources=sources, owner=owner, metrics=metrics)
+        tasks = [asyncio.ensure_future(item.run()) for item in (caches, controller)]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_a_deadline_counts_by_the_clock_of_the_api_server(plane: Plane, namespace: str) -> None:

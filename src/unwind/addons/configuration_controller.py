@@ -29,7 +29,7 @@ from unwind.api.sveltos import (
 from unwind.api.unwind import EntryState
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
-from unwind.inventory.inventories import Inventories, items
+from unwind.inventory.inventories import items
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from unwind.kube.fencing import Fences
 from unwind.kube.workqueue import Queue
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from unwind.api.sveltos import ClusterSummary
     from unwind.api.unwind import Inventory
     from unwind.clock import Clock
+    from unwind.inventory.inventories import Inventories
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.fencing import ShardOwner
@@ -119,17 +120,16 @@ class ConfigurationController:
         self,
         client: Client,
         caches: AddonCaches,
+        inventories: Inventories,
         *,
-        namespace: str,
         owner: ShardOwner,
         metrics: Metrics,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own namespace, which holds the Inventories."""
         self._client = client
         self._caches = caches
         self._owner = owner
-        self._inventories = Inventories(client, namespace=namespace)
+        self._inventories = inventories
         self._known: dict[str, tuple[object, tuple[DeployedFeature, ...]]] = {}
         """The deployed features of each summary by uid, with the state that they were computed for."""
         self._written: dict[ClusterKey, ClusterConfigurationStatus] = {}

@@ -11,7 +11,6 @@ from unwind.addons.backing import that_hold
 from unwind.addons.step_source import behaviour, is_of, step_name
 from unwind.api.fields import Model
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
-from unwind.inventory.inventories import Inventories
 from unwind.members.targets import key_of
 from unwind.teardown import gate
 from unwind.teardown.drafts import lost
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from unwind.addons.caches import AddonCaches
+    from unwind.inventory.inventories import Inventories
     from unwind.kube.client import Client
     from unwind.members.targets import AddonTarget
 
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 class SummaryGateSource:
     """The ClusterSummaries that block the deletion of a Cluster."""
 
-    def __init__(self, client: Client, caches: AddonCaches, *, namespace: str) -> None:
-        """`namespace`: Unwind's own namespace, which holds the Inventories."""
+    def __init__(self, client: Client, caches: AddonCaches, inventories: Inventories) -> None:
         self._client = client
         self._caches = caches
-        self._inventories = Inventories(client, namespace=namespace)
+        self._inventories = inventories
 
     @property
     def synced(self) -> bool:

@@ -17,16 +17,13 @@ from unwind.addons.summary_deployment import SummaryDeployment
 from unwind.api.capi import Cluster
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.sveltos import HelmChartAction
-from unwind.clock import SYSTEM
 from unwind.concurrency import gather_limited
 from unwind.errors import UnwindError
 from unwind.helm import charts
 from unwind.hooks import Wait
-from unwind.inventory.inventories import Inventories
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.members import targets
-from unwind.members.members import Members
 from unwind.members.targets import key_of
 
 if TYPE_CHECKING:
@@ -39,6 +36,7 @@ if TYPE_CHECKING:
     from unwind.hooks import HookContext, Rule
     from unwind.kube.client import Client
     from unwind.members.targets import AddonTarget
+    from unwind.teardown.step_removers import RemovalDeps
 
 log = logs.get(__name__)
 
@@ -50,9 +48,9 @@ _AT_ONCE = 8
 _RESERVE = 2.0
 
 
-def builtin(caches: AddonCaches, *, charts: ChartAvailability, namespace: str) -> tuple[Rule, ...]:
-    """The built-in rules. The caller runs `charts`. `namespace`: Unwind's own."""
-    rules = Rulings(caches, looked_for=charts, namespace=namespace)
+def builtin(caches: AddonCaches, *, charts: ChartAvailability, deps: RemovalDeps) -> tuple[Rule, ...]:
+    """The built-in rules. The caller runs `charts`."""
+    rules = Rulings(caches, looked_for=charts, deps=deps)
     return (
         *SOURCES_EXIST.rules(rules.sources_exist),
         *DEPLOY_AT_ONCE.rules(rules.deploy_at_once),
@@ -64,10 +62,10 @@ def builtin(caches: AddonCaches, *, charts: ChartAvailability, namespace: str) -
 class Rulings:
     """Evaluates the rules."""
 
-    def __init__(self, caches: AddonCaches, *, looked_for: ChartAvailability, namespace: str) -> None:
+    def __init__(self, caches: AddonCaches, *, looked_for: ChartAvailability, deps: RemovalDeps) -> None:
         self._caches = caches
         self._charts = looked_for
-        self._namespace = namespace
+        self._deps = deps
 
     # BeforeClusterCreate
 
@@ -169,7 +167,7 @@ class Rulings:
     async def _to_do(self, client: Client, known: Iterable[ProfileState], target: AddonTarget) -> Wait | None:
         """Compare with the current sources: Provisioned may refer to their earlier content."""
         missing: list[str] = []
-        deploying = _deployments(client, self._namespace)
+        deploying = SummaryDeployment(client, self._deps)  # to compare only: nothing is deployed
 
         async def look(it: ProfileState) -> None:
             assert it.summary  # noqa: S101 - the others are left out below
@@ -203,10 +201,3 @@ def _versions(request: Upgrading) -> list[str]:
     """All versions on the upgrade path; the last one is the requested version."""
     on_the_way = [upgrade.version for upgrade in (*request.control_plane_upgrades, *request.workers_upgrades)]
     return [*on_the_way, request.to_kubernetes_version]
-
-
-def _deployments(client: Client, namespace: str) -> SummaryDeployment:
-    """For comparison only: opens no member and changes nothing."""
-    return SummaryDeployment(
-        client, Members(client), Inventories(client, namespace=namespace), deleters=(), clock=SYSTEM
-    )

@@ -20,31 +20,26 @@ from unwind.api.fields import Unknown
 from unwind.api.names import Finalizer, Reason
 from unwind.api.resources import SECRETS
 from unwind.api.sveltos import ClusterSummary, ClusterType, FeatureStatus, SyncMode
-from unwind.clock import SYSTEM
 from unwind.concurrency import to_tell
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.errors import UnwindError
-from unwind.inventory.inventories import Inventories, items
+from unwind.inventory.inventories import items
 from unwind.kube.decoding import Key
 from unwind.kube.fencing import Fences
 from unwind.kube.workqueue import Queue
 from unwind.members import credentials
-from unwind.members.members import Members
 from unwind.members.targets import ClusterKey
 from unwind.planning.dependency_graph import dependents
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal import Manner, Withdrawal, Withdrawals
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable
 
     from unwind.addons.caches import AddonCaches, SeenProfile
     from unwind.addons.summary_deployment import DeploymentResult
     from unwind.api.annotation_values import VolumePolicy
     from unwind.api.unwind import Teardown
-    from unwind.clock import Clock
-    from unwind.deleters.registration import External, Registration
-    from unwind.deleters.registry import Plugin
     from unwind.helm.program import Helm
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
@@ -52,6 +47,7 @@ if TYPE_CHECKING:
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.members.targets import AddonTarget
+    from unwind.teardown.step_removers import RemovalDeps
 
 log = logs.get(__name__)
 
@@ -72,26 +68,22 @@ class SummaryController:
         self,
         client: Client,
         caches: AddonCaches,
+        deps: RemovalDeps,
         *,
-        namespace: str,
         owner: ShardOwner,
         metrics: Metrics,
-        deleters: Iterable[Registration | External],
-        plugins: Iterable[Plugin] = (),
         helm: Helm | None = None,
-        clock: Clock = SYSTEM,
+        keys: RecordKeys | None = None,
     ) -> None:
-        """`namespace`: Unwind's own namespace, which holds the Inventories."""
         self._client = client
         self._caches = caches
         self._owner = owner
-        self._deleters = tuple(deleters)
-        self._plugins = tuple(plugins)
         self._helm = helm
-        self._clock = clock
-        self._inventories = Inventories(client, namespace=namespace)
-        self._record_keys = RecordKeys(client, namespace=namespace)
-        self._writer = SummaryWriter(client, caches, clock=clock)
+        self._clock = deps.clock
+        self._deps = deps
+        self._inventories = deps.inventories
+        self._record_keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
+        self._writer = SummaryWriter(client, caches, clock=deps.clock)
         self._keys: dict[str, Key] = {}
         """Summaries that are being removed, by uid."""
         self._stops: dict[Key, asyncio.Event] = {}
@@ -107,7 +99,7 @@ class SummaryController:
             metrics.timed(self.name, Fences(owner).around(self._reconcile, self._shard)),
             group=self._group,
             per_group=_SIDE_BY_SIDE,
-            clock=clock,
+            clock=deps.clock,
             failed=self._failed,
         )
         metrics.queue(self.name, self._queue)
@@ -128,25 +120,13 @@ class SummaryController:
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        async with Members(self._client, clock=self._clock, troubled=_troubled) as fleet, asyncio.TaskGroup() as tasks:
-            self._deploying = SummaryDeployment(
-                self._client,
-                fleet,
-                self._inventories,
-                deleters=self._deleters,
-                plugins=self._plugins,
-                helm=self._helm,
-                clock=self._clock,
-            )
+        async with asyncio.TaskGroup() as tasks:
+            self._deploying = SummaryDeployment(self._client, self._deps, helm=self._helm)
             self._withdrawals = Withdrawals(
-                fleet,
-                self._inventories,
+                self._deps,
                 tasks,
                 changed=self._withdrawal_changed,
                 releases=HelmReleases(self._helm),  # without the helm binary a release is blocked
-                deleters=self._deleters,
-                plugins=self._plugins,
-                clock=self._clock,
             )
             tasks.create_task(self._writer.run())
             tasks.create_task(self._queue.run())
@@ -539,10 +519,6 @@ def _shared_state(summary: ClusterSummary) -> object:
 def _reached_by(target: AddonTarget) -> object:
     """The fields of a cluster that decide whether it can be deployed to."""
     return target.ref.uid, target.terminating, target.paused, target.ready, target.secret, target.secret_key
-
-
-def _troubled(error: Exception) -> None:
-    log.warning("member watch failed", why=str(error))
 
 
 async def _unless(told: asyncio.Event, work: Awaitable[None]) -> None:

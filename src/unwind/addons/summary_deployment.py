@@ -46,18 +46,14 @@ if TYPE_CHECKING:
     from unwind.addons.caches import SeenProfile
     from unwind.api.sveltos import ClusterSummary, ClusterSummaryStatus
     from unwind.api.unwind import Entry
-    from unwind.clock import Clock
-    from unwind.deleters.registration import External, Registration
-    from unwind.deleters.registry import Plugin
     from unwind.deploy.manifest_sources import ManifestSource
     from unwind.deploy.reports import DeploymentReport
     from unwind.helm.charts import Chart
     from unwind.helm.program import Helm
-    from unwind.inventory.inventories import Inventories
     from unwind.kube.client import Client
     from unwind.members.member import Member
-    from unwind.members.members import Members
     from unwind.members.targets import AddonTarget
+    from unwind.teardown.step_removers import RemovalDeps
 
 
 _SHOWN = 20
@@ -93,25 +89,11 @@ class DeploymentResult(msgspec.Struct, frozen=True, kw_only=True):
 class SummaryDeployment:
     """The dependencies shared by all deployments."""
 
-    def __init__(
-        self,
-        client: Client,
-        fleet: Members,
-        inventories: Inventories,
-        *,
-        deleters: Iterable[Registration | External],
-        plugins: Iterable[Plugin] = (),
-        helm: Helm | None = None,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, client: Client, deps: RemovalDeps, *, helm: Helm | None = None) -> None:
         """`helm`: None if the helm binary is not installed; then charts fail."""
         self.client = client
-        self.fleet = fleet
-        self.inventories = inventories
-        self.deleters = tuple(deleters)
-        self.plugins = tuple(plugins)
+        self.deps = deps
         self.helm = helm
-        self.clock = clock
 
     async def prepare(
         self, summary: ClusterSummary, profile: SeenProfile | None, target: AddonTarget
@@ -228,7 +210,7 @@ class DeploymentTask:
         done = DeploymentResult(report="" if self.dry_run else None)
         if self._first and not self._charts and not any(source.local for source in self._sources):
             self._landed = landed
-        async with self._shared.fleet.member(self._target) as member:
+        async with self._shared.deps.members.member(self._target) as member:
             if FeatureID.RESOURCES in self._hashes:
                 done = await self._resources(member, done)
             if FeatureID.HELM in self._hashes:
@@ -240,7 +222,7 @@ class DeploymentTask:
         reports = [await self._put(member, [source for source in self._sources if not source.local], first=self._first)]
         local = [source for source in self._sources if source.local]
         if local or (not (self._first or self.dry_run) and await self._was_local()):
-            async with self._shared.fleet.management() as home:
+            async with self._shared.deps.members.management() as home:
                 reports.append(await self._put(home, local, within=self._owner.profile.namespace))
         if self.dry_run:
             changes = [
@@ -276,29 +258,29 @@ class DeploymentTask:
     ) -> DeploymentReport:
         shared, owner = self._shared, self._owner
         if self.dry_run:
-            return await dry_run.rehearse(member, shared.inventories, owner, found, within=within)
+            return await dry_run.rehearse(member, shared.deps.inventories, owner, found, within=within)
         report = await manifests.deploy(
-            member, shared.inventories, owner, found, within=within, first=first, landed=self._landed
+            member, shared.deps.inventories, owner, found, within=within, first=first, landed=self._landed
         )
         if self._first:
             return report
         await prune.prune(
             member,
-            shared.inventories,
+            shared.deps.inventories,
             owner,
             report,
-            deleters=shared.deleters,
-            plugins=shared.plugins,
+            deleters=shared.deps.deleters,
+            plugins=shared.deps.plugins,
             take_along=self._take_along,
             volumes=lambda: self._volumes,
             started=self._removals.append,
             changed=self._news,
-            clock=shared.clock,
+            clock=shared.deps.clock,
         )
         return report
 
     async def _was_local(self) -> bool:
-        chunks = await self._shared.inventories.of(self._owner.uid)
+        chunks = await self._shared.deps.inventories.of(self._owner.uid)
         return any(chunk.spec.member.object.uid != self._target.ref.uid for chunk in chunks)
 
     async def _helm(self, member: Member, done: DeploymentResult) -> DeploymentResult:
@@ -344,7 +326,7 @@ class DeploymentTask:
         )
 
     def _book(self, member: Member, chart: Chart) -> ReleaseBook:
-        return ReleaseBook(self._shared.inventories, self._owner.object, member, chart)
+        return ReleaseBook(self._shared.deps.inventories, self._owner.object, member, chart)
 
     async def _preview(self, helm: Helm, member: Member, chart: Chart) -> str:
         found = await helm_install.preview(helm, member, chart, owner=self._owner, book=self._book(member, chart))
@@ -356,7 +338,7 @@ class DeploymentTask:
     async def _uninstall(self, helm: Helm, member: Member) -> None:
         """Uninstall releases that are no longer in the profile."""
         shared = self._shared
-        records = Records(shared.inventories, self._owner.object, member)
+        records = Records(shared.deps.inventories, self._owner.object, member)
         await records.load()
         releases, wanted = HelmReleases(helm), {chart.source for chart in self._charts}
         doomed = {
@@ -379,15 +361,15 @@ class DeploymentTask:
         policy = volume_claims.known(self._volumes)
         removal = Removal(
             member,
-            shared.inventories,
+            shared.deps.inventories,
             chunks,
-            deleters=shared.deleters,
-            plugins=shared.plugins,
+            deleters=shared.deps.deleters,
+            plugins=shared.deps.plugins,
             take_along=self._take_along,
             volumes=lambda: policy,
             releases=releases,
             changed=self._news,
-            clock=shared.clock,
+            clock=shared.deps.clock,
         )
         self._removals.append(removal)
         await removal.run()

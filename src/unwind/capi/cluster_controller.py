@@ -10,21 +10,18 @@ from unwind.api import capi
 from unwind.api.capi import KUBECONFIG_SUFFIX
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import Cause, Teardown
-from unwind.clock import SYSTEM
-from unwind.inventory.inventories import Inventories, ledgered
+from unwind.inventory.inventories import ledgered
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.kube.fencing import Fences
 from unwind.kube.workqueue import Queue
 from unwind.members import credentials, targets
-from unwind.members.members import Members
 from unwind.teardown import plan, release
 from unwind.teardown.drafts import misunderstood
 from unwind.teardown.records import KEEP, TeardownCaches, TeardownRecords, target_of
 from unwind.teardown.runner import TeardownRunner, ended_without_target
 from unwind.teardown.running import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
-from unwind.teardown.step_removers import BEST_EFFORT, RemovalDeps
 from unwind.teardown.step_sources import Sources
 
 if TYPE_CHECKING:
@@ -33,9 +30,7 @@ if TYPE_CHECKING:
 
     from unwind.api.capi import Cluster
     from unwind.api.unwind import Teardown
-    from unwind.clock import Clock
-    from unwind.deleters.registration import External, Registration
-    from unwind.deleters.registry import Plugin
+    from unwind.inventory.inventories import Inventories
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
     from unwind.kube.decoding import Metadata
@@ -47,6 +42,7 @@ if TYPE_CHECKING:
     from unwind.members.targets import AddonTarget, ClusterTarget
     from unwind.teardown.drafts import Drafted
     from unwind.teardown.release import LetGo
+    from unwind.teardown.step_removers import RemovalDeps
     from unwind.teardown.step_sources import FollowedSource
 
 
@@ -122,37 +118,23 @@ class ClusterTeardownController:
         self,
         client: Client,
         caches: ClusterCaches,
+        deps: RemovalDeps,
         *,
         sources: Iterable[FollowedSource],
-        namespace: str,
         owner: ShardOwner,
         metrics: Metrics,
-        deleters: Iterable[Registration | External],
-        plugins: Iterable[Plugin] = (),
-        best_effort: float = BEST_EFFORT,
         keep: timedelta = KEEP,
         keys: RecordKeys | None = None,
         recorder: Recorder | None = None,
-        clock: Clock = SYSTEM,
     ) -> None:
-        """`sources`: the step sources of a cluster. `namespace`: Unwind's own, which holds the Inventories and the keys
-        of records. `best_effort`: the timeout in seconds of a removal that does not block the cluster. `keep`: how long
-        the record is kept."""
+        """`sources`: the step sources of a cluster. `keep`: how long the record is kept."""
         self._client = client
-        self._members = Members(client, clock=clock, troubled=_log_member_failed)
-        self._deps = RemovalDeps(
-            fleet=self._members,
-            inventories=Inventories(client, namespace=namespace),
-            deleters=tuple(deleters),
-            plugins=tuple(plugins),
-            best_effort=best_effort,
-            clock=clock,
-        )
+        self._deps = deps
         self._caches = caches
         self._owner = owner
-        self._clock = clock
+        self._clock = deps.clock
         self._teardowns = caches.teardowns
-        self._keys = keys or RecordKeys(client, namespace=namespace)
+        self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
         self._keys.follow(caches.sources[SECRETS.kind])
         self._records = TeardownRecords(
             client,
@@ -163,12 +145,12 @@ class ClusterTeardownController:
             group=capi.CLUSTERS.group,
             cause=Cause.CLUSTER_DELETED,
             keep=keep,
-            clock=clock,
+            clock=deps.clock,
         )
         self._queue: Queue[Key] = Queue(
             metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
             group=lambda key: key,
-            clock=clock,
+            clock=deps.clock,
             failed=_log_failed,
         )
         self._runners: RunningTeardowns[TeardownRunner] = RunningTeardowns(
@@ -191,7 +173,7 @@ class ClusterTeardownController:
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        async with self._members, asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group:
             self._runners.belong_to(group)
             group.create_task(self._sources.run())
             group.create_task(self._keys.run())
@@ -317,10 +299,6 @@ class ClusterTeardownController:
 
     async def _let_go(self, target: AddonTarget) -> LetGo | None:
         return await release.forced(self._client, self._caches.clusters.resource, target)
-
-
-def _log_member_failed(error: Exception) -> None:
-    log.warning("member watch failed", why=str(error))
 
 
 def _log_failed(key: Key, error: Exception) -> None:

@@ -28,7 +28,6 @@ from unwind.kube.events import Regarding
 from unwind.kube.fencing import Fences
 from unwind.kube.workqueue import Backoff, Queue
 from unwind.members import credentials, targets
-from unwind.members.members import Members
 from unwind.members.targets import ClusterTarget
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
     from unwind.members.member import Member
+    from unwind.members.members import Members
 
 log = logs.get(__name__)
 
@@ -67,6 +67,7 @@ class ClusterController:
         client: Client,
         caches: KarmadaCaches,
         secrets: Informer[Metadata],
+        members: Members,
         *,
         owner: ShardOwner,
         metrics: Metrics,
@@ -85,7 +86,7 @@ class ClusterController:
         self._left: dict[str, ClusterTarget] = {}
         """Deleted Clusters by name: their Secret still has our finalizer."""
         self._renewing = Renewing(client, secrets, recorder=recorder, clock=clock)
-        self._members: Members | None = None
+        self._members = members
         self._queue: Queue[str] = Queue(
             metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
             group=lambda name: name,
@@ -105,8 +106,7 @@ class ClusterController:
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        async with Members(self._client, clock=self._clock, troubled=_log_member_failed) as self._members:
-            await self._queue.run()
+        await self._queue.run()
 
     # Events
 
@@ -133,8 +133,7 @@ class ClusterController:
 
     def _secret_changed(self, change: Change[Metadata]) -> None:
         for cluster in self._caches.clusters.cache.by("secret", change.key):
-            if self._members:
-                self._members.reread(cluster.metadata.uid)
+            self._members.reread(cluster.metadata.uid)
             self._queue.add(cluster.metadata.name)
         secret = change.new
         if secret is None or Finalizer.CREDENTIALS not in secret.finalizers:
@@ -203,7 +202,6 @@ class ClusterController:
         return now.metadata.terminating or now.metadata.uid != cluster.metadata.uid
 
     async def _look(self, cluster: Cluster) -> MemberHealth:
-        assert self._members  # noqa: S101 - for the type checker
         target = targets.of_karmada(cluster)
         try:
             if not cluster.metadata.terminating and not self._kept(target):
@@ -309,7 +307,3 @@ def _asked(cluster: Cluster) -> object:
 
 def _log_failed(name: str, error: Exception) -> None:
     log.warning("reconcile failed, will retry", cluster=name, why=str(error))
-
-
-def _log_member_failed(error: Exception) -> None:
-    log.warning("member connection failed", why=str(error))

@@ -21,8 +21,6 @@ from unwind.api.names import (
     Reason,
 )
 from unwind.api.unwind import Cause, Teardown
-from unwind.clock import SYSTEM
-from unwind.inventory.inventories import Inventories
 from unwind.karmada import unjoin_plan, unjoin_status
 from unwind.karmada.caches import executes_for
 from unwind.karmada.step_source import WorkSteps
@@ -33,7 +31,6 @@ from unwind.kube.fencing import Fences
 from unwind.kube.updates import not_seen, revise, who_set, who_wrote
 from unwind.kube.workqueue import Queue
 from unwind.members import targets
-from unwind.members.members import Members
 from unwind.members.targets import ClusterTarget
 from unwind.teardown import plan, release
 from unwind.teardown.drafts import misunderstood
@@ -42,16 +39,11 @@ from unwind.teardown.release import LetGo
 from unwind.teardown.runner import ended_without_target
 from unwind.teardown.running import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
-from unwind.teardown.step_removers import BEST_EFFORT, RemovalDeps
 from unwind.teardown.step_sources import Sources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from datetime import timedelta
 
-    from unwind.clock import Clock
-    from unwind.deleters.registration import External, Registration
-    from unwind.deleters.registry import Plugin
     from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.cache import Change
     from unwind.kube.client import Client, Object
@@ -61,6 +53,7 @@ if TYPE_CHECKING:
     from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
     from unwind.teardown.drafts import Drafted
+    from unwind.teardown.step_removers import RemovalDeps
 
 log = logs.get(__name__)
 
@@ -79,37 +72,23 @@ class UnjoinController:
         members: KarmadaCaches,
         teardowns: Informer[Teardown],
         secrets: Informer[Metadata],
+        deps: RemovalDeps,
         *,
-        namespace: str,
         owner: ShardOwner,
         metrics: Metrics,
-        deleters: Iterable[Registration | External],
-        plugins: Iterable[Plugin] = (),
-        best_effort: float = BEST_EFFORT,
         keep: timedelta = KEEP,
         keys: RecordKeys | None = None,
         recorder: Recorder | None = None,
-        clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own, which holds the Inventories and the keys of records. `secrets`: the credentials of
-        members. `best_effort`: the timeout in seconds for removing our labels from objects that stay. `keep`: how long
-        the record is kept."""
+        """`secrets`: the credentials of members. `keep`: how long the record is kept."""
         self._client = client
         self._members = members
         self._secrets = secrets
         self._teardowns = teardowns
-        self._fleet = Members(client, clock=clock, troubled=_log_member_failed)
-        self._deps = RemovalDeps(
-            fleet=self._fleet,
-            inventories=Inventories(client, namespace=namespace),
-            deleters=tuple(deleters),
-            plugins=tuple(plugins),
-            best_effort=best_effort,
-            clock=clock,
-        )
+        self._deps = deps
         self._owner = owner
-        self._clock = clock
-        self._keys = keys or RecordKeys(client, namespace=namespace)
+        self._clock = deps.clock
+        self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
         self._records = TeardownRecords(
             client,
             teardowns,
@@ -119,16 +98,16 @@ class UnjoinController:
             group=CLUSTERS.group,
             cause=Cause.UNJOINED,
             keep=keep,
-            clock=clock,
+            clock=deps.clock,
         )
         self._queue: Queue[Key] = Queue(
             metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
             group=lambda key: key,
-            clock=clock,
+            clock=deps.clock,
             failed=_log_failed,
         )
         self._runners: RunningTeardowns[UnjoinRunner] = RunningTeardowns(teardowns, again=self._queue.add_after)
-        self._source = WorkSteps(client, members, clock=clock)
+        self._source = WorkSteps(client, members, clock=deps.clock)
         self._sources = Sources((self._source,))
         metrics.queue(self.name, self._queue)
         members.clusters.subscribe(self._cluster_changed)
@@ -144,7 +123,7 @@ class UnjoinController:
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        async with self._fleet, asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group:
             self._runners.belong_to(group)
             group.create_task(self._sources.run())
             await self._keys.until_known()
@@ -359,10 +338,6 @@ def _key_of(namespace: str) -> Key | None:
     """The member of an execution namespace."""
     name = executes_for(namespace)
     return Key("", name) if name else None
-
-
-def _log_member_failed(error: Exception) -> None:
-    log.warning("member watch failed", why=str(error))
 
 
 def _log_failed(key: Key, error: Exception) -> None:

@@ -153,7 +153,7 @@ class UnjoinCleanup:
         for those in by_place(chunks):
             left = [item for item in items(those) if item.entry.ledger and item.entry.ledger.reason == decided.reason]
             owners = {chunk.metadata.name: chunk.spec.owner.uid for chunk in those}
-            async with member_of(self._means.fleet, those[0], self._target) as member:
+            async with member_of(self._means.members, those[0], self._target) as member:
                 await gather_limited(
                     (release(member, item, owner=owners[item.chunk]) for item in left if item.entry.object.uid),
                     limit=_AT_ONCE,
@@ -251,7 +251,7 @@ class UnjoinCleanup:
         if meta is None:
             return
         ref = ref_of(NAMESPACES, meta)
-        async with self._means.fleet.management() as home:
+        async with self._means.members.management() as home:
             registry = DeleterRegistry(self._means.deleters, plugins=self._means.plugins)
             deletions = Deletions(registry, home.watches, home.resolver, clock=self._means.clock, say=self._say)
             async with asyncio.TaskGroup() as group:
@@ -304,7 +304,7 @@ class UnjoinCleanup:
         if not waits:
             return ()
         with suppress(UnwindError):  # the cause stays unknown; the waiter reports the error
-            async with self._means.fleet.management() as home:
+            async with self._means.members.management() as home:
                 return await what_blocks(home, waits, (), before=self.blockers, now=self._means.clock.now())
         return self.blockers
 

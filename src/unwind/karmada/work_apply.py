@@ -23,20 +23,16 @@ from unwind.members.targets import of_karmada
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from unwind.api.karmada import Cluster, Work
-    from unwind.clock import Clock
     from unwind.deleters.attempt import Failed, Waiting
-    from unwind.deleters.registration import External, Registration
-    from unwind.deleters.registry import Plugin
     from unwind.deploy.placements import PlacedObject
-    from unwind.inventory.inventories import Inventories
     from unwind.karmada.work_watch import WorkState
     from unwind.kube.client import Client, Object
-    from unwind.members.members import Members
     from unwind.members.targets import ClusterTarget
     from unwind.removal.removal import Removal
+    from unwind.teardown.step_removers import RemovalDeps
 
 
 class Pruning:
@@ -144,22 +140,9 @@ def takes_along(work: Work) -> bool:
 class WorkApplier:
     """Applies Works to members."""
 
-    def __init__(
-        self,
-        client: Client,
-        fleet: Members,
-        inventories: Inventories,
-        *,
-        deleters: Iterable[Registration | External],
-        plugins: Iterable[Plugin] = (),
-        clock: Clock,
-    ) -> None:
+    def __init__(self, client: Client, deps: RemovalDeps) -> None:
         self._client = client
-        self._fleet = fleet
-        self._inventories = inventories
-        self._deleters = tuple(deleters)
-        self._plugins = tuple(plugins)
-        self._clock = clock
+        self._deps = deps
         self._holding: SingleFlight[None] = SingleFlight()
         self._chance = JITTER
 
@@ -179,10 +162,10 @@ class WorkApplier:
             # Before the first object is created: without the finalizer the objects could be orphaned. It goes with the
             # Cluster.
             await self._hold(target)
-        async with self._fleet.member(target, system_uid=cluster.spec.id) as member:
+        async with self._deps.members.member(target, system_uid=cluster.spec.id) as member:
             report = await deployment.deploy(
                 member,
-                self._inventories,
+                self._deps.inventories,
                 owner_of(work),
                 [source],
                 # Applied once after a start, whatever happened meanwhile: an apply without changes writes nothing.
@@ -191,9 +174,9 @@ class WorkApplier:
                 told=told,
             )
         if standing.looked and doubts and report.of(ObjectOutcome.CREATED, ObjectOutcome.UPDATED):
-            standing.corrected(self._clock.monotonic())
+            standing.corrected(self._deps.clock.monotonic())
         wanted, trouble = report.wanted if report.whole else None, first(report.troubles, shown=_SHOWN)
-        standing.settle(wanted, trouble, now=self._clock.monotonic(), chance=self._chance)
+        standing.settle(wanted, trouble, now=self._deps.clock.monotonic(), chance=self._chance)
 
     async def prune(
         self,
@@ -205,19 +188,19 @@ class WorkApplier:
         changed: Callable[[], None],
     ) -> None:
         """Return when nothing is on the member any more that is not in the Work."""
-        async with self._fleet.member(of_karmada(cluster), system_uid=cluster.spec.id) as member:
+        async with self._deps.members.member(of_karmada(cluster), system_uid=cluster.spec.id) as member:
             await prune.prune(
                 member,
-                self._inventories,
+                self._deps.inventories,
                 owner_of(work),
                 DeploymentReport(wanted=wanted),
-                deleters=self._deleters,
-                plugins=self._plugins,
+                deleters=self._deps.deleters,
+                plugins=self._deps.plugins,
                 take_along=takes_along(work),
                 volumes=lambda: volume_policy(work.metadata.annotations),
                 started=started,
                 changed=changed,
-                clock=self._clock,
+                clock=self._deps.clock,
             )
 
     async def _hold(self, target: ClusterTarget) -> None:

@@ -13,10 +13,8 @@ from unwind import logs
 from unwind.api.karmada import Cluster, ClusterSyncMode, Work
 from unwind.api.meta import find, is_true
 from unwind.api.names import ConditionType, Finalizer
-from unwind.clock import SYSTEM
 from unwind.concurrency import unless
 from unwind.errors import UnwindError
-from unwind.inventory.inventories import Inventories
 from unwind.karmada import work_status as telling
 from unwind.karmada.caches import executes_for
 from unwind.karmada.work_apply import WorkApplier, WorkPruner, matters
@@ -28,17 +26,13 @@ from unwind.kube.fencing import Fences
 from unwind.kube.updates import WORTH_TELLING
 from unwind.kube.workqueue import Queue
 from unwind.members.member import RECENT
-from unwind.members.members import Members
 from unwind.members.targets import of_karmada
 from unwind.teardown.withdrawal import Withdrawals
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from unwind.api.resources import Resource
-    from unwind.clock import Clock
-    from unwind.deleters.registration import External, Registration
-    from unwind.deleters.registry import Plugin
     from unwind.karmada.caches import KarmadaCaches
     from unwind.karmada.work_watch import Noticed
     from unwind.kube.cache import Change
@@ -47,6 +41,7 @@ if TYPE_CHECKING:
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.informers import Informer
     from unwind.kube.metrics import Metrics
+    from unwind.teardown.step_removers import RemovalDeps
 
 log = logs.get(__name__)
 
@@ -64,23 +59,17 @@ class WorkController:
         client: Client,
         caches: KarmadaCaches,
         secrets: Informer[Metadata],
+        deps: RemovalDeps,
         *,
-        namespace: str,
         owner: ShardOwner,
         metrics: Metrics,
-        deleters: Iterable[Registration | External],
-        plugins: Iterable[Plugin] = (),
-        clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own, which holds the Inventories."""
         self._client = client
         self._caches = caches
         self._owner = owner
-        self._deleters = tuple(deleters)
-        self._plugins = tuple(plugins)
-        self._clock = clock
-        self._inventories = Inventories(client, namespace=namespace)
-        self._writer = WorkWriter(client, caches.works, clock=clock)
+        self._deps = deps
+        self._clock = deps.clock
+        self._writer = WorkWriter(client, caches.works, clock=deps.clock)
         self._standings: dict[str, WorkState] = {}
         """By the uid of the Work, as all below."""
         self._keys: dict[str, Key] = {}
@@ -91,7 +80,7 @@ class WorkController:
             metrics.timed(self.name, Fences(owner).around(self._reconcile, _shard)),
             group=lambda key: key.namespace,
             per_group=_SIDE_BY_SIDE,
-            clock=clock,
+            clock=deps.clock,
             failed=_log_failed,
         )
         metrics.queue(self.name, self._queue)
@@ -107,30 +96,15 @@ class WorkController:
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        async with Members(self._client, clock=self._clock, troubled=_troubled) as fleet, asyncio.TaskGroup() as tasks:
-            self._putting = WorkApplier(
-                self._client,
-                fleet,
-                self._inventories,
-                deleters=self._deleters,
-                plugins=self._plugins,
-                clock=self._clock,
-            )
+        async with asyncio.TaskGroup() as tasks:
+            self._putting = WorkApplier(self._client, self._deps)
             self._prunings = WorkPruner(self._putting, tasks, changed=self._waits_changed)
             self._following = WorkObjectWatches(
-                fleet, tasks, noticed=self._noticed, listed=self._listed, clock=self._clock
+                self._deps.members, tasks, noticed=self._noticed, listed=self._listed, clock=self._clock
             )
-            self._withdrawals = Withdrawals(
-                fleet,
-                self._inventories,
-                tasks,
-                changed=self._withdrawal_changed,
-                deleters=self._deleters,
-                plugins=self._plugins,
-                clock=self._clock,
-            )
+            self._withdrawals = Withdrawals(self._deps, tasks, changed=self._withdrawal_changed)
             self._withdrawing = Withdrawing(
-                self._client, self._caches, self._inventories, self._writer, self._withdrawals
+                self._client, self._caches, self._deps.inventories, self._writer, self._withdrawals
             )
             tasks.create_task(self._queue.run())
 
@@ -362,7 +336,3 @@ def _log_failed(key: Key, error: Exception) -> None:
     expected = isinstance(error, UnwindError)
     why = str(error) or type(error).__name__
     log.warning("reconcile failed, will retry", object=f"Work {key}", why=why, exc_info=None if expected else error)
-
-
-def _troubled(error: Exception) -> None:
-    log.warning("member watch failed", why=str(error))

@@ -52,6 +52,7 @@ from unwind.teardown.step_removers import BEST_EFFORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from prometheus_client import CollectorRegistry
 
@@ -149,6 +150,7 @@ class _Process:
         self._readiness = health.Readiness()
         self._watchdog = Watchdog()
         self._parts: list[Component] = [self._watchdog]
+        self._shared: list[AbstractAsyncContextManager[object]] = []
         self._https: Listener | None = None
         self._segments = Segments()
 
@@ -202,6 +204,7 @@ class _Process:
         parts: list[Component] = [recorder, path_keys]
         parts += [shards, *(part for share in shares for part in share.controllers)] if controls else []
         parts += [part for share in shares for part in share.serving] if serves else []
+        self._shared += [item for share in shares for item in share.shared]
         self._parts += dict.fromkeys(parts)  # a cache may be used by both roles, and runs once
         targets = [target for share in shares for target in share.ca_bundle_targets]
         tls = await self._secure(client, targets) if serves else None
@@ -217,24 +220,31 @@ class _Process:
         self._readiness.started = True
 
     async def work(self, stopping: _Stopping) -> None:
-        """Run all components until a signal arrives; then finish requests in flight before stopping them."""
-        grace = self._options.shutdown_grace
+        """Run all components until a signal arrives. Shards are released last, so that the next owner can rely on
+        nothing running here any more."""
+        leases = [part for part in self._parts if isinstance(part, Shards)]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(part.run(), name=part.name) for part in self._parts]
+            tasks = [group.create_task(part.run(), name=part.name) for part in leases]
+            await self._work([part for part in self._parts if not isinstance(part, Shards)], stopping)
+            for part in leases:
+                part.drained = True
+            for task in tasks:
+                task.cancel()
+
+    async def _work(self, parts: Sequence[Component], stopping: _Stopping) -> None:
+        """Run components on what they share. At a signal, finish requests in flight, then stop the components, and then
+        close what they share; also if a component fails."""
+        grace = self._options.shutdown_grace
+        async with AsyncExitStack() as shared, asyncio.TaskGroup() as group:
+            for item in self._shared:
+                await shared.enter_async_context(item)
+            tasks = [group.create_task(part.run(), name=part.name) for part in parts]
             await stopping.asked.wait()
             self._readiness.stopping = True
             log.info("stopping", grace=grace)
             if self._https and not await unless(stopping.now, self._https.close(grace=grace)):
                 self._https.abort()
-            # Release shards last, so that the next owner can rely on nothing running here any more.
-            leases = [task for task, part in zip(tasks, self._parts, strict=True) if isinstance(part, Shards)]
-            for task in set(tasks) - set(leases):
-                task.cancel()
-            await asyncio.gather(*set(tasks) - set(leases), return_exceptions=True)
-            for part in self._parts:
-                if isinstance(part, Shards):
-                    part.drained = True
-            for task in leases:
+            for task in tasks:
                 task.cancel()
 
     async def _secure(self, client: Client, ca_bundle_targets: Sequence[CABundleTarget]) -> Tls:

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from unwind import logs
 from unwind.addons import hook_rules, profile_admission
 from unwind.addons.caches import AddonCaches
@@ -38,11 +40,13 @@ from unwind.external.controller import ExternalController
 from unwind.external.deletion_metrics import Measures
 from unwind.helm.program import Helm
 from unwind.install.manifests import policies
+from unwind.inventory.inventories import Inventories
 from unwind.karmada.caches import KarmadaCaches
 from unwind.karmada.cluster_controller import ClusterController
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
 from unwind.kube.server_time import ServerClock
+from unwind.members.members import Members
 from unwind.protection import expected_refusals
 from unwind.protection.controller import ProtectionController
 from unwind.protection.live_reader import ProtectionLookup
@@ -52,6 +56,7 @@ from unwind.protection.webhook import DenialReporter, ProtectionWebhook, Restore
 from unwind.server.routes import CABundleTarget
 from unwind.teardown.request_controller import RequestController
 from unwind.teardown.signatures import RecordKeys
+from unwind.teardown.step_removers import RemovalDeps
 
 if TYPE_CHECKING:
     from unwind.components import ManagerContext
@@ -69,12 +74,21 @@ class Shared:
         """Clusters, Teardowns, Secrets, profiles and ClusterSummaries."""
         self.keys = RecordKeys(client, namespace=namespace)
         """The keys by which the manager recognizes its own Teardowns."""
-        self.plugins = tuple(installed())
         self.helm = Helm(Path(program), replica=context.shards.identity) if program else None
         """Deploys and uninstalls charts. Without the program, a release is blocked."""
-        self.clock = ServerClock(client.time)
-        """Deadlines count from times that the API server wrote."""
-        self.gate_source = SummaryGateSource(client, self.caches, namespace=namespace)
+        self.members = Members(client, troubled=_log_member_failed)
+        """The connections to member clusters."""
+        self.inventories = Inventories(client, namespace=namespace)
+        self.plugins = tuple(installed())
+        self.deployment = RemovalDeps(
+            members=self.members, inventories=self.inventories, deleters=BUILTIN, plugins=self.plugins
+        )
+        """For add-ons and Works."""
+        self.teardown = msgspec.structs.replace(
+            self.deployment, best_effort=context.best_effort, clock=ServerClock(client.time)
+        )
+        """The same for teardowns. Their deadlines count from times that the API server wrote."""
+        self.gate_source = SummaryGateSource(client, self.caches, self.inventories)
         self.registration = RegistrationController(
             client,
             self.caches,
@@ -91,7 +105,8 @@ def components(context: ManagerContext) -> list[Components]:
     """Everything that runs in the manager, by package."""
     shared = Shared(context)
     return [
-        external(context),
+        Components(shared=(shared.members,)),
+        external(context, shared),
         addons(context, shared),
         teardowns(context, shared),
         karmada(context, shared),
@@ -100,11 +115,11 @@ def components(context: ManagerContext) -> list[Components]:
     ]
 
 
-def external(context: ManagerContext) -> Components:
+def external(context: ManagerContext, shared: Shared) -> Components:
     """Objects that stand for something outside the cluster."""
     controller = ExternalController(
         context.client,
-        DeleterRegistry(BUILTIN, plugins=installed(), broken=_log_broken),
+        DeleterRegistry(BUILTIN, plugins=shared.plugins, broken=_log_broken),
         namespace=context.namespace,
         owner=context.shards,
         recorder=context.recorder,
@@ -126,16 +141,9 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
                 client, caches, owner=owner, metrics=metrics, gate=shared.registration, recorder=context.recorder
             ),
             SummaryController(
-                client,
-                caches,
-                namespace=namespace,
-                owner=owner,
-                metrics=metrics,
-                deleters=BUILTIN,
-                plugins=shared.plugins,
-                helm=shared.helm,
+                client, caches, shared.deployment, owner=owner, metrics=metrics, helm=shared.helm, keys=shared.keys
             ),
-            ConfigurationController(client, caches, namespace=namespace, owner=owner, metrics=metrics),
+            ConfigurationController(client, caches, shared.inventories, owner=owner, metrics=metrics),
         ),
         serving=(caches,),
         routes=(profile_admission.route(partial(profile_admission.existing, client)),),
@@ -145,36 +153,29 @@ def addons(context: ManagerContext, shared: Shared) -> Components:
 
 def teardowns(context: ManagerContext, shared: Shared) -> Components:
     """Deleted clusters and requested deletions. A further step source is added here."""
-    client, caches, namespace = context.client, shared.caches, context.namespace
+    client, caches, owner, metrics = context.client, shared.caches, context.shards, context.metrics
     return Components(
         controllers=(
             ClusterTeardownController(
                 client,
                 caches,
-                namespace=namespace,
-                owner=context.shards,
-                metrics=context.metrics,
-                deleters=BUILTIN,
-                plugins=shared.plugins,
+                shared.teardown,
                 sources=(SummarySteps(client, caches, releases=HelmReleases(shared.helm)),),
-                best_effort=context.best_effort,
+                owner=owner,
+                metrics=metrics,
                 keep=context.keep_teardowns,
                 keys=shared.keys,
-                clock=shared.clock,
                 recorder=context.recorder,
             ),
             RequestController(
                 client,
                 caches,
-                namespace=namespace,
-                owner=context.shards,
-                metrics=context.metrics,
-                deleters=BUILTIN,
-                plugins=shared.plugins,
-                refusals=partial(expected_refusals.refusals, home=namespace),
+                shared.teardown,
+                refusals=partial(expected_refusals.refusals, home=context.namespace),
+                owner=owner,
+                metrics=metrics,
                 keep=context.keep_teardowns,
                 keys=shared.keys,
-                clock=shared.clock,
             ),
         ),
     )
@@ -182,37 +183,26 @@ def teardowns(context: ManagerContext, shared: Shared) -> Components:
 
 def karmada(context: ManagerContext, shared: Shared) -> Components:
     """Karmada's member Clusters and Works."""
-    client, namespace, secrets = context.client, context.namespace, shared.caches.sources[SECRETS.kind]
+    client, secrets = context.client, shared.caches.sources[SECRETS.kind]
     owner, metrics = context.shards, context.metrics
     caches = KarmadaCaches(client, metrics=metrics)
     return Components(
         controllers=(
             caches,
-            ClusterController(client, caches, secrets, owner=owner, metrics=metrics, recorder=context.recorder),
-            WorkController(
-                client,
-                caches,
-                secrets,
-                namespace=namespace,
-                owner=owner,
-                metrics=metrics,
-                deleters=BUILTIN,
-                plugins=shared.plugins,
+            ClusterController(
+                client, caches, secrets, shared.members, owner=owner, metrics=metrics, recorder=context.recorder
             ),
+            WorkController(client, caches, secrets, shared.deployment, owner=owner, metrics=metrics),
             UnjoinController(
                 client,
                 caches,
                 shared.caches.teardowns,
                 secrets,
-                namespace=namespace,
+                shared.teardown,
                 owner=owner,
                 metrics=metrics,
-                deleters=BUILTIN,
-                plugins=shared.plugins,
-                best_effort=context.best_effort,
                 keep=context.keep_teardowns,
                 keys=shared.keys,
-                clock=shared.clock,
                 recorder=context.recorder,
             ),
         ),
@@ -225,7 +215,7 @@ def capi(context: ManagerContext, shared: Shared) -> Components:
     owner, recorder, metrics = context.shards, context.recorder, context.metrics
     # A separate Helm queue: a hook cannot wait until all running deployments are finished.
     charts = ChartAvailability(Helm(shared.helm.program) if shared.helm else None)
-    rules = hook_rules.builtin(caches, charts=charts, namespace=namespace)
+    rules = hook_rules.builtin(caches, charts=charts, deps=shared.deployment)
     registry = HookRegistry(rules, plugins=hook_registry.installed())
     handlers = HookHandlers(
         client,
@@ -287,6 +277,10 @@ def protection(context: ManagerContext) -> Components:
         routes=webhook.routes(),
         ca_bundle_targets=(CABundleTarget(VALIDATING_WEBHOOK_CONFIGURATIONS, protection_rules(namespace)),),
     )
+
+
+def _log_member_failed(error: Exception) -> None:
+    log.warning("member watch failed", why=str(error))
 
 
 def _log_broken(plugin: Plugin) -> None:

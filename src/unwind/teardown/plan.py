@@ -200,7 +200,7 @@ async def draft(
     if decided:
         return drafted  # nothing is removed
     return await with_what_goes_along(
-        means.fleet,
+        means.members,
         target,
         drafted,
         found.chunks.values(),

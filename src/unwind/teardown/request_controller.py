@@ -15,14 +15,12 @@ from unwind import logs
 from unwind.api.meta import ref_of, without_condition
 from unwind.api.names import ConditionType, Reason
 from unwind.api.unwind import BLOCKERS_SHOWN, TEARDOWNS, Blocker, Cause, Phase, Plan, Teardown
-from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
-from unwind.inventory.inventories import Inventories, ledgered
+from unwind.inventory.inventories import ledgered
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, ConflictError
 from unwind.kube.fencing import Fences
 from unwind.kube.workqueue import Queue
-from unwind.members.members import Members
 from unwind.members.targets import ClusterTarget
 from unwind.teardown import plan, requests
 from unwind.teardown import status as teardown_status
@@ -34,22 +32,18 @@ from unwind.teardown.runner import TeardownRunner
 from unwind.teardown.running import RunningTeardowns
 from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.status import TeardownProgress, guarded
-from unwind.teardown.step_removers import RemovalDeps
 from unwind.teardown.step_sources import Sources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from datetime import timedelta
 
-    from unwind.clock import Clock
-    from unwind.deleters.registration import External, Registration
-    from unwind.deleters.registry import Plugin
     from unwind.kube.cache import Change
     from unwind.kube.client import Client
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.teardown.records import TeardownCaches
     from unwind.teardown.request_refusals import Refusals
+    from unwind.teardown.step_removers import RemovalDeps
 
 log = logs.get(__name__)
 
@@ -68,33 +62,22 @@ class RequestController:
         self,
         client: Client,
         caches: TeardownCaches,
+        deps: RemovalDeps,
         *,
-        namespace: str,
         owner: ShardOwner,
         metrics: Metrics,
-        deleters: Iterable[Registration | External],
         refusals: Refusals,
-        plugins: Iterable[Plugin] = (),
         keep: timedelta = KEEP,
         keys: RecordKeys | None = None,
-        clock: Clock = SYSTEM,
     ) -> None:
-        """`namespace`: Unwind's own, which holds the inventories and the record keys. `refusals`: finds the objects
-        that may not be deleted. `keep`: how long a finished record is kept."""
+        """`refusals`: finds the objects that may not be deleted. `keep`: how long a finished record is kept."""
         self._client = client
         self._refusals = refusals
-        self._members = Members(client, clock=clock, troubled=_log_connection_failed)
-        self._deps = RemovalDeps(
-            fleet=self._members,
-            inventories=Inventories(client, namespace=namespace),
-            deleters=tuple(deleters),
-            plugins=tuple(plugins),
-            clock=clock,
-        )
-        self._keys = keys or RecordKeys(client, namespace=namespace)
+        self._deps = deps
+        self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
         self._owner = owner
         self._keep = keep
-        self._clock = clock
+        self._clock = deps.clock
         self._caches = caches
         self._teardowns = caches.teardowns
         self._withdrawn: dict[Key, str] = {}
@@ -104,7 +87,7 @@ class RequestController:
         self._queue: Queue[Key] = Queue(
             metrics.timed("requested", Fences(owner).around(self._reconcile, lambda key: key.name)),
             group=lambda key: key,
-            clock=clock,
+            clock=deps.clock,
             failed=_log_failed,
         )
         self._running: RunningTeardowns[TeardownRunner] = RunningTeardowns(
@@ -121,7 +104,7 @@ class RequestController:
 
     async def run(self) -> None:
         """Reconcile requested Teardowns, until cancelled."""
-        async with self._members, asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group:
             self._running.belong_to(group)
             await self._keys.until_known()
             await self._teardowns.until_synced()
@@ -308,10 +291,6 @@ def is_own(teardown: Teardown) -> bool:
     """Whether the plan of a request names only the inventory of this Teardown (pure)."""
     steps = teardown.spec.plan.steps if teardown.spec.plan else ()
     return [step.object for step in steps] == [ref_of(TEARDOWNS, teardown.metadata)]
-
-
-def _log_connection_failed(error: Exception) -> None:
-    log.warning("connection failed, will retry", why=str(error))
 
 
 def _log_failed(key: Key, error: Exception) -> None:

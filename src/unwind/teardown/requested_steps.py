@@ -48,7 +48,7 @@ class RequestedSteps(StepSource):
         Raises RefusedError if the request is refused.
         """
         del target, gone  # the Teardown names it
-        async with self._deps.fleet.management() as member:
+        async with self._deps.members.management() as member:
             seen = await request_refusals.check(self._teardown, self._client, member, protected=self._refusals)
             await self._record(member, seen)
         one = step(self._owner, self._teardown.spec.title, objects=len(seen.entries))

@@ -42,9 +42,10 @@ BEST_EFFORT = 60.0
 
 
 class RemovalDeps(msgspec.Struct, frozen=True, kw_only=True):
-    """The dependencies of step runners and removers."""
+    """The dependencies of everything that deploys to members or removes from them. Shared by the controllers of a
+    process."""
 
-    fleet: Members
+    members: Members
     inventories: Inventories
     deleters: tuple[Registration | External, ...]
     plugins: tuple[Plugin, ...] = ()
@@ -201,7 +202,7 @@ class _InventoryRemoval:
         context, means = self._context, self._context.means
         # The progress of an earlier attempt in this place is dropped.
         self._removals = [removal for removal in self._removals if removal[2] is not chunks]
-        async with member_of(means.fleet, chunks[0], self._target) as member:
+        async with member_of(means.members, chunks[0], self._target) as member:
             removal = Removal(
                 member,
                 means.inventories,

@@ -243,7 +243,7 @@ class StepRunner:
         todo = [item for item in items(chunks) if not item.done]
         if not todo:
             return
-        async with member_of(self._deps.fleet, chunks[0], self._target) as member:
+        async with member_of(self._deps.members, chunks[0], self._target) as member:
             self._reached()
             await self._remover.leave(member, todo, owner=self.step.object.uid)
 

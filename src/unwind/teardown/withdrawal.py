@@ -31,13 +31,10 @@ if TYPE_CHECKING:
     from unwind.api.annotation_values import VolumePolicy
     from unwind.api.fields import Unknown
     from unwind.api.unwind import Inventory
-    from unwind.clock import Clock
-    from unwind.deleters.registration import External, Registration
-    from unwind.deleters.registry import Plugin
-    from unwind.inventory.inventories import Inventories, Item
-    from unwind.members.members import Members
+    from unwind.inventory.inventories import Item
     from unwind.members.targets import ClusterTarget
     from unwind.removal.releases import Releases
+    from unwind.teardown.step_removers import RemovalDeps
 
 _SHOWN = 5
 _A_MOMENT = 0.1
@@ -116,25 +113,17 @@ class Withdrawals:
 
     def __init__(
         self,
-        fleet: Members,
-        inventories: Inventories,
+        deps: RemovalDeps,
         tasks: asyncio.TaskGroup,
         *,
         changed: Callable[[str], None],
-        deleters: Iterable[Registration | External],
-        plugins: Iterable[Plugin] = (),
         releases: Releases | None = None,
-        clock: Clock,
     ) -> None:
         """`changed`: called with the uid of an owner whose withdrawal made progress."""
-        self._members = fleet
-        self._inventories = inventories
+        self._deps = deps
         self._tasks = tasks
         self._changed = changed
-        self._deleters = tuple(deleters)
-        self._plugins = tuple(plugins)
         self._releases = releases
-        self._clock = clock
         self._withdrawals: dict[str, Withdrawal] = {}
         self._calm: dict[Hashable, asyncio.Event] = {}
         """Set when no withdrawal of a cluster is busy."""
@@ -186,7 +175,7 @@ class Withdrawals:
 
     async def _withdraw(self, withdrawal: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
         if withdrawal.manner is Manner.FORGET:
-            chunks = await self._inventories.of(withdrawal.uid)
+            chunks = await self._deps.inventories.of(withdrawal.uid)
             await self._note_all(withdrawal, chunks)
         else:
             await self._take_back(withdrawal, target, take_along=take_along)
@@ -243,7 +232,7 @@ class Withdrawals:
                 # Objects are removed while the inventory is not sealed; objects that stay are listed in the sealed one.
                 open_still = withdrawal.manner is Manner.REMOVE and not withdrawal.absent
                 withdrawal.chunks = await (
-                    self._inventories.at_hand(withdrawal.uid) if open_still else self._sealed(withdrawal)
+                    self._deps.inventories.at_hand(withdrawal.uid) if open_still else self._sealed(withdrawal)
                 )
                 if all(item.done for item in items(withdrawal.chunks)):
                     connecting.cancel()  # no cluster is contacted
@@ -258,7 +247,7 @@ class Withdrawals:
         """Connect to the member in advance. Errors are reported when the connection is used."""
         if target:
             with suppress(UnwindError):
-                async with self._members.member(target):
+                async with self._deps.members.member(target):
                     pass
 
     async def _take_from(
@@ -270,7 +259,7 @@ class Withdrawals:
         *,
         take_along: bool,
     ) -> None:
-        async with member_of(self._members, chunks[0], target) as member:
+        async with member_of(self._deps.members, chunks[0], target) as member:
             if withdrawal.manner is Manner.RELEASE:
                 todo = [item for item in items(chunks) if not item.done]
                 await leave(member, todo, owner=withdrawal.uid, releases=self._releases)
@@ -278,17 +267,17 @@ class Withdrawals:
                 return
             removal = Removal(
                 member,
-                self._inventories,
+                self._deps.inventories,
                 chunks,
-                deleters=self._deleters,
-                plugins=self._plugins,
+                deleters=self._deps.deleters,
+                plugins=self._deps.plugins,
                 releases=self._releases,
                 take_along=take_along,
                 volumes=withdrawal.volumes,
                 discarded=True,
                 going=lambda: self._going(withdrawal.cluster),
                 changed=lambda: self._progressed(withdrawal, members),
-                clock=self._clock,
+                clock=self._deps.clock,
             )
             await withdrawal.free.wait()
             withdrawal.removals.append(removal)
@@ -306,26 +295,26 @@ class Withdrawals:
         """Write all remaining objects into the ledger."""
         assert withdrawal.why  # noqa: S101 - leaving objects requires a reason
         reason, message = withdrawal.why
-        at = self._clock.now().replace(microsecond=0)
+        at = self._deps.clock.now().replace(microsecond=0)
         note: Any = msgspec.to_builtins(LedgerNote(reason=reason, message=message, by="unwind", at=at))
         for chunk in chunks:
             left: list[Item] = [item for item in items([chunk]) if not item.done]
             if left:
-                await self._inventories.write(chunk, {item.key: {"kept": True, "ledger": note} for item in left})
+                await self._deps.inventories.write(chunk, {item.key: {"kept": True, "ledger": note} for item in left})
 
     async def _close(self, withdrawal: Withdrawal, target: ClusterTarget | None, *, take_along: bool) -> None:
         """Seal the inventory, and delete it, except Inventories with ledger entries, which stay as a record."""
-        if not await self._inventories.sealed_as_read(
+        if not await self._deps.inventories.sealed_as_read(
             withdrawal.uid, withdrawal.chunks, _sealed_for(withdrawal)
         ) or intended(withdrawal.chunks):
             # Objects were, or may have been, deployed during the removal, or an entry was written: check all again.
             withdrawal.removals.clear()
             await self._take_back(withdrawal, target, take_along=take_along)
-            withdrawal.chunks = await self._inventories.of(withdrawal.uid)
-        await self._inventories.discard_all(chunk for chunk in withdrawal.chunks if not ledgered(chunk))
+            withdrawal.chunks = await self._deps.inventories.of(withdrawal.uid)
+        await self._deps.inventories.discard_all(chunk for chunk in withdrawal.chunks if not ledgered(chunk))
 
     async def _sealed(self, withdrawal: Withdrawal) -> list[Inventory]:
-        return await self._inventories.sealed(withdrawal.uid, _sealed_for(withdrawal))
+        return await self._deps.inventories.sealed(withdrawal.uid, _sealed_for(withdrawal))
 
 
 def _sealed_for(withdrawal: Withdrawal) -> str:

@@ -12,10 +12,7 @@ import msgspec
 
 from tests.plane.support import profiles
 from unwind.addons.caches import AddonCaches
-from unwind.addons.configuration_controller import ConfigurationController
-from unwind.addons.profile_controller import ProfileController
 from unwind.addons.step_source import SummarySteps
-from unwind.addons.summary_controller import SummaryController
 from unwind.api.capi import CLUSTERS
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import MEMBER_LABEL, OWNER_LABEL, Finalizer
@@ -24,7 +21,6 @@ from unwind.api.rights import HOME, Setting
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES, ClusterSummary
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Entry, EntryState, Inventory, InventorySpec, MemberRef, Teardown
 from unwind.capi.cluster_controller import ClusterTeardownController
-from unwind.deleters.builtin import BUILTIN
 from unwind.install.install import install
 from unwind.inventory.inventories import Inventories
 from unwind.kube import kubeconfig
@@ -356,25 +352,23 @@ async def manager(
     clock = clock or StillClock()
     async with manager_client(client, HOME) as own:
         caches = AddonCaches(own, clock=clock)
-        controller = ClusterTeardownController(
-            own,
-            caches,
-            sources=(SummarySteps(own, caches), *(make(own) for make in sources)),
-            namespace=HOME,
-            owner=owner or Everything(),
-            metrics=Metrics(new_registry()),
-            deleters=BUILTIN,
-            best_effort=best_effort,
-            recorder=recorder,
-            clock=clock,
-        )
-        tasks = [asyncio.ensure_future(item.run()) for item in (caches, controller)]
-        try:
-            yield controller
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with profiles.removal_deps(own, HOME, clock=clock, best_effort=best_effort) as deps:
+            controller = ClusterTeardownController(
+                own,
+                caches,
+                deps,
+                sources=(SummarySteps(own, caches), *(make(own) for make in sources)),
+                owner=owner or Everything(),
+                metrics=Metrics(new_registry()),
+                recorder=recorder,
+            )
+            tasks = [asyncio.ensure_future(item.run()) for item in (caches, controller)]
+            try:
+                yield controller
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def until_let_go(scene: Deployed) -> None:
@@ -398,24 +392,12 @@ async def all_controllers(
     owner, metrics = Everything(), Metrics(new_registry())
     async with manager_client(client, namespace) as own:
         caches = AddonCaches(own, clock=clock)
-        parts = (
-            caches,
-            ProfileController(own, caches, owner=owner, metrics=metrics, clock=clock),
-            SummaryController(
-                own, caches, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock
-            ),
-            ConfigurationController(own, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
-            ClusterTeardownController(
-                own,
+        async with profiles.removal_deps(own, namespace, clock=clock, best_effort=best_effort) as deps:
+            sources = (SummarySteps(own, caches),)
+            parts = (
                 caches,
-                sources=(SummarySteps(own, caches),),
-                namespace=namespace,
-                deleters=BUILTIN,
-                owner=owner,
-                metrics=metrics,
-                best_effort=best_effort,
-                clock=clock,
-            ),
-        )
-        async with profiles.under_way(parts):
-            yield clock
+                *profiles.controllers(own, caches, deps, owner=owner, metrics=metrics),
+                ClusterTeardownController(own, caches, deps, sources=sources, owner=owner, metrics=metrics),
+            )
+            async with profiles.under_way(parts):
+                yield clock

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Client, Object
     from unwind.kube.kubeconfig import ClusterConnection
     from unwind.local.cluster import LocalCluster
+    from unwind.teardown.step_removers import RemovalDeps
 
 GROUPS = ("cluster.karmada.io", "work.karmada.io")
 
@@ -49,7 +50,7 @@ async def install(client: Client) -> None:
 @asynccontextmanager
 async def running(
     client: Client,
-    *more: Callable[[Client, KarmadaCaches, AddonCaches], Component],
+    *more: Callable[[Client, KarmadaCaches, AddonCaches, RemovalDeps], Component],
     clock: Clock = SYSTEM,
     namespace: str = HOME,
 ) -> AsyncIterator[KarmadaCaches]:
@@ -58,13 +59,20 @@ async def running(
     async with manager_client(client, namespace) as own:
         addons, caches = AddonCaches(own, clock=clock), KarmadaCaches(own, clock=clock)
         recorder = Recorder(own, instance="test")
-        clusters = ClusterController(
-            own, caches, addons.sources[SECRETS.kind], owner=everything, metrics=metrics, recorder=recorder, clock=clock
-        )
-        async with profiles.under_way(
-            (addons, caches, recorder, clusters, *(make(own, caches, addons) for make in more))
-        ):
-            yield caches
+        async with profiles.removal_deps(own, namespace, clock=clock) as deps:
+            clusters = ClusterController(
+                own,
+                caches,
+                addons.sources[SECRETS.kind],
+                deps.members,
+                owner=everything,
+                metrics=metrics,
+                recorder=recorder,
+                clock=clock,
+            )
+            others = (make(own, caches, addons, deps) for make in more)
+            async with profiles.under_way((addons, caches, recorder, clusters, *others)):
+                yield caches
 
 
 class Member:

@@ -26,11 +26,15 @@ from unwind.api.sveltos import (
     ClusterSummary,
 )
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory
+from unwind.clock import SYSTEM
 from unwind.deleters.builtin import BUILTIN
 from unwind.install.manifests import crds
+from unwind.inventory.inventories import Inventories
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from unwind.kube.metrics import Metrics
 from unwind.local import waiting
+from unwind.members.members import Members
+from unwind.teardown.step_removers import RemovalDeps
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
 
@@ -106,18 +110,42 @@ async def running(
     clock = clock or StillClock()
     owner = owner or Everything()
     metrics = Metrics(CollectorRegistry())
-    async with manager_client(client, namespace) as own:
+    async with manager_client(client, namespace) as own, removal_deps(own, namespace, clock=clock) as deps:
         caches = AddonCaches(own, clock=clock)
-        parts = (
-            caches,
-            ProfileController(own, caches, owner=owner, metrics=metrics, clock=clock),
-            SummaryController(
-                own, caches, namespace=namespace, owner=owner, metrics=metrics, deleters=BUILTIN, helm=helm, clock=clock
-            ),
-            ConfigurationController(own, caches, namespace=namespace, owner=owner, metrics=metrics, clock=clock),
-        )
-        async with under_way(parts):
+        async with under_way((caches, *controllers(own, caches, deps, owner=owner, metrics=metrics, helm=helm))):
             yield clock
+
+
+def controllers(
+    client: Client,
+    caches: AddonCaches,
+    deps: RemovalDeps,
+    *,
+    owner: ShardOwner,
+    metrics: Metrics,
+    helm: Helm | None = None,
+) -> tuple[Component, ...]:
+    """The controllers of add-ons."""
+    return (
+        ProfileController(client, caches, owner=owner, metrics=metrics, clock=deps.clock),
+        SummaryController(client, caches, deps, owner=owner, metrics=metrics, helm=helm),
+        ConfigurationController(client, caches, deps.inventories, owner=owner, metrics=metrics, clock=deps.clock),
+    )
+
+
+@asynccontextmanager
+async def removal_deps(
+    client: Client, namespace: str, *, clock: Clock = SYSTEM, best_effort: float = 60.0
+) -> AsyncIterator[RemovalDeps]:
+    """What the controllers of a manager share. `namespace`: where the Inventories are."""
+    async with Members(client, clock=clock) as members:
+        yield RemovalDeps(
+            members=members,
+            inventories=Inventories(client, namespace=namespace),
+            deleters=BUILTIN,
+            best_effort=best_effort,
+            clock=clock,
+        )
 
 
 @asynccontextmanager

@@ -34,7 +34,6 @@ from unwind.api.unwind import TEARDOWNS, Cause, Teardown
 from unwind.cli.delete import delete
 from unwind.cli.plan import plan
 from unwind.clock import SYSTEM
-from unwind.deleters.builtin import BUILTIN
 from unwind.install.rivals import alive
 from unwind.inventory.inventories import Inventories
 from unwind.kube.client import Client
@@ -67,24 +66,36 @@ ANYTHING = Right("*", ("*",), ("get", "list", "watch", "delete"))
 @asynccontextmanager
 async def manager(client: Client, home: str, *, clock: Clock = SYSTEM) -> AsyncIterator[RequestController]:
     """Who carries requests out, as long as the context lasts; then it is gone as if it had been killed."""
-    async with manager_client(client, home) as own:
-        caches = AddonCaches(own, clock=clock)
-        controller = RequestController(
-            own,
-            caches,
-            namespace=home,
-            owner=Everything(),
-            metrics=Metrics(new_registry()),
-            deleters=BUILTIN,
-            refusals=partial(refusals, home=home),
-            clock=clock,
-        )
+    async with (
+        manager_client(client, home) as own,
+        request_controller(own, home, clock=clock) as (caches, controller),
+    ):
         # By its Leases it is known to be alive.
         shards = Shards(own, namespace=home, identity=f"test-{uuid.uuid4().hex[:6]}")
         async with profiles.under_way((caches, controller, shards)):
             while not await alive(client, home):
                 await SYSTEM.sleep(0.05)
             yield controller
+
+
+@asynccontextmanager
+async def request_controller(
+    client: Client, home: str, *, clock: Clock = SYSTEM
+) -> AsyncIterator[tuple[AddonCaches, RequestController]]:
+    """The controller of requests with its caches; neither runs."""
+    caches = AddonCaches(client, clock=clock)
+    async with profiles.removal_deps(client, home, clock=clock) as deps:
+        yield (
+            caches,
+            RequestController(
+                client,
+                caches,
+                deps,
+                owner=Everything(),
+                metrics=Metrics(new_registry()),
+                refusals=partial(refusals, home=home),
+            ),
+        )
 
 
 class Room:

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.plane.support import profiles
 from tests.plane.support.buckets import Everything
 from unwind.addons import hook_rules
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
 from unwind.addons.gate_source import SummaryGateSource
-from unwind.addons.profile_controller import ProfileController
-from unwind.addons.summary_controller import SummaryController
 from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.capi import hook_protocol
 from unwind.capi.hook_handlers import HookHandlers
 from unwind.capi.hook_registry import HookRegistry
-from unwind.deleters.builtin import BUILTIN
 from unwind.kube.metrics import Metrics
 from unwind.manager.health import new_registry
 from unwind.server.routes import Request
@@ -103,17 +101,19 @@ async def answering(
     async with (
         manager_client(client, home) as own,
         manager_client(followed or client, home) as following,
+        profiles.removal_deps(own, home, clock=clock) as deps,
         asyncio.TaskGroup() as group,
     ):
         caches = AddonCaches(following, clock=clock)
         charts = ChartAvailability(helm)
-        builtin = hook_rules.builtin(caches, charts=charts, namespace="default")
+        builtin = hook_rules.builtin(caches, charts=charts, deps=deps)
         registry = HookRegistry([*builtin, *more])
-        source = SummaryGateSource(own, caches, namespace=home)
+        source = SummaryGateSource(own, caches, deps.inventories)
         asking = HookHandlers(own, caches, source, namespace=home, registry=registry, hooks=Hook)
         parts: list[Any] = [caches, registry, charts]
         if controllers:
-            parts += _controllers(own, caches, clock, controllers)
+            owner, metrics = Everything(), Metrics(new_registry())
+            parts += profiles.controllers(own, caches, deps, owner=owner, metrics=metrics)[:2]
         tasks = [group.create_task(part.run()) for part in parts]
         try:
             async with asyncio.timeout(60):
@@ -123,13 +123,3 @@ async def answering(
         finally:
             for task in tasks:
                 task.cancel()
-
-
-def _controllers(client: Client, caches: AddonCaches, clock: StillClock, namespace: str) -> list[Any]:
-    owner, metrics = Everything(), Metrics(new_registry())
-    return [
-        ProfileController(client, caches, owner=owner, metrics=metrics, clock=clock),
-        SummaryController(
-            client, caches, namespace=namespace, owner=owner, metrics=metrics, deleters=BUILTIN, helm=None, clock=clock
-        ),
-    ]

@@ -18,7 +18,6 @@ from unwind.api.names import DEPENDS_ON_ANNOTATION, KARMADA_CLUSTER_NAMESPACE
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Teardown
 from unwind.capi.cluster_controller import ClusterTeardownController
-from unwind.deleters.builtin import BUILTIN
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import Inventories
 from unwind.karmada.caches import KarmadaCaches
@@ -62,41 +61,26 @@ async def controllers(
         caches, members = AddonCaches(own, clock=clock), KarmadaCaches(own, clock=clock)
         secrets = caches.sources[SECRETS.kind]
         recorder = Recorder(own, instance="test")
-        parts = (
-            caches,
-            members,
-            recorder,
-            ClusterController(own, members, secrets, owner=owner, metrics=metrics, recorder=recorder, clock=clock),
-            WorkController(
-                own, members, secrets, namespace=namespace, deleters=BUILTIN, owner=owner, metrics=metrics, clock=clock
-            ),
-            # It must not meddle with members: their Teardowns are others'.
-            ClusterTeardownController(
-                own,
+        async with profiles.removal_deps(own, namespace, clock=clock, best_effort=best_effort) as deps:
+            probing = ClusterController(
+                own, members, secrets, deps.members, owner=owner, metrics=metrics, recorder=recorder, clock=clock
+            )
+            unjoining = UnjoinController(
+                own, members, caches.teardowns, secrets, deps, owner=owner, metrics=metrics, recorder=recorder
+            )
+            sources = (SummarySteps(own, caches),)
+            parts = (
                 caches,
-                sources=(SummarySteps(own, caches),),
-                namespace=namespace,
-                deleters=BUILTIN,
-                owner=owner,
-                metrics=metrics,
-                clock=clock,
-            ),
-            UnjoinController(
-                own,
                 members,
-                caches.teardowns,
-                secrets,
-                namespace=namespace,
-                deleters=BUILTIN,
-                owner=owner,
-                metrics=metrics,
-                best_effort=best_effort,
-                recorder=recorder,
-                clock=clock,
-            ),
-        )
-        async with profiles.under_way(parts):
-            yield clock
+                recorder,
+                probing,
+                WorkController(own, members, secrets, deps, owner=owner, metrics=metrics),
+                # It must not meddle with members: their Teardowns are others'.
+                ClusterTeardownController(own, caches, deps, sources=sources, owner=owner, metrics=metrics),
+                unjoining,
+            )
+            async with profiles.under_way(parts):
+                yield clock
 
 
 class Scene(karmada_members.Member):

@@ -17,7 +17,6 @@ from unwind.api.meta import find
 from unwind.api.names import OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.unwind import INVENTORIES, Inventory
-from unwind.deleters.builtin import BUILTIN
 from unwind.karmada.work_controller import WorkController
 from unwind.kube.decoding import Key
 from unwind.kube.metrics import Metrics
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from unwind.components import Component
     from unwind.karmada.caches import KarmadaCaches
     from unwind.kube.client import Client, Object
+    from unwind.teardown.step_removers import RemovalDeps
 
 
 HOLD = "example.dev/hold"
@@ -52,18 +52,9 @@ class Site:
         """The controllers run."""
         made: list[WorkController] = []
 
-        def works(client: Client, caches: KarmadaCaches, addons: AddonCaches) -> Component:
-            made.append(
-                WorkController(
-                    client,
-                    caches,
-                    addons.sources[SECRETS.kind],
-                    namespace=self.home,
-                    owner=Everything(),
-                    metrics=Metrics(CollectorRegistry()),
-                    deleters=BUILTIN,
-                )
-            )
+        def works(client: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
+            secrets, metrics = addons.sources[SECRETS.kind], Metrics(CollectorRegistry())
+            made.append(WorkController(client, caches, secrets, deps, owner=Everything(), metrics=metrics))
             return made[0]
 
         async with running(self.client, works, namespace=self.home):

@@ -28,6 +28,7 @@ from unwind.api.unwind import INVENTORIES, TEARDOWNS, Teardown
 from unwind.capi import hook_protocol
 from unwind.capi.hook_handlers import HookHandlers
 from unwind.capi.hook_registry import HookRegistry
+from unwind.inventory.inventories import Inventories
 from unwind.server.routes import Request, Response
 from unwind.teardown.signatures import RecordKeys
 from unwind.testing.objects import Objects
@@ -75,7 +76,7 @@ class Standin:
         self.asking = HookHandlers(
             client,
             self.caches,
-            SummaryGateSource(client, self.caches, namespace="unwind-system"),
+            SummaryGateSource(client, self.caches, Inventories(client, namespace="unwind-system")),
             namespace="unwind-system",
             registry=registry,
             hooks=hooks,

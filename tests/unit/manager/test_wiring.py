@@ -1,20 +1,29 @@
-"""What the parts of a process are given."""
+"""The wiring of the manager: what its components share."""
 
 from __future__ import annotations
 
+import gc
 from datetime import timedelta
-from typing import Any, cast
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
 from unwind.api.annotation_values import DeletePolicy
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.components import ManagerContext, Role
+from unwind.inventory.inventories import Inventories
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.kube.metrics import Metrics
 from unwind.kube.server_time import ServerClock
 from unwind.manager.health import new_registry
 from unwind.manager.wiring import components
+from unwind.members.members import Members
 from unwind.teardown.request_controller import RequestController
+from unwind.teardown.step_removers import RemovalDeps
 from unwind.testing.objects import Objects
+
+if TYPE_CHECKING:
+    from unwind.components import Components
+    from unwind.kube.client import Client
 
 
 class Shards:
@@ -27,10 +36,9 @@ class Shards:
         pass
 
 
-def test_whoever_carries_teardowns_out_goes_by_the_api_servers_clock_and_by_the_same_keys() -> None:
+def wired(client: Client) -> list[Components]:
     registry = new_registry()
-    client = Objects(resources=()).client
-    found = components(
+    return components(
         ManagerContext(
             client=client,
             namespace="home",
@@ -45,6 +53,39 @@ def test_whoever_carries_teardowns_out_goes_by_the_api_servers_clock_and_by_the_
             keep_teardowns=timedelta(days=7),
         )
     )
+
+
+def test_all_controllers_use_the_same_members_inventories_and_plugins() -> None:
+    found = wired(Objects(resources=()).client)
+    [members] = [item for share in found for item in share.shared]
+    assert isinstance(members, Members)
+    everything = reachable([controller for share in found for controller in (*share.controllers, *share.serving)])
+    assert [item for item in everything if isinstance(item, Members)] == [members]
+    assert len([item for item in everything if isinstance(item, Inventories)]) == 1
+    deps = [item for item in everything if isinstance(item, RemovalDeps)]
+    assert len(deps) == 2  # by the clock of the manager, and by that of the API server
+    assert {item.members for item in deps} == {members}
+    assert len({id(item.plugins) for item in deps}) == 1
+
+
+def reachable(roots: list[Any]) -> list[Any]:
+    """All objects of Unwind that these objects hold in attributes, closures or containers."""
+    found: dict[int, Any] = {}
+    waiting: list[Any] = list(roots)
+    while waiting:
+        item = waiting.pop()
+        if id(item) in found or isinstance(item, ModuleType | type | str | bytes):
+            continue
+        found[id(item)] = item
+        # Not the globals of a function: they lead to everything.
+        held = (item.__closure__, item.__defaults__) if isinstance(item, FunctionType) else gc.get_referents(item)
+        waiting += held
+    return [item for item in found.values() if type(item).__module__.startswith("unwind.")]
+
+
+def test_whoever_carries_teardowns_out_goes_by_the_api_servers_clock_and_by_the_same_keys() -> None:
+    client = Objects(resources=()).client
+    found = wired(client)
     carriers = [
         controller
         for share in found
