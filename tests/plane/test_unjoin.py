@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
@@ -12,6 +12,8 @@ from unwind.api.karmada import RemoveStrategy
 from unwind.api.meta import find
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, OWNER_LABEL
 from unwind.api.unwind import Phase
+from unwind.kube.client import Client
+from unwind.members import members
 from unwind.testing.clock import StillClock
 from unwind.testing.proxy import Proxy
 
@@ -40,6 +42,25 @@ async def test_required_removes_every_object_in_order_before_the_member_goes(pla
         assert await it.on_member() == {}
         await it.nothing_left()
         assert await it.accounts() == []
+
+
+async def test_probes_works_and_the_unjoin_share_one_connection_to_the_member(
+    plane: Plane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    class Counted(Client):
+        async def __aenter__(self) -> Self:
+            opened.append(self.connection.server)
+            return await super().__aenter__()
+
+    monkeypatch.setattr(members, "Client", Counted)
+    async with scene(plane, namespace, remove_strategy=REQUIRED) as it, controllers(it.client, namespace):
+        await it.put("web")
+        await it.deployed("web")
+        await it.delete()
+        assert (await it.gone()).phase is Phase.COMPLETE
+    assert opened == [it.cluster.server]
 
 
 async def test_needless_leaves_every_object_without_our_marks_and_names_it(plane: Plane, namespace: str) -> None:

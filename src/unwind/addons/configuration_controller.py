@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from unwind import logs
 from unwind.addons import cluster_summaries
 from unwind.api.meta import ObjectMeta, manifest
 from unwind.api.sveltos import (
@@ -28,11 +27,9 @@ from unwind.api.sveltos import (
 )
 from unwind.api.unwind import EntryState
 from unwind.clock import SYSTEM
-from unwind.errors import UnwindError
 from unwind.inventory.inventories import items
+from unwind.kube.controller import Controller
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from unwind.kube.fencing import Fences
-from unwind.kube.workqueue import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,8 +44,6 @@ if TYPE_CHECKING:
     from unwind.kube.fencing import ShardOwner
     from unwind.kube.metrics import Metrics
     from unwind.members.targets import ClusterKey
-
-log = logs.get(__name__)
 
 # An object is limited to 1.5 MB, and about ten profiles may share this one; the Inventories are complete.
 _MOST = 500
@@ -111,10 +106,11 @@ def _of_chart(source: str) -> bool:
     return source.startswith("Helm ")
 
 
-class ConfigurationController:
+class ConfigurationController(Controller["ClusterKey"]):
     """Writes ClusterConfigurations."""
 
     name = "configurations"
+    _caches: AddonCaches
 
     def __init__(
         self,
@@ -126,31 +122,13 @@ class ConfigurationController:
         metrics: Metrics,
         clock: Clock = SYSTEM,
     ) -> None:
+        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
         self._client = client
-        self._caches = caches
-        self._owner = owner
         self._inventories = inventories
         self._known: dict[str, tuple[object, tuple[DeployedFeature, ...]]] = {}
         """The deployed features of each summary by uid, with the state that they were computed for."""
         self._written: dict[ClusterKey, ClusterConfigurationStatus] = {}
-        self._queue: Queue[ClusterKey] = Queue(
-            metrics.timed(self.name, Fences(owner).around(self._reconcile, lambda cluster: cluster.shard)),
-            group=lambda cluster: cluster,
-            clock=clock,
-            failed=self._failed,
-        )
-        metrics.queue(self.name, self._queue)
         caches.summaries.subscribe(self._changed)
-        caches.subscribe(self._enqueue_all)
-        owner.subscribe(self._enqueue_all)
-
-    @property
-    def ready(self) -> bool:
-        return self._caches.ready
-
-    async def run(self) -> None:
-        """Reconcile until cancelled."""
-        await self._queue.run()
 
     def _changed(self, change: Change[ClusterSummary]) -> None:
         old, new = (_state(item) if item else None for item in (change.old, change.new))
@@ -167,11 +145,11 @@ class ConfigurationController:
             for summary in list(self._caches.summaries.cache):
                 self._queue.add(cluster_summaries.cluster_of(summary))
 
-    def _failed(self, cluster: ClusterKey, error: Exception) -> None:
-        known = isinstance(error, UnwindError)
-        log.warning(
-            "reconcile failed, will retry", cluster=str(cluster), why=str(error), exc_info=None if known else error
-        )
+    def _shard(self, key: ClusterKey) -> str:
+        return key.shard
+
+    def _describe(self, key: ClusterKey) -> dict[str, str]:
+        return {"cluster": str(key)}
 
     async def _reconcile(self, cluster: ClusterKey) -> float | None:
         if not self._caches.settled or not self._owner.owns(cluster.shard):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from unwind import logs
 from unwind.addons import cluster_summaries, matching, validation
 from unwind.addons.matching import ProfileKey, Verdict, verdict
 from unwind.addons.validation import Gated, holds
@@ -21,8 +20,8 @@ from unwind.api.meta import Reference
 from unwind.api.names import Finalizer, Reason
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary
 from unwind.clock import SYSTEM
-from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
-from unwind.kube.fencing import Fences
+from unwind.kube.controller import Controller, fenced_queue
+from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from unwind.kube.updates import IN_TIME, WORTH_TELLING, revise
 from unwind.kube.workqueue import Queue
 from unwind.members.targets import ClusterKey, key_of
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
     from unwind.members.targets import AddonTarget
     from unwind.teardown.gate import GateStatus
 
-log = logs.get(__name__)
-
 # Concurrent reconciles per cluster. Each is a few small requests, and the last profile of a dependency chain may be
 # the first one to remove.
 _SIDE_BY_SIDE = 64
@@ -59,10 +56,11 @@ class Pair(NamedTuple):
         return f"{self.profile} on {self.cluster}"
 
 
-class ProfileController:
+class ProfileController(Controller[ProfileKey]):
     """Reconciles all profiles."""
 
     name = "profiles"
+    _caches: AddonCaches
 
     def __init__(
         self,
@@ -76,47 +74,35 @@ class ProfileController:
         clock: Clock = SYSTEM,
     ) -> None:
         """`gate`: reports whether Cluster API calls Unwind before it deletes a Cluster."""
+        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
         self._client = client
-        self._caches = caches
-        self._owner = owner
-        self._clock = clock
         self._gated = Gated(gate, recorder, self._gate_changed)
         self._taken: dict[Pair, str] = {}
         """Why a summary cannot be created: its name is in use by another profile or cluster."""
         self._withdrawing: dict[str, asyncio.Event] = {}
         """Summaries that are about to be deleted, by uid; the event is set when the DELETE is done."""
-        self._profiles: Queue[ProfileKey] = Queue(
-            metrics.timed("profiles", Fences(owner).around(self._reconcile, str)),
-            group=lambda key: key,
-            clock=clock,
-            failed=self._failed,
-        )
-        self._pairs: Queue[Pair] = Queue(
-            metrics.timed("matches", Fences(owner).around(self._reconcile_pair, lambda pair: pair.cluster.shard)),
+        self._pairs: Queue[Pair] = fenced_queue(
+            "matches",
+            self._reconcile_pair,
+            lambda pair: pair.cluster.shard,
+            owner=owner,
+            metrics=metrics,
             group=lambda pair: pair.cluster,
             per_group=_SIDE_BY_SIDE,
             clock=clock,
             failed=self._failed,
         )
         self._status_queue: Queue[ProfileKey] = Queue(self._write_status_later, clock=SYSTEM, failed=self._failed)
-        metrics.queue("profiles", self._profiles)
-        metrics.queue("matches", self._pairs)
         for informer in (caches.cluster_profiles, caches.profiles):
             kind = informer.view.resource.kind
             informer.subscribe(lambda change, kind=kind: self._profile_changed(kind, change))  # type: ignore[misc]
         caches.summaries.subscribe(self._summary_changed)
         caches.follow_targets(self._target_changed)
-        caches.subscribe(self._enqueue_all)
-        owner.subscribe(self._enqueue_all)
-
-    @property
-    def ready(self) -> bool:
-        return self._caches.ready
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._profiles.run())
+            tasks.create_task(self._queue.run())
             tasks.create_task(self._status_queue.run())
             tasks.create_task(self._pairs.run())
 
@@ -125,7 +111,7 @@ class ProfileController:
     def _profile_changed(self, kind: str, change: Change[SeenProfile]) -> None:
         key = ProfileKey(kind, *change.key)
         old, new = change.old, change.new
-        self._profiles.add(key)
+        self._queue.add(key)
         if (
             old
             and new
@@ -142,7 +128,7 @@ class ProfileController:
             # A dependency cycle with other profiles may have been closed or broken.
             for other, one in list(self._caches.all_profiles()):
                 if (other.kind, other.namespace) == (key.kind, key.namespace) and one.spec.depends_on:
-                    self._profiles.add(other)
+                    self._queue.add(other)
                     self._enqueue(other, one)
 
     def _target_changed(self, cluster: ClusterKey, old: AddonTarget | None, new: AddonTarget | None) -> None:
@@ -152,7 +138,7 @@ class ProfileController:
             before, after = (verdict(key, profile.spec, item) for item in (old, new))
             if before is not Verdict.UNWANTED or after is not Verdict.UNWANTED:
                 self._pairs.add(Pair(key, cluster))
-                self._profiles.add(key)
+                self._queue.add(key)
         # And the summaries of deleted profiles.
         for summary in self._caches.summaries.cache.by("cluster", cluster):
             if profile_key := cluster_summaries.profile_of(summary):
@@ -167,12 +153,12 @@ class ProfileController:
         if it and profile:
             self._pairs.add(Pair(profile, cluster_summaries.cluster_of(it)))
             if new is None:
-                self._profiles.add(profile)
+                self._queue.add(profile)
 
     def _gate_changed(self) -> None:
         for key, profile in list(self._caches.all_profiles()):
             if holds(profile):
-                self._profiles.add(key)
+                self._queue.add(key)
 
     def _enqueue(self, key: ProfileKey, profile: SeenProfile | None) -> None:
         for cluster in self._clusters_of(key, profile):
@@ -181,7 +167,7 @@ class ProfileController:
     def _enqueue_all(self) -> None:
         if self._caches.settled:
             for key, profile in list(self._caches.all_profiles()):
-                self._profiles.add(key)
+                self._queue.add(key)
                 self._enqueue(key, profile)
             for summary in list(self._caches.summaries.cache):
                 if key_of_profile := cluster_summaries.profile_of(summary):
@@ -207,15 +193,6 @@ class ProfileController:
             if target and key_of(target) not in seen and verdict(key, spec, target) in (Verdict.WANTED, Verdict.LATER):
                 seen.add(key_of(target))
                 yield target
-
-    def _failed(self, what: ProfileKey | Pair, error: Exception) -> None:
-        expected = isinstance(error, ApiError | UnreachableError)
-        log.warning(
-            "reconcile failed, will retry",
-            object=str(what),
-            why=str(error) or type(error).__name__,
-            exc_info=None if expected else error,
-        )
 
     # One profile on one cluster
 
@@ -259,7 +236,7 @@ class ProfileController:
                 self._taken[pair] = (
                     f"ClusterSummary {namespace}/{name} for {pair.cluster}: name in use by another profile or cluster"
                 )
-                self._profiles.add(pair.profile)
+                self._queue.add(pair.profile)
             self._caches.summaries.take(found)
             return
         self._taken.pop(pair, None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from unwind import logs
 from unwind.addons import backing, cluster_summaries, summary_status
 from unwind.addons.matching import ProfileKey
 from unwind.addons.summary_deployment import Preparations, SummaryDeployment, matters
@@ -24,9 +23,8 @@ from unwind.concurrency import to_tell
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import items
+from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
-from unwind.kube.fencing import Fences
-from unwind.kube.workqueue import Queue
 from unwind.members import credentials
 from unwind.members.targets import ClusterKey
 from unwind.planning.dependency_graph import dependents
@@ -49,8 +47,6 @@ if TYPE_CHECKING:
     from unwind.members.targets import AddonTarget
     from unwind.teardown.step_removers import RemovalDeps
 
-log = logs.get(__name__)
-
 # Concurrent deployments per member. Removals are not limited, because they may wait for a long time.
 _SIDE_BY_SIDE = 8
 
@@ -59,10 +55,11 @@ class NotDeployedError(UnwindError):
     """A summary is not fully deployed; its status reports why. The reconcile is retried."""
 
 
-class SummaryController:
+class SummaryController(Controller[Key]):
     """Reconciles all summaries."""
 
     name = "summaries"
+    _caches: AddonCaches
 
     def __init__(
         self,
@@ -75,11 +72,9 @@ class SummaryController:
         helm: Helm | None = None,
         keys: RecordKeys | None = None,
     ) -> None:
+        super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock, per_group=_SIDE_BY_SIDE)
         self._client = client
-        self._caches = caches
-        self._owner = owner
         self._helm = helm
-        self._clock = deps.clock
         self._deps = deps
         self._inventories = deps.inventories
         self._record_keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
@@ -95,14 +90,6 @@ class SummaryController:
         """Summaries in conflict with another one on their cluster."""
         self._idle: set[Key] = set()
         """Summaries that deploy nothing because no profile backs them, or because they differ from their profile."""
-        self._queue: Queue[Key] = Queue(
-            metrics.timed(self.name, Fences(owner).around(self._reconcile, self._shard)),
-            group=self._group,
-            per_group=_SIDE_BY_SIDE,
-            clock=deps.clock,
-            failed=self._failed,
-        )
-        metrics.queue(self.name, self._queue)
         caches.summaries.subscribe(self._summary_changed)
         caches.follow_targets(self._target_changed)
         caches.teardowns.subscribe(self._teardown_changed)
@@ -111,12 +98,6 @@ class SummaryController:
             profiles.subscribe(lambda change, kind=kind: self._profile_changed(kind, change))  # type: ignore[misc]
         for kind, informer in caches.sources.items():
             informer.subscribe(lambda change, kind=kind: self._source_changed(kind, change))  # type: ignore[misc]
-        caches.subscribe(self._enqueue_all)
-        owner.subscribe(self._enqueue_all)
-
-    @property
-    def ready(self) -> bool:
-        return self._caches.ready
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
@@ -236,15 +217,8 @@ class SummaryController:
         summary = self._caches.summaries.cache.get(key)
         return cluster_summaries.cluster_of(summary).shard if summary else None
 
-    def _failed(self, key: Key, error: Exception) -> None:
-        expected = isinstance(error, UnwindError)
-        why = str(error) or type(error).__name__
-        log.warning(
-            "reconcile failed, will retry",
-            object=f"ClusterSummary {key}",
-            why=why,
-            exc_info=None if expected else error,
-        )
+    def _describe(self, key: Key) -> dict[str, str]:
+        return {"object": f"ClusterSummary {key}"}
 
     # Reconcile
 

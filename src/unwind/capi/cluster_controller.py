@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from unwind import logs
 from unwind.api import capi
 from unwind.api.capi import KUBECONFIG_SUFFIX
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import Cause, Teardown
 from unwind.inventory.inventories import ledgered
+from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
-from unwind.kube.fencing import Fences
-from unwind.kube.workqueue import Queue
 from unwind.members import credentials, targets
 from unwind.teardown import plan, release
 from unwind.teardown.drafts import misunderstood
@@ -91,8 +89,6 @@ def _written(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-log = logs.get(__name__)
-
 # A blocked plan waits for a person. Changes to a summary or the cluster are events; changes to an Inventory are not.
 _LOOK_AGAIN = 30.0
 
@@ -109,10 +105,11 @@ class ClusterCaches(TeardownCaches, Protocol):
         """Whether all caches that the step sources use are synced."""
 
 
-class ClusterTeardownController:
+class ClusterTeardownController(Controller[Key]):
     """Runs the teardown of Clusters that are being deleted."""
 
     name = "teardowns"
+    _caches: ClusterCaches
 
     def __init__(
         self,
@@ -128,11 +125,9 @@ class ClusterTeardownController:
         recorder: Recorder | None = None,
     ) -> None:
         """`sources`: the step sources of a cluster. `keep`: how long the record is kept."""
+        super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock)
         self._client = client
         self._deps = deps
-        self._caches = caches
-        self._owner = owner
-        self._clock = deps.clock
         self._teardowns = caches.teardowns
         self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
         self._keys.follow(caches.sources[SECRETS.kind])
@@ -147,29 +142,16 @@ class ClusterTeardownController:
             keep=keep,
             clock=deps.clock,
         )
-        self._queue: Queue[Key] = Queue(
-            metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
-            group=lambda key: key,
-            clock=deps.clock,
-            failed=_log_failed,
-        )
         self._runners: RunningTeardowns[TeardownRunner] = RunningTeardowns(
             caches.teardowns, again=self._queue.add_after
         )
         self._followed = tuple(sources)
         self._sources = Sources(self._followed)
-        metrics.queue(self.name, self._queue)
         caches.clusters.subscribe(lambda change: self._queue.add(change.key))
         for source in self._followed:
             source.follow(self._steps_changed)
-        caches.subscribe(self._enqueue_all)
         caches.sources[SECRETS.kind].subscribe(self._secret_changed)
         self._teardowns.subscribe(self._teardown_changed)
-        owner.subscribe(self._enqueue_all)
-
-    @property
-    def ready(self) -> bool:
-        return self._caches.ready
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
@@ -209,6 +191,9 @@ class ClusterTeardownController:
         told = {key for source in self._followed for key in source.targets()}
         for key in {*clusters, *self._records.keys(), *told, *self._runners}:
             self._queue.add(key)
+
+    def _describe(self, key: Key) -> dict[str, str]:
+        return {"cluster": str(key)}
 
     # Reconcile
 
@@ -299,7 +284,3 @@ class ClusterTeardownController:
 
     async def _let_go(self, target: AddonTarget) -> LetGo | None:
         return await release.forced(self._client, self._caches.clusters.resource, target)
-
-
-def _log_failed(key: Key, error: Exception) -> None:
-    log.warning("reconcile failed, will retry", cluster=str(key), why=str(error))

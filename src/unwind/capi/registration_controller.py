@@ -19,9 +19,9 @@ from unwind.capi.gate_policies import extension_name
 from unwind.capi.manifests import VERSIONS, with_prefix
 from unwind.clock import SYSTEM
 from unwind.kube import decoding
+from unwind.kube.controller import fenced_queue
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
-from unwind.kube.fencing import Fences
 from unwind.kube.informers import Informer
 from unwind.kube.served_versions import ServedVersions
 from unwind.kube.workqueue import Backoff, Queue
@@ -161,13 +161,16 @@ class RegistrationController:
         self._namespaces.subscribe(self._namespace_changed)
         self._seen: object = None
         self._asked = float("-inf")
-        self._queue: Queue[str] = Queue(
-            metrics.timed(self.name, Fences(owner).around(self._reconcile, lambda _: self._extension)),
+        self._queue: Queue[str] = fenced_queue(
+            self.name,
+            self._reconcile,
+            lambda _: self._extension,
+            owner=owner,
+            metrics=metrics,
+            failed=_log_failed,
             backoff=_RETRY,
             clock=clock,
-            failed=_log_failed,
         )
-        metrics.queue(self.name, self._queue)
         for kind, name in ((CONFIG_MAPS, REGISTRATION), (SECRETS, CERTIFICATE)):
             key = Key(namespace, name)
             caches.sources[kind.kind].subscribe(

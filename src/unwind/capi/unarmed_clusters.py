@@ -20,11 +20,10 @@ from unwind.api.sveltos import ClusterDeletionBehavior
 from unwind.api.unwind import TEARDOWNS, Effort, Teardown
 from unwind.capi import gate_arming
 from unwind.clock import SYSTEM
+from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.events import Regarding
-from unwind.kube.fencing import Fences
-from unwind.kube.workqueue import Queue
 from unwind.members import targets
 from unwind.teardown import gate
 from unwind.teardown.status import guarded
@@ -52,10 +51,11 @@ _NOTE = (
 )
 
 
-class OkToDeleteController:
+class OkToDeleteController(Controller[Key]):
     """Removes ok-to-delete from Clusters that are not being deleted."""
 
     name = "marks"
+    _caches: ClusterCaches
 
     def __init__(
         self,
@@ -67,23 +67,10 @@ class OkToDeleteController:
         metrics: Metrics,
         clock: Clock = SYSTEM,
     ) -> None:
+        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
         self._client = client
-        self._caches = caches
-        self._owner = owner
         self._recorder = recorder
-        self._queue: Queue[Key] = Queue(
-            metrics.timed(self.name, Fences(owner).around(self._reconcile, str)), clock=clock, failed=_log_mark_failed
-        )
-        metrics.queue(self.name, self._queue)
         caches.clusters.subscribe(lambda change: self._look(change.new))
-        owner.subscribe(self._enqueue_all)
-
-    @property
-    def ready(self) -> bool:
-        return self._caches.ready
-
-    async def run(self) -> None:
-        await self._queue.run()
 
     def _look(self, cluster: Cluster | None) -> None:
         if cluster and _marked(cluster):
@@ -92,6 +79,12 @@ class OkToDeleteController:
     def _enqueue_all(self) -> None:
         for cluster in self._caches.clusters.all():
             self._look(cluster)
+
+    def _group(self, key: Key) -> None:
+        """All in one: they are rare, and none is urgent."""
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        log.warning("ok-to-delete not removed, will retry", cluster=str(key), why=str(error))
 
     async def _reconcile(self, key: Key) -> float | None:
         cluster = self._caches.clusters.get(key)
@@ -120,19 +113,16 @@ def _marked(cluster: Cluster) -> bool:
     return OK_TO_DELETE_ANNOTATION in cluster.metadata.annotations and not cluster.metadata.terminating
 
 
-def _log_mark_failed(key: Key, error: Exception) -> None:
-    log.warning("ok-to-delete not removed, will retry", cluster=str(key), why=str(error))
-
-
 # Teardowns whose Cluster is deleted without a call of our hook: a condition and a metric report them
 
 _SOON = 0.5
 
 
-class UnarmedClusterController:
+class UnarmedClusterController(Controller[Key]):
     """Sets a condition on Teardowns of clusters that Cluster API deletes without waiting."""
 
     name = "unarmed"
+    _caches: ClusterCaches
 
     def __init__(
         self,
@@ -147,20 +137,11 @@ class UnarmedClusterController:
         registry: CollectorRegistry,
         clock: Clock = SYSTEM,
     ) -> None:
+        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
         self._client = client
-        self._caches = caches
         self._gate = armed
         self._source = source
-        self._owner = owner
         self._recorder = recorder
-        self._clock = clock
-        self._queue: Queue[Key] = Queue(
-            metrics.timed(self.name, Fences(owner).around(self._reconcile, self._shard)),
-            group=lambda key: key,
-            clock=clock,
-            failed=_log_failed,
-        )
-        metrics.queue(self.name, self._queue)
         Gauge(
             "unwind_gate_unarmed_clusters",
             "Clusters with add-ons that must be removed, but for which Cluster API would not call the hook.",
@@ -168,16 +149,7 @@ class UnarmedClusterController:
         ).set_function(self.count)
         caches.teardowns.subscribe(self._teardown_changed)
         caches.clusters.subscribe(self._cluster_changed)
-        caches.subscribe(self._enqueue_all)
         armed.subscribe(self._enqueue_all)
-        owner.subscribe(self._enqueue_all)
-
-    @property
-    def ready(self) -> bool:
-        return self._caches.ready
-
-    async def run(self) -> None:
-        await self._queue.run()
 
     def count(self) -> int:
         """The number of clusters that must be blocked but are not."""
@@ -211,6 +183,9 @@ class UnarmedClusterController:
     def _shard(self, key: Key) -> str | None:
         teardown = self._caches.teardowns.cache.get(key)
         return str(Key(teardown.spec.target.namespace, teardown.spec.target.name)) if teardown else None
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        log.warning("condition GateNotArmed not written, will retry", teardown=str(key), why=str(error))
 
     async def _reconcile(self, key: Key) -> float | None:
         teardown = self._caches.teardowns.cache.get(key)
@@ -286,7 +261,3 @@ def _is_of(cluster: Cluster, teardown: Teardown) -> bool:
     target = teardown.spec.target
     # Cluster API calls no hook for a Cluster without ClusterClass; another condition reports that.
     return target.group == CLUSTERS.group and cluster.metadata.uid == target.uid and bool(cluster.class_name)
-
-
-def _log_failed(key: Key, error: Exception) -> None:
-    log.warning("condition GateNotArmed not written, will retry", teardown=str(key), why=str(error))

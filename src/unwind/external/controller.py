@@ -26,9 +26,9 @@ from unwind.external.tracked_objects import Act, ExternalTarget, act, matters
 from unwind.jitter import JITTER
 from unwind.kube import decoding
 from unwind.kube.absence import may_be_newer
+from unwind.kube.controller import fenced_queue
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, UnreachableError
-from unwind.kube.fencing import Fences
 from unwind.kube.informers import Informer
 from unwind.kube.updates import revise
 from unwind.kube.watches import Watches
@@ -113,14 +113,17 @@ class ExternalController:
         )
         self._deletions: dict[ExternalTarget, _Deletion] = {}
         self._counts: Counter[Resource] = Counter()
-        self._queue: Queue[ExternalTarget] = Queue(
-            metrics.timed(self.name, Fences(owner).around(self._reconcile, self._shard)),
+        self._queue: Queue[ExternalTarget] = fenced_queue(
+            self.name,
+            self._reconcile,
+            self._shard,
+            owner=owner,
+            metrics=metrics,
+            failed=self._failed,
             group=lambda target: target.resource,
             per_group=_SIDE_BY_SIDE,
             clock=clock,
-            failed=self._failed,
         )
-        metrics.queue(self.name, self._queue)
         self._namespaces.subscribe(self._namespace_changed)
         owner.subscribe(self._enqueue_all)
 

@@ -22,11 +22,11 @@ from unwind.karmada.caches import executes_for
 from unwind.karmada.member_health import MemberHealth
 from unwind.karmada.tokens import Renewing
 from unwind.kube import updates
+from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import AlreadyExistsError, ApiError, NotFoundError, UnreachableError
 from unwind.kube.events import Regarding
-from unwind.kube.fencing import Fences
-from unwind.kube.workqueue import Backoff, Queue
+from unwind.kube.workqueue import Backoff
 from unwind.members import credentials, targets
 from unwind.members.targets import ClusterTarget
 
@@ -57,10 +57,11 @@ class _Version(msgspec.Struct, rename="camel"):
     git_version: str = ""
 
 
-class ClusterController:
+class ClusterController(Controller[str]):
     """Reconciles Clusters, each on its own: one that hangs delays no other."""
 
     name = "members"
+    _caches: KarmadaCaches
 
     def __init__(
         self,
@@ -74,12 +75,10 @@ class ClusterController:
         recorder: Recorder,
         clock: Clock = SYSTEM,
     ) -> None:
+        super().__init__(caches, owner=owner, metrics=metrics, clock=clock)
         self._client = client
-        self._caches = caches
         self._secrets = secrets
-        self._owner = owner
         self._recorder = recorder
-        self._clock = clock
         self._chance = JITTER
         self._failed_probes: dict[str, int] = {}
         """Consecutive failed probes per member."""
@@ -87,26 +86,9 @@ class ClusterController:
         """Deleted Clusters by name: their Secret still has our finalizer."""
         self._renewing = Renewing(client, secrets, recorder=recorder, clock=clock)
         self._members = members
-        self._queue: Queue[str] = Queue(
-            metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
-            group=lambda name: name,
-            clock=clock,
-            failed=_log_failed,
-        )
-        metrics.queue(self.name, self._queue)
         caches.clusters.subscribe(self._cluster_changed)
         caches.namespaces.subscribe(self._namespace_changed)
         secrets.subscribe(self._secret_changed)
-        caches.subscribe(self._enqueue_all)
-        owner.subscribe(self._enqueue_all)
-
-    @property
-    def ready(self) -> bool:
-        return self._caches.ready
-
-    async def run(self) -> None:
-        """Reconcile until cancelled."""
-        await self._queue.run()
 
     # Events
 
@@ -148,6 +130,9 @@ class ClusterController:
                         ref=ref, secret=secret.name, secret_namespace=secret.namespace
                     )
                     self._queue.add(owner.name)
+
+    def _describe(self, key: str) -> dict[str, str]:
+        return {"cluster": key}
 
     # Reconcile
 
@@ -303,7 +288,3 @@ def _asked(cluster: Cluster) -> object:
     """The fields of a Cluster that others write."""
     meta, spec = cluster.metadata, cluster.spec
     return meta.uid, meta.terminating, meta.finalizers, msgspec.structs.replace(spec, taints=())
-
-
-def _log_failed(name: str, error: Exception) -> None:
-    log.warning("reconcile failed, will retry", cluster=name, why=str(error))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from unwind import logs
 from unwind.api.karmada import CLUSTERS, Cluster, RemoveStrategy, Work
 from unwind.api.meta import ObjectMeta, is_true
 from unwind.api.names import (
@@ -25,11 +24,10 @@ from unwind.karmada import unjoin_plan, unjoin_status
 from unwind.karmada.caches import executes_for
 from unwind.karmada.step_source import WorkSteps
 from unwind.karmada.unjoin_runner import UnjoinCleanup, UnjoinRunner
+from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
-from unwind.kube.fencing import Fences
 from unwind.kube.updates import not_seen, revise, who_set, who_wrote
-from unwind.kube.workqueue import Queue
 from unwind.members import targets
 from unwind.members.targets import ClusterTarget
 from unwind.teardown import plan, release
@@ -55,21 +53,20 @@ if TYPE_CHECKING:
     from unwind.teardown.drafts import Drafted
     from unwind.teardown.step_removers import RemovalDeps
 
-log = logs.get(__name__)
-
 # A blocked plan waits for a person. Changes to the Cluster or a Work are events; changes to an Inventory are not.
 _LOOK_AGAIN = 30.0
 
 
-class UnjoinController:
+class UnjoinController(Controller[Key]):
     """Unjoins members when their Clusters are deleted."""
 
     name = "unjoining"
+    _caches: KarmadaCaches
 
     def __init__(
         self,
         client: Client,
-        members: KarmadaCaches,
+        caches: KarmadaCaches,
         teardowns: Informer[Teardown],
         secrets: Informer[Metadata],
         deps: RemovalDeps,
@@ -81,13 +78,11 @@ class UnjoinController:
         recorder: Recorder | None = None,
     ) -> None:
         """`secrets`: the credentials of members. `keep`: how long the record is kept."""
+        super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock)
         self._client = client
-        self._members = members
         self._secrets = secrets
         self._teardowns = teardowns
         self._deps = deps
-        self._owner = owner
-        self._clock = deps.clock
         self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
         self._records = TeardownRecords(
             client,
@@ -100,26 +95,13 @@ class UnjoinController:
             keep=keep,
             clock=deps.clock,
         )
-        self._queue: Queue[Key] = Queue(
-            metrics.timed(self.name, Fences(owner).around(self._reconcile, str)),
-            group=lambda key: key,
-            clock=deps.clock,
-            failed=_log_failed,
-        )
         self._runners: RunningTeardowns[UnjoinRunner] = RunningTeardowns(teardowns, again=self._queue.add_after)
-        self._source = WorkSteps(client, members, clock=deps.clock)
+        self._source = WorkSteps(client, caches, clock=deps.clock)
         self._sources = Sources((self._source,))
-        metrics.queue(self.name, self._queue)
-        members.clusters.subscribe(self._cluster_changed)
-        members.works.subscribe(self._work_changed)
-        members.subscribe(self._enqueue_all)
+        caches.clusters.subscribe(self._cluster_changed)
+        caches.works.subscribe(self._work_changed)
         teardowns.subscribe(self._teardown_changed)
         secrets.subscribe(self._secret_changed)
-        owner.subscribe(self._enqueue_all)
-
-    @property
-    def ready(self) -> bool:
-        return self._members.ready
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
@@ -151,21 +133,24 @@ class UnjoinController:
         """A blocked plan may be possible once a Work is corrected; a Work whose Cluster is gone is released."""
         key = _key_of(change.key.namespace)
         if key and key not in self._runners:
-            cluster = self._members.clusters.cache.get(key)
+            cluster = self._caches.clusters.cache.get(key)
             if cluster is None or cluster.metadata.terminating:
                 self._queue.add(key)
 
     def _secret_changed(self, change: Change[Metadata]) -> None:
-        for cluster in self._members.clusters.cache.by("secret", change.key):
+        for cluster in self._caches.clusters.cache.by("secret", change.key):
             if leaving := self._runners.get(Key("", cluster.metadata.name)):
                 leaving.go_another_way(leaving.target)
 
     def _enqueue_all(self) -> None:
-        clusters = {Key("", cluster.metadata.name) for cluster in self._members.clusters.cache}
+        clusters = {Key("", cluster.metadata.name) for cluster in self._caches.clusters.cache}
         # A Cluster may have been deleted while no manager ran: then only its Works refer to it.
-        told = {key for work in self._members.works.cache if (key := _key_of(work.metadata.namespace))}
+        told = {key for work in self._caches.works.cache if (key := _key_of(work.metadata.namespace))}
         for key in {*clusters, *self._records.keys(), *told, *self._runners}:
             self._queue.add(key)
+
+    def _describe(self, key: Key) -> dict[str, str]:
+        return {"cluster": str(key)}
 
     # Reconcile
 
@@ -174,11 +159,11 @@ class UnjoinController:
             self._runners.stop(key)
             return None
         # A plan made from a partial list of Works would leave the others behind.
-        if not self._members.settled or not self._teardowns.synced:
+        if not self._caches.settled or not self._teardowns.synced:
             return None  # it is queued again when they are
-        if key in self._members.clusters.broken:
+        if key in self._caches.clusters.broken:
             return None  # the cache is stale
-        cluster = self._members.clusters.cache.get(key)
+        cluster = self._caches.clusters.cache.get(key)
         for uid in await self._gone(key, cluster):
             await self._handle_target_gone(key, uid)
         if cluster is None or not cluster.metadata.terminating:
@@ -247,7 +232,7 @@ class UnjoinController:
         """The uids of deleted Clusters of this name that records or Works still refer to."""
         told = {item.spec.target.uid for item in self._records.of(key)}
         if cluster is None:
-            works = self._members.works.cache.by("namespace", f"{KARMADA_EXECUTION_NAMESPACE}{key.name}")
+            works = self._caches.works.cache.by("namespace", f"{KARMADA_EXECUTION_NAMESPACE}{key.name}")
             held = [work.metadata.uid for work in works if Finalizer.WORK in work.metadata.finalizers]
             chunks = await self._deps.inventories.owned(held)
             told |= {chunk.spec.member.object.uid for chunk in chunks}
@@ -299,7 +284,7 @@ class UnjoinController:
         now = self._clock.now()
         after = leaving.blockers if leaving else ()
         late = unjoin_status.failing(after, now=now)
-        works = self._members.works_of(cluster)
+        works = self._caches.works_of(cluster)
 
         def change(read: Object) -> Object | None:
             it = msgspec.convert(read, Cluster)
@@ -338,7 +323,3 @@ def _key_of(namespace: str) -> Key | None:
     """The member of an execution namespace."""
     name = executes_for(namespace)
     return Key("", name) if name else None
-
-
-def _log_failed(key: Key, error: Exception) -> None:
-    log.warning("reconcile failed, will retry", cluster=str(key), why=str(error))

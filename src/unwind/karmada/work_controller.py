@@ -21,10 +21,9 @@ from unwind.karmada.work_apply import WorkApplier, WorkPruner, matters
 from unwind.karmada.work_status import WorkWriter, key_of
 from unwind.karmada.work_watch import WorkObjectWatches, WorkState
 from unwind.karmada.work_withdrawal import Withdrawing
+from unwind.kube.controller import Controller
 from unwind.kube.errors import UnreachableError
-from unwind.kube.fencing import Fences
 from unwind.kube.updates import WORTH_TELLING
-from unwind.kube.workqueue import Queue
 from unwind.members.member import RECENT
 from unwind.members.targets import of_karmada
 from unwind.teardown.withdrawal import Withdrawals
@@ -49,10 +48,11 @@ log = logs.get(__name__)
 _SIDE_BY_SIDE = 16
 
 
-class WorkController:
+class WorkController(Controller["Key"]):
     """Reconciles all Works."""
 
     name = "works"
+    _caches: KarmadaCaches
 
     def __init__(
         self,
@@ -64,11 +64,9 @@ class WorkController:
         owner: ShardOwner,
         metrics: Metrics,
     ) -> None:
+        super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock, per_group=_SIDE_BY_SIDE)
         self._client = client
-        self._caches = caches
-        self._owner = owner
         self._deps = deps
-        self._clock = deps.clock
         self._writer = WorkWriter(client, caches.works, clock=deps.clock)
         self._standings: dict[str, WorkState] = {}
         """By the uid of the Work, as all below."""
@@ -76,23 +74,9 @@ class WorkController:
         self._uids: dict[Key, str] = {}
         self._stops: dict[Key, asyncio.Event] = {}
         """Applies in progress, and the event that stops each."""
-        self._queue: Queue[Key] = Queue(
-            metrics.timed(self.name, Fences(owner).around(self._reconcile, _shard)),
-            group=lambda key: key.namespace,
-            per_group=_SIDE_BY_SIDE,
-            clock=deps.clock,
-            failed=_log_failed,
-        )
-        metrics.queue(self.name, self._queue)
         caches.works.subscribe(self._work_changed)
         caches.clusters.subscribe(self._cluster_changed)
         secrets.subscribe(self._secret_changed)
-        caches.subscribe(self._enqueue_all)
-        owner.subscribe(self._enqueue_all)
-
-    @property
-    def ready(self) -> bool:
-        return self._caches.ready
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
@@ -193,11 +177,21 @@ class WorkController:
             for key in list(self._caches.works.cache.keys()):
                 self._queue.add(key)
 
+    def _shard(self, key: Key) -> str:
+        """The shard of a Work: that of its member."""
+        return executes_for(key.namespace)
+
+    def _group(self, key: Key) -> str:
+        return key.namespace
+
+    def _describe(self, key: Key) -> dict[str, str]:
+        return {"object": f"Work {key}"}
+
     # Reconcile
 
     async def _reconcile(self, key: Key) -> float | None:
         work = self._caches.works.cache.get(key)
-        if work is None or not self._owner.owns(_shard(key)):
+        if work is None or not self._owner.owns(self._shard(key)):
             self._forget(key)
             return None
         if not self._caches.settled:
@@ -325,14 +319,3 @@ def _reached_by(cluster: Cluster) -> object:
     ready = is_true(cluster.status.conditions, ConditionType.READY)
     target = of_karmada(cluster)
     return meta.uid, meta.terminating, cluster.spec.id, target.home, target.secret, target.endpoint, ready
-
-
-def _shard(key: Key) -> str:
-    """The shard of a Work: that of its member."""
-    return executes_for(key.namespace)
-
-
-def _log_failed(key: Key, error: Exception) -> None:
-    expected = isinstance(error, UnwindError)
-    why = str(error) or type(error).__name__
-    log.warning("reconcile failed, will retry", object=f"Work {key}", why=why, exc_info=None if expected else error)

@@ -17,9 +17,9 @@ from unwind.clock import SYSTEM
 from unwind.components import Mode
 from unwind.errors import UnwindError
 from unwind.kube import decoding
+from unwind.kube.controller import fenced_queue
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
-from unwind.kube.fencing import Fences
 from unwind.kube.informers import Informer
 from unwind.kube.workqueue import Backoff, Queue
 from unwind.protection import manifests
@@ -122,13 +122,16 @@ class ProtectionController:
         self._bindings = self._follow(VALIDATING_ADMISSION_POLICY_BINDINGS, clock)
         self._webhooks = self._follow(VALIDATING_WEBHOOK_CONFIGURATIONS, clock)
         self._installed = self._follow(CONFIG_MAPS, clock)
-        self._queue: Queue[str] = Queue(
-            metrics.timed(self.name, Fences(owner).around(self._reconcile, lambda _: self._key)),
+        self._queue: Queue[str] = fenced_queue(
+            self.name,
+            self._reconcile,
+            lambda _: self._key,
+            owner=owner,
+            metrics=metrics,
+            failed=_log_failed,
             backoff=_RETRY,
             clock=clock,
-            failed=_log_failed,
         )
-        metrics.queue(self.name, self._queue)
         owner.subscribe(self._look)
         self._segments.subscribe(self._look)
 

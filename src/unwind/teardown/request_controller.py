@@ -17,10 +17,9 @@ from unwind.api.names import ConditionType, Reason
 from unwind.api.unwind import BLOCKERS_SHOWN, TEARDOWNS, Blocker, Cause, Phase, Plan, Teardown
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import ledgered
+from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, ConflictError
-from unwind.kube.fencing import Fences
-from unwind.kube.workqueue import Queue
 from unwind.members.targets import ClusterTarget
 from unwind.teardown import plan, requests
 from unwind.teardown import status as teardown_status
@@ -53,10 +52,12 @@ _REQUEUE = 10.0
 _SOON = 1.0
 
 
-class RequestController:
+class RequestController(Controller[Key]):
     """Reconciles Teardowns with cause Requested."""
 
     name = "requested teardowns"
+    name_in_metrics = "requested"
+    _caches: TeardownCaches
 
     def __init__(
         self,
@@ -71,36 +72,21 @@ class RequestController:
         keys: RecordKeys | None = None,
     ) -> None:
         """`refusals`: finds the objects that may not be deleted. `keep`: how long a finished record is kept."""
+        super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock)
         self._client = client
         self._refusals = refusals
         self._deps = deps
         self._keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
-        self._owner = owner
         self._keep = keep
-        self._clock = deps.clock
-        self._caches = caches
         self._teardowns = caches.teardowns
         self._withdrawn: dict[Key, str] = {}
         """Deleted Teardowns with their uids: their removal is stopped."""
         self._cleaned: set[str] = set()
         """The uids of Teardowns for which no cleanup is left."""
-        self._queue: Queue[Key] = Queue(
-            metrics.timed("requested", Fences(owner).around(self._reconcile, lambda key: key.name)),
-            group=lambda key: key,
-            clock=deps.clock,
-            failed=_log_failed,
-        )
         self._running: RunningTeardowns[TeardownRunner] = RunningTeardowns(
             caches.teardowns, again=self._queue.add_after
         )
-        metrics.queue("requested", self._queue)
         self._teardowns.subscribe(self._teardown_changed)
-        owner.subscribe(self._enqueue_all)
-        caches.subscribe(self._enqueue_all)
-
-    @property
-    def ready(self) -> bool:
-        return self._caches.ready  # a kind that is not served does not block readiness
 
     async def run(self) -> None:
         """Reconcile requested Teardowns, until cancelled."""
@@ -127,6 +113,12 @@ class RequestController:
         }
         for key in {*asked, *self._running}:
             self._queue.add(key)
+
+    def _shard(self, key: Key) -> str:
+        return key.name
+
+    def _describe(self, key: Key) -> dict[str, str]:
+        return {"teardown": key.name}
 
     # Reconcile
 
@@ -291,7 +283,3 @@ def is_own(teardown: Teardown) -> bool:
     """Whether the plan of a request names only the inventory of this Teardown (pure)."""
     steps = teardown.spec.plan.steps if teardown.spec.plan else ()
     return [step.object for step in steps] == [ref_of(TEARDOWNS, teardown.metadata)]
-
-
-def _log_failed(key: Key, error: Exception) -> None:
-    log.warning("reconcile failed, will retry", teardown=key.name, why=str(error))
