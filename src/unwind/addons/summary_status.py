@@ -16,7 +16,8 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, FeatureID, Fea
 from unwind.clock import SYSTEM
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
-from unwind.kube.updates import IN_TIME, WORTH_TELLING, set_finalizer
+from unwind.kube.finalizers import set_finalizer
+from unwind.kube.updates import IN_TIME, WORTH_TELLING
 from unwind.kube.workqueue import Queue
 
 if TYPE_CHECKING:
