@@ -13,8 +13,8 @@ from unwind.deleters.attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.context import DeleteContext
 from unwind.deleters.kubernetes import KubernetesEnd
 from unwind.deleters.outcomes import Gone, Kept, TransientError
-from unwind.jitter import JITTER
 from unwind.kube.errors import NotFoundError, UnreachableError
+from unwind.kube.workqueue import JITTER
 from unwind.plugins import Cancellation, described
 
 if TYPE_CHECKING:

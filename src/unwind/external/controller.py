@@ -23,7 +23,6 @@ from unwind.external import tracked_objects
 from unwind.external.chains import Chains, Ends, Waits
 from unwind.external.kind_informers import ExternalInformers
 from unwind.external.tracked_objects import Act, ExternalTarget, act, matters
-from unwind.jitter import JITTER
 from unwind.kube import decoding
 from unwind.kube.absence import may_be_newer
 from unwind.kube.controller import fenced_queue
@@ -32,7 +31,7 @@ from unwind.kube.errors import ApiError, UnreachableError
 from unwind.kube.informers import Informer
 from unwind.kube.updates import revise
 from unwind.kube.watches import Watches
-from unwind.kube.workqueue import Backoff, Queue
+from unwind.kube.workqueue import JITTER, Backoff, Queue
 
 if TYPE_CHECKING:
     from unwind.api.annotation_values import DeletePolicy

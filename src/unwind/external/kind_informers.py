@@ -16,12 +16,11 @@ from unwind.deleters.outcomes import PermanentError
 from unwind.deleters.registration import External
 from unwind.external import tracked_objects
 from unwind.external.object_status import Reports
-from unwind.jitter import JITTER
 from unwind.kube import decoding
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import ApiError, UnreachableError
 from unwind.kube.informers import Informer
-from unwind.kube.workqueue import Backoff
+from unwind.kube.workqueue import JITTER, Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

@@ -16,7 +16,6 @@ from unwind.api.names import MEMBER_LABEL, ConditionType, Finalizer, Reason
 from unwind.api.resources import NAMESPACES
 from unwind.clock import SYSTEM
 from unwind.errors import UnwindError
-from unwind.jitter import JITTER
 from unwind.karmada import member_health, membership, tokens
 from unwind.karmada.caches import executes_for
 from unwind.karmada.member_health import MemberHealth
@@ -26,7 +25,7 @@ from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.kube.errors import AlreadyExistsError, ApiError, NotFoundError, UnreachableError
 from unwind.kube.events import Regarding
-from unwind.kube.workqueue import Backoff
+from unwind.kube.workqueue import JITTER, Backoff
 from unwind.members import credentials, targets
 from unwind.members.targets import ClusterTarget
 

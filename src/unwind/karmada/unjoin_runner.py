@@ -25,11 +25,11 @@ from unwind.deleters.memo import Memo
 from unwind.deleters.registry import DeleterRegistry
 from unwind.errors import UnwindError
 from unwind.inventory.inventories import items, ledgered
-from unwind.jitter import JITTER
 from unwind.karmada import unjoin_plan
 from unwind.karmada.step_source import delete_work
 from unwind.kube.errors import NotFoundError
 from unwind.kube.updates import revise
+from unwind.kube.workqueue import JITTER
 from unwind.members import credentials
 from unwind.removal.places import by_place, member_of
 from unwind.removal.removal import release

@@ -14,10 +14,10 @@ from unwind.deploy.manifest_sources import ManifestSource
 from unwind.deploy.owner_marks import DeploymentOwner
 from unwind.deploy.reports import DeploymentReport, ObjectOutcome, first
 from unwind.errors import UnwindError
-from unwind.jitter import JITTER
 from unwind.karmada import work_status as telling
 from unwind.kube import fencing
 from unwind.kube.fencing import FencedError
+from unwind.kube.workqueue import JITTER
 from unwind.members import credentials
 from unwind.members.targets import of_karmada
 

@@ -20,12 +20,11 @@ from unwind import logs
 from unwind.api.names import KARMADA_MANAGED_LABEL, OWNER_LABEL
 from unwind.deploy.placements import key_of
 from unwind.errors import UnwindError
-from unwind.jitter import JITTER
 from unwind.kube import decoding
 from unwind.kube.absence import is_newer, may_be_newer
 from unwind.kube.errors import ApiError
 from unwind.kube.informers import Informer
-from unwind.kube.workqueue import Backoff
+from unwind.kube.workqueue import JITTER, Backoff
 
 if TYPE_CHECKING:
     import random

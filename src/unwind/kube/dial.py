@@ -9,10 +9,9 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from unwind.jitter import JITTER
 from unwind.kube.errors import ApiError, UnreachableError
 from unwind.kube.http1 import MOST_HEAD, BrokenError, Wire
-from unwind.kube.workqueue import Backoff
+from unwind.kube.workqueue import JITTER, Backoff
 
 if TYPE_CHECKING:
     import ssl

@@ -11,14 +11,13 @@ import msgspec
 from unwind import logs
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.clock import SYSTEM
-from unwind.jitter import JITTER
 from unwind.kube import decoding
 from unwind.kube.absence import is_newer
 from unwind.kube.cache import Cache, Change, Store
 from unwind.kube.client import SILENCE
 from unwind.kube.decoding import Stamp
 from unwind.kube.errors import ApiError, ExpiredError, UnreachableError, UnreadableError, error_of
-from unwind.kube.workqueue import Backoff
+from unwind.kube.workqueue import JITTER, Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.concurrency import unless
-from unwind.jitter import JITTER
 from unwind.kube import decoding
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
 from unwind.kube.informers import Informer
-from unwind.kube.workqueue import Backoff
+from unwind.kube.workqueue import JITTER, Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

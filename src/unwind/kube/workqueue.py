@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -10,16 +11,18 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 from unwind.clock import SYSTEM
-from unwind.jitter import JITTER
 from unwind.kube.fencing import FencedError
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Awaitable, Callable, Hashable
 
     from unwind.clock import Clock, Timer
 
 K = TypeVar("K", bound="Hashable")
+
+
+JITTER = random.Random()  # noqa: S311 - no secret in it
+"""The random source of jitter, one for the process: each takes 2.5 KB, and thousands of retries may run."""
 
 
 class Backoff(msgspec.Struct, frozen=True):

@@ -20,8 +20,8 @@ from unwind.deleters.kubernetes import propagation
 from unwind.deleters.outcomes import Gone, Kept, Pace, Severity, TransientError
 from unwind.deleters.registry import DeleterRegistry
 from unwind.inventory.inventories import Notes, items
-from unwind.jitter import JITTER
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
+from unwind.kube.workqueue import JITTER
 from unwind.members.member import RECENT
 from unwind.removal import owned_objects, volume_claims
 from unwind.removal.foreign_content import ForeignContent

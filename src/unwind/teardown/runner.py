@@ -14,9 +14,9 @@ from unwind.api.names import Reason
 from unwind.api.unwind import TEARDOWNS, Effort, Phase, Plan, Release, StepState, Teardown
 from unwind.deleters.deletion import retry_until_done
 from unwind.errors import UnwindError
-from unwind.jitter import JITTER
 from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.updates import WORTH_TELLING
+from unwind.kube.workqueue import JITTER
 from unwind.planning.progress import PlanProgress
 from unwind.teardown import release
 from unwind.teardown import status as teardown_status

@@ -21,10 +21,9 @@ from unwind.api.names import MANAGED_BY_LABEL, MANAGED_BY_UNWIND, RECORD_KEY_SEC
 from unwind.api.resources import SECRETS
 from unwind.api.unwind import TEARDOWNS, Cause, Teardown, TeardownSpec
 from unwind.errors import UnwindError
-from unwind.jitter import JITTER
 from unwind.kube.decoding import Key
 from unwind.kube.errors import AlreadyExistsError, NotFoundError
-from unwind.kube.workqueue import Backoff
+from unwind.kube.workqueue import JITTER, Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -17,7 +17,7 @@ from unwind.deleters.deletion import retry_until_done
 from unwind.deleters.registration import External, Registration
 from unwind.deleters.registry import Plugin
 from unwind.inventory.inventories import Inventories, items
-from unwind.jitter import JITTER
+from unwind.kube.workqueue import JITTER
 from unwind.members.members import Members
 from unwind.members.targets import ClusterTarget
 from unwind.removal.places import by_place, member_of
