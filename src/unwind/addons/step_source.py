@@ -8,7 +8,7 @@ import msgspec
 
 from unwind.addons.cluster_summaries import cluster_of, profile_of
 from unwind.addons.matching import ProfileKey
-from unwind.addons.teardown_status import Projections
+from unwind.addons.summary_status import Projections
 from unwind.api.annotation_values import volume_policy
 from unwind.api.fields import Unknown
 from unwind.api.meta import ref_of

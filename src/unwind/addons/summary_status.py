@@ -13,6 +13,7 @@ from unwind.addons import cluster_summaries
 from unwind.api.meta import with_condition, without_condition
 from unwind.api.names import ConditionType, Finalizer, Reason
 from unwind.api.sveltos import CLUSTER_SUMMARIES, ClusterSummary, FeatureID, FeatureStatus, FeatureSummary
+from unwind.api.unwind import StepState
 from unwind.clock import SYSTEM
 from unwind.kube.decoding import Key
 from unwind.kube.errors import ConflictError, NotFoundError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from unwind.addons.caches import AddonCaches
+    from unwind.api.meta import ObjectRef
     from unwind.api.sveltos import ClusterSummaryStatus, DeployedKinds, HelmReleaseSummary
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
@@ -216,3 +218,45 @@ class SummaryWriter:
     def _latest(self, summary: ClusterSummary) -> ClusterSummary:
         there = self._caches.summaries.cache.get(key_of(summary))
         return there if there and there.metadata.uid == summary.metadata.uid else summary
+
+
+_OF_STEPS = {
+    StepState.REMOVING: FeatureStatus.REMOVING,
+    StepState.REMOVED: FeatureStatus.REMOVED,
+}
+
+
+class Projections:
+    """Copies the progress of teardown steps into their summaries. Nothing waits for these writes."""
+
+    def __init__(self, client: Client, summaries: Informer[ClusterSummary]) -> None:
+        self._client = client
+        self._summaries = summaries
+        self._states: dict[ObjectRef, StepState] = {}
+        self._queue: Queue[ObjectRef] = Queue(self._write)
+
+    def tell(self, summary: ObjectRef, state: StepState) -> None:
+        """Queue the write."""
+        self._states[summary] = state
+        self._queue.add_after(summary, IN_TIME)
+
+    async def run(self) -> None:
+        await self._queue.run()
+
+    async def _write(self, ref: ObjectRef) -> float | None:
+        async with self._client.aside:
+            state = self._states.get(ref)
+            word = _OF_STEPS.get(state) if state else None
+            summary = self._summaries.cache.get(Key(ref.namespace, ref.name))
+            if word and summary and summary.metadata.uid == ref.uid:
+                await self._put(summary, word)
+            if self._states.get(ref) is state:
+                self._states.pop(ref, None)
+        return None
+
+    async def _put(self, summary: ClusterSummary, word: FeatureStatus) -> None:
+        before = summary.status.feature_summaries
+        after = tuple(msgspec.structs.replace(item, status=word.value) for item in before)
+        if after != before:
+            change = {"featureSummaries": msgspec.to_builtins(after)}
+            await put(self._client, self._summaries, summary, change)
