@@ -134,10 +134,8 @@ class AddonCaches(ClusterCaches):
 
     def unbacked(self, summary: ClusterSummary, target: AddonTarget | None = None) -> str:
         """Why no profile backs a summary; empty if one does. `target`: its cluster, if already read."""
-        key = cluster_summaries.profile_of(summary)
-        return backing.unbacked(
-            summary, self.profile(key) if key else None, target or self.target(cluster_summaries.cluster_of(summary))
-        )
+        target = target or self.target(cluster_summaries.cluster_of(summary))
+        return backing.unbacked(summary, self.profile_of_summary(summary), target)
 
     async def read_backed(self, summary: ClusterSummary, target: AddonTarget) -> bool:
         """Whether a profile backs a summary on this cluster, by fresh reads."""
@@ -146,6 +144,14 @@ class AddonCaches(ClusterCaches):
 
     def summary(self, profile: ProfileKey, cluster: ClusterKey) -> ClusterSummary | None:
         return next(iter(self.summaries.cache.by("place", ProfileOnCluster(cluster, profile))), None)
+
+    def profile_of_summary(self, summary: ClusterSummary) -> SeenProfile | None:
+        key = cluster_summaries.profile_of(summary)
+        return self.profile(key) if key else None
+
+    def target_of_summary(self, summary: ClusterSummary) -> AddonTarget | None:
+        """Its cluster, if it is the one that the summary was made for."""
+        return cluster_summaries.same_cluster(summary, self.target(cluster_summaries.cluster_of(summary)))
 
     def needing(self, summary: ClusterSummary) -> list[ClusterSummary]:
         """The summaries on the same cluster that depend on this one."""

@@ -227,3 +227,9 @@ def withdraws(spec: ProfileSpec) -> bool | Unknown:
     """Whether add-ons are removed when the cluster no longer matches; Unknown blocks."""
     behaviour = spec.stop_matching
     return behaviour if isinstance(behaviour, Unknown) else behaviour.withdraws
+
+
+def same_cluster(summary: ClusterSummary, target: AddonTarget | None) -> AddonTarget | None:
+    """The cluster, if the summary was made for its uid, not for an earlier one of the same name."""
+    made_for = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION)
+    return target if target and made_for in (None, target.ref.uid) else None

@@ -13,30 +13,24 @@ from unwind.addons import backing, cluster_summaries, summary_status
 from unwind.addons.matching import ProfileKey
 from unwind.addons.summary_deployment import Preparations, SummaryDeployment, matters
 from unwind.addons.summary_status import SummaryWriter, key_of
-from unwind.api import names
-from unwind.api.annotation_values import volume_policy
-from unwind.api.fields import Unknown
+from unwind.addons.summary_withdrawal import SummaryWithdrawal
 from unwind.api.names import Finalizer, Reason
 from unwind.api.resources import SECRETS
 from unwind.api.sveltos import ClusterSummary, ClusterType, FeatureStatus, SyncMode
 from unwind.concurrency import to_tell
 from unwind.deploy.helm_uninstall import HelmReleases
 from unwind.errors import UnwindError
-from unwind.inventory.inventories import items
 from unwind.kube.controller import Controller
 from unwind.kube.decoding import Key
 from unwind.members import credentials
 from unwind.members.targets import ClusterKey
-from unwind.planning.dependency_graph import dependents
 from unwind.teardown.signatures import RecordKeys
-from unwind.teardown.withdrawal import Manner, Withdrawal, Withdrawals
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from unwind.addons.caches import AddonCaches, SeenProfile
     from unwind.addons.summary_deployment import DeploymentResult
-    from unwind.api.annotation_values import VolumePolicy
     from unwind.api.unwind import Teardown
     from unwind.helm.program import Helm
     from unwind.kube.cache import Change
@@ -76,11 +70,8 @@ class SummaryController(Controller[Key]):
         self._client = client
         self._helm = helm
         self._deps = deps
-        self._inventories = deps.inventories
         self._record_keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
         self._writer = SummaryWriter(client, caches, clock=deps.clock)
-        self._keys: dict[str, Key] = {}
-        """Summaries that are being removed, by uid."""
         self._stops: dict[Key, asyncio.Event] = {}
         """Deployments in progress, and the event that stops each."""
         self._prepared = Preparations()
@@ -103,11 +94,15 @@ class SummaryController(Controller[Key]):
         """Reconcile until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._deploying = SummaryDeployment(self._client, self._deps, helm=self._helm)
-            self._withdrawals = Withdrawals(
+            self._withdrawal = SummaryWithdrawal(
+                self._client,
+                self._caches,
                 self._deps,
+                self._writer,
                 tasks,
-                changed=self._withdrawal_changed,
+                keys=self._record_keys,
                 releases=HelmReleases(self._helm),  # without the helm binary a release is blocked
+                enqueue=self._queue.add,
             )
             tasks.create_task(self._writer.run())
             tasks.create_task(self._queue.run())
@@ -125,7 +120,7 @@ class SummaryController(Controller[Key]):
             return
         self._enqueue_dependents(it)
         if new is None or new.metadata.terminating:
-            self._enqueue_dependencies(it)
+            self._withdrawal.enqueue_dependencies(it)
         if new is None:
             self._note_lacking(it, lacking=False)
             self._enqueue_conflicting(cluster_summaries.cluster_of(it))
@@ -135,12 +130,6 @@ class SummaryController(Controller[Key]):
         for other in self._caches.needing(it):
             waits = not cluster_summaries.provisioned(other) and key_of(other) not in self._stops
             if waits or other.metadata.terminating:
-                self._queue.add(key_of(other))
-
-    def _enqueue_dependencies(self, it: ClusterSummary) -> None:
-        """Enqueue the summaries it depends on, which wait for its removal."""
-        for other in self._caches.needed(it):
-            if other.metadata.terminating:
                 self._queue.add(key_of(other))
 
     def _enqueue_conflicting(self, cluster: ClusterKey) -> None:
@@ -181,9 +170,7 @@ class SummaryController(Controller[Key]):
             # The connection details of a cluster may have changed: an operation over the old connection might never
             # return.
             for summary in self._caches.summaries.cache.by("secret", change.key):
-                it = self._withdrawals.get(summary.metadata.uid)
-                if it and not it.absent:
-                    self._withdrawals.give_up(summary.metadata.uid)
+                self._withdrawal.interrupt(summary)
                 self._queue.add(key_of(summary))
 
     def _teardown_changed(self, change: Change[Teardown]) -> None:
@@ -193,16 +180,6 @@ class SummaryController(Controller[Key]):
             for summary in self._caches.summaries.cache.by("cluster", cluster):
                 if summary.metadata.terminating:
                     self._queue.add(key_of(summary))
-
-    def _withdrawal_changed(self, uid: str) -> None:
-        key = self._keys.get(uid)
-        summary = self._caches.summaries.cache.get(key) if key else None
-        if key and summary and summary.metadata.uid == uid:
-            self._queue.add(key)
-            it = self._withdrawals.get(uid)
-            if it and it.absent and not it.done:
-                # Its dependencies need not wait until the status is written.
-                self._enqueue_dependencies(summary)
 
     def _enqueue_all(self) -> None:
         if self._caches.settled:
@@ -232,7 +209,8 @@ class SummaryController(Controller[Key]):
             return None  # it is queued again when they are
         self._idle.discard(key)
         if summary.metadata.terminating:
-            await self._withdraw(summary)
+            self._prepared.forget(summary)
+            await self._withdrawal.withdraw(summary)
         elif why := caches.unbacked(summary):
             await self._stay_idle(summary, why)
         elif Finalizer.SUMMARY not in summary.metadata.finalizers:
@@ -254,20 +232,13 @@ class SummaryController(Controller[Key]):
             return  # the profile controller deletes it
         self._writer.wait(summary, Reason.NO_PROFILE, f"{why}; nothing is deployed")
         if unowned and Finalizer.SUMMARY in summary.metadata.finalizers:
-            await self._dismiss(summary)
-
-    async def _dismiss(self, summary: ClusterSummary) -> bool:
-        """Remove our finalizer from a summary that the manager never deployed anything for; whether it did."""
-        if await self._inventories.of(summary.metadata.uid):
-            return False
-        await self._writer.set_finalizer(summary, wanted=False)
-        return True
+            await self._withdrawal.dismiss(summary)
 
     async def _deploy(self, summary: ClusterSummary) -> None:
-        target = self._target_of(summary)
+        target = self._caches.target_of_summary(summary)
         if target is None or target.terminating:
             return
-        key, profile = cluster_summaries.profile_of(summary), self._profile_of(summary)
+        key, profile = cluster_summaries.profile_of(summary), self._caches.profile_of_summary(summary)
         if key and profile and not backing.in_step(summary, key, profile):
             # The profile controller corrects it, and that event queues it again.
             self._idle.add(key_of(summary))
@@ -281,7 +252,7 @@ class SummaryController(Controller[Key]):
         if waited_for := cluster_summaries.waited_for(summary, needed, self._landed):
             self._writer.wait(summary, Reason.WAITING, f"waiting for dependencies: {'; '.join(waited_for)}")
             if needed and not cluster_summaries.provisioned(summary) and all(self._comes(item) for item in needed):
-                await self._prepared.make(self._deploying, summary, self._profile_of(summary), target)
+                await self._prepared.make(self._deploying, summary, self._caches.profile_of_summary(summary), target)
             return
         stop = self._stops[key_of(summary)] = asyncio.Event()
         self._enqueue_dependents(summary)  # they come next
@@ -299,7 +270,7 @@ class SummaryController(Controller[Key]):
     async def _put(self, summary: ClusterSummary, target: AddonTarget) -> None:
         """Deploy the summary to its cluster and report the result."""
         try:
-            work = await self._prepared.take(self._deploying, summary, self._profile_of(summary), target)
+            work = await self._prepared.take(self._deploying, summary, self._caches.profile_of_summary(summary), target)
             if work is None:
                 self._writer.wait(summary, None)  # deployed
                 return
@@ -345,133 +316,7 @@ class SummaryController(Controller[Key]):
         secret = self._caches.sources[SECRETS.kind].cache.get(Key(target.ref.namespace, target.secret))
         return secret is not None and not secret.deletion_timestamp and Finalizer.CREDENTIALS in secret.finalizers
 
-    async def _withdraw(self, summary: ClusterSummary) -> None:
-        self._prepared.forget(summary)
-        if Finalizer.SUMMARY not in summary.metadata.finalizers:
-            return  # the owner of that shard handles it
-        if cluster_summaries.misplaced(summary) and await self._dismiss(summary):
-            return
-        cluster, target = cluster_summaries.cluster_of(summary), self._target_of(summary)
-        if target is None or target.terminating:
-            if not self._caches.knows(cluster):
-                return
-            # Read fresh, not from a cache (docs/architecture.md, Fresh reads open gates).
-            target = self._same(summary, await self._caches.read_target(cluster))
-        gone = target is None or target.terminating
-        if gone and cluster.type == ClusterType.CAPI:
-            await self._leave_to_teardown(summary, target)
-        elif gone:
-            await self._take_back(summary, target, Manner.FORGET)
-        elif target and target.paused:
-            # A removal in progress sends no further DELETE. It restarts when the cluster is unpaused.
-            it = self._withdrawals.get(summary.metadata.uid)
-            if it and not it.absent:
-                self._withdrawals.give_up(summary.metadata.uid)
-            self._writer.wait(summary, Reason.PAUSED, f"{target} is paused")
-        else:
-            withdraws = cluster_summaries.withdraws(summary.spec.cluster_profile_spec)
-            if isinstance(withdraws, Unknown):
-                message = f"stopMatchingBehavior {withdraws}; nothing is removed: correct the profile"
-                self._writer.wait(summary, Reason.UNKNOWN_VALUE, message)
-            elif withdraws and (before := self._dependents(summary)):
-                if all((it := self._withdrawals.get(item.metadata.uid)) and it.free.is_set() for item in before):
-                    # It comes next: prepare it now.
-                    self._begin(summary, target, Manner.REMOVE, free=False)
-                named = ", ".join(sorted(str(cluster_summaries.profile_of(item)) for item in before))
-                self._writer.wait(summary, Reason.WAITING, f"waiting for removal of dependents: {named}")
-            else:
-                await self._take_back(summary, target, Manner.REMOVE if withdraws else Manner.RELEASE)
-
-    def _dependents(self, summary: ClusterSummary) -> list[ClusterSummary]:
-        """Its dependents that still exist. One without our finalizer has nothing on the cluster."""
-        return [
-            dependent
-            for dependent in dependents(summary, self._caches.needing, self._caches.needed)
-            if Finalizer.SUMMARY in dependent.metadata.finalizers
-            and not ((it := self._withdrawals.get(dependent.metadata.uid)) and it.absent)
-        ]
-
-    def _begin(self, summary: ClusterSummary, target: AddonTarget | None, manner: Manner, *, free: bool) -> Withdrawal:
-        uid, cluster, profile = summary.metadata.uid, cluster_summaries.cluster_of(summary), self._profile_of(summary)
-        self._keys[uid] = key_of(summary)
-        along = bool(profile and profile.metadata.annotations.get(names.TAKE_ALONG_ANNOTATION) == "true")
-
-        def volumes() -> VolumePolicy | Unknown:
-            now = self._profile_of(summary)
-            return volume_policy(now.metadata.annotations if now else None)
-
-        return self._withdrawals.begin(uid, cluster, target, manner, free=free, take_along=along, volumes=volumes)
-
-    async def _take_back(self, summary: ClusterSummary, target: AddonTarget | None, manner: Manner) -> None:
-        uid = summary.metadata.uid
-        it = self._begin(summary, target, manner, free=True)
-        if not it.removals:
-            self._enqueue_dependencies(summary)  # they come next
-        if it.done:
-            # Dropped when the summary is seen to be gone: until then it must not start again.
-            if not it.ended:
-                await self._end(summary, target)
-                it.ended = True
-        elif it.error:
-            self._withdrawals.give_up(uid)
-            await self._writer.say(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, str(it.error)))
-            raise it.error
-        else:
-            self._writer.mention(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, it.waits))
-
-    async def _leave_to_teardown(self, summary: ClusterSummary, target: AddonTarget | None) -> None:
-        """Remove our finalizer only when the Teardown accounts for everything the summary deployed."""
-        self._forget(
-            key_of(summary)
-        )  # two removals of the same objects do no harm, but only one reports the right state
-        uid = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION, "")
-        await self._record_keys.load()
-        teardown = self._record_keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid)
-        if target is not None or teardown is None or not teardown.finished:
-            chunks = await self._inventories.of(summary.metadata.uid)
-            if not all(item.done for item in items(chunks)):
-                self._writer.wait(summary, Reason.WAITING, f"waiting for Teardown {uid} of the cluster")
-                return
-        await self._writer.set_finalizer(summary, wanted=False)
-
-    async def _end(self, summary: ClusterSummary, target: AddonTarget | None) -> None:
-        """Remove our finalizer from the summary, and unmark the cluster's credentials with the last one."""
-        if not self._needs_credentials(summary):
-            anchor = target or cluster_summaries.cluster_gone(summary)
-            if target or not self._caches.reached_by(anchor):
-                await credentials.let_go(self._client, anchor)
-            if target and self._needs_credentials(summary):
-                # A new summary appeared meanwhile and found the Secret still marked.
-                await credentials.hold(self._client, anchor)
-        await self._writer.set_finalizer(summary, wanted=False)
-
-    def _needs_credentials(self, last: ClusterSummary) -> bool:
-        """Whether another summary of the same cluster has, or may create, objects there. One that ends at the same
-        moment has none: otherwise each of two would leave the Secret to the other."""
-        cluster = cluster_summaries.cluster_of(last)
-        for summary in self._caches.summaries.cache.by("cluster", cluster):
-            if summary.metadata.uid == last.metadata.uid:
-                continue
-            it = self._withdrawals.get(summary.metadata.uid)
-            released = summary.metadata.terminating and Finalizer.SUMMARY not in summary.metadata.finalizers
-            if not released and not (it and it.done):
-                return True
-        return False
-
     # Helpers
-
-    def _profile_of(self, summary: ClusterSummary) -> SeenProfile | None:
-        key = cluster_summaries.profile_of(summary)
-        return self._caches.profile(key) if key else None
-
-    def _target_of(self, summary: ClusterSummary) -> AddonTarget | None:
-        return self._same(summary, self._caches.target(cluster_summaries.cluster_of(summary)))
-
-    @staticmethod
-    def _same(summary: ClusterSummary, target: AddonTarget | None) -> AddonTarget | None:
-        """The cluster, if the summary was made for its uid, not for an earlier one of the same name."""
-        made_for = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION)
-        return target if target and made_for in (None, target.ref.uid) else None
 
     def _stop(self, key: Key, *, unless: bool) -> None:
         if not unless and (stop := self._stops.get(key)):
@@ -480,9 +325,7 @@ class SummaryController(Controller[Key]):
     def _forget(self, key: Key) -> None:
         self._idle.discard(key)
         self._stop(key, unless=False)
-        for uid in [uid for uid, one in self._keys.items() if one == key]:
-            del self._keys[uid]
-            self._withdrawals.give_up(uid)
+        self._withdrawal.forget(key)
 
 
 def _shared_state(summary: ClusterSummary) -> object:

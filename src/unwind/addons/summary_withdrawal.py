@@ -1,0 +1,207 @@
+"""The removal of what a ClusterSummary deployed, from a cluster that stays or is deleted.
+
+A summary is removed once nothing on its cluster depends on it. Summaries of a terminating cluster are left to its
+Teardown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unwind.addons import cluster_summaries, summary_status
+from unwind.addons.summary_status import SummaryWriter, key_of
+from unwind.api import names
+from unwind.api.annotation_values import volume_policy
+from unwind.api.fields import Unknown
+from unwind.api.names import Finalizer, Reason
+from unwind.api.sveltos import ClusterSummary, ClusterType, FeatureStatus
+from unwind.inventory.inventories import items
+from unwind.members import credentials
+from unwind.planning.dependency_graph import dependents
+from unwind.teardown.withdrawal import Manner, Withdrawal, Withdrawals
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from unwind.addons.caches import AddonCaches
+    from unwind.api.annotation_values import VolumePolicy
+    from unwind.kube.client import Client
+    from unwind.kube.decoding import Key
+    from unwind.members.targets import AddonTarget
+    from unwind.removal.releases import Releases
+    from unwind.teardown.signatures import RecordKeys
+    from unwind.teardown.step_removers import RemovalDeps
+
+
+class SummaryWithdrawal:
+    """Removes terminating summaries, and reports what they wait for."""
+
+    def __init__(
+        self,
+        client: Client,
+        caches: AddonCaches,
+        deps: RemovalDeps,
+        writer: SummaryWriter,
+        tasks: asyncio.TaskGroup,
+        *,
+        keys: RecordKeys,
+        releases: Releases,
+        enqueue: Callable[[Key], None],
+    ) -> None:
+        """`enqueue`: enqueues a summary to be reconciled."""
+        self._client = client
+        self._caches = caches
+        self._inventories = deps.inventories
+        self._writer = writer
+        self._record_keys = keys
+        self._enqueue = enqueue
+        self._withdrawals = Withdrawals(deps, tasks, changed=self._changed, releases=releases)
+        self._keys: dict[str, Key] = {}
+        """Summaries that are being removed, by uid."""
+
+    async def withdraw(self, summary: ClusterSummary) -> None:
+        """Advance the removal of a terminating summary."""
+        if Finalizer.SUMMARY not in summary.metadata.finalizers:
+            return  # the owner of that shard handles it
+        if cluster_summaries.misplaced(summary) and await self.dismiss(summary):
+            return
+        cluster, target = cluster_summaries.cluster_of(summary), self._caches.target_of_summary(summary)
+        if target is None or target.terminating:
+            if not self._caches.knows(cluster):
+                return
+            # Read fresh, not from a cache (docs/architecture.md, Fresh reads open gates).
+            target = cluster_summaries.same_cluster(summary, await self._caches.read_target(cluster))
+        gone = target is None or target.terminating
+        if gone and cluster.type == ClusterType.CAPI:
+            await self._leave_to_teardown(summary, target)
+        elif gone:
+            await self._take_back(summary, target, Manner.FORGET)
+        elif target and target.paused:
+            # A removal in progress sends no further DELETE. It restarts when the cluster is unpaused.
+            self.interrupt(summary)
+            self._writer.wait(summary, Reason.PAUSED, f"{target} is paused")
+        else:
+            withdraws = cluster_summaries.withdraws(summary.spec.cluster_profile_spec)
+            if isinstance(withdraws, Unknown):
+                message = f"stopMatchingBehavior {withdraws}; nothing is removed: correct the profile"
+                self._writer.wait(summary, Reason.UNKNOWN_VALUE, message)
+            elif withdraws and (before := self._dependents(summary)):
+                if all((it := self._withdrawals.get(item.metadata.uid)) and it.free.is_set() for item in before):
+                    # It comes next: prepare it now.
+                    self._begin(summary, target, Manner.REMOVE, free=False)
+                named = ", ".join(sorted(str(cluster_summaries.profile_of(item)) for item in before))
+                self._writer.wait(summary, Reason.WAITING, f"waiting for removal of dependents: {named}")
+            else:
+                await self._take_back(summary, target, Manner.REMOVE if withdraws else Manner.RELEASE)
+
+    async def dismiss(self, summary: ClusterSummary) -> bool:
+        """Remove our finalizer from a summary that the manager never deployed anything for; whether it did."""
+        if await self._inventories.of(summary.metadata.uid):
+            return False
+        await self._writer.set_finalizer(summary, wanted=False)
+        return True
+
+    def interrupt(self, summary: ClusterSummary) -> None:
+        """Stop a removal in progress. The next reconcile starts it again."""
+        it = self._withdrawals.get(summary.metadata.uid)
+        if it and not it.absent:
+            self._withdrawals.give_up(summary.metadata.uid)
+
+    def forget(self, key: Key) -> None:
+        """Stop the removals of a summary."""
+        for uid in [uid for uid, other in self._keys.items() if other == key]:
+            del self._keys[uid]
+            self._withdrawals.give_up(uid)
+
+    def enqueue_dependencies(self, it: ClusterSummary) -> None:
+        """Enqueue the summaries it depends on, which wait for its removal."""
+        for other in self._caches.needed(it):
+            if other.metadata.terminating:
+                self._enqueue(key_of(other))
+
+    def _changed(self, uid: str) -> None:
+        key = self._keys.get(uid)
+        summary = self._caches.summaries.cache.get(key) if key else None
+        if key and summary and summary.metadata.uid == uid:
+            self._enqueue(key)
+            it = self._withdrawals.get(uid)
+            if it and it.absent and not it.done:
+                # Its dependencies need not wait until the status is written.
+                self.enqueue_dependencies(summary)
+
+    def _dependents(self, summary: ClusterSummary) -> list[ClusterSummary]:
+        """Its dependents that still exist. One without our finalizer has nothing on the cluster."""
+        return [
+            dependent
+            for dependent in dependents(summary, self._caches.needing, self._caches.needed)
+            if Finalizer.SUMMARY in dependent.metadata.finalizers
+            and not ((it := self._withdrawals.get(dependent.metadata.uid)) and it.absent)
+        ]
+
+    def _begin(self, summary: ClusterSummary, target: AddonTarget | None, manner: Manner, *, free: bool) -> Withdrawal:
+        uid, cluster = summary.metadata.uid, cluster_summaries.cluster_of(summary)
+        profile = self._caches.profile_of_summary(summary)
+        self._keys[uid] = key_of(summary)
+        along = bool(profile and profile.metadata.annotations.get(names.TAKE_ALONG_ANNOTATION) == "true")
+
+        def volumes() -> VolumePolicy | Unknown:
+            now = self._caches.profile_of_summary(summary)
+            return volume_policy(now.metadata.annotations if now else None)
+
+        return self._withdrawals.begin(uid, cluster, target, manner, free=free, take_along=along, volumes=volumes)
+
+    async def _take_back(self, summary: ClusterSummary, target: AddonTarget | None, manner: Manner) -> None:
+        uid = summary.metadata.uid
+        it = self._begin(summary, target, manner, free=True)
+        if not it.removals:
+            self.enqueue_dependencies(summary)  # they come next
+        if it.done:
+            # Dropped when the summary is seen to be gone: until then it must not start again.
+            if not it.ended:
+                await self._end(summary, target)
+                it.ended = True
+        elif it.error:
+            self._withdrawals.give_up(uid)
+            await self._writer.say(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, str(it.error)))
+            raise it.error
+        else:
+            self._writer.mention(summary, summary_status.all_of(summary, FeatureStatus.REMOVING, it.waits))
+
+    async def _leave_to_teardown(self, summary: ClusterSummary, target: AddonTarget | None) -> None:
+        """Remove our finalizer only when the Teardown accounts for everything the summary deployed."""
+        # Two removals of the same objects do no harm, but only one reports the right state.
+        self.forget(key_of(summary))
+        uid = summary.metadata.annotations.get(names.CLUSTER_UID_ANNOTATION, "")
+        await self._record_keys.load()
+        teardown = self._record_keys.chosen(self._caches.teardowns.cache.by("uid", uid), uid)
+        if target is not None or teardown is None or not teardown.finished:
+            chunks = await self._inventories.of(summary.metadata.uid)
+            if not all(item.done for item in items(chunks)):
+                self._writer.wait(summary, Reason.WAITING, f"waiting for Teardown {uid} of the cluster")
+                return
+        await self._writer.set_finalizer(summary, wanted=False)
+
+    async def _end(self, summary: ClusterSummary, target: AddonTarget | None) -> None:
+        """Remove our finalizer from the summary, and unmark the cluster's credentials with the last one."""
+        if not self._needs_credentials(summary):
+            anchor = target or cluster_summaries.cluster_gone(summary)
+            if target or not self._caches.reached_by(anchor):
+                await credentials.let_go(self._client, anchor)
+            if target and self._needs_credentials(summary):
+                # A new summary appeared meanwhile and found the Secret still marked.
+                await credentials.hold(self._client, anchor)
+        await self._writer.set_finalizer(summary, wanted=False)
+
+    def _needs_credentials(self, last: ClusterSummary) -> bool:
+        """Whether another summary of the same cluster has, or may create, objects there. One that ends at the same
+        moment has none: otherwise each of two would leave the Secret to the other."""
+        cluster = cluster_summaries.cluster_of(last)
+        for summary in self._caches.summaries.cache.by("cluster", cluster):
+            if summary.metadata.uid == last.metadata.uid:
+                continue
+            it = self._withdrawals.get(summary.metadata.uid)
+            released = summary.metadata.terminating and Finalizer.SUMMARY not in summary.metadata.finalizers
+            if not released and not (it and it.done):
+                return True
+        return False
