@@ -26,6 +26,7 @@ from unwind.kube.errors import UnreachableError
 from unwind.kube.updates import WORTH_TELLING
 from unwind.members.member import RECENT
 from unwind.members.targets import of_karmada
+from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal import Withdrawals
 
 if TYPE_CHECKING:
@@ -63,10 +64,12 @@ class WorkController(Controller["Key"]):
         *,
         owner: ShardOwner,
         metrics: Metrics,
+        keys: RecordKeys | None = None,
     ) -> None:
         super().__init__(caches, owner=owner, metrics=metrics, clock=deps.clock, per_group=_SIDE_BY_SIDE)
         self._client = client
         self._deps = deps
+        self._record_keys = keys or RecordKeys(client, namespace=deps.inventories.namespace)
         self._writer = WorkWriter(client, caches.works, clock=deps.clock)
         self._standings: dict[str, WorkState] = {}
         """By the uid of the Work, as all below."""
@@ -88,7 +91,7 @@ class WorkController(Controller["Key"]):
             )
             self._withdrawals = Withdrawals(self._deps, tasks, changed=self._withdrawal_changed)
             self._withdrawing = Withdrawing(
-                self._client, self._caches, self._deps.inventories, self._writer, self._withdrawals
+                self._client, self._caches, self._deps.inventories, self._writer, self._withdrawals, self._record_keys
             )
             tasks.create_task(self._queue.run())
 

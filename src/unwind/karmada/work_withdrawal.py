@@ -15,7 +15,6 @@ from unwind.kube.decoding import Key
 from unwind.kube.errors import NotFoundError
 from unwind.members.targets import of_karmada
 from unwind.planning.dependency_graph import dependents
-from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal import Manner
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from unwind.karmada.caches import KarmadaCaches
     from unwind.karmada.work_status import WorkWriter
     from unwind.kube.client import Client
+    from unwind.teardown.signatures import RecordKeys
     from unwind.teardown.withdrawal import Withdrawals
 
 # Seconds. The end of another replica's teardown causes no event here.
@@ -42,6 +42,7 @@ class Withdrawing:
         inventories: Inventories,
         words: WorkWriter,
         withdrawals: Withdrawals,
+        keys: RecordKeys,
     ) -> None:
         self._client = client
         self._caches = caches
@@ -49,7 +50,7 @@ class Withdrawing:
         self._writer = words
         self._withdrawals = withdrawals
         self._reading: SingleFlight[Cluster | None] = SingleFlight()
-        self._keys = RecordKeys(client, namespace=inventories.namespace)
+        self._keys = keys
 
     async def withdraw(self, work: Work) -> float | None:
         """Advance the removal of a deleted Work; returns the seconds until the next look, or None."""

@@ -192,7 +192,7 @@ def karmada(context: ManagerContext, shared: Shared) -> Components:
             ClusterController(
                 client, caches, secrets, shared.members, owner=owner, metrics=metrics, recorder=context.recorder
             ),
-            WorkController(client, caches, secrets, shared.deployment, owner=owner, metrics=metrics),
+            WorkController(client, caches, secrets, shared.deployment, owner=owner, metrics=metrics, keys=shared.keys),
             UnjoinController(
                 client,
                 caches,

@@ -13,6 +13,7 @@ from unwind.api.meta import ObjectMeta
 from unwind.api.names import Finalizer
 from unwind.karmada.work_withdrawal import Withdrawing
 from unwind.kube.errors import APIStatus, NotFoundError
+from unwind.teardown.signatures import RecordKeys
 from unwind.teardown.withdrawal import Manner
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -40,6 +41,7 @@ class World:
             cast("Any", inventories),
             cast("Any", words),
             cast("Any", withdrawals),
+            RecordKeys(cast("Any", self), namespace="unwind-system"),
         )
 
     async def get(self, *_: object, **__: object) -> Cluster:
