@@ -127,10 +127,6 @@ class Members:
                 raise AnotherClusterError(f"the address of {target}", found=member.system_uid, expected=system_uid)
             yield member if member.ref == target.ref else member.standing_for(target.ref)
 
-    def look_again(self, target: ClusterTarget) -> None:
-        """Read the credentials of a target again, although they were read a moment ago."""
-        self._read.pop(target.ref.uid, None)
-
     async def _way(self, target: ClusterTarget) -> tuple[ClusterConnection, str]:
         """Its connection, and the key of it. Read each time unless it was read a moment ago: a rotated Secret is a new
         connection, and the old credentials may be revoked."""
@@ -145,7 +141,8 @@ class Members:
         return way, key
 
     def reread(self, uid: str) -> None:
-        """Read the credentials of a target again on the next use: its Secret has changed."""
+        """Read the credentials of a target again on the next use, although they were read a moment ago: its Secret has
+        changed."""
         self._read.pop(uid, None)
 
     @asynccontextmanager

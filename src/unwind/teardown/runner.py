@@ -145,7 +145,7 @@ class TeardownRunner:
     def go_another_way(self, target: ClusterTarget) -> None:
         """The credentials or the address of the member may have changed: restart running removals with them."""
         self.target = target
-        self._deps.members.look_again(target)
+        self._deps.members.reread(target.ref.uid)
         for runner in self._steps.values():
             runner.go_another_way(target)
 
