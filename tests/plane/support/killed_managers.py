@@ -47,7 +47,7 @@ class Managers:
         self._told = (str(path), namespace, str(log))
         # From a process that has read all modules already: that is most of what it takes to start one.
         self._start = multiprocessing.get_context("forkserver")
-        self._start.set_forkserver_preload(["unwind.cli.run", "unwind.manager.addons"])
+        self._start.set_forkserver_preload(["unwind.cli.run", "unwind.manager.process"])
         self.process: ForkServerProcess | None = None
 
     def go_by(self, way: kubeconfig.ClusterConnection) -> None:
