@@ -143,13 +143,13 @@ async def test_the_registration_stays_while_a_teardown_holds_a_cluster(
     assert refused.code == 403
     assert f"ExtensionConfig {OURS} blocks Cluster default/prod-7 until its add-ons are removed" in str(refused)
     assert f"Wait until Teardown {teardown} is finished, or release the cluster with the annotation" in str(refused)
-    with pytest.raises(ApiError, match="holds Cluster default/prod-7"):
+    with pytest.raises(ApiError, match="blocks Cluster default/prod-7"):
         await _delete(client)
-    with pytest.raises(ApiError, match="holds Cluster default/prod-7"):
+    with pytest.raises(ApiError, match="blocks Cluster default/prod-7"):
         await _delete_all(client)
     narrower: Object = {"matchLabels": {"team": "a"}}
     for selector in (narrower, None):
-        with pytest.raises(ApiError, match="holds Cluster default/prod-7"):
+        with pytest.raises(ApiError, match="blocks Cluster default/prod-7"):
             await _select(client, selector)
     # What narrows nothing may be written, and so may somebody else's.
     await client.patch(EXTENSION_CONFIGS, OURS, {"metadata": {"labels": {"team": "a"}}})
@@ -159,7 +159,7 @@ async def test_the_registration_stays_while_a_teardown_holds_a_cluster(
 
     # While it is carried out: not until the step that counts was seen to be removed.
     await say(client, teardown, "Removing", "Removed", "Removing")
-    with pytest.raises(ApiError, match="holds Cluster default/prod-7"):
+    with pytest.raises(ApiError, match="blocks Cluster default/prod-7"):
         await _delete(client, dry_run=True)
     await say(client, teardown, "Removing", "Removing", "Removed")
     await until_allowed(partial(_delete, client, dry_run=True))

@@ -19,6 +19,7 @@ from unwind.api.karmada import CLUSTERS, TOKEN_KEY, Cluster
 from unwind.api.resources import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, Resource
 from unwind.errors import UnwindError
 from unwind.karmada import membership, tokens
+from unwind.kube import kubeconfig
 from unwind.kube.discovery import Discovery
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError, UnreachableError
 from unwind.members import contents, credentials, targets
@@ -339,7 +340,9 @@ async def _look(home: Client, member: Client, wish: Wish) -> _Found:
     """The identity of both clusters, and what exists. Raises UnwindError if the cluster cannot be joined."""
     wish.check()
     if urlsplit(member.connection.server).scheme != "https":
-        raise UnwindError(f"cannot join the cluster: {member.connection.server} is not an https address")
+        raise UnwindError(
+            f"cannot join the cluster: {kubeconfig.shown(member.connection.server)} is not an https address"
+        )
     try:
         identity = await member.cluster_uid()
     except (ApiError, UnreachableError) as error:

@@ -113,12 +113,13 @@ class ClusterConnection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shown(address: str) -> str:
-    """An address for display: without user and password."""
+    """An address for display: without user and password, also where they are in the wrong place."""
     try:
         url = urlsplit(address)
     except ValueError:
         return "an invalid address"
-    return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
+    url = url._replace(netloc=url.netloc.rpartition("@")[2])
+    return (url._replace(path="", query="", fragment="") if "@" in url.geturl() else url).geturl()
 
 
 def _is_address(text: str) -> bool:

@@ -165,6 +165,20 @@ def test_an_error_shows_no_password_even_where_a_name_is_expected(write: Any) ->
     assert "socks5://…@proxy:1" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://me:hunter2@host:6443/k8s/a", "https://host:6443/k8s/a"),
+        ("http://127.0.0.1:80//me:hunter2@proxy:1", "http://127.0.0.1:80"),
+        ("https://host/?by=me:hunter2@proxy", "https://host"),
+        ("https://host/#me:hunter2@proxy", "https://host"),
+        ("me:hunter2@host", "me:"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(address: str, shown: str) -> None:
+    assert kubeconfig.shown(address) == shown
+
+
 def test_a_file_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UnwindError, match=r"cannot read.*--kubeconfig or KUBECONFIG"):
         kubeconfig.load(tmp_path / "nowhere")
