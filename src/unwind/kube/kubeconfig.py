@@ -213,7 +213,7 @@ def _encode(data: bytes) -> str:
 
 
 _Files = Sequence[tuple[Path | None, dict[str, Any]]]
-_PASSWORD = re.compile(r"://[^/\s@]*@")
+_PASSWORD = re.compile(r":(//)?[^\s@]*@")
 _HOW_TO_SEE = "inspect it with `kubectl config view`"
 
 
@@ -271,7 +271,8 @@ def _connection(files: _Files, *, context: str | None, source: str | None = None
 
 def _unusable(where: str, context: str, why: str) -> str:
     # In a damaged file an address, with its password, may stand in the place of a name.
-    return f"cannot use {where} {_PASSWORD.sub('://…@', f'(context {context!r}): {why}')}"
+    hidden = _PASSWORD.sub(r":\1…@", f"(context {context!r}): {why}")
+    return f"cannot use {where} {hidden}"
 
 
 def _named(files: _Files, section: str, part: str, name: str) -> tuple[Path | None, dict[str, Any]]:
