@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+# The tests start many processes. Without its bytecode each of them would compile all of the code again.
+unexport PYTHONDONTWRITEBYTECODE
 # Each worker has a control plane of its own, of which a user may run a few (each cluster holds 10 of 128 inotify
 # instances). Files begin in their order: those that take long come first.
 WORKERS ?= 2
@@ -13,7 +15,13 @@ BESIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 PIP    := $(PYTHON) -m pip --disable-pip-version-check --python $(BIN)/python install --quiet
 LOCK   := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help setup demo test check format docs soak bench lock clean
+# The long tests that guard data: a kill at every write, crashes, lost clusters, hooks, registration, and every command of
+# the documentation.
+GUARD := $(addprefix tests/plane/,test_docs.py test_killed.py test_works_killed.py test_unjoin_killed.py test_unjoin_troubles.py \
+	test_docs_deleters.py test_registration.py test_hook_rules.py removal/test_removal_crashes.py removal/test_removal_order.py \
+	test_clusters_deleted.py test_clusters_lost.py)
+
+.PHONY: help setup demo test guard check format docs soak bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +44,9 @@ demo: setup ## See what Unwind does: a cluster with add-ons is deleted, on a rea
 test: setup ## Everything a fresh machine needs, then all tests
 	@$(PYTEST) $(BESIDE) $(ARGS) tests
 
+guard: setup ## The long tests that guard data: kills, crashes, hooks, registration, the documentation's commands
+	@$(PYTEST) $(BESIDE) -m soak $(ARGS) $(GUARD)
+
 check: $(VENV)/.installed ## Lint, format, types, import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -49,9 +60,9 @@ format: $(VENV)/.installed ## Put the code into the one format
 docs: $(VENV)/.installed ## Write the reference and the pictures anew from the code
 	@$(BIN)/python -m unwind.cli.reference docs
 
-soak: setup ## The long runs: faults, fuzzing, Cluster API's bad days, the documentation's commands
+soak: setup ## All long runs: faults, fuzzing, Cluster API's bad days, the documentation's commands
 	@$(PYTEST) --hypothesis-profile=long --timeout=1800 $(ARGS) tests/property
-	@$(PYTEST) -m soak $(ARGS) tests
+	@$(PYTEST) $(BESIDE) -m soak $(ARGS) tests
 
 bench: setup ## The benchmarks: ratios against limits measured in the same run
 	@$(BIN)/python -m bench.plane
