@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from tests.e2e.gated_clusters import Scene, grounds, new_namespace
+from tests.e2e.gated_clusters import GateScene, grounds, new_namespace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -22,9 +22,9 @@ async def ground() -> AsyncIterator[Ground]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def scene(ground: Ground) -> AsyncIterator[Scene]:
+async def scene(ground: Ground) -> AsyncIterator[GateScene]:
     """A namespace for one test, on both sides."""
-    scene = Scene(ground, new_namespace())
+    scene = GateScene(ground, new_namespace())
     await scene.begin()
     yield scene
     await scene.clear()

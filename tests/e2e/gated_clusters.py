@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from tests.eventually import eventually
 from tests.plane.support import profiles
-from tests.plane.test_install import command
-from tests.plane.test_run import running
+from tests.plane.support.commands import command
+from tests.plane.support.manager_process import running
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.names import CLUSTER_UID_ANNOTATION, FORCE_RELEASE_ANNOTATION
-from unwind.api.resources import CONFIG_MAPS
 from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, CLUSTER_SUMMARIES
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory, Teardown
@@ -33,10 +33,10 @@ from unwind.local.home import Shape
 from unwind.testing.managers import check_requests
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
     from types import TracebackType
 
-    from tests.plane.test_run import Manager
+    from tests.plane.support.manager_process import Manager
     from unwind.api.resources import Resource
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
@@ -148,9 +148,7 @@ class Ground:
     async def manager(self, *options: str, **variables: str) -> AsyncIterator[Manager]:
         """`unwind run`, one more replica, from when it is ready on."""
         async with running(self.management, HOME, *options, kubeconfig=None, **variables) as manager:
-            await manager.until_listening("https", "metrics")
-            while (await manager.probe("/readyz"))[0] != 200:
-                await asyncio.sleep(0.05)
+            await manager.until_ready("https")
             address = manager.addresses["https"]
             self.balancer.add(address)
             try:
@@ -189,10 +187,10 @@ async def grounds() -> AsyncIterator[Ground]:
         check_requests(ground.management)
 
 
-class Scene(profiles.Scene):
+class GateScene(profiles.ProfileScene):
     """A namespace with clusters in it, and one of the same name on the member with what profiles put there."""
 
-    def __init__(self, ground: Ground, namespace: str, *, shares: Scene | None = None) -> None:
+    def __init__(self, ground: Ground, namespace: str, *, shares: GateScene | None = None) -> None:
         """`shares`: another scene whose profiles are for the clusters of this one, too."""
         super().__init__(ground.client, ground.member, namespace)
         self.ground = ground
@@ -207,25 +205,17 @@ class Scene(profiles.Scene):
         await self.ground.management.create_namespace(self.namespace)
         await self.member.create_namespace(self.namespace)
 
-    async def add_on(
-        self, name: str, *, behaviour: str = ENFORCE, depends_on: Iterable[str] = (), objects: int = 2
-    ) -> None:
-        """A ClusterProfile of so many ConfigMaps, called after it."""
-        maps = [profiles.config_map(self.namespace, f"{name}-{number}") for number in range(objects)]
-        await self.source(name, *maps)
-        await self.profile(name, name, clusterDeletionBehavior=behaviour, dependsOn=self.needs(*depends_on))
-
-    async def cluster(self, *deployed: str, name: str = "prod", **more: Any) -> TheCluster:
+    async def cluster(self, *deployed: str, name: str = "prod", **more: Any) -> GatedCluster:
         """A cluster with these add-ons on it."""
         made = await create_cluster(
             self.client, name=name, namespace=self.namespace, member=MEMBER, labels=self.label, **more
         )
-        cluster = TheCluster(self, name, made["metadata"]["uid"])
+        cluster = GatedCluster(self, name, made["metadata"]["uid"])
         for profile in deployed:
             await self.until_on(cluster, profile)
         return cluster
 
-    async def until_on(self, cluster: TheCluster, profile: str) -> None:
+    async def until_on(self, cluster: GatedCluster, profile: str) -> None:
         """Return when an add-on is on this very cluster."""
 
         def provisioned(it: Object | None) -> bool:
@@ -238,19 +228,8 @@ class Scene(profiles.Scene):
             self.client, CLUSTER_SUMMARIES, summary, provisioned, "Provisioned", namespace=self.namespace, within=_LONG
         )
 
-    async def block(self, name: str) -> None:
-        """Put a finalizer on an object on the member that nobody serves."""
-        patch = {"metadata": {"finalizers": [_BACKUP]}}
-        await self.member.client.patch(CONFIG_MAPS, name, patch, namespace=self.namespace)
-
-    async def unblock(self, name: str) -> None:
-        patch = {"metadata": {"finalizers": None}}
-        await self.member.client.patch(CONFIG_MAPS, name, patch, namespace=self.namespace)
-
-    def went(self) -> dict[str, tuple[str, str]]:
-        """When the deletion of each object was asked for and answered, by the member's own account."""
-        found = self.member.audit.deletions(resource="configmaps", namespace=self.namespace)
-        return {item.object_ref.name: (item.request_received_timestamp, item.stage_timestamp) for item in found}
+    async def block(self, name: str, finalizer: str = _BACKUP) -> None:
+        await super().block(name, finalizer)
 
     async def ledger(self, teardown: Teardown) -> dict[str, tuple[str, str]]:
         """What was left behind, by name: why, and who decided."""
@@ -262,10 +241,9 @@ class Scene(profiles.Scene):
 
     async def clear(self) -> None:
         """Let go of what is left: the next test finds nothing of it, also after a failure."""
-        for name in await self.on_member():
-            await self.unblock(name)
+        await self.unblock(*await self.on_member())
         for item in await self.client.list(CLUSTERS, namespace=self.namespace):
-            cluster = TheCluster(self, item["metadata"]["name"], item["metadata"]["uid"])
+            cluster = GatedCluster(self, item["metadata"]["name"], item["metadata"]["uid"])
             with suppress(NotFoundError, ConflictError):  # it goes, or has gone
                 await cluster.annotate(self.client, {FORCE_RELEASE_ANNOTATION: "the test is over"})
                 await cluster.delete()
@@ -276,10 +254,10 @@ class Scene(profiles.Scene):
                     await self.client.delete(CLUSTER_PROFILES, meta["name"], uid=meta["uid"])
 
 
-class TheCluster:
+class GatedCluster:
     """A Cluster of Cluster API whose workload cluster is the member."""
 
-    def __init__(self, scene: Scene, name: str, uid: str) -> None:
+    def __init__(self, scene: GateScene, name: str, uid: str) -> None:
         self.name = name
         self.uid = uid
         self._scene = scene
@@ -352,9 +330,11 @@ class TheCluster:
 async def until_asked(manager: Manager, *, times: int) -> None:
     """Return when Cluster API has asked a replica so many times more whether a cluster may go."""
     wanted = await _asked(manager) + times
-    async with asyncio.timeout(_LONG):
-        while await _asked(manager) < wanted:
-            await asyncio.sleep(0.05)
+
+    async def reached() -> bool:
+        return await _asked(manager) >= wanted
+
+    await eventually(reached, f"{times} more requests", within=_LONG)
 
 
 async def _asked(manager: Manager) -> float:

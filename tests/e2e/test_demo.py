@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plane.test_local_command import Shell
+from tests.plane.support.commands import Shell
 
 README = Path(__file__).parents[2] / "README.md"
 _LONG = 350.0

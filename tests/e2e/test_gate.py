@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import time
 from contextlib import asynccontextmanager, contextmanager
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.e2e.gated_clusters import ENFORCE, LEAVE, OURS, REMOVE, WAITING, Scene
-from tests.plane.support.extension_registration import until_allowed
+from tests.e2e.gated_clusters import ENFORCE, LEAVE, OURS, REMOVE, WAITING, GateScene
+from tests.eventually import eventually
+from tests.plane.support.objects import until_allowed
 from tests.plane.support.profiles import condition, config_map
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
@@ -30,8 +30,8 @@ from unwind.testing.managers import check_requests
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tests.e2e.gated_clusters import Ground, TheCluster
-    from tests.plane.test_run import Manager
+    from tests.e2e.gated_clusters import GatedCluster, Ground
+    from tests.plane.support.manager_process import Manager
     from unwind.kube.client import Object
     from unwind.local.auditing import AuditEvent
 
@@ -47,7 +47,7 @@ async def manager(ground: Ground) -> AsyncIterator[Manager]:
     check_requests(ground.management)
 
 
-async def test_a_deleted_cluster_waits_until_the_last_of_its_add_ons_is_gone(ground: Ground, scene: Scene) -> None:
+async def test_a_deleted_cluster_waits_until_the_last_of_its_add_ons_is_gone(ground: Ground, scene: GateScene) -> None:
     graph = {"base": (), "middle": ("base",), "top": ("middle",)}
     for name, needs in graph.items():
         await scene.add_on(name, depends_on=needs)
@@ -75,7 +75,7 @@ async def test_a_deleted_cluster_waits_until_the_last_of_its_add_ons_is_gone(gro
     ended = await cluster.teardown()
     assert (ended.phase, ended.status.removed) == (Phase.COMPLETE, "6/6")
     assert await scene.on_member() == {}
-    went = scene.went()
+    went = scene.deletion_times()
     assert set(went) == {f"{name}-{number}" for name in graph for number in range(2)}
     for name, needs in graph.items():
         gone = max(went[f"{name}-{number}"][1] for number in range(2))
@@ -84,18 +84,18 @@ async def test_a_deleted_cluster_waits_until_the_last_of_its_add_ons_is_gone(gro
     assert min(cluster.taken_apart()) > max(answered for _, answered in went.values())
 
 
-async def delete_registration(scene: Scene) -> str:
+async def delete_registration(scene: GateScene) -> str:
     found = await scene.client.get(EXTENSION_CONFIGS, OURS)
     await scene.client.delete(EXTENSION_CONFIGS, OURS, uid=found["metadata"]["uid"])
     return str(found["metadata"]["uid"])
 
 
-async def select(scene: Scene, labels: dict[str, str] | None) -> None:
+async def select(scene: GateScene, labels: dict[str, str] | None) -> None:
     """Have Cluster API ask about the clusters of these namespaces only."""
     await scene.client.patch(EXTENSION_CONFIGS, OURS, {"spec": {"namespaceSelector": {"matchLabels": labels}}})
 
 
-async def test_a_cluster_without_class_is_never_held(scene: Scene) -> None:
+async def test_a_cluster_without_class_is_never_held(scene: GateScene) -> None:
     await scene.add_on("web")
     cluster = await scene.cluster("web", topology=False)
     await scene.block("web-0")
@@ -110,7 +110,7 @@ async def test_a_cluster_without_class_is_never_held(scene: Scene) -> None:
     assert left <= set(await scene.ledger(ended))
 
 
-async def test_what_is_left_and_what_is_only_tried_holds_nobody(scene: Scene) -> None:
+async def test_what_is_left_and_what_is_only_tried_holds_nobody(scene: GateScene) -> None:
     await scene.add_on("left", behaviour=LEAVE)
     await scene.add_on("tried", behaviour=REMOVE)
     cluster = await scene.cluster("left", "tried")
@@ -122,7 +122,7 @@ async def test_what_is_left_and_what_is_only_tried_holds_nobody(scene: Scene) ->
     assert set(await scene.on_member()) == {"left-0", "left-1", "tried-0"}
 
 
-async def test_a_namespace_goes_after_its_gated_cluster_and_not_with_it(scene: Scene) -> None:
+async def test_a_namespace_goes_after_its_gated_cluster_and_not_with_it(scene: GateScene) -> None:
     await scene.add_on("base")
     await scene.add_on("top", depends_on=("base",))
     cluster = await scene.cluster("base", "top")
@@ -143,7 +143,7 @@ async def test_a_namespace_goes_after_its_gated_cluster_and_not_with_it(scene: S
     await waiting.until_absent(scene.client, NAMESPACES, scene.namespace)
 
 
-async def test_a_gated_cluster_is_not_deleted_in_the_foreground(scene: Scene) -> None:
+async def test_a_gated_cluster_is_not_deleted_in_the_foreground(scene: GateScene) -> None:
     await scene.add_on("base")
     cluster = await scene.cluster("base")
     await scene.block("base-0")
@@ -169,7 +169,7 @@ async def test_a_gated_cluster_is_not_deleted_in_the_foreground(scene: Scene) ->
     assert (await cluster.teardown()).phase is Phase.COMPLETE
 
 
-async def test_a_cluster_made_anew_under_the_same_name_waits_for_its_own_add_ons(scene: Scene) -> None:
+async def test_a_cluster_made_anew_under_the_same_name_waits_for_its_own_add_ons(scene: GateScene) -> None:
     await scene.add_on("web")
     first = await scene.cluster("web")
     await first.delete()
@@ -190,7 +190,7 @@ async def test_a_cluster_made_anew_under_the_same_name_waits_for_its_own_add_ons
     assert await scene.on_member() == {}
 
 
-async def test_who_forces_a_cluster_to_go_is_named_with_what_stays_behind(ground: Ground, scene: Scene) -> None:
+async def test_who_forces_a_cluster_to_go_is_named_with_what_stays_behind(ground: Ground, scene: GateScene) -> None:
     await scene.add_on("web")
     cluster = await scene.cluster("web")
     await scene.block("web-0")
@@ -207,7 +207,7 @@ async def test_who_forces_a_cluster_to_go_is_named_with_what_stays_behind(ground
     assert set(await scene.on_member()) == {"web-0"}
 
 
-async def test_a_registration_that_vanished_is_made_again_and_holds_again(ground: Ground, scene: Scene) -> None:
+async def test_a_registration_that_vanished_is_made_again_and_holds_again(ground: Ground, scene: GateScene) -> None:
     await scene.add_on("web")
     cluster = await scene.cluster("web")
     deleted: list[str] = []
@@ -232,7 +232,7 @@ async def test_a_registration_that_vanished_is_made_again_and_holds_again(ground
 
 
 @asynccontextmanager
-async def not_asked_about(ground: Ground, scene: Scene) -> AsyncIterator[None]:
+async def not_asked_about(ground: Ground, scene: GateScene) -> AsyncIterator[None]:
     """Have Cluster API not ask about the scene's namespace, and the profile say so."""
     await until_allowed(lambda: select(scene, {"hold": "yes"}))
     try:
@@ -244,7 +244,7 @@ async def not_asked_about(ground: Ground, scene: Scene) -> AsyncIterator[None]:
         assert config["spec"]["namespaceSelector"] == {}
 
 
-async def until_profile_says(scene: Scene, reason: str) -> None:
+async def until_profile_says(scene: GateScene, reason: str) -> None:
     """Return when the condition GateNotArmed of profile `web` has this reason, or with an empty one is not there."""
 
     def says(it: Object | None) -> bool:
@@ -264,7 +264,7 @@ def paused(process: ProcessId | None) -> Iterator[None]:
         process.send(signal.SIGCONT)
 
 
-async def test_a_namespace_that_cluster_api_does_not_ask_about_is_told_of(ground: Ground, scene: Scene) -> None:
+async def test_a_namespace_that_cluster_api_does_not_ask_about_is_told_of(ground: Ground, scene: GateScene) -> None:
     await scene.add_on("web")
     await scene.cluster("web")
     await until_profile_says(scene, "")
@@ -276,7 +276,7 @@ async def test_a_namespace_that_cluster_api_does_not_ask_about_is_told_of(ground
 
 
 async def test_cluster_api_does_not_mark_a_cluster_that_it_does_not_ask_about_while_its_teardown_holds(
-    ground: Ground, scene: Scene
+    ground: Ground, scene: GateScene
 ) -> None:
     await scene.add_on("web")
     cluster = await scene.cluster("web")
@@ -287,9 +287,7 @@ async def test_cluster_api_does_not_mark_a_cluster_that_it_does_not_ask_about_wh
         with paused(ground.plane.cluster_api.daemon.process):
             await cluster.delete()
             await cluster.teardown(lambda it: bool(it.status.blockers))
-        async with asyncio.timeout(60):
-            while not refused_marks(ground, scene):
-                await asyncio.sleep(0.1)
+        await eventually(lambda: refused_marks(ground, scene), "a refused mark")
         assert OK_TO_DELETE_ANNOTATION not in (await cluster.get())["metadata"].get("annotations", {})
         assert cluster.taken_apart() == []
         await scene.unblock("web-0")
@@ -300,14 +298,14 @@ async def test_cluster_api_does_not_mark_a_cluster_that_it_does_not_ask_about_wh
         assert await scene.on_member() == {}
 
 
-def refused_marks(ground: Ground, scene: Scene) -> list[AuditEvent]:
+def refused_marks(ground: Ground, scene: GateScene) -> list[AuditEvent]:
     """Cluster API's writes to Clusters of the scene that were refused."""
     found = ground.management.audit.entries(resource="clusters", namespace=scene.namespace, user=CLUSTER_API)
     return [item for item in found if item.code == 403]
 
 
 async def test_what_is_left_of_a_cluster_that_cluster_api_marked_before_its_teardown_is_in_the_ledger(
-    ground: Ground, scene: Scene, manager: Manager
+    ground: Ground, scene: GateScene, manager: Manager
 ) -> None:
     await scene.add_on("web")
     cluster = await scene.cluster("web")
@@ -322,19 +320,19 @@ async def test_what_is_left_of_a_cluster_that_cluster_api_marked_before_its_tear
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-async def test_fifty_clusters_that_are_deleted_at_once_all_wait_and_all_go(ground: Ground, scene: Scene) -> None:
+async def test_fifty_clusters_that_are_deleted_at_once_all_wait_and_all_go(ground: Ground, scene: GateScene) -> None:
     # Without a namespace the source is looked for in each cluster's own.
     await scene.profile("web", policyRefs=[{"kind": "ConfigMap", "name": "web"}], clusterDeletionBehavior=ENFORCE)
-    clusters: list[tuple[Scene, TheCluster]] = []
+    clusters: list[tuple[GateScene, GatedCluster]] = []
 
     async def make(number: int) -> None:
-        one = Scene(ground, f"{scene.namespace}-{number}", shares=scene)
+        one = GateScene(ground, f"{scene.namespace}-{number}", shares=scene)
         await one.begin()
         await one.source("web", *(config_map(one.namespace, f"web-{at}") for at in range(2)))
         clusters.append((one, await one.cluster("web")))
         await one.block("web-0")
 
-    async def go(one: Scene, cluster: TheCluster) -> None:
+    async def go(one: GateScene, cluster: GatedCluster) -> None:
         await one.unblock("web-0")
         await cluster.until_gone()
         assert (await cluster.teardown()).phase is Phase.COMPLETE

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.gated_clusters import REMOVE, until_asked
+from tests.eventually import eventually
 from tests.plane.support.profiles import condition
 from unwind.api.resources import LEASES
 from unwind.api.rights import HOME
@@ -16,7 +16,7 @@ from unwind.api.unwind import Phase
 from unwind.kube.shards import SHARDS, shard_of
 
 if TYPE_CHECKING:
-    from tests.e2e.gated_clusters import Ground, Scene
+    from tests.e2e.gated_clusters import GateScene, Ground
     from unwind.kube.client import Object
 
 # Long: `make soak` runs it.
@@ -39,17 +39,20 @@ async def owner(ground: Ground, namespace: str, name: str) -> str:
     return str(found["spec"].get("holderIdentity") or "")
 
 
-async def test_a_cluster_is_held_by_the_replica_that_is_left_and_goes_when_it_may(ground: Ground, scene: Scene) -> None:
+async def test_a_cluster_is_held_by_the_replica_that_is_left_and_goes_when_it_may(
+    ground: Ground, scene: GateScene
+) -> None:
     await scene.add_on("web")
     async with AsyncExitStack() as stack:
         managers = {}
         for _ in range(2):
             before = await replicas(ground)
             manager = await stack.enter_async_context(ground.manager())
-            async with asyncio.timeout(60):
-                while not (new := await replicas(ground) - before):
-                    await asyncio.sleep(0.05)
-            [called] = new
+
+            async def joined(before: set[str] = before) -> set[str]:
+                return await replicas(ground) - before
+
+            [called] = await eventually(joined, "another replica")
             managers[called] = manager
         await ground.until_discovered()
         cluster = await scene.cluster("web")
@@ -57,9 +60,12 @@ async def test_a_cluster_is_held_by_the_replica_that_is_left_and_goes_when_it_ma
         await cluster.delete()
         await cluster.until_held("web-0")
         # The one that takes it apart dies, and the other one goes on; both of them answer for it.
-        async with asyncio.timeout(60):
-            while (dead := await owner(ground, scene.namespace, "prod")) not in managers:
-                await asyncio.sleep(0.05)
+
+        async def owning() -> str:
+            found = await owner(ground, scene.namespace, "prod")
+            return found if found in managers else ""
+
+        dead = await eventually(owning, "a replica that owns the Cluster")
         killed = managers.pop(dead).process
         killed.kill()
         await killed.wait()
@@ -76,7 +82,9 @@ async def test_a_cluster_is_held_by_the_replica_that_is_left_and_goes_when_it_ma
     await ground.client.delete(LEASES, f"{_REPLICA}{dead}", uid=lease["metadata"]["uid"], namespace=HOME)
 
 
-async def test_a_cluster_is_held_over_a_new_start_of_unwind_and_of_cluster_api(ground: Ground, scene: Scene) -> None:
+async def test_a_cluster_is_held_over_a_new_start_of_unwind_and_of_cluster_api(
+    ground: Ground, scene: GateScene
+) -> None:
     await scene.add_on("web")
     async with ground.manager() as first:
         await ground.until_discovered()
@@ -98,7 +106,9 @@ async def test_a_cluster_is_held_over_a_new_start_of_unwind_and_of_cluster_api(g
         assert (await cluster.teardown()).phase is Phase.COMPLETE
 
 
-async def test_a_cluster_stays_while_nobody_answers_and_goes_when_somebody_does(ground: Ground, scene: Scene) -> None:
+async def test_a_cluster_stays_while_nobody_answers_and_goes_when_somebody_does(
+    ground: Ground, scene: GateScene
+) -> None:
     await scene.add_on("web")
     async with ground.manager() as manager:
         await ground.until_discovered()
@@ -120,7 +130,7 @@ async def test_a_cluster_stays_while_nobody_answers_and_goes_when_somebody_does(
     assert await scene.on_member() == {}
 
 
-async def test_an_add_on_holds_only_as_long_as_the_one_is_tried_that_needs_it(ground: Ground, scene: Scene) -> None:
+async def test_an_add_on_holds_only_as_long_as_the_one_is_tried_that_needs_it(ground: Ground, scene: GateScene) -> None:
     await scene.add_on("base")
     await scene.add_on("top", behaviour=REMOVE, depends_on=("base",))
     async with ground.manager("--best-effort-timeout", "4s") as manager:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.gated_clusters import MEMBER, TheCluster
+from tests.e2e.gated_clusters import MEMBER, GatedCluster
+from tests.eventually import eventually
 from tests.plane.support.profiles import condition
 from unwind.api.capi import CLUSTERS
 from unwind.api.hooks import Hook
@@ -18,7 +19,7 @@ from unwind.manager.feature_gates import FEATURES
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.e2e.gated_clusters import Ground, Scene
+    from tests.e2e.gated_clusters import GateScene, Ground
     from unwind.kube.client import Client, Object
 
 # Long: `make soak` runs it.
@@ -95,7 +96,7 @@ async def have_workers(client: Client) -> None:
     await client.apply(stubs.CLUSTER_CLASSES, made | {"spec": made["spec"] | {"workers": workers}})
 
 
-async def create(scene: Scene) -> TheCluster:
+async def create(scene: GateScene) -> GatedCluster:
     """A cluster whose control plane and workers have a version."""
     [(_, manifest)] = stubs.cluster_of_class(
         "prod", scene.namespace, member=MEMBER, version="v1.35.4", labels=scene.label
@@ -108,7 +109,7 @@ async def create(scene: Scene) -> TheCluster:
     topology["workers"] = {"machineDeployments": [few]}
     made = await scene.client.create(CLUSTERS, manifest)
     await capi.until_available(scene.client, name="prod", namespace=scene.namespace)
-    return TheCluster(scene, "prod", made["metadata"]["uid"])
+    return GatedCluster(scene, "prod", made["metadata"]["uid"])
 
 
 class Asked:
@@ -127,7 +128,7 @@ class Asked:
 
 
 async def test_every_hook_of_a_clusters_life_is_asked_in_order_and_blocks_once(
-    ground: Ground, scene: Scene, tmp_path: Path
+    ground: Ground, scene: GateScene, tmp_path: Path
 ) -> None:
     package(tmp_path)
     asked = Asked(tmp_path / "asked")
@@ -159,9 +160,7 @@ async def test_every_hook_of_a_clusters_life_is_asked_in_order_and_blocks_once(
             await scene.client.patch(CLUSTERS, cluster.name, upgrade, namespace=scene.namespace)
             await cluster.until(upgraded, "upgraded")
             # The last one is asked when all is done, and nothing on the Cluster waits for it.
-            async with asyncio.timeout(60):
-                while asked.times(UPGRADE[-1]) < 2:
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: asked.times(UPGRADE[-1]) >= 2, "the second call of the last hook")
             await cluster.delete()
             await cluster.until_gone()
             listening.cancel()

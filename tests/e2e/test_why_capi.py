@@ -19,8 +19,8 @@ from unwind.why.answers import AnswerState, Effect
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.e2e.gated_clusters import Ground, Scene
-    from tests.plane.test_run import Manager
+    from tests.e2e.gated_clusters import GateScene, Ground
+    from tests.plane.support.manager_process import Manager
     from unwind.kube.client import Object
     from unwind.why.answers import Answer, Remedy
 
@@ -35,7 +35,7 @@ async def manager(ground: Ground) -> AsyncIterator[Manager]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def asker(ground: Ground, scene: Scene) -> Asker:
+async def asker(ground: Ground, scene: GateScene) -> Asker:
     return Asker(ground.management, scene.namespace)
 
 
@@ -45,7 +45,7 @@ def typed(answer: Answer, words: str) -> Remedy:
     return remedy
 
 
-async def test_a_cluster_held_by_the_gate_is_freed_on_its_member(scene: Scene, asker: Asker) -> None:
+async def test_a_cluster_held_by_the_gate_is_freed_on_its_member(scene: GateScene, asker: Asker) -> None:
     await scene.add_on("web")
     cluster = await scene.cluster("web")
     await scene.block("web-0")
@@ -74,7 +74,7 @@ async def test_a_cluster_held_by_the_gate_is_freed_on_its_member(scene: Scene, a
 
 
 async def test_a_teardown_that_waits_for_an_unreachable_member_is_released_by_the_command(
-    ground: Ground, scene: Scene, asker: Asker
+    ground: Ground, scene: GateScene, asker: Asker
 ) -> None:
     await scene.add_on("web")
     cluster = await scene.cluster("web")
@@ -107,7 +107,7 @@ async def test_a_teardown_that_waits_for_an_unreachable_member_is_released_by_th
     assert ended.phase is Phase.RELEASED
 
 
-async def test_a_profile_that_is_withdrawn_leads_to_what_stays_on_the_member(scene: Scene, asker: Asker) -> None:
+async def test_a_profile_that_is_withdrawn_leads_to_what_stays_on_the_member(scene: GateScene, asker: Asker) -> None:
     await scene.add_on("web")
     await scene.cluster("web")
     await scene.block("web-0")
@@ -121,7 +121,7 @@ async def test_a_profile_that_is_withdrawn_leads_to_what_stays_on_the_member(sce
     await asker.until_gone(CLUSTER_PROFILES, name)
 
 
-async def test_a_paused_cluster_goes_on_by_the_command(scene: Scene, asker: Asker) -> None:
+async def test_a_paused_cluster_goes_on_by_the_command(scene: GateScene, asker: Asker) -> None:
     cluster = await scene.cluster()
     await scene.client.patch(CLUSTERS, "prod", {"spec": {"paused": True}}, namespace=scene.namespace)
     await cluster.delete()
@@ -133,7 +133,7 @@ async def test_a_paused_cluster_goes_on_by_the_command(scene: Scene, asker: Aske
     await cluster.until_gone()
 
 
-async def test_another_extension_that_holds_a_cluster_is_named(scene: Scene, asker: Asker) -> None:
+async def test_another_extension_that_holds_a_cluster_is_named(scene: GateScene, asker: Asker) -> None:
     cluster = await scene.cluster()
     async with extension(scene, "the bill is not paid") as url:
         await cluster.delete()
@@ -146,7 +146,7 @@ async def test_another_extension_that_holds_a_cluster_is_named(scene: Scene, ask
 
 
 @asynccontextmanager
-async def extension(scene: Scene, message: str) -> AsyncIterator[str]:
+async def extension(scene: GateScene, message: str) -> AsyncIterator[str]:
     """An extension of somebody else's that lets no cluster of the scene go."""
 
     def reply(path: str, _: Object) -> Object:

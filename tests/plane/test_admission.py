@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from contextlib import suppress
 from functools import partial
@@ -10,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.test_install import HOME, command
-from tests.plane.test_run import running
+from tests.plane.support.commands import command
+from tests.plane.support.manager_process import running
+from tests.plane.support.objects import until_refused
 from unwind.addons.manifests import profile_rules
 from unwind.api.resources import VALIDATING_WEBHOOK_CONFIGURATIONS
+from unwind.api.rights import HOME
 from unwind.api.sveltos import CLUSTER_PROFILES, PROFILES
 from unwind.kube.errors import AlreadyExistsError, ApiError
 
@@ -45,15 +46,12 @@ async def until_asked(client: Client) -> None:
     """It takes the API server a moment to know whom to ask, and by which authority."""
     with suppress(AlreadyExistsError):  # it was asked before
         await write(client, "x", "y")
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                made = await write(client, "y", "x")
-            except ApiError as error:
-                assert "x → y → x" in str(error)  # noqa: PT017 - it is made until it is refused
-                return
-            await client.delete(CLUSTER_PROFILES, "y", uid=made["metadata"]["uid"])
-            await asyncio.sleep(0.1)
+
+    async def attempt() -> None:
+        made = await write(client, "y", "x")
+        await client.delete(CLUSTER_PROFILES, "y", uid=made["metadata"]["uid"])
+
+    await until_refused(attempt, "x → y → x", within=30)
 
 
 async def edit(client: Client, resource: Resource, name: str, spec: Object, namespace: str | None = None) -> None:

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 import yaml
 
-from tests.plane.test_informers import definition, through_proxy
-from tests.plane.test_plane import delete, manifest
+from tests.eventually import eventually
+from tests.plane.support.objects import crd, delete, new_object
+from tests.plane.test_informers import through_proxy
 from unwind.api.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -149,7 +150,7 @@ async def test_a_proxy_that_the_kubeconfig_names_is_used_and_the_server_behind_i
 async def test_gone_is_only_what_the_server_says_is_gone_by_name(plane: Plane, namespace: str) -> None:
     client = plane.management.client
     here = await client.cluster_uid()
-    created = await client.create(CONFIG_MAPS, manifest(CONFIG_MAPS, "it", namespace))
+    created = await client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, "it", namespace))
     uid = created["metadata"]["uid"]
     there = await client.sighting(CONFIG_MAPS, "it", uid=uid, namespace=namespace, cluster=here)
     assert there.presence is Presence.PRESENT
@@ -158,14 +159,14 @@ async def test_gone_is_only_what_the_server_says_is_gone_by_name(plane: Plane, n
     seen = await client.sighting(unserved, "it", uid=uid, namespace=namespace)
     assert seen.presence is Presence.UNKNOWN, "an unserved version says nothing"
 
-    await delete(plane.management, CONFIG_MAPS, "it", namespace)
+    await delete(plane.management.client, CONFIG_MAPS, "it", namespace)
     gone = await client.sighting(CONFIG_MAPS, "it", uid=uid, namespace=namespace, cluster=here)
     assert gone.presence is Presence.ABSENT
     elsewhere = await client.sighting(CONFIG_MAPS, "it", uid=uid, namespace=namespace, cluster=str(uuid.uuid4()))
     assert elsewhere.presence is Presence.UNKNOWN
     assert "another cluster answers" in elsewhere.why
 
-    await client.create(CONFIG_MAPS, manifest(CONFIG_MAPS, "it", namespace))
+    await client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, "it", namespace))
     replaced = await client.sighting(CONFIG_MAPS, "it", uid=uid, namespace=namespace, cluster=here)
     assert replaced.presence is Presence.ABSENT
     assert "another object" in replaced.why
@@ -176,19 +177,22 @@ async def test_gone_is_told_of_kinds_in_groups_and_of_custom_ones_as_well(plane:
     widgets = Resource(f"{namespace}.example.com", "v1", "widgets", "Widget")
     seen = await client.sighting(widgets, "it", uid="1", namespace=namespace)
     assert seen.presence is Presence.UNKNOWN, "the kind is not there yet"
-    await client.create(CUSTOM_RESOURCE_DEFINITIONS, definition(widgets))
-    async with asyncio.timeout(20):
-        while (seen := await client.sighting(widgets, "it", uid="1", namespace=namespace)).presence is Presence.UNKNOWN:
-            await asyncio.sleep(0.05)
-    assert seen.presence is Presence.ABSENT
+    await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(widgets))
+
+    async def absent() -> bool:
+        seen = await client.sighting(widgets, "it", uid="1", namespace=namespace)
+        assert seen.presence is not Presence.PRESENT
+        return seen.presence is Presence.ABSENT
+
+    await eventually(absent, "a kind that is served", within=20)
     assert (await client.sighting(DEPLOYMENTS, "it", uid="1", namespace=namespace)).absent
 
 
 async def test_an_apply_for_an_object_that_is_gone_does_not_bring_it_back(plane: Plane, namespace: str) -> None:
     client = plane.management.client
-    created = await client.create(CONFIG_MAPS, manifest(CONFIG_MAPS, "it", namespace))
-    await delete(plane.management, CONFIG_MAPS, "it", namespace)
-    late = manifest(CONFIG_MAPS, "it", namespace, data={"a": "b"})
+    created = await client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, "it", namespace))
+    await delete(plane.management.client, CONFIG_MAPS, "it", namespace)
+    late = new_object(CONFIG_MAPS, "it", namespace, data={"a": "b"})
     late["metadata"]["uid"] = created["metadata"]["uid"]
     with pytest.raises(ConflictError):
         await client.apply(CONFIG_MAPS, late)
@@ -203,14 +207,14 @@ async def test_any_kind_is_found_by_discovery_also_one_that_came_later(plane: Pl
     with pytest.raises(UnwindError, match="kind 'unicorns' not found"):
         await discovery.named("unicorns")
     gadgets = Resource(f"{namespace}.example.com", "v1", "gadgets", "Gadget")
-    await plane.management.client.create(CUSTOM_RESOURCE_DEFINITIONS, definition(gadgets))
-    found: Resource | None = None
-    async with asyncio.timeout(20):
-        while found is None:
-            with suppress(UnwindError):
-                found = await discovery.resource("Gadget", group=gadgets.group)
-            await asyncio.sleep(0.05)
-    assert found == gadgets
+    await plane.management.client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(gadgets))
+
+    async def discovered() -> Resource | None:
+        with suppress(UnwindError):
+            return await discovery.resource("Gadget", group=gadgets.group)
+        return None
+
+    assert await eventually(discovered, "the new kind", within=20) == gadgets
 
 
 async def test_a_server_that_never_answers_is_given_up_and_keeps_nobody_else_waiting(
@@ -240,9 +244,7 @@ async def test_a_server_that_never_answers_is_given_up_and_keeps_nobody_else_wai
                 for number in range(20):
                     queue.add(f"hung/{number}")
                     queue.add(f"well/{number}")
-                async with asyncio.timeout(30):
-                    while len(done) < 20 or not failed:
-                        await asyncio.sleep(0.01)
+                await eventually(lambda: len(done) >= 20 and failed, "20 keys and a failure", within=30)
                 running.cancel()
             assert {key.split("/")[0] for key in done} == {"well"}
             assert isinstance(next(iter(failed.values())), UnreachableError)

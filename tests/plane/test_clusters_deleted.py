@@ -9,7 +9,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane.support.cluster_teardowns import HOLD, Deployed, all_controllers, until_let_go
+from tests.plane.support.cluster_teardowns import DeployedScene, all_controllers, until_let_go
+from tests.plane.support.controllers import HOLD
 from tests.plane.support.profiles import condition, config_map, feature
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS
@@ -37,8 +38,8 @@ BEHAVIOURS = ("LeavePolicies", "RemovePolicies", "EnforceRemovePolicies")
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def scene(plane: Plane, namespace: str) -> AsyncIterator[Deployed]:
-    made = Deployed(plane, namespace)
+async def scene(plane: Plane, namespace: str) -> AsyncIterator[DeployedScene]:
+    made = DeployedScene(plane, namespace)
     yield made
     await made.clear()
 
@@ -48,7 +49,7 @@ def blocked(teardown: Teardown) -> bool:
 
 
 @pytest.mark.parametrize("topology", [True, False], ids=["ClusterClass", "no ClusterClass"])
-async def test_each_profile_gets_what_it_says(scene: Deployed, topology: bool) -> None:
+async def test_each_profile_gets_what_it_says(scene: DeployedScene, topology: bool) -> None:
     await scene.begin(topology=topology)
     for behaviour in BEHAVIOURS:
         await scene.add_on(behaviour.lower(), behaviour=behaviour)
@@ -80,7 +81,7 @@ async def test_each_profile_gets_what_it_says(scene: Deployed, topology: bool) -
     assert not any("unwind.dev/owner" in (item["metadata"].get("labels") or {}) for item in left.values())
 
 
-async def test_features_go_from_provisioned_by_removing_to_removed(scene: Deployed) -> None:
+async def test_features_go_from_provisioned_by_removing_to_removed(scene: DeployedScene) -> None:
     await scene.begin()
     await scene.add_on("web")
     async with all_controllers(scene.client, scene.namespace):
@@ -101,7 +102,7 @@ async def test_features_go_from_provisioned_by_removing_to_removed(scene: Deploy
         await scene.cluster.go()
 
 
-async def test_a_sveltos_cluster_that_is_deleted_is_merely_unmanaged(scene: Deployed) -> None:
+async def test_a_sveltos_cluster_that_is_deleted_is_merely_unmanaged(scene: DeployedScene) -> None:
     await scene.begin()  # another cluster with the same label, which stays as it is
     made = await scene.register()
     names = [behaviour.lower() for behaviour in BEHAVIOURS]
@@ -145,7 +146,7 @@ GRAPHS = {
 
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
 async def test_what_needs_another_is_gone_before_the_other_is_touched(
-    scene: Deployed, graph: dict[str, tuple[str, ...]]
+    scene: DeployedScene, graph: dict[str, tuple[str, ...]]
 ) -> None:
     await scene.begin()
     for name, needs in graph.items():
@@ -156,7 +157,7 @@ async def test_what_needs_another_is_gone_before_the_other_is_touched(
         teardown = await scene.cluster.ended()
         assert teardown.status.removed == f"{2 * len(graph)}/{2 * len(graph)}"
         await scene.cluster.go()
-    went = scene.went()
+    went = scene.deletion_times()
     assert set(went) == {f"{name}-{number}" for name in graph for number in range(2)}
     for name, needs in graph.items():
         gone = max(went[f"{name}-{number}"][1] for number in range(2))
@@ -165,7 +166,7 @@ async def test_what_needs_another_is_gone_before_the_other_is_touched(
             assert gone <= touched, f"{need} was touched while {name} was there"
 
 
-async def test_a_finalizer_that_nobody_serves_is_named_and_who_must_act(scene: Deployed) -> None:
+async def test_a_finalizer_that_nobody_serves_is_named_and_who_must_act(scene: DeployedScene) -> None:
     await scene.begin()
     await scene.add_on("web")
     async with all_controllers(scene.client, scene.namespace):
@@ -182,7 +183,7 @@ async def test_a_finalizer_that_nobody_serves_is_named_and_who_must_act(scene: D
         await scene.cluster.go()
 
 
-async def test_a_profile_that_is_edited_during_a_teardown_does_not_change_it(scene: Deployed) -> None:
+async def test_a_profile_that_is_edited_during_a_teardown_does_not_change_it(scene: DeployedScene) -> None:
     await scene.begin()
     await scene.add_on("base")
     await scene.add_on("top", depends_on=("base",))
@@ -209,7 +210,7 @@ def unreachable(teardown: Teardown) -> bool:
 
 @pytest.mark.parametrize("behaviour", ["EnforceRemovePolicies", "RemovePolicies"])
 async def test_a_member_that_does_not_answer_is_waited_for_as_long_as_the_profile_says(
-    scene: Deployed, behaviour: str
+    scene: DeployedScene, behaviour: str
 ) -> None:
     await scene.begin()
     await scene.add_on("web", behaviour=behaviour)
@@ -246,7 +247,7 @@ async def test_a_member_that_does_not_answer_is_waited_for_as_long_as_the_profil
         assert [(note.reason, "does not answer" in note.message) for note in notes if note] == [("GaveUp", True)] * 2
 
 
-async def test_another_way_to_a_member_is_taken_in_the_middle_of_its_teardown(scene: Deployed) -> None:
+async def test_another_way_to_a_member_is_taken_in_the_middle_of_its_teardown(scene: DeployedScene) -> None:
     await scene.begin()
     await scene.add_on("base")
     await scene.add_on("top", depends_on=("base",))
@@ -267,7 +268,7 @@ async def test_another_way_to_a_member_is_taken_in_the_middle_of_its_teardown(sc
 
 
 async def test_nothing_is_deleted_on_another_cluster_behind_the_same_address(
-    scene: Deployed, fresh_member: LocalCluster
+    scene: DeployedScene, fresh_member: LocalCluster
 ) -> None:
     await scene.begin()
     await scene.add_on("web")
@@ -292,7 +293,9 @@ async def test_nothing_is_deleted_on_another_cluster_behind_the_same_address(
     assert fresh_member.audit.deletions(resource="configmaps") == []
 
 
-async def test_a_cluster_that_gets_the_name_of_another_has_a_life_and_a_teardown_of_its_own(scene: Deployed) -> None:
+async def test_a_cluster_that_gets_the_name_of_another_has_a_life_and_a_teardown_of_its_own(
+    scene: DeployedScene,
+) -> None:
     await scene.begin()
     await scene.add_on("web")
     async with all_controllers(scene.client, scene.namespace):
@@ -317,7 +320,7 @@ async def test_a_cluster_that_gets_the_name_of_another_has_a_life_and_a_teardown
 
 @pytest.mark.parametrize("along", [True, False], ids=["take-along", "without"])
 async def test_what_is_foreign_in_a_namespace_goes_along_only_where_the_profile_says_so(
-    scene: Deployed, along: bool
+    scene: DeployedScene, along: bool
 ) -> None:
     await scene.begin()
     room = f"{scene.namespace}-room"

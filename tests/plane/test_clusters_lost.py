@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.plane.support.cluster_teardowns import Deployed, all_controllers, until_let_go
+from tests.plane.support.cluster_teardowns import DeployedScene, all_controllers, until_let_go
 from unwind.api import meta as api_meta
 from unwind.api.names import DEADLINE_ANNOTATION, FORCE_RELEASE_ANNOTATION, ON_DEADLINE_ANNOTATION
 from unwind.api.sveltos import CLUSTER_SUMMARIES
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.soak
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def scene(plane: Plane, namespace: str) -> AsyncIterator[Deployed]:
-    made = Deployed(plane, namespace)
+async def scene(plane: Plane, namespace: str) -> AsyncIterator[DeployedScene]:
+    made = DeployedScene(plane, namespace)
     yield made
     await made.clear()
 
 
-async def lose(scene: Deployed, name: str) -> ObjectMeta:
+async def lose(scene: DeployedScene, name: str) -> ObjectMeta:
     """Have a summary vanish, as if somebody had taken its finalizers off."""
     meta = (await scene.summary_of(name)).metadata
     patch = {"metadata": {"finalizers": None}}
@@ -41,7 +41,7 @@ async def lose(scene: Deployed, name: str) -> ObjectMeta:
     return meta
 
 
-async def test_what_a_vanished_summary_left_is_held_until_a_person_decides(scene: Deployed) -> None:
+async def test_what_a_vanished_summary_left_is_held_until_a_person_decides(scene: DeployedScene) -> None:
     await scene.begin()
     await scene.add_on("web")
     await scene.add_on("other")
@@ -70,7 +70,7 @@ async def test_what_a_vanished_summary_left_is_held_until_a_person_decides(scene
     ] * 2
 
 
-async def test_a_cluster_that_vanishes_while_its_plan_is_held_ends_with_a_ledger(scene: Deployed) -> None:
+async def test_a_cluster_that_vanishes_while_its_plan_is_held_ends_with_a_ledger(scene: DeployedScene) -> None:
     await scene.begin()
     await scene.add_on("web")
     async with all_controllers(scene.client, scene.namespace):
@@ -86,7 +86,7 @@ async def test_a_cluster_that_vanishes_while_its_plan_is_held_ends_with_a_ledger
     assert scene.deleted() == []
 
 
-async def test_a_plan_that_is_held_is_released_at_the_deadline_too(scene: Deployed) -> None:
+async def test_a_plan_that_is_held_is_released_at_the_deadline_too(scene: DeployedScene) -> None:
     await scene.begin()
     await scene.add_on("web")
     async with all_controllers(scene.client, scene.namespace):
@@ -104,7 +104,7 @@ async def test_a_plan_that_is_held_is_released_at_the_deadline_too(scene: Deploy
     assert scene.deleted() == []
 
 
-async def test_a_cluster_that_went_while_nobody_looked_leaves_a_ledger_and_holds_nothing(scene: Deployed) -> None:
+async def test_a_cluster_that_went_while_nobody_looked_leaves_a_ledger_and_holds_nothing(scene: DeployedScene) -> None:
     await scene.begin(topology=False)
     await scene.add_on("web")
     async with all_controllers(scene.client, scene.namespace):

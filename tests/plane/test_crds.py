@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import pytest_asyncio
 import yaml
 
 from tests.plane.support.crd_examples import EXAMPLES, KINDS
+from tests.plane.support.objects import until_allowed, until_refused
 from unwind.api import karmada, sveltos, unwind
 from unwind.api.crds import DEFINITIONS, KindDefinition
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
@@ -314,28 +314,15 @@ async def test_an_object_with_a_bad_value_from_before_can_still_lose_its_finaliz
     spec = {"dependsOn": ["old"], "clusterDeletionBehavior": "Typo"}
     old = object_of(profiles, spec, name="old", finalizers=["unwind.dev/profile"])
     await client.apply(CUSTOM_RESOURCE_DEFINITIONS, loose, field_manager="unwind-install")
-    await _until_taken(client, old, taken=True)
+    await until_allowed(lambda: client.apply(profiles, old, dry_run=True))
     await client.create(profiles, old)
     await client.apply(CUSTOM_RESOURCE_DEFINITIONS, definition, field_manager="unwind-install")
-    await _until_taken(client, object_of(profiles, {"dependsOn": ["new"]}, name="new"), taken=False)
+    await until_refused(
+        lambda: client.apply(profiles, object_of(profiles, {"dependsOn": ["new"]}, name="new"), dry_run=True)
+    )
 
     read = await client.get(profiles, "old", namespace="default", type=sveltos.Profile)
     assert str(read.spec.deletion) == "'Typo' is not known"
     await client.patch(profiles, "old", {"metadata": {"labels": {"a": "b"}, "finalizers": None}}, namespace="default")
     with pytest.raises(ApiError, match="Unsupported value"):
         await client.patch(profiles, "old", {"spec": {"clusterDeletionBehavior": "Other"}}, namespace="default")
-
-
-async def _until_taken(client: Client, obj: Object, *, taken: bool) -> None:
-    """A changed CRD is heeded a moment after it is written."""
-    for _ in range(200):
-        try:
-            await client.apply(sveltos.PROFILES, obj, dry_run=True)
-        except ApiError:
-            if not taken:
-                return
-        else:
-            if taken:
-                return
-        await asyncio.sleep(0.05)
-    raise AssertionError("the API server does not heed the changed CRD")

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from tests.eventually import eventually
 from tests.plane.support import cluster_teardowns, profiles
-from tests.plane.support.dying_processes import Life, mortal
+from tests.plane.support.controllers import HOLD, running_components
 from tests.plane.support.removals import serve_finalizers
 from tests.plane.support.requested_deletions import (
     ANYTHING,
-    HOLD,
     Command,
     Room,
     manager,
@@ -25,6 +25,7 @@ from tests.plane.support.requested_deletions import (
     tidy,
     user,
 )
+from tests.plane.support.transports import Life, mortal
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.names import AGGREGATE_LABEL, DELETE_POLICY_ANNOTATION, DELETE_PROTECTION_LABEL, RESOURCE_ANNOTATION
 from unwind.api.resources import (
@@ -251,7 +252,7 @@ async def test_a_process_that_dies_at_each_of_its_writes_loses_nothing_and_does_
 
 
 async def _managed(client: Client, home: str) -> None:
-    async with request_controller(client, home) as parts, profiles.under_way(parts):
+    async with request_controller(client, home) as parts, running_components(parts):
         await asyncio.Event().wait()
 
 
@@ -340,11 +341,10 @@ async def test_a_cluster_is_deleted_as_such_and_followed_until_it_is_gone(
     async with (
         manager_client(scene.client, HOME) as own,
         cluster_teardowns.manager(own),
-        profiles.under_way([Shards(own, namespace=HOME, identity="test-clusters")]),
+        running_components([Shards(own, namespace=HOME, identity="test-clusters")]),
         asyncio.TaskGroup() as group,
     ):
-        while not await alive(scene.client, HOME):
-            await asyncio.sleep(0.05)
+        await eventually(lambda: alive(scene.client, HOME), "a live manager")
         deleting = group.create_task(command.outcome(f"cluster/{scene.name}", namespace=namespace))
         ended = await scene.ended()
         assert ended.phase is Phase.COMPLETE

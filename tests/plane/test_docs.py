@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plane.test_local_command import Shell
+from tests.plane.support.commands import Shell
 
 # Long: `make soak` runs it.
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -13,10 +12,11 @@ from typing import TYPE_CHECKING
 import yaml
 
 from tests.plane.support.buckets import Buckets, define
-from tests.plane.test_install import HOME, command
-from tests.plane.test_run import Manager, running
+from tests.plane.support.commands import command
+from tests.plane.support.manager_process import running
 from unwind.api.names import DELETE_POLICY_ANNOTATION, Finalizer
 from unwind.api.resources import CLUSTER_ROLES
+from unwind.api.rights import HOME
 from unwind.api.unwind import INVENTORIES
 from unwind.kube.events import EVENTS
 
@@ -83,12 +83,6 @@ def documented_role() -> dict[str, object]:
     return role
 
 
-async def until_ready(manager: Manager) -> None:
-    await manager.until_listening("metrics")
-    while (await manager.probe("/readyz"))[0] != 200:
-        await asyncio.sleep(0.05)
-
-
 async def test_the_manager_works_with_exactly_the_rights_that_are_documented(
     fresh_member: LocalCluster, tmp_path: Path
 ) -> None:
@@ -108,7 +102,7 @@ async def test_the_manager_works_with_exactly_the_rights_that_are_documented(
     run = partial(running, fresh_member, HOME, "--roles", "controllers", **variables, kubeconfig=kubeconfig)
 
     async with run() as manager:
-        await until_ready(manager)
+        await manager.until_ready()
         one = await buckets.claimed("one")
         kept = await buckets.claimed("two", annotations={DELETE_POLICY_ANNOTATION: "detach-on-delete"})
         await buckets.delete(kept)
@@ -122,7 +116,7 @@ async def test_the_manager_works_with_exactly_the_rights_that_are_documented(
 
     # Another one takes over; by default it keeps what nobody says anything about.
     async with run(UNWIND_DELETE_POLICY="skip") as manager:
-        await until_ready(manager)
+        await manager.until_ready()
         (store / "slow").unlink()
         await buckets.annotate("one", **{DELETE_POLICY_ANNOTATION: "manage"})
         await buckets.until_gone("one")

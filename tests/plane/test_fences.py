@@ -9,9 +9,11 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from tests.eventually import eventually
 from tests.plane.support import cluster_teardowns, helm_steps, karmada_members, profiles, unjoins
-from tests.plane.support.delayed_requests import Delay, delayed
+from tests.plane.support.controllers import HOLD, Owner
 from tests.plane.support.profiles import config_map, running
+from tests.plane.support.transports import Delay, delayed
 from unwind.api.karmada import CLUSTERS, RemoveStrategy
 from unwind.api.meta import ObjectRef
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES
@@ -25,52 +27,22 @@ from unwind.kube.fencing import FencedError, Fences
 from unwind.local import building, tools, waiting
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from unwind.kube.client import Client
     from unwind.local.plane import Plane
     from unwind.testing.charts import ChartRepository
 
-HOLD = "example.dev/hold"
-
-
-class Owner:
-    """Owns all keys but those that it has lost."""
-
-    def __init__(self) -> None:
-        self._lost: set[str] = set()
-        self._told: list[Callable[[], None]] = []
-
-    def owns(self, key: str) -> bool:
-        return key not in self._lost
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        self._told.append(changed)
-
-    def lose(self, key: str, *, told: bool = True) -> None:
-        """`told`: whether anybody is told of it at once. A replica that is cut off finds out only when it asks."""
-        self._lost.add(key)
-        if told:
-            self._tell()
-
-    def gain(self, key: str) -> None:
-        self._lost.discard(key)
-        self._tell()
-
-    def _tell(self) -> None:
-        for told in self._told:
-            told()
-
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def scene(plane: Plane, namespace: str) -> AsyncIterator[profiles.Scene]:
+async def scene(plane: Plane, namespace: str) -> AsyncIterator[profiles.ProfileScene]:
     await profiles.install(plane.management.client)
     async with profiles.playing(plane, namespace) as scene:
         yield scene
 
 
-async def until_another_is_deployed(scene: profiles.Scene) -> None:
+async def until_another_is_deployed(scene: profiles.ProfileScene) -> None:
     """A sign that the manager goes on, and has had its chance: something that comes later is deployed elsewhere."""
     labels = {"another": scene.namespace}
     await scene.register("other", labels=labels)
@@ -79,7 +51,7 @@ async def until_another_is_deployed(scene: profiles.Scene) -> None:
     await scene.until_provisioned("later", cluster="other")
 
 
-async def test_a_deployment_ends_when_its_shard_is_lost(plane: Plane, scene: profiles.Scene) -> None:
+async def test_a_deployment_ends_when_its_shard_is_lost(plane: Plane, scene: profiles.ProfileScene) -> None:
     await scene.register()
     await scene.source("web", config_map(scene.namespace, "web"))
     delay = Delay(lambda method, target, body: method == "POST" and "/inventories" in target and b'"web"' in body)
@@ -99,7 +71,7 @@ async def test_a_deployment_ends_when_its_shard_is_lost(plane: Plane, scene: pro
         assert set(await scene.on_member()) == {"web", "later"}
 
 
-async def test_a_prune_ends_when_its_shard_is_lost(scene: profiles.Scene) -> None:
+async def test_a_prune_ends_when_its_shard_is_lost(scene: profiles.ProfileScene) -> None:
     await scene.register()
     inner = f"{scene.namespace}-inner"
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": inner}}
@@ -130,7 +102,7 @@ TOLD = pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
 
 
 @TOLD
-async def test_a_withdrawal_ends_when_its_shard_is_lost(scene: profiles.Scene, told: bool) -> None:
+async def test_a_withdrawal_ends_when_its_shard_is_lost(scene: profiles.ProfileScene, told: bool) -> None:
     await scene.register()
     inner = f"{scene.namespace}-inner"
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": inner}}
@@ -239,7 +211,7 @@ async def program() -> Path:
 
 
 async def test_helm_ends_when_its_shard_is_lost(
-    plane: Plane, namespace: str, scene: profiles.Scene, repository: ChartRepository
+    plane: Plane, namespace: str, scene: profiles.ProfileScene, repository: ChartRepository
 ) -> None:
     await scene.register()
     owner = Owner()
@@ -257,14 +229,10 @@ async def test_helm_ends_when_its_shard_is_lost(
         }
         async with running(scene.client, scene.namespace, owner=owner, helm=helm, clock=SYSTEM):
             await scene.profile("chart", helmCharts=[chart])
-            async with asyncio.timeout(60):
-                while not await step.releases("greeting"):
-                    await asyncio.sleep(0.1)
+            await eventually(lambda: step.releases("greeting"), "a release")
             assert helm_steps.helm_processes()
             owner.lose(f"{scene.namespace}/edge")
-            async with asyncio.timeout(20):
-                while helm_steps.helm_processes():
-                    await asyncio.sleep(0.1)
+            await eventually(lambda: not helm_steps.helm_processes(), "the end of Helm", within=20)
             await until_another_is_deployed(scene)
             assert not helm_steps.helm_processes()
 

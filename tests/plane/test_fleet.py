@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from tests.eventually import eventually
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
@@ -213,9 +214,8 @@ async def test_which_cluster_it_is_costs_one_request_for_each_connection(plane: 
             assert proxy.accepted == 1
             assert counted.count("get namespaces") == 1
             changes = await member.watches.changes(CONFIG_MAPS)
-            async with asyncio.timeout(30):
-                while proxy.accepted < 2:  # the watch has a connection of its own
-                    await asyncio.sleep(0.01)
+            # The watch has a connection of its own.
+            await eventually(lambda: proxy.accepted >= 2, "a second connection", within=30)
             assert counted.count("get namespaces") == 1  # no question after the list
             changes.close()
 
@@ -313,8 +313,7 @@ async def test_who_is_cancelled_while_a_member_is_opened_does_not_take_it_from_o
         await put(client, namespace, way(cluster, proxy.url))
         proxy.hold()
         one, two = group.create_task(use(fleet)), group.create_task(use(fleet))
-        while not proxy.accepted:
-            await asyncio.sleep(0)
+        await eventually(lambda: proxy.accepted, "a connection", every=0)
         one.cancel()
         proxy.resume()
         assert await two == await cluster.client.cluster_uid()

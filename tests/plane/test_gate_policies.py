@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from tests.eventually import eventually
 from tests.plane.support import profiles
-from tests.plane.support.extension_registration import (
-    HOME,
-    create_cluster,
-    create_teardown,
-    say,
-    serve,
-    until_allowed,
-    until_refused,
-)
-from tests.plane.test_install import command
-from tests.plane.test_run import running
+from tests.plane.support.commands import command
+from tests.plane.support.controllers import HOLD
+from tests.plane.support.events import until_event
+from tests.plane.support.extension_registration import HOME, create_cluster, create_teardown, say, serve
+from tests.plane.support.manager_process import running
+from tests.plane.support.objects import delete, until_allowed, until_refused
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import (
     DELETION_BEHAVIOR_ANNOTATION,
@@ -35,7 +30,6 @@ from unwind.api.sveltos import CLUSTER_SUMMARIES
 from unwind.api.unwind import TEARDOWNS
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
-from unwind.kube.events import EVENTS
 from unwind.local.waiting import until
 
 if TYPE_CHECKING:
@@ -43,7 +37,6 @@ if TYPE_CHECKING:
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
-HOLD = "example.dev/hold"
 ROOM = "fleet"
 MANAGER = f"system:serviceaccount:{HOME}:unwind"
 
@@ -90,17 +83,17 @@ async def _delete(client: Client, name: str, **options: Any) -> None:
 
 
 async def _delete_namespace(client: Client, name: str) -> None:
-    found = await client.get(NAMESPACES, name)
-    while True:
+    async def decided() -> bool:
         try:
-            await client.delete(NAMESPACES, name, uid=found["metadata"]["uid"], dry_run=True)
+            await delete(client, NAMESPACES, name, dry_run=True)
         except ApiError as error:
             # For a moment after a CRD was created, the API server refuses by every policy that reads its objects.
-            if "not yet synced" not in str(error):
-                raise
-            await asyncio.sleep(0.1)
-        else:
-            return
+            if "not yet synced" in str(error):
+                return False
+            raise
+        return True
+
+    await eventually(decided, "policies that read the new kind")
 
 
 async def _summary(client: Client, cluster: str, behaviour: str | None, **more: Any) -> Object:
@@ -205,13 +198,8 @@ async def test_a_cluster_that_was_created_with_ok_to_delete_is_reported_and_clea
             return bool(it["metadata"]["annotations"] == {"kept": "yes"})
 
         await until(client, CLUSTERS, "moved", clean, "without the mark", namespace="default")
-        async with asyncio.timeout(30):
-            while not [
-                event
-                for event in await client.list(EVENTS, namespace="default")
-                if event["reason"] == "GateNotArmed" and event["regarding"]["name"] == "moved"
-            ]:
-                await asyncio.sleep(0.05)
+        moved_uid = (await client.get(CLUSTERS, "moved", namespace="default"))["metadata"]["uid"]
+        await until_event(client, moved_uid, reason="GateNotArmed")
 
         def reported(it: Object | None) -> bool:
             return profiles.condition(it or {}, "GateNotArmed").get("reason") == "MarkedOkToDelete"

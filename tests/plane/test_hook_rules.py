@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from tests.plane.support import profiles
-from tests.plane.support.cluster_teardowns import Deployed
+from tests.plane.support.cluster_teardowns import DeployedScene
 from tests.plane.support.profiles import config_map
 from tests.plane.support.runtime_hooks import answering
 from unwind.api.capi import CLUSTERS
@@ -45,17 +45,17 @@ AFTER_UPGRADE = (Hook.AFTER_CONTROL_PLANE_UPGRADE, Hook.AFTER_WORKERS_UPGRADE, H
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def scene(plane: Plane, namespace: str) -> AsyncIterator[profiles.Scene]:
+async def scene(plane: Plane, namespace: str) -> AsyncIterator[profiles.ProfileScene]:
     client = plane.management.client
     await profiles.install(client)
-    made = profiles.Scene(client, plane.members[MEMBER], namespace)
+    made = profiles.ProfileScene(client, plane.members[MEMBER], namespace)
     yield made
     await made.clear()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def deployed(plane: Plane, namespace: str) -> AsyncIterator[Deployed]:
-    made = Deployed(plane, namespace)
+async def deployed(plane: Plane, namespace: str) -> AsyncIterator[DeployedScene]:
+    made = DeployedScene(plane, namespace)
     await made.begin()
     yield made
     await made.cluster.let_go()
@@ -63,13 +63,13 @@ async def deployed(plane: Plane, namespace: str) -> AsyncIterator[Deployed]:
 
 
 def new_cluster(
-    scene: profiles.Scene, name: str = "new", *, uid: str = "11111111-2222-3333-4444-555555555555"
+    scene: profiles.ProfileScene, name: str = "new", *, uid: str = "11111111-2222-3333-4444-555555555555"
 ) -> Object:
     """A Cluster that nobody has seen yet."""
     return {"metadata": {"name": name, "namespace": scene.namespace, "uid": uid, "labels": scene.label}}
 
 
-async def in_the_way(deployed: Deployed, name: str) -> Object:
+async def in_the_way(deployed: DeployedScene, name: str) -> Object:
     """Somebody's own object on the member, where an add-on's should be."""
     return await deployed.member.client.create(CONFIG_MAPS, config_map(deployed.namespace, name))
 
@@ -77,7 +77,9 @@ async def in_the_way(deployed: Deployed, name: str) -> Object:
 # Before a cluster is made
 
 
-async def test_a_cluster_is_made_only_when_everything_that_its_profiles_refer_to_exists(scene: profiles.Scene) -> None:
+async def test_a_cluster_is_made_only_when_everything_that_its_profiles_refer_to_exists(
+    scene: profiles.ProfileScene,
+) -> None:
     refs = [
         {"kind": "ConfigMap", "name": "base"},
         {"kind": "Secret", "name": "keys"},
@@ -97,7 +99,7 @@ async def test_a_cluster_is_made_only_when_everything_that_its_profiles_refer_to
         await asked.until_open(Hook.BEFORE_CLUSTER_CREATE, cluster)
 
 
-async def test_a_profile_refers_to_what_is_in_its_own_namespace(scene: profiles.Scene) -> None:
+async def test_a_profile_refers_to_what_is_in_its_own_namespace(scene: profiles.ProfileScene) -> None:
     refs = [{"kind": "ConfigMap", "namespace": "elsewhere", "name": "base"}]
     await scene.profile("shop", kind=PROFILES, policyRefs=refs)
     cluster = new_cluster(scene)
@@ -107,7 +109,7 @@ async def test_a_profile_refers_to_what_is_in_its_own_namespace(scene: profiles.
         await asked.until_open(Hook.BEFORE_CLUSTER_CREATE, cluster)
 
 
-async def test_a_cluster_that_no_profile_is_for_is_made_at_once(scene: profiles.Scene) -> None:
+async def test_a_cluster_that_no_profile_is_for_is_made_at_once(scene: profiles.ProfileScene) -> None:
     await scene.profile("shop", "missing")
     cluster = new_cluster(scene)
     async with answering(scene.client) as asked:
@@ -116,14 +118,14 @@ async def test_a_cluster_that_no_profile_is_for_is_made_at_once(scene: profiles.
         assert await asked.ask(Hook.BEFORE_CLUSTER_CREATE, cluster) == (0, "")
 
 
-async def test_what_would_not_be_deployed_is_not_waited_for(scene: profiles.Scene) -> None:
+async def test_what_would_not_be_deployed_is_not_waited_for(scene: profiles.ProfileScene) -> None:
     await scene.profile("rehearsed", "missing", syncMode="DryRun")
     await scene.profile("refused", "missing", setRefs=["some"])
     async with answering(scene.client) as asked:
         assert await asked.ask(Hook.BEFORE_CLUSTER_CREATE, new_cluster(scene)) == (0, "")
 
 
-async def test_that_something_exists_is_not_believed_to_a_cache(plane: Plane, scene: profiles.Scene) -> None:
+async def test_that_something_exists_is_not_believed_to_a_cache(plane: Plane, scene: profiles.ProfileScene) -> None:
     await scene.profile("shop", "base")
     source = await scene.source("base", config_map(scene.namespace, "a"))
     cluster, way = new_cluster(scene), plane.management.client.connection
@@ -152,7 +154,7 @@ def chart(name: str, version: str, url: str, **more: Any) -> Object:
     return {"repositoryURL": url, "chartName": name, "chartVersion": version, **release, **more}
 
 
-async def test_charts_are_looked_for_where_they_should_be_in_their_version(scene: profiles.Scene) -> None:
+async def test_charts_are_looked_for_where_they_should_be_in_their_version(scene: profiles.ProfileScene) -> None:
     program = (await building.ensure([tools.HELM]))["helm"].path
     async with ChartRepository() as repository:
         repository.add("web", {"templates/a.yaml": "a: b"})
@@ -174,7 +176,7 @@ async def test_charts_are_looked_for_where_they_should_be_in_their_version(scene
 
 
 async def test_a_registry_and_a_range_of_versions_are_asked_for_as_by_a_deployment(
-    scene: profiles.Scene, monkeypatch: pytest.MonkeyPatch
+    scene: profiles.ProfileScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = (await building.ensure([tools.HELM]))["helm"].path
     async with ChartRepository() as repository:
@@ -194,7 +196,7 @@ async def test_a_registry_and_a_range_of_versions_are_asked_for_as_by_a_deployme
             await asked.until_open(Hook.BEFORE_CLUSTER_CREATE, cluster)
 
 
-async def test_without_helm_a_cluster_with_charts_waits_and_says_why(scene: profiles.Scene) -> None:
+async def test_without_helm_a_cluster_with_charts_waits_and_says_why(scene: profiles.ProfileScene) -> None:
     await scene.profile("web", policyRefs=[], helmCharts=[chart("web", "1.0.0", "http://127.0.0.1:1")])
     async with answering(scene.client) as asked:
         await asked.until_held("helm binary is not installed", Hook.BEFORE_CLUSTER_CREATE, new_cluster(scene))
@@ -204,7 +206,7 @@ async def test_without_helm_a_cluster_with_charts_waits_and_says_why(scene: prof
 
 
 async def test_add_ons_are_deployed_at_once_though_no_event_of_the_cluster_has_come(
-    plane: Plane, scene: profiles.Scene
+    plane: Plane, scene: profiles.ProfileScene
 ) -> None:
     await scene.member.create_namespace(scene.namespace)
     await scene.source("shop", config_map(scene.namespace, "a"))
@@ -227,7 +229,7 @@ async def test_add_ons_are_deployed_at_once_though_no_event_of_the_cluster_has_c
         proxy.resume()
 
 
-async def test_what_waits_for_its_next_try_is_tried_at_once(deployed: Deployed) -> None:
+async def test_what_waits_for_its_next_try_is_tried_at_once(deployed: DeployedScene) -> None:
     foreign = await in_the_way(deployed, "a")
     await deployed.source("shop", config_map(deployed.namespace, "a"))
     await deployed.profile("shop", "shop")
@@ -248,7 +250,7 @@ async def test_what_waits_for_its_next_try_is_tried_at_once(deployed: Deployed) 
         await deployed.deployed("shop")
 
 
-async def test_a_cluster_that_is_gone_by_then_is_answered_all_the_same(scene: profiles.Scene) -> None:
+async def test_a_cluster_that_is_gone_by_then_is_answered_all_the_same(scene: profiles.ProfileScene) -> None:
     async with answering(scene.client) as asked:
         assert await asked.ask(Hook.AFTER_CONTROL_PLANE_INITIALIZED, new_cluster(scene)) == (0, "")
 
@@ -256,7 +258,7 @@ async def test_a_cluster_that_is_gone_by_then_is_answered_all_the_same(scene: pr
 # Before and after an upgrade
 
 
-async def test_add_ons_that_fail_hold_an_upgrade_and_those_that_come_back_end_it(deployed: Deployed) -> None:
+async def test_add_ons_that_fail_hold_an_upgrade_and_those_that_come_back_end_it(deployed: DeployedScene) -> None:
     await in_the_way(deployed, "a")
     await deployed.source("shop", config_map(deployed.namespace, "a"))
     await deployed.profile("shop", "shop")
@@ -280,7 +282,7 @@ async def test_add_ons_that_fail_hold_an_upgrade_and_those_that_come_back_end_it
         await deployed.deployed("shop")
 
 
-async def test_what_is_provisioned_as_its_sources_were_before_is_waited_for(deployed: Deployed) -> None:
+async def test_what_is_provisioned_as_its_sources_were_before_is_waited_for(deployed: DeployedScene) -> None:
     await deployed.add_on("shop")
     cluster = await deployed.client.get(CLUSTERS, deployed.cluster.name, namespace=deployed.namespace)
     hook, version = Hook.AFTER_CLUSTER_UPGRADE, {"kubernetesVersion": "v1.31.0"}
@@ -302,7 +304,7 @@ async def test_what_is_provisioned_as_its_sources_were_before_is_waited_for(depl
         await deployed.until_on_member("shop-0", lambda it: it["data"] == {"colour": "red"})
 
 
-async def test_that_add_ons_are_well_is_not_believed_to_a_cache(plane: Plane, deployed: Deployed) -> None:
+async def test_that_add_ons_are_well_is_not_believed_to_a_cache(plane: Plane, deployed: DeployedScene) -> None:
     await deployed.add_on("shop")
     cluster = await deployed.client.get(CLUSTERS, deployed.cluster.name, namespace=deployed.namespace)
     async with answering(deployed.client, controllers=deployed.namespace):
@@ -331,7 +333,7 @@ async def test_that_add_ons_are_well_is_not_believed_to_a_cache(plane: Plane, de
         proxy.resume()
 
 
-async def test_a_cluster_becomes_no_version_that_an_add_on_is_not_for(scene: profiles.Scene) -> None:
+async def test_a_cluster_becomes_no_version_that_an_add_on_is_not_for(scene: profiles.ProfileScene) -> None:
     await scene.profile("shop", policyRefs=[])
     name, cluster = scene.called("shop"), new_cluster(scene)
 
@@ -354,7 +356,7 @@ async def test_a_cluster_becomes_no_version_that_an_add_on_is_not_for(scene: pro
         await asked.until_open(Hook.BEFORE_CLUSTER_UPGRADE, cluster, **on_the_way)
 
 
-async def test_a_request_that_does_not_say_which_cluster_it_is_about_is_held(scene: profiles.Scene) -> None:
+async def test_a_request_that_does_not_say_which_cluster_it_is_about_is_held(scene: profiles.ProfileScene) -> None:
     async with answering(scene.client) as asked:
         for hook in (*BEFORE_UPGRADE, *AFTER_UPGRADE):
             assert await asked.ask(hook, new_cluster(scene), **UPGRADE) == (0, "")
@@ -377,7 +379,7 @@ def example() -> ModuleType:
 
 
 async def test_the_rule_that_the_documentation_shows_holds_an_upgrade_as_its_settings_say(
-    scene: profiles.Scene,
+    scene: profiles.ProfileScene,
 ) -> None:
     cluster, hook = new_cluster(scene), Hook.BEFORE_CLUSTER_UPGRADE
     async with answering(scene.client, more=rules(example(), source="freeze-rules 1.0")) as asked:

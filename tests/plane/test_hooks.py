@@ -14,8 +14,9 @@ import aiohttp
 import msgspec
 import pytest_asyncio
 
+from tests.eventually import eventually
 from tests.plane.support import profiles
-from tests.plane.test_run import running
+from tests.plane.support.manager_process import running
 from tests.unit.capi.asked import V1BETA1, V1BETA2, body, cluster, teardown
 from unwind.addons.caches import AddonCaches
 from unwind.addons.gate_source import SummaryGateSource
@@ -148,11 +149,12 @@ class Caller:
 
     async def until(self, it: Asked, holds: Callable[[Any], bool]) -> Any:
         """The answer as soon as it is so: caches learn a little later than whoever wrote."""
-        while True:
+
+        async def answer() -> Any:
             told = await self.ask(it)
-            if holds(told):
-                return told
-            await asyncio.sleep(0.02)
+            return told if holds(told) else None
+
+        return await eventually(answer, "the expected answer")
 
 
 def lets_go(told: Any) -> bool:
@@ -230,8 +232,7 @@ async def test_cluster_api_discovers_over_tls_what_is_switched_on_and_is_answere
             assert told["retryAfterSeconds"] == 1
             for version in (V1BETA1, V1BETA2):
                 assert (await caller.ask(asked, version=version))["retryAfterSeconds"] == 1
-            while (await manager.probe("/readyz"))[0] != 200:
-                await asyncio.sleep(0.02)
+            await manager.until_ready()
             for hook in Hook:
                 if hook is not DELETE:
                     assert (await caller.ask(asked, hook)).get("retryAfterSeconds", 0) == 0
@@ -297,9 +298,8 @@ async def test_a_teardown_that_the_manager_did_not_write_neither_opens_the_gate_
         closed = f"{CLOSED}ClusterSummary/{enforced['metadata']['name']}"
         await caller.until(asked, lambda it: it["message"] == closed)
         # The caches know of the record by now, too: the answer stays what it was.
-        async with asyncio.timeout(60):
-            while caller.caches and not caller.caches.teardowns.cache.by("uid", asked.uid):
-                await asyncio.sleep(0.02)
+        if caches := caller.caches:
+            await eventually(lambda: caches.teardowns.cache.by("uid", asked.uid), "a cached record")
         assert (await caller.ask(asked))["message"] == closed
         await asked.tell(phase="Held")
         await asked.without(enforced)

@@ -11,7 +11,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from tests.plane.test_plane import delete, manifest
+from tests.eventually import eventually
+from tests.plane.support.objects import crd, delete, new_object
 from unwind.api.meta import ObjectMeta
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, Resource
 from unwind.kube import decoding
@@ -58,12 +59,6 @@ async def following(informer: Informer[Any]) -> AsyncIterator[Log]:
         task.cancel()
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(40):
-        while not holds():
-            await asyncio.sleep(0.01)
-
-
 @asynccontextmanager
 async def through_proxy(cluster: LocalCluster) -> AsyncIterator[tuple[Client, Proxy]]:
     async with Proxy(cluster.server) as proxy:
@@ -73,7 +68,7 @@ async def through_proxy(cluster: LocalCluster) -> AsyncIterator[tuple[Client, Pr
 
 
 async def create(cluster: LocalCluster, name: str, namespace: str, **data: str) -> None:
-    await cluster.client.create(CONFIG_MAPS, manifest(CONFIG_MAPS, name, namespace, data=data))
+    await cluster.client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, name, namespace, data=data))
 
 
 async def change(cluster: LocalCluster, name: str, namespace: str, value: str) -> None:
@@ -88,11 +83,11 @@ async def test_what_is_there_and_what_changes_is_told_once_and_in_order(
     await create(cluster, "first", namespace)
     informer = Informer(cluster.client, view(CONFIG_MAPS), namespace=namespace)
     async with following(informer) as log:
-        await until(lambda: Key(namespace, "kube-root-ca.crt") in informer.cache)
+        await eventually(lambda: Key(namespace, "kube-root-ca.crt") in informer.cache)
         await create(cluster, "second", namespace)
         await change(cluster, "second", namespace, "1")
-        await delete(cluster, CONFIG_MAPS, "first", namespace)
-        await until(lambda: len(informer.cache) == 2)
+        await delete(cluster.client, CONFIG_MAPS, "first", namespace)
+        await eventually(lambda: len(informer.cache) == 2)
     told = [entry for entry in log.told if entry[1] != "kube-root-ca.crt"]
     assert told == [("added", "first"), ("added", "second"), ("changed", "second"), ("deleted", "first")]
 
@@ -108,9 +103,9 @@ async def test_a_typed_informer_has_values_and_indexes(plane: Plane, namespace: 
     async with following(informer):
         for name, colour in (("a", "red"), ("b", "blue"), ("c", "red")):
             await create(cluster, name, namespace, colour=colour)
-        await until(lambda: informer.cache.count("colour", "red") == 2)
+        await eventually(lambda: informer.cache.count("colour", "red") == 2)
         await cluster.client.patch(CONFIG_MAPS, "a", {"data": {"colour": "blue"}}, namespace=namespace)
-        await until(lambda: informer.cache.count("colour", "red") == 1)
+        await eventually(lambda: informer.cache.count("colour", "red") == 1)
         assert [it.metadata.name for it in informer.cache.by("colour", "red")] == ["c"]
         assert {it.metadata.name for it in informer.cache.by("colour", "blue")} == {"a", "b"}
 
@@ -125,14 +120,16 @@ async def test_an_object_that_cannot_be_read_is_named_and_stops_nobody(plane: Pl
     await create(cluster, "from-the-start", namespace, key="bad")
     async with following(informer):
         await create(cluster, "turning", namespace, key="good")
-        await until(lambda: Key(namespace, "turning") in informer.cache)
+        await eventually(lambda: Key(namespace, "turning") in informer.cache)
         await change(cluster, "turning", namespace, "bad")
-        await until(lambda: Key(namespace, "turning") in informer.broken)
+        await eventually(lambda: Key(namespace, "turning") in informer.broken)
         assert Key(namespace, "turning") in informer.cache, "it is not gone"
         assert Key(namespace, "from-the-start") in informer.broken
         await change(cluster, "turning", namespace, "good")
-        await delete(cluster, CONFIG_MAPS, "from-the-start", namespace)
-        await until(lambda: not {Key(namespace, "turning"), Key(namespace, "from-the-start")} & set(informer.broken))
+        await delete(cluster.client, CONFIG_MAPS, "from-the-start", namespace)
+        await eventually(
+            lambda: not {Key(namespace, "turning"), Key(namespace, "from-the-start")} & set(informer.broken)
+        )
 
 
 async def test_a_list_in_many_pages_is_whole(plane: Plane, namespace: str) -> None:
@@ -152,13 +149,13 @@ async def test_a_connection_that_breaks_loses_and_doubles_nothing(plane: Plane, 
         informer = Informer(client, decoding.raw(CONFIG_MAPS), namespace=namespace)
         async with following(informer) as log:
             await create(cluster, "before", namespace)
-            await until(lambda: Key(namespace, "before") in informer.cache)
+            await eventually(lambda: Key(namespace, "before") in informer.cache)
             proxy.close()
             await create(cluster, "during", namespace)
-            await delete(cluster, CONFIG_MAPS, "before", namespace)
+            await delete(cluster.client, CONFIG_MAPS, "before", namespace)
             proxy.reopen()
             await create(cluster, "after", namespace)
-            await until(lambda: Key(namespace, "after") in informer.cache)
+            await eventually(lambda: Key(namespace, "after") in informer.cache)
     told = [entry for entry in log.told if entry[1] != "kube-root-ca.crt"]
     assert told == [("added", "before"), ("added", "during"), ("deleted", "before"), ("added", "after")]
 
@@ -169,15 +166,15 @@ async def test_a_watch_that_goes_silent_is_noticed(plane: Plane, namespace: str)
         informer = Informer(client, decoding.raw(CONFIG_MAPS), namespace=namespace, silence=1.0)
         async with following(informer):
             await create(cluster, "before", namespace)
-            await until(lambda: Key(namespace, "before") in informer.cache)
+            await eventually(lambda: Key(namespace, "before") in informer.cache)
             silent = proxy.accepted
             proxy.hold()
             await create(cluster, "unheard", namespace)
-            await until(lambda: proxy.accepted > silent)
+            await eventually(lambda: proxy.accepted > silent)
             assert Key(namespace, "unheard") not in informer.cache
             proxy.cut()
             proxy.resume()
-            await until(lambda: Key(namespace, "unheard") in informer.cache)
+            await eventually(lambda: Key(namespace, "unheard") in informer.cache)
 
 
 async def test_an_api_server_killed_and_restarted_loses_and_doubles_nothing(fresh_member: LocalCluster) -> None:
@@ -186,11 +183,11 @@ async def test_an_api_server_killed_and_restarted_loses_and_doubles_nothing(fres
     informer = Informer(cluster.client, decoding.raw(CONFIG_MAPS), namespace="here")
     async with following(informer) as log:
         await create(cluster, "before", "here")
-        await until(lambda: Key("here", "before") in informer.cache)
+        await eventually(lambda: Key("here", "before") in informer.cache)
         await cluster.api_server.stop()
         await cluster.api_server.start()
         await create(cluster, "after", "here")
-        await until(lambda: Key("here", "after") in informer.cache)
+        await eventually(lambda: Key("here", "after") in informer.cache)
     told = [entry for entry in log.told if entry[1] != "kube-root-ca.crt"]
     assert told == [("added", "before"), ("added", "after")]
 
@@ -205,12 +202,12 @@ async def test_what_happened_before_a_compaction_is_learned_from_the_list(
     async with through_proxy(cluster) as (client, proxy):
         informer = Informer(client, decoding.raw(CONFIG_MAPS), namespace="here")
         async with following(informer) as log:
-            await until(lambda: len(informer.cache) == 5)
+            await eventually(lambda: len(informer.cache) == 5)
             proxy.close()
             log.told.clear()
             await change(cluster, "changed", "here", "1")
-            await delete(cluster, CONFIG_MAPS, "gone", "here")
-            await delete(cluster, CONFIG_MAPS, "replaced", "here")
+            await delete(cluster.client, CONFIG_MAPS, "gone", "here")
+            await delete(cluster.client, CONFIG_MAPS, "replaced", "here")
             await create(cluster, "replaced", "here")
             await create(cluster, "new", "here")
             await compact(plane.directory)
@@ -218,7 +215,7 @@ async def test_what_happened_before_a_compaction_is_learned_from_the_list(
             await cluster.api_server.stop()
             await cluster.api_server.start()
             proxy.reopen()
-            await until(lambda: Key("here", "new") in informer.cache and Key("here", "gone") not in informer.cache)
+            await eventually(lambda: Key("here", "new") in informer.cache and Key("here", "gone") not in informer.cache)
     assert sorted(log.told) == [
         ("added", "new"),
         ("added", "replaced"),
@@ -235,29 +232,17 @@ async def test_a_kind_that_is_not_installed_yet_is_waited_for(plane: Plane, name
     informer = Informer(cluster.client, decoding.raw(widgets))
     async with asyncio.TaskGroup() as tasks:
         following_it = tasks.create_task(informer.run())
-        await asyncio.sleep(0.3)
+        # It was told that there is no such kind.
+        await eventually(
+            lambda: [entry for entry in cluster.audit.entries(containing=(group.encode(),)) if entry.code == 404]
+        )
         assert not informer.synced
-        await cluster.client.create(CUSTOM_RESOURCE_DEFINITIONS, definition(widgets))
+        await cluster.client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(widgets))
         async with asyncio.timeout(30):
             await informer.until_synced()
-        await cluster.client.create(widgets, manifest(widgets, "one", namespace))
-        await until(lambda: Key(namespace, "one") in informer.cache)
+        await cluster.client.create(widgets, new_object(widgets, "one", namespace))
+        await eventually(lambda: Key(namespace, "one") in informer.cache)
         following_it.cancel()
-
-
-def definition(resource: Resource) -> Any:
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    return {
-        "apiVersion": CUSTOM_RESOURCE_DEFINITIONS.api_version,
-        "kind": CUSTOM_RESOURCE_DEFINITIONS.kind,
-        "metadata": {"name": f"{resource.plural}.{resource.group}"},
-        "spec": {
-            "group": resource.group,
-            "scope": "Namespaced",
-            "names": {"plural": resource.plural, "kind": resource.kind, "singular": resource.kind.lower()},
-            "versions": [{"name": resource.version, "served": True, "storage": True, "schema": schema}],
-        },
-    }
 
 
 async def compact(plane: Path) -> None:

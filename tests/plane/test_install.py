@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import subprocess
-import sys
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 import yaml
 
+from tests.eventually import eventually
+from tests.plane.support.commands import command, run
+from tests.plane.support.objects import absent, define, new_object
 from unwind.api import names, sveltos, unwind
 from unwind.api.capi import EXTENSION_CONFIGS
 from unwind.api.crds import DEFINITIONS
@@ -35,16 +33,17 @@ from unwind.api.rights import Setting
 from unwind.install.install import established
 from unwind.install.manifests import called, manifests, resource_of
 from unwind.kube.client import Client
-from unwind.kube.errors import ApiError, NotFoundError
+from unwind.kube.errors import ApiError
+from unwind.local import waiting
 from unwind.testing.managers import expecting_refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
     from unwind.kube.client import Object
     from unwind.local.cluster import LocalCluster
 
-UNWIND = Path(sys.executable).with_name("unwind")
+
 HOME = "unwind-system"
 
 
@@ -52,48 +51,10 @@ SECRET = 1
 """The one with the key of the paths, which no manifest shows."""
 
 
-class Told:
-    """What a command said, and how it ended."""
-
-    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
-        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
-
-    @property
-    def refusal(self) -> str:
-        """The one line of a command that refused."""
-        assert self.code in (1, 2), self.out + self.err
-        [line] = [line for line in self.err.splitlines() if not line.startswith("warning:")]
-        assert line.startswith("unwind: ")
-        return line
-
-    @property
-    def counts(self) -> dict[str, int]:
-        assert self.code == 0, self.err
-        last = self.out.splitlines()[-1]
-        return {word: int(count) for word, _, count in (part.rpartition(" ") for part in last.split(", "))}
-
-
-async def run(*arguments: str, kubeconfig: Path) -> Told:
-    env = os.environ | {"NO_COLOR": "1", "KUBECONFIG": str(kubeconfig)}
-    done = await asyncio.to_thread(
-        lambda: subprocess.run([UNWIND, *arguments], env=env, capture_output=True, text=True, timeout=120, check=False)
-    )
-    return Told(done)
-
-
-async def command(cluster: LocalCluster, *arguments: str) -> Told:
-    return await run(*arguments, kubeconfig=cluster.kubeconfig)
-
-
-def body(resource: Resource, name: str, namespace: str | None = None, **fields: Any) -> Object:
-    metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **fields}
-
-
 def deployment(namespace: str, name: str, image: str = "registry.example/app") -> Object:
     template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "main", "image": image}]}}
     spec = {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template}
-    return body(DEPLOYMENTS, name, namespace, spec=spec)
+    return new_object(DEPLOYMENTS, name, namespace, spec=spec)
 
 
 async def versions(cluster: LocalCluster) -> dict[str, str]:
@@ -110,55 +71,43 @@ async def versions(cluster: LocalCluster) -> dict[str, str]:
     }
 
 
-async def until(
-    cluster: LocalCluster, resource: Resource, name: str, holds: Callable[[Object], bool], **where: str
-) -> None:
-    async with asyncio.timeout(30):
-        while not holds(await cluster.client.get(resource, name, **where)):
-            await asyncio.sleep(0.05)
-
-
-async def absent(cluster: LocalCluster, resource: Resource, name: str, **where: str) -> bool:
-    try:
-        await cluster.client.get(resource, name, **where)
-    except NotFoundError:
-        return True
-    return False
-
-
 async def test_install_waits_for_rivals_to_stop_and_changes_nothing_the_second_time(fresh_member: LocalCluster) -> None:
     client = fresh_member.client
     for namespace in ("projectsveltos", "karmada-system", "kruise-system"):
         await fresh_member.create_namespace(namespace)
     await client.create(DEPLOYMENTS, deployment("projectsveltos", "addon-controller"))
     await client.create(DEPLOYMENTS, deployment("kruise-system", "kruise-controller-manager"))
-    available = {"namespace": "projectsveltos"}
-    await until(
-        fresh_member,
-        DEPLOYMENTS,
-        "addon-controller",
-        lambda it: it["status"].get("availableReplicas") == 1,
-        **available,
-    )
+
+    async def until_replicas(field: str, count: int | None) -> None:
+        await waiting.until(
+            client,
+            DEPLOYMENTS,
+            "addon-controller",
+            lambda it: it is not None and it.get("status", {}).get(field) == count,
+            f"at {count} {field}",
+            namespace="projectsveltos",
+        )
+
+    await until_replicas("availableReplicas", 1)
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     lease = {"holderIdentity": "host_1", "renewTime": now, "leaseDurationSeconds": 3600}
-    await client.create(LEASES, body(LEASES, "karmada-controller-manager", "karmada-system", spec=lease))
+    await client.create(LEASES, new_object(LEASES, "karmada-controller-manager", "karmada-system", spec=lease))
     # Karmada serves its Clusters from an API server of its own, which does not answer here.
     service = {"namespace": "karmada-system", "name": "karmada-aggregated-apiserver"}
     priorities = {"groupPriorityMinimum": 2000, "versionPriority": 10}
     spec = {"group": "cluster.karmada.io", "version": "v1alpha1", "service": service, **priorities}
     spec["insecureSkipTLSVerify"] = True
-    await client.create(API_SERVICES, body(API_SERVICES, "v1alpha1.cluster.karmada.io", spec=spec))
+    await client.create(API_SERVICES, new_object(API_SERVICES, "v1alpha1.cluster.karmada.io", spec=spec))
 
     refusal = (await command(fresh_member, "install")).refusal
     assert "Sveltos' addon-controller is running (Deployment projectsveltos/addon-controller, 1 of 1 avail" in refusal
     assert "kubectl -n projectsveltos scale deployment addon-controller --replicas=0" in refusal
     assert "Karmada's controller-manager is running (Lease karmada-system/karmada-controller-manager" in refusal
     assert await client.list(CUSTOM_RESOURCE_DEFINITIONS) == [], "it looks before it touches anything"
-    assert await absent(fresh_member, NAMESPACES, HOME)
+    assert await absent(fresh_member.client, NAMESPACES, HOME)
 
     await client.patch(DEPLOYMENTS, "addon-controller", {"spec": {"replicas": 0}}, namespace="projectsveltos")
-    await until(fresh_member, DEPLOYMENTS, "addon-controller", lambda it: not it["status"].get("replicas"), **available)
+    await until_replicas("replicas", None)
     free = {"spec": {"holderIdentity": ""}}
     await client.patch(LEASES, "karmada-controller-manager", free, namespace="karmada-system")
 
@@ -203,13 +152,13 @@ async def _check_rights(cluster: LocalCluster) -> None:
         for resource in (SECRETS, CONFIG_MAPS, PODS, SERVICES, unwind.INVENTORIES):
             await client.list(resource, namespace="default")
             with expecting_refusals(resource.plural), pytest.raises(ApiError) as refusal:
-                await client.create(resource, body(resource, "ours", "default"))
+                await client.create(resource, new_object(resource, "ours", "default"))
             assert refusal.value.code == 403
 
 
 async def _check_that_somebody_elses_service_account_is_not_taken_over(cluster: LocalCluster) -> None:
     await cluster.create_namespace("shared")
-    await cluster.client.create(SERVICE_ACCOUNTS, body(SERVICE_ACCOUNTS, "unwind", "shared"))
+    await cluster.client.create(SERVICE_ACCOUNTS, new_object(SERVICE_ACCOUNTS, "unwind", "shared"))
     refusal = (await command(cluster, "install", "--namespace", "shared")).refusal
     assert "were not created by Unwind: ServiceAccount shared/unwind" in refusal
     taken = await cluster.client.get(SERVICE_ACCOUNTS, "unwind", namespace="shared")
@@ -261,9 +210,8 @@ spec:
 async def test_a_crd_of_somebody_elses_is_left_alone_and_adopting_only_adds_to_it(fresh_member: LocalCluster) -> None:
     client, name = fresh_member.client, FOREIGN["metadata"]["name"]
     profiles = sveltos.CLUSTER_PROFILES
-    await client.create(CUSTOM_RESOURCE_DEFINITIONS, FOREIGN)
-    await until(fresh_member, CUSTOM_RESOURCE_DEFINITIONS, name, established)
-    await client.create(profiles, body(profiles, "old", spec={"tier": 7, "policyRefs": [{"name": "a"}]}))
+    await define(client, FOREIGN)
+    await client.create(profiles, new_object(profiles, "old", spec={"tier": 7, "policyRefs": [{"name": "a"}]}))
     await fresh_member.create_namespace(HOME)
     theirs = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
 
@@ -289,10 +237,10 @@ async def test_a_crd_of_somebody_elses_is_left_alone_and_adopting_only_adds_to_i
     adopted = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
     assert adopted["metadata"]["resourceVersion"] == before
 
-    strict = body(profiles, "strict", spec={"clusterDeletionBehavior": "EnforceRemovePolicies"})
+    strict = new_object(profiles, "strict", spec={"clusterDeletionBehavior": "EnforceRemovePolicies"})
     await _until_kept(client, profiles, strict)
     with pytest.raises(ApiError, match="Unsupported value"):
-        await client.create(profiles, body(profiles, "bad", spec={"clusterDeletionBehavior": "Typo"}))
+        await client.create(profiles, new_object(profiles, "bad", spec={"clusterDeletionBehavior": "Typo"}))
 
     gone = await command(fresh_member, "uninstall", "--yes")
     assert gone.counts["kept"] == 1, "the namespace was there before, and no CRD of ours has objects"
@@ -300,7 +248,7 @@ async def test_a_crd_of_somebody_elses_is_left_alone_and_adopting_only_adds_to_i
     kept = await client.get(profiles, "strict", type=sveltos.ClusterProfile)
     assert kept.spec.deletion is sveltos.ClusterDeletionBehavior.ENFORCE
     assert [crd["metadata"]["name"] for crd in await client.list(CUSTOM_RESOURCE_DEFINITIONS)] == [name]
-    assert not await absent(fresh_member, NAMESPACES, HOME)
+    assert not await absent(fresh_member.client, NAMESPACES, HOME)
 
 
 def _check_only_added(theirs: Object, adopted: Object) -> None:
@@ -327,18 +275,17 @@ def _check_only_added(theirs: Object, adopted: Object) -> None:
 
 async def _until_kept(client: Client, resource: Resource, wanted: Object) -> None:
     """A changed CRD is heeded a moment after it is written."""
-    async with asyncio.timeout(30):
-        while True:
-            applied = await client.apply(resource, wanted)
-            if "clusterDeletionBehavior" in applied["spec"]:
-                return
-            await asyncio.sleep(0.05)
+
+    async def kept() -> bool:
+        return "clusterDeletionBehavior" in (await client.apply(resource, wanted))["spec"]
+
+    await eventually(kept, "a field that the CRD keeps", within=30)
 
 
 def teardown(phase: str) -> Object:
     target = {"kind": "Cluster", "namespace": "default", "name": "prod-7", "uid": "u-1"}
     spec = {"title": "Cluster default/prod-7", "target": target, "cause": "ClusterDeleted"}
-    return body(unwind.TEARDOWNS, "u-1", spec=spec, status={"phase": phase})
+    return new_object(unwind.TEARDOWNS, "u-1", spec=spec, status={"phase": phase})
 
 
 async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_nothing(
@@ -355,24 +302,24 @@ async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_n
 
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     lease = {"holderIdentity": "replica-a", "renewTime": now, "leaseDurationSeconds": 3600}
-    await client.create(LEASES, body(LEASES, "unwind-shard-00", HOME, spec=lease))
+    await client.create(LEASES, new_object(LEASES, "unwind-shard-00", HOME, spec=lease))
     assert "a manager is running (replica-a)" in (await command(fresh_member, "uninstall", "--yes")).refusal
     await client.patch(LEASES, "unwind-shard-00", {"spec": {"holderIdentity": ""}}, namespace=HOME)
     assert "use --yes" in (await command(fresh_member, "uninstall")).refusal
 
     # An object that waits for us, one that waits for somebody else as well, and what was deployed.
-    held = body(CONFIG_MAPS, "held", "default")
+    held = new_object(CONFIG_MAPS, "held", "default")
     held["metadata"]["finalizers"] = ["unwind.dev/external"]
     uid = (await client.create(CONFIG_MAPS, held))["metadata"]["uid"]
     await client.delete(CONFIG_MAPS, "held", namespace="default", uid=uid)
-    both = body(SECRETS, "both", "default")
+    both = new_object(SECRETS, "both", "default")
     both["metadata"]["finalizers"] = ["example.io/theirs", "unwind.dev/credentials"]
     await client.create(SECRETS, both)
     spec = {
         "owner": {"kind": "ClusterSummary", "name": "s"},
         "member": {"object": {"kind": "Cluster", "name": "prod-7"}, "systemUid": "u-3"},
     }
-    inventory = body(unwind.INVENTORIES, "i", HOME, spec=spec)
+    inventory = new_object(unwind.INVENTORIES, "i", HOME, spec=spec)
     inventory["metadata"]["finalizers"] = [names.Finalizer.INVENTORY.value]
     await client.create(unwind.INVENTORIES, inventory)
 
@@ -380,13 +327,13 @@ async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_n
     assert first.counts == {"deleted": len(manifests(Setting())) - 4 + SECRET, "finalizers removed": 3, "kept": 3}
     assert "kept CustomResourceDefinition teardowns.unwind.dev: it has 1 object" in first.out
     assert f"kept Namespace {HOME}: it contains Inventory i" in first.out
-    assert await absent(fresh_member, CONFIG_MAPS, "held", namespace="default")
+    assert await absent(fresh_member.client, CONFIG_MAPS, "held", namespace="default")
     released = await client.get(SECRETS, "both", namespace="default")
     assert released["metadata"]["finalizers"] == ["example.io/theirs"]
     assert "finalizers" not in (await client.get(unwind.INVENTORIES, "i", namespace=HOME))["metadata"]
 
     # Somebody put something of theirs into our namespace: it stays, until they take it out.
-    await client.create(CONFIG_MAPS, body(CONFIG_MAPS, "theirs", HOME))
+    await client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, "theirs", HOME))
     second = await command(fresh_member, "uninstall", "--yes", "--delete-crds")
     assert second.counts == {"deleted": 2, "finalizers removed": 0, "kept": 1}
     assert "CustomResourceDefinition teardowns.unwind.dev deleted, with 1 object" in second.err
@@ -403,7 +350,7 @@ async def test_uninstall_waits_for_teardowns_keeps_data_unless_told_and_leaves_n
         metadata = manifest["metadata"]
         where = {"namespace": metadata["namespace"]} if "namespace" in metadata else {}
         if resource_of(manifest) != EXTENSION_CONFIGS:  # which is not served here
-            assert await absent(fresh_member, resource_of(manifest), metadata["name"], **where)
+            assert await absent(fresh_member.client, resource_of(manifest), metadata["name"], **where)
     assert (await command(fresh_member, "uninstall", "--yes")).out == "Unwind is not installed.\n"
 
 

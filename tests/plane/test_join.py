@@ -12,8 +12,10 @@ import pytest_asyncio
 import yaml
 
 from tests.plane.support import karmada_members as fixtures
-from tests.plane.support.karmada_members import Failing, Killed, a_name, clear, prepare
-from tests.plane.test_install import body, command
+from tests.plane.support.commands import command
+from tests.plane.support.karmada_members import a_name, clear, prepare
+from tests.plane.support.objects import new_object
+from tests.plane.support.transports import FailingTransport, Killed
 from unwind.api.karmada import CLUSTERS, Cluster, RemoveStrategy
 from unwind.api.names import JOINED_LABEL, KARMADA_CLUSTER_NAMESPACE, REMOVE_STRATEGY_ANNOTATION
 from unwind.api.resources import (
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.plane.test_install import Told
+    from tests.plane.support.commands import CommandResult
     from unwind.api.resources import Resource
     from unwind.kube.client import Object
     from unwind.local.cluster import LocalCluster
@@ -73,7 +75,7 @@ async def name(plane: Plane, client: Client) -> AsyncIterator[str]:
     await karmada_join.take_out(plane.members["member-1"].client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=home)
 
 
-async def join(plane: Plane, name: str, *more: str) -> Told:
+async def join(plane: Plane, name: str, *more: str) -> CommandResult:
     file = plane.members["member-1"].kubeconfig
     return await command(plane.management, "join", name, "--cluster-kubeconfig", str(file), *more)
 
@@ -120,7 +122,7 @@ async def test_a_cluster_is_joined_with_all_that_it_takes(
     way = credentials.connection(targets.of_karmada(it), secret)
     async with Client(way) as by_token:
         # Whatever a Work is of.
-        await by_token.create(CONFIG_MAPS, body(CONFIG_MAPS, name, "default"))
+        await by_token.create(CONFIG_MAPS, new_object(CONFIG_MAPS, name, "default"))
         made = await by_token.get(CONFIG_MAPS, name, namespace="default")
         await by_token.delete(CONFIG_MAPS, name, uid=made["metadata"]["uid"], namespace="default")
         assert b"gitVersion" in await by_token.raw("/version")
@@ -210,7 +212,7 @@ async def test_of_two_who_join_a_cluster_at_once_under_two_names_one_succeeds(
 async def test_a_name_that_is_taken_is_refused(
     plane: Plane, client: Client, name: str, spec: Object, said: str
 ) -> None:
-    made = await client.create(CLUSTERS, body(CLUSTERS, name, spec={"syncMode": "Push", **spec}))
+    made = await client.create(CLUSTERS, new_object(CLUSTERS, name, spec={"syncMode": "Push", **spec}))
     assert said in (await join(plane, name)).refusal
     assert (await client.get(CLUSTERS, name))["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
 
@@ -249,7 +251,7 @@ async def test_somebody_elses_account_is_not_taken_over(
     plane: Plane, client: Client, member: LocalCluster, name: str
 ) -> None:
     theirs = await member.client.create(
-        SERVICE_ACCOUNTS, body(SERVICE_ACCOUNTS, account(name), KARMADA_CLUSTER_NAMESPACE)
+        SERVICE_ACCOUNTS, new_object(SERVICE_ACCOUNTS, account(name), KARMADA_CLUSTER_NAMESPACE)
     )
     refusal = (await join(plane, name)).refusal
     assert f"ServiceAccount karmada-cluster/{account(name)} in the member was not created by this join" in refusal
@@ -263,7 +265,7 @@ async def failing(plane: Plane, write: int, how: str) -> AsyncIterator[tuple[Cli
     """Clients of both sides, of whose writes one fails."""
     count = [write]
     ways = [item.client.connection for item in (plane.management, plane.members["member-1"])]
-    transports = [Failing(way, count, how) for way in ways]
+    transports = [FailingTransport(way, count, how) for way in ways]
     async with Client(ways[0], transport=transports[0]) as home, Client(ways[1], transport=transports[1]) as member:
         yield home, member
 
@@ -323,7 +325,7 @@ async def test_our_end_is_taken_out_and_nothing_of_others(client: Client, member
     await karmada_join.join(client, member.client, Wish(name=name, namespace=namespace))
     try:
         assert await karmada_join.take_out(member.client, name, namespace, joined_to="another") == []
-        note = await member.client.create(CONFIG_MAPS, body(CONFIG_MAPS, "note", namespace))
+        note = await member.client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, "note", namespace))
         binding = await member.client.get(CLUSTER_ROLE_BINDINGS, role(name))
         assert binding["metadata"]["labels"][JOINED_LABEL] == home
         # Somebody has made the role theirs.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.plane.support.cluster_teardowns import CapiCluster, Deployed, all_controllers
+from tests.plane.support.cluster_teardowns import CapiCluster, DeployedScene, all_controllers
 from tests.plane.support.killed_managers import Killer, Managers
 from tests.plane.support.profiles import install
 from unwind.api.names import Finalizer
@@ -37,7 +37,7 @@ KILLS = int(os.environ.get("UNWIND_SOAK_KILLS", "20"))
 class Stage:
     """A cluster with add-ons, and a manager that reaches neither side but by way of interceptors."""
 
-    def __init__(self, scene: Deployed, managers: Managers, user: str) -> None:
+    def __init__(self, scene: DeployedScene, managers: Managers, user: str) -> None:
         self.scene = scene
         self.managers = managers
         self.user = user
@@ -93,7 +93,7 @@ class Stage:
 @asynccontextmanager
 async def staged(plane: Plane, namespace: str, tmp_path: Path) -> AsyncIterator[Stage]:
     managers = Managers(tmp_path / "kubeconfig", namespace, tmp_path / "manager.log")
-    stage = Stage(Deployed(plane, namespace), managers, f"killed-{namespace}")
+    stage = Stage(DeployedScene(plane, namespace), managers, f"killed-{namespace}")
     await install(stage.scene.client)
     try:
         yield stage

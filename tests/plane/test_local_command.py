@@ -2,86 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from unwind.local import tools
+from tests.eventually import eventually_sync
+from tests.plane.support.commands import UNWIND, Shell
 from unwind.local.processes import ProcessId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-UNWIND = Path(sys.executable).with_name("unwind")
-
-
-class Shell:
-    """Runs commands with a state directory of its own."""
-
-    def __init__(self, state: Path) -> None:
-        self.state = state
-        kubectl = tools.find(tools.KUBECTL)
-        assert kubectl, "make setup has it built where it is not on the PATH"
-        path = f"{UNWIND.parent}:{os.environ['PATH']}:{kubectl.path.parent}"
-        self.env = os.environ | {"UNWIND_STATE_DIR": str(state), "NO_COLOR": "1", "PATH": path}
-
-    def run(self, *arguments: str, program: str | Path = UNWIND) -> subprocess.CompletedProcess[str]:
-        # Looked up here: the PATH that counts is that of the command, not ours.
-        program = shutil.which(program, path=self.env["PATH"]) or program
-        return subprocess.run(
-            [program, *arguments], env=self.env, capture_output=True, text=True, timeout=120, check=False
-        )
-
-    def start(self, *arguments: str, ignoring_interrupts: bool = False) -> subprocess.Popen[str]:
-        """Start a command, by default as from a terminal; else as scripts do with what they put into the background."""
-        on_interrupt = signal.SIG_IGN if ignoring_interrupts else signal.SIG_DFL
-        return subprocess.Popen(
-            [UNWIND, *arguments],
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, on_interrupt),  # noqa: PLW1509 - it takes no lock
-        )
-
-    def planes(self) -> list[dict[str, Any]]:
-        planes: list[dict[str, Any]] = msgspec.json.decode(self.run("local", "status", "-o", "json").stdout)
-        return planes
-
-    def supervisor(self) -> ProcessId:
-        return msgspec.convert(self.planes()[0]["supervisor"], ProcessId)
-
-    def processes(self) -> list[str]:
-        """Every process on this machine that was told of our state directory, however it was started."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and ProcessId.of(int(entry.name)):
-                try:
-                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-                if str(self.state) in command:
-                    found.append(command)
-        return found
-
-    def until_no_process(self) -> None:
-        # The kernel kills them at once; that they are gone is a matter of when they are scheduled.
-        deadline = time.monotonic() + 10
-        while self.processes() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert self.processes() == []
-
-    def nothing_left(self) -> bool:
-        return self.processes() == [] and not any((self.state / "local").glob("*"))
 
 
 @pytest.fixture
@@ -173,10 +109,7 @@ def test_in_the_foreground_everything_dies_with_the_parent_and_leaves_no_directo
     _read_until_up(parent)
     _kill(parent)
     shell.until_no_process()
-    deadline = time.monotonic() + 10
-    while not shell.nothing_left() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert shell.nothing_left()
+    eventually_sync(shell.nothing_left, "an empty state directory", within=10)
 
 
 @pytest.mark.parametrize(
@@ -189,10 +122,7 @@ def test_interrupted_while_it_comes_up_it_leaves_nothing(
     shell: Shell, sign: signal.Signals, mode: str, ignoring: bool
 ) -> None:
     up = shell.start("local", "up", *mode.split(), ignoring_interrupts=ignoring)
-    deadline = time.monotonic() + 30
-    while not any("kube-apiserver" in command for command in shell.processes()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually_sync(lambda: any("kube-apiserver" in command for command in shell.processes()), within=30)
     up.send_signal(sign)
     output, _ = up.communicate(timeout=30)
     assert "Traceback" not in output
@@ -209,10 +139,7 @@ def test_a_program_that_dies_is_started_again_and_status_says_so(shell: Shell) -
 
     killed = msgspec.convert(manager()["process"], ProcessId)
     assert killed.send(signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while shell.planes()[0]["state"] != "Ready" or manager()["restarts"] == 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    eventually_sync(lambda: shell.planes()[0]["state"] == "Ready" and manager()["restarts"], "a restart", within=20)
     assert msgspec.convert(manager()["process"], ProcessId) != killed
     assert "kube-controller-manager of management restarted once" in shell.run("local", "status").stdout
 

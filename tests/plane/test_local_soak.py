@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.test_local_command import Shell
+from tests.plane.support.commands import Shell
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,10 @@ import pytest
 import pytest_asyncio
 
 from tests.plane.support import karmada_members as fixtures
-from tests.plane.support.karmada_members import Failing, Killed, Member, a_name, clear, joined, running
-from tests.plane.test_install import body
+from tests.plane.support.events import until_event
+from tests.plane.support.karmada_members import Member, a_name, clear, joined, running
+from tests.plane.support.objects import new_object
+from tests.plane.support.transports import FailingTransport, Killed
 from unwind.addons.manifests import ADDONS
 from unwind.api import rights
 from unwind.api.karmada import CLUSTERS, Cluster
@@ -26,7 +28,6 @@ from unwind.karmada import join, tokens
 from unwind.karmada.manifests import MEMBERS
 from unwind.karmada.membership import Wish, account
 from unwind.kube.client import Client
-from unwind.kube.events import EVENTS
 from unwind.kube.kubeconfig import Token
 from unwind.local import waiting
 from unwind.teardown.manifests import RECORDS
@@ -117,21 +118,12 @@ async def test_a_member_that_dies_and_comes_back_is_told_by_its_cluster(client: 
         assert proxy.url in message(it)
         assert taints(it) == ["example.dev/a", KARMADA_NOT_READY_TAINT]
         assert it.status.kubernetes_version  # what was last known
-        event = await told(client, it, "ClusterNotReachable")
+        event = await until_event(client, it.metadata.uid, reason="ClusterNotReachable")
         assert event["type"] == "Warning"
 
         proxy.reopen()
         it = await member.until(lambda it: says("ClusterReady")(it) and len(taints(it)) == 1, "Ready")
         assert taints(it) == ["example.dev/a"]
-
-
-async def told(client: Client, it: Cluster, reason: str) -> Object:
-    async with asyncio.timeout(30):
-        while True:
-            for event in await client.list(EVENTS, namespace="default"):
-                if (event["regarding"].get("uid"), event["reason"]) == (it.metadata.uid, reason):
-                    return event
-            await asyncio.sleep(0.1)
 
 
 async def test_another_cluster_at_the_address_is_not_written_to(client: Client, cluster: LocalCluster) -> None:
@@ -170,7 +162,7 @@ async def test_a_place_for_works_is_made_and_made_again(client: Client, cluster:
 async def test_a_member_in_pull_mode_is_left_alone(client: Client) -> None:
     name = a_name()
     async with running(client):
-        await client.create(CLUSTERS, body(CLUSTERS, name, spec={"syncMode": "Pull"}))
+        await client.create(CLUSTERS, new_object(CLUSTERS, name, spec={"syncMode": "Pull"}))
         found = await waiting.until(
             client, CLUSTERS, name, lambda it: bool(it and says("PullMode")(msgspec.convert(it, Cluster))), "told"
         )
@@ -183,7 +175,7 @@ async def test_a_member_without_a_way_to_it_says_what_is_missing(client: Client)
     name = a_name()
     member = Member(client, None, name, None)  # type: ignore[arg-type] # there is no cluster
     async with running(client):
-        await client.create(CLUSTERS, body(CLUSTERS, name, spec={"syncMode": "Push"}))
+        await client.create(CLUSTERS, new_object(CLUSTERS, name, spec={"syncMode": "Push"}))
         it = await member.until(says("ClusterNotReachable"))
         assert "it does not name a Secret with credentials" in message(it)
         ref = {"namespace": KARMADA_CLUSTER_NAMESPACE, "name": name}
@@ -198,7 +190,7 @@ async def test_a_member_without_a_way_to_it_says_what_is_missing(client: Client)
 async def test_the_token_of_a_secret_that_is_not_the_members_own_is_sent_nowhere(client: Client) -> None:
     name = a_name()
     member = Member(client, None, name, None)  # type: ignore[arg-type] # there is no cluster
-    await client.create(SECRETS, body(SECRETS, name, "default", stringData={"token": "of another"}))
+    await client.create(SECRETS, new_object(SECRETS, name, "default", stringData={"token": "of another"}))
     spec = {
         "syncMode": "Push",
         "apiEndpoint": "https://127.0.0.1:1",
@@ -206,7 +198,7 @@ async def test_the_token_of_a_secret_that_is_not_the_members_own_is_sent_nowhere
         "secretRef": {"namespace": "default", "name": name},
     }
     async with running(client):
-        await client.create(CLUSTERS, body(CLUSTERS, name, spec=spec))
+        await client.create(CLUSTERS, new_object(CLUSTERS, name, spec=spec))
         it = await member.until(says("ClusterNotReachable"))
         assert f"Secret default/{name} does not belong to it" in message(it)
     secret = await client.get(SECRETS, name, namespace="default")
@@ -249,7 +241,7 @@ async def test_a_token_is_renewed_long_before_it_ends(client: Client, cluster: L
         async with running(client, clock=clock):
             new = await until_token(client, member, lambda it: it != old)
             await member.until(says("ClusterReady"), "Ready")
-            await told(client, await member.get(), "TokenRenewed")
+            await until_event(client, (await member.get()).metadata.uid, reason="TokenRenewed")
         before, after = tokens.read(old), tokens.read(new)
         assert before
         assert after
@@ -311,7 +303,7 @@ async def test_whenever_it_is_killed_the_next_life_goes_on(client: Client, clust
         while it is None:
             lives += 1
             connection = await manager_connection(client, rights.HOME)
-            transport = Failing(connection, [lives], how)
+            transport = FailingTransport(connection, [lives], how)
             try:
                 async with Client(connection, transport=transport) as mortal, running(mortal):
                     it = await member.until(says("ClusterReady"), "Ready")
@@ -329,12 +321,14 @@ async def test_the_rights_of_the_manager_are_enough(plane: Plane, client: Client
     rules = [right.rule() for item in (MACHINERY, RECORDS, ADDONS, MEMBERS) for right in item.everywhere]
     reference = {"apiGroup": CLUSTER_ROLES.group, "kind": CLUSTER_ROLES.kind, "name": user}
     subjects = [{"kind": "User", "name": user, "apiGroup": CLUSTER_ROLES.group}]
-    await client.create(CLUSTER_ROLES, body(CLUSTER_ROLES, user, rules=rules))
-    await client.create(CLUSTER_ROLE_BINDINGS, body(CLUSTER_ROLE_BINDINGS, user, roleRef=reference, subjects=subjects))
+    await client.create(CLUSTER_ROLES, new_object(CLUSTER_ROLES, user, rules=rules))
+    await client.create(
+        CLUSTER_ROLE_BINDINGS, new_object(CLUSTER_ROLE_BINDINGS, user, roleRef=reference, subjects=subjects)
+    )
     way = plane.management.connection(user)
     async with joined(client, cluster) as member, Client(way) as manager, running(manager):
         await member.until(says("ClusterReady"), "Ready")
         await set_token(client, member, "nonsense")
         await until_token(client, member, lambda it: it != "nonsense")
-        await told(client, await member.get(), "TokenRenewed")
+        await until_event(client, (await member.get()).metadata.uid, reason="TokenRenewed")
     assert [entry for entry in plane.management.audit.entries(user=user) if entry.code == 403] == []

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import subprocess
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
-from tests.plane.support.buckets import Everything
-from tests.plane.support.extension_registration import until_refused
-from tests.plane.support.profiles import under_way
+from tests.eventually import eventually
+from tests.plane.support.commands import kubectl
+from tests.plane.support.controllers import Owner, running_components
+from tests.plane.support.objects import delete, new_object, until_allowed, until_refused
 from unwind.addons.manifests import profile_rules
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import OWNER_LABEL, EventReason
@@ -43,13 +42,14 @@ from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.kube.events import EVENTS, Recorder
 from unwind.kube.metrics import Metrics
-from unwind.local import tools, waiting
+from unwind.local import waiting
 from unwind.protection.controller import ProtectionController, mended
 from unwind.protection.webhook import RestoreReporter
 from unwind.server.manager_names import CERTIFICATE, REGISTRATION
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import AsyncIterator
     from pathlib import Path
 
@@ -79,15 +79,10 @@ def inventory(name: str, namespace: str = HOME) -> Object:
 
 
 def lease(name: str, namespace: str = HOME) -> Object:
-    return body(LEASES, name, namespace, spec={"holderIdentity": "a", "leaseDurationSeconds": 1})
+    return new_object(LEASES, name, namespace, spec={"holderIdentity": "a", "leaseDurationSeconds": 1})
 
 
-def body(resource: Resource, name: str, namespace: str = "", **content: Any) -> Object:
-    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **content}
-
-
-class Scene:
+class OwnObjectsScene:
     """An installed Unwind with a record and a Lease, and people with different rights."""
 
     def __init__(self, cluster: LocalCluster) -> None:
@@ -100,18 +95,18 @@ class Scene:
         for resource, obj in (
             (INVENTORIES, inventory(RECORD)),
             (LEASES, lease(LEASE)),
-            (SECRETS, body(SECRETS, KEY, HOME)),
+            (SECRETS, new_object(SECRETS, KEY, HOME)),
         ):
             await self.client.create(resource, obj)
         await self.bind(ADMIN, "cluster-admin")
         # As `admin` of the namespace, with what an operator may add to it.
         everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
-        await self.client.create(ROLES, body(ROLES, NAMESPACE_ADMIN, HOME, rules=[everything]))
+        await self.client.create(ROLES, new_object(ROLES, NAMESPACE_ADMIN, HOME, rules=[everything]))
         await self.client.create(ROLE_BINDINGS, self.binding(ROLE_BINDINGS, NAMESPACE_ADMIN, HOME))
         # Rights over kinds and webhooks, as an operator of something else has them.
         groups = ["apiextensions.k8s.io", "admissionregistration.k8s.io"]
         rules = [{"apiGroups": groups, "resources": ["*"], "verbs": WRITE}]
-        await self.client.create(CLUSTER_ROLES, body(CLUSTER_ROLES, TENANT, rules=rules))
+        await self.client.create(CLUSTER_ROLES, new_object(CLUSTER_ROLES, TENANT, rules=rules))
         await self.bind(TENANT, TENANT)
         for user in (ADMIN, NAMESPACE_ADMIN, TENANT):
             self.kubeconfigs[user] = self.cluster.write_kubeconfig(user)
@@ -122,19 +117,16 @@ class Scene:
         found = await self.client.get(NAMESPACES, HOME)
         await until_refused(lambda: self.client.delete(NAMESPACES, HOME, uid=found["metadata"]["uid"], dry_run=True))
         label = {"metadata": {"labels": {"a": "b"}}}
-        async with Client(self.cluster.connection(NAMESPACE_ADMIN)) as client, asyncio.timeout(60):
-            while True:
-                error = await until_refused(lambda: client.patch(INVENTORIES, RECORD, label, namespace=HOME))
-                if "cannot patch resource" not in str(error):
-                    return  # it is not RBAC that refuses
-                await asyncio.sleep(0.05)
+        async with Client(self.cluster.connection(NAMESPACE_ADMIN)) as client:
+            # A policy refuses it, and RBAC does not any more.
+            await until_refused(lambda: client.patch(INVENTORIES, RECORD, label, namespace=HOME), "by Unwind only")
 
     async def bind(self, user: str, role: str) -> None:
         await self.client.create(CLUSTER_ROLE_BINDINGS, self.binding(CLUSTER_ROLE_BINDINGS, user, "", role))
 
     def binding(self, resource: Resource, user: str, namespace: str, role: str = "") -> Object:
         kind = CLUSTER_ROLES.kind if role else ROLES.kind
-        return body(
+        return new_object(
             resource,
             user,
             namespace,
@@ -143,14 +135,7 @@ class Scene:
         )
 
     async def kubectl(self, user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        found = tools.find(tools.KUBECTL)
-        assert found, "make setup has it built where it is not on the PATH"
-        env = os.environ | {"KUBECONFIG": str(self.kubeconfigs[user])}
-        return await asyncio.to_thread(
-            lambda: subprocess.run(
-                [found.path, *arguments], env=env, capture_output=True, text=True, timeout=60, check=False
-            )
-        )
+        return await kubectl(self.kubeconfigs[user], *arguments)
 
     async def uid(self, resource: Resource, name: str) -> str:
         found = await self.client.get(resource, name, namespace=HOME if resource.namespaced else None)
@@ -159,10 +144,10 @@ class Scene:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def scene(plane: Plane) -> AsyncIterator[Scene]:
+async def scene(plane: Plane) -> AsyncIterator[OwnObjectsScene]:
     """A cluster of these tests' own: what they guard is shared by all others."""
     member = await plane.add_member("own-objects")
-    scene = Scene(member)
+    scene = OwnObjectsScene(member)
     await scene.begin()
     yield scene
     await plane.remove_member(member.name)
@@ -180,7 +165,7 @@ async def scene(plane: Plane) -> AsyncIterator[Scene]:
         f"secret/{KEY}",
     ],
 )
-async def test_a_cluster_admin_does_not_delete_records_by_accident(scene: Scene, target: str) -> None:
+async def test_a_cluster_admin_does_not_delete_records_by_accident(scene: OwnObjectsScene, target: str) -> None:
     done = await scene.kubectl(ADMIN, "delete", target, "-n", HOME, "--dry-run=server")
     assert done.returncode != 0
     assert "Without its records, Unwind does not know what it deployed" in done.stderr
@@ -194,13 +179,13 @@ async def test_a_cluster_admin_does_not_delete_records_by_accident(scene: Scene,
         f"{MUTATING_WEBHOOK_CONFIGURATIONS.plural}/{cluster_rules(HOME)}",
     ],
 )
-async def test_a_cluster_admin_does_not_delete_webhooks_by_accident(scene: Scene, target: str) -> None:
+async def test_a_cluster_admin_does_not_delete_webhooks_by_accident(scene: OwnObjectsScene, target: str) -> None:
     done = await scene.kubectl(ADMIN, "delete", target, "--dry-run=server")
     assert done.returncode != 0
     assert "registers the webhooks of Unwind" in done.stderr
 
 
-async def test_a_cluster_admin_does_not_delete_all_records_at_once(scene: Scene) -> None:
+async def test_a_cluster_admin_does_not_delete_all_records_at_once(scene: OwnObjectsScene) -> None:
     done = await scene.kubectl(
         ADMIN, "delete", "--raw", f"/apis/unwind.dev/v1alpha1/namespaces/{HOME}/inventories?dryRun=All"
     )
@@ -208,7 +193,7 @@ async def test_a_cluster_admin_does_not_delete_all_records_at_once(scene: Scene)
     assert "Without its records" in done.stderr
 
 
-async def test_a_cluster_admin_may_change_a_record_and_delete_it_by_its_uid(scene: Scene) -> None:
+async def test_a_cluster_admin_may_change_a_record_and_delete_it_by_its_uid(scene: OwnObjectsScene) -> None:
     async with Client(scene.cluster.connection(ADMIN)) as client:
         made = await client.create(INVENTORIES, inventory("by-uid"))
         await client.patch(INVENTORIES, "by-uid", {"metadata": {"labels": {"a": "b"}}}, namespace=HOME)
@@ -216,7 +201,7 @@ async def test_a_cluster_admin_may_change_a_record_and_delete_it_by_its_uid(scen
     await waiting.until_absent(scene.client, INVENTORIES, "by-uid", namespace=HOME)
 
 
-async def test_a_kind_of_records_goes_on_being_served(scene: Scene) -> None:
+async def test_a_kind_of_records_goes_on_being_served(scene: OwnObjectsScene) -> None:
     name = f"{INVENTORIES.plural}.{INVENTORIES.group}"
     found = await scene.client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
     versions = [item | {"served": False} for item in found["spec"]["versions"]]
@@ -226,7 +211,7 @@ async def test_a_kind_of_records_goes_on_being_served(scene: Scene) -> None:
         await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, {"metadata": {"annotations": {"a": "b"}}})
 
 
-async def test_an_admin_of_the_namespace_writes_none_of_its_records(scene: Scene) -> None:
+async def test_an_admin_of_the_namespace_writes_none_of_its_records(scene: OwnObjectsScene) -> None:
     label = {"metadata": {"labels": {"a": "b"}}}
     objects = ((INVENTORIES, RECORD), (LEASES, LEASE), (CONFIG_MAPS, REGISTRATION), (SECRETS, KEY))
     async with Client(scene.cluster.connection(NAMESPACE_ADMIN)) as client:
@@ -238,50 +223,38 @@ async def test_an_admin_of_the_namespace_writes_none_of_its_records(scene: Scene
         for resource, obj in (
             (INVENTORIES, inventory("planted")),
             (LEASES, lease("unwind-replica-x")),
-            (SECRETS, body(SECRETS, "unwind-planted", HOME)),
+            (SECRETS, new_object(SECRETS, "unwind-planted", HOME)),
         ):
             with pytest.raises(ApiError, match="can be written by Unwind only"):
                 await client.create(resource, obj)
         # What is not Unwind's is nobody's business.
         await client.create(LEASES, lease("theirs"))
-        await client.create(CONFIG_MAPS, body(CONFIG_MAPS, "theirs", HOME))
-        await client.create(SECRETS, body(SECRETS, CERTIFICATE, HOME))
+        await client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, "theirs", HOME))
+        await client.create(SECRETS, new_object(SECRETS, CERTIFICATE, HOME))
 
 
-async def test_other_namespaces_are_not_concerned(scene: Scene) -> None:
+async def test_other_namespaces_are_not_concerned(scene: OwnObjectsScene) -> None:
     await scene.cluster.create_namespace("elsewhere")
-    await scene.client.create(ROLES, body(ROLES, "all", "elsewhere", rules=[_everything()]))
+    await scene.client.create(ROLES, new_object(ROLES, "all", "elsewhere", rules=[_everything()]))
     binding = scene.binding(ROLE_BINDINGS, TENANT, "elsewhere")
     binding["roleRef"]["name"] = "all"
     await scene.client.create(ROLE_BINDINGS, binding)
     async with Client(scene.cluster.connection(TENANT)) as client:
         objects = (
             (LEASES, lease(LEASE, "elsewhere")),
-            (CONFIG_MAPS, body(CONFIG_MAPS, REGISTRATION, "elsewhere")),
+            (CONFIG_MAPS, new_object(CONFIG_MAPS, REGISTRATION, "elsewhere")),
             (INVENTORIES, inventory(RECORD, "elsewhere")),
         )
         for resource, obj in objects:
-            made = await _until_created(client, resource, obj)
-            await client.delete(resource, obj["metadata"]["name"], uid=made["metadata"]["uid"], namespace="elsewhere")
-
-
-async def _until_created(client: Client, resource: Resource, obj: Object) -> Object:
-    """A right is in effect a moment after it was granted."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                return await client.create(resource, obj)
-            except ApiError as error:
-                if "cannot create resource" not in str(error):
-                    raise
-                await asyncio.sleep(0.05)
+            await until_allowed(partial(client.create, resource, obj))  # a right is in effect after a moment
+            await delete(client, resource, obj["metadata"]["name"], "elsewhere")
 
 
 def _everything() -> Object:
     return {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 
 
-async def test_who_may_write_all_webhooks_and_kinds_does_not_write_those_of_unwind(scene: Scene) -> None:
+async def test_who_may_write_all_webhooks_and_kinds_does_not_write_those_of_unwind(scene: OwnObjectsScene) -> None:
     label = {"metadata": {"labels": {"a": "b"}}}
     async with Client(scene.cluster.connection(TENANT)) as client:
         for resource, name in (
@@ -293,12 +266,12 @@ async def test_who_may_write_all_webhooks_and_kinds_does_not_write_those_of_unwi
                 await client.patch(resource, name, label)
             with pytest.raises(ApiError, match=r"by Unwind only|Without its records"):
                 await client.delete(resource, name, uid=await scene.uid(resource, name), dry_run=True)
-        other = body(VALIDATING_WEBHOOK_CONFIGURATIONS, "theirs", webhooks=[])
+        other = new_object(VALIDATING_WEBHOOK_CONFIGURATIONS, "theirs", webhooks=[])
         made = await client.create(VALIDATING_WEBHOOK_CONFIGURATIONS, other)
         await client.delete(VALIDATING_WEBHOOK_CONFIGURATIONS, "theirs", uid=made["metadata"]["uid"])
 
 
-async def test_the_manager_writes_its_own(scene: Scene) -> None:
+async def test_the_manager_writes_its_own(scene: OwnObjectsScene) -> None:
     async with manager_client(scene.client, HOME) as client:
         for resource, obj in ((INVENTORIES, inventory("managed")), (LEASES, lease("unwind-replica-y"))):
             name = obj["metadata"]["name"]
@@ -308,7 +281,7 @@ async def test_the_manager_writes_its_own(scene: Scene) -> None:
 
 
 @asynccontextmanager
-async def keeping(scene: Scene) -> AsyncIterator[CollectorRegistry]:
+async def keeping(scene: OwnObjectsScene) -> AsyncIterator[CollectorRegistry]:
     """The part of a manager that restores policies, with protection switched off."""
     registry = CollectorRegistry()
     async with manager_client(scene.client, HOME) as own:
@@ -318,16 +291,16 @@ async def keeping(scene: Scene) -> AsyncIterator[CollectorRegistry]:
             own,
             namespace=HOME,
             on=False,
-            owner=Everything(),
+            owner=Owner(),
             metrics=Metrics(CollectorRegistry()),
             policies=policies(Setting(namespace=HOME)),
             restored=restored.report,
         )
-        async with under_way((recorder, keeper)):
+        async with running_components((recorder, keeper)):
             yield registry
 
 
-async def test_policies_come_back_as_they_were_installed_and_that_is_reported(scene: Scene) -> None:
+async def test_policies_come_back_as_they_were_installed_and_that_is_reported(scene: OwnObjectsScene) -> None:
     client = scene.client
     wanted = dict(
         zip(
@@ -358,9 +331,12 @@ async def test_policies_come_back_as_they_were_installed_and_that_is_reported(sc
         [one] = [it for it in wanted[resource] if it["metadata"]["name"] == name]
         assert mended(await client.patch(resource, name, weakened), one)
         await waiting.until(client, resource, name, lambda it: it is not None and mended(it, one) == {}, "restored")
-        async with asyncio.timeout(30):
-            while len(told := await _told(client)) < count + 1:
-                await asyncio.sleep(0.05)
+
+        async def reported() -> list[Object]:
+            found = await _told(client)
+            return found if len(found) > count else []
+
+        told = await eventually(reported, "another Event", within=30)
         total = sum(
             registry.get_sample_value("unwind_policies_restored_total", {"kind": kind.kind}) or 0 for kind in wanted
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import re
@@ -13,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
+from tests.eventually import eventually
+from tests.plane.support.commands import command
 from tests.plane.support.extension_registration import HOME, OURS, create_cluster, serve
-from tests.plane.test_install import absent, command
-from tests.plane.test_run import running
+from tests.plane.support.manager_process import running
+from tests.plane.support.objects import absent
 from unwind.addons.manifests import PROFILES_PATH, profile_rules
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.hooks import API_VERSION
@@ -82,11 +83,15 @@ async def _until_registered(client: Client, address: str, key: bytes) -> None:
     paths = {PROFILES_PATH: PROFILES_PATH, CLUSTERS_PATH: CLUSTERS_PATH, path_segments.HOOKS: ""}
     wanted = {path: f"{address}{path_segments.prefix(key, path)}{rest}" for path, rest in paths.items()}
     found: dict[str, str] = {}
+
+    async def registered() -> bool:
+        nonlocal found
+        found = await _registered(client)
+        return found == wanted
+
     try:
-        async with asyncio.timeout(30):
-            while (found := await _registered(client)) != wanted:
-                await asyncio.sleep(0.05)
-    except TimeoutError:
+        await eventually(registered, within=30)
+    except AssertionError:
         pytest.fail(f"registered as {found}, and not as {wanted}")
 
 
@@ -159,9 +164,11 @@ async def test_only_a_caller_who_knows_the_path_is_answered_and_the_path_can_be_
             await _until_registered(client, address, second)
             for one in (second, key):
                 prefix = path_segments.prefix(one, CLUSTERS_PATH)
-                async with asyncio.timeout(30):
-                    while (await post(prefix + CLUSTERS_PATH, _deletion(cluster, "carol")))[0] != 200:
-                        await asyncio.sleep(0.05)
+
+                async def answered(prefix: str = prefix) -> bool:
+                    return (await post(prefix + CLUSTERS_PATH, _deletion(cluster, "carol")))[0] == 200
+
+                await eventually(answered, "the new path", within=30)
             made = await client.get(SECRETS, NAME, namespace=HOME)
             await client.delete(SECRETS, NAME, uid=made["metadata"]["uid"], namespace=HOME)
             await until(client, SECRETS, NAME, lambda it: it is not None, "made again", namespace=HOME)
@@ -181,4 +188,4 @@ async def test_only_a_caller_who_knows_the_path_is_answered_and_the_path_can_be_
     assert [entry for entry in fresh_member.audit.entries(user=MANAGER) if entry.code == 403] == []
     gone = await command(fresh_member, "uninstall", "--yes")
     assert gone.code == 0, gone.err
-    assert await absent(fresh_member, SECRETS, NAME, namespace=HOME)
+    assert await absent(fresh_member.client, SECRETS, NAME, namespace=HOME)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from unwind.deleters.builtin import BUILTIN, SCALE_TO_ZERO
 from unwind.deleters.kubernetes import KubernetesEnd
 from unwind.kube.errors import NotFoundError
 from unwind.kube.watches import Watches
+from unwind.local import waiting
 from unwind.testing import World, prove_idempotent
 
 if TYPE_CHECKING:
@@ -72,10 +72,16 @@ async def workload(client: Client, resource: Resource, namespace: str, *, replic
         spec |= {"serviceName": name, "podManagementPolicy": "Parallel"}
     metadata = {"name": name, "namespace": namespace, "annotations": {names.SCALE_TO_ZERO_ANNOTATION: "true"}}
     body = {"apiVersion": "apps/v1", "kind": resource.kind, "metadata": metadata, "spec": spec}
-    made = await client.create(resource, body)
-    while (made.get("status") or {}).get("readyReplicas") != replicas:
-        await asyncio.sleep(0.05)
-        made = await client.get(resource, name, namespace=namespace)
+    await client.create(resource, body)
+    made = await waiting.until(
+        client,
+        resource,
+        name,
+        lambda it: it is not None and (it.get("status") or {}).get("readyReplicas", 0) == replicas,
+        "ready",
+        namespace=namespace,
+    )
+    assert made
     return made
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.plane.support.objects import delete, new_object
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
 from unwind.kube.client import Client, Object
 from unwind.kube.errors import ApiError, NotFoundError, UnreachableError
@@ -26,15 +27,6 @@ CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 
 
-def manifest(resource: Resource, name: str, namespace: str, **fields: object) -> Object:
-    return {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {"name": name, "namespace": namespace},
-        **fields,
-    }
-
-
 def pod_template(**spec: object) -> Object:
     containers = [{"name": "main", "image": "registry.example/app"}]
     return {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": containers, **spec}}
@@ -42,7 +34,7 @@ def pod_template(**spec: object) -> Object:
 
 def deployment(name: str, namespace: str) -> Object:
     spec = {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": pod_template()}
-    return manifest(DEPLOYMENTS, name, namespace, spec=spec)
+    return new_object(DEPLOYMENTS, name, namespace, spec=spec)
 
 
 async def until(
@@ -59,12 +51,6 @@ async def until_gone(cluster: LocalCluster, resource: Resource, name: str, names
     await waiting.until_absent(cluster.client, resource, name, namespace=namespace)
 
 
-async def delete(cluster: LocalCluster, resource: Resource, name: str, namespace: str | None = None) -> str:
-    uid: str = (await cluster.client.get(resource, name, namespace=namespace))["metadata"]["uid"]
-    await cluster.client.delete(resource, name, namespace=namespace, uid=uid)
-    return uid
-
-
 async def test_a_deployment_becomes_ready_and_its_pods_go_with_it(plane: Plane, namespace: str) -> None:
     cluster = plane.management
     await cluster.client.create(DEPLOYMENTS, deployment("web", namespace))
@@ -72,7 +58,7 @@ async def test_a_deployment_becomes_ready_and_its_pods_go_with_it(plane: Plane, 
     pods = await cluster.client.list(PODS, namespace=namespace)
     assert [pod["status"]["phase"] for pod in pods] == ["Running", "Running"]
 
-    await delete(cluster, DEPLOYMENTS, "web", namespace)
+    await delete(cluster.client, DEPLOYMENTS, "web", namespace)
     for pod in pods:
         await until_gone(cluster, PODS, pod["metadata"]["name"], namespace)
     assert await cluster.client.list(REPLICA_SETS, namespace=namespace) == []
@@ -80,15 +66,15 @@ async def test_a_deployment_becomes_ready_and_its_pods_go_with_it(plane: Plane, 
 
 async def test_a_job_completes(plane: Plane, namespace: str) -> None:
     spec = {"template": pod_template(restartPolicy="Never")}
-    await plane.management.client.create(JOBS, manifest(JOBS, "once", namespace, spec=spec))
+    await plane.management.client.create(JOBS, new_object(JOBS, "once", namespace, spec=spec))
     await until(plane.management, JOBS, "once", namespace, lambda it: it["status"].get("succeeded") == 1)
 
 
 async def test_a_deleted_namespace_goes_with_what_is_in_it(plane: Plane) -> None:
     cluster, name = plane.members["member-1"], f"doomed-{uuid.uuid4().hex[:6]}"
     await cluster.create_namespace(name)
-    await cluster.client.create(CONFIG_MAPS, manifest(CONFIG_MAPS, "inside", name))
-    await delete(cluster, NAMESPACES, name)
+    await cluster.client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, "inside", name))
+    await delete(cluster.client, NAMESPACES, name)
     await until_gone(cluster, NAMESPACES, name)
     assert "inside" in {
         entry.object_ref.name or "inside"
@@ -100,7 +86,7 @@ async def test_a_deleted_namespace_goes_with_what_is_in_it(plane: Plane) -> None
 async def test_a_load_balancer_holds_its_service_until_the_cloud_has_removed_it(plane: Plane, namespace: str) -> None:
     cluster, cloud = plane.management, plane.clouds["management"]
     spec = {"type": "LoadBalancer", "ports": [{"port": 80}], "selector": {"app": "web"}}
-    created = await cluster.client.create(SERVICES, manifest(SERVICES, "front", namespace, spec=spec))
+    created = await cluster.client.create(SERVICES, new_object(SERVICES, "front", namespace, spec=spec))
     uid = created["metadata"]["uid"]
     given = await until(
         cluster, SERVICES, "front", namespace, lambda it: bool(it["status"]["loadBalancer"].get("ingress"))
@@ -108,7 +94,7 @@ async def test_a_load_balancer_holds_its_service_until_the_cloud_has_removed_it(
     assert given["metadata"]["finalizers"] == [CLEANUP_FINALIZER]
     assert given["status"]["loadBalancer"]["ingress"][0]["ip"] == cloud.load_balancers[uid].address
 
-    await delete(cluster, SERVICES, "front", namespace)
+    await delete(cluster.client, SERVICES, "front", namespace)
     held = await cluster.client.get(SERVICES, "front", namespace=namespace)
     assert held["metadata"]["deletionTimestamp"]
     assert uid in cloud.load_balancers, "the cloud takes its time"
@@ -119,7 +105,7 @@ async def test_a_load_balancer_holds_its_service_until_the_cloud_has_removed_it(
 async def test_a_service_that_is_no_load_balancer_any_more_loses_its_address(plane: Plane, namespace: str) -> None:
     cluster = plane.management
     spec = {"type": "LoadBalancer", "ports": [{"port": 80}]}
-    await cluster.client.create(SERVICES, manifest(SERVICES, "front", namespace, spec=spec))
+    await cluster.client.create(SERVICES, new_object(SERVICES, "front", namespace, spec=spec))
     await until(cluster, SERVICES, "front", namespace, lambda it: bool(it["status"]["loadBalancer"].get("ingress")))
     await cluster.client.patch(SERVICES, "front", {"spec": {"type": "ClusterIP"}}, namespace=namespace)
     released = await until(cluster, SERVICES, "front", namespace, lambda it: not it["metadata"].get("finalizers"))
@@ -131,8 +117,8 @@ async def test_the_audit_log_says_who_deleted_what_by_which_uid_and_in_which_ord
 ) -> None:
     cluster = plane.management
     for name in ("b", "a"):
-        await cluster.client.create(CONFIG_MAPS, manifest(CONFIG_MAPS, name, namespace))
-    uids = [await delete(cluster, CONFIG_MAPS, name, namespace) for name in ("a", "b")]
+        await cluster.client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, name, namespace))
+    uids = [await delete(cluster.client, CONFIG_MAPS, name, namespace) for name in ("a", "b")]
 
     deletions = cluster.audit.deletions(resource="configmaps", namespace=namespace)
     assert [(entry.object_ref.name, entry.username, entry.uid) for entry in deletions] == [
@@ -142,7 +128,7 @@ async def test_the_audit_log_says_who_deleted_what_by_which_uid_and_in_which_ord
 
 
 async def test_no_secret_is_written_to_the_audit_log(plane: Plane, namespace: str) -> None:
-    secret = manifest(SECRETS, "token", namespace, stringData={"password": "not-for-the-log"})
+    secret = new_object(SECRETS, "token", namespace, stringData={"password": "not-for-the-log"})
     await plane.management.client.create(SECRETS, secret)
     log = plane.management.audit.path.read_text()
     assert '"token"' in log
@@ -151,7 +137,7 @@ async def test_no_secret_is_written_to_the_audit_log(plane: Plane, namespace: st
 
 async def test_a_delete_with_the_uid_of_another_object_is_refused(plane: Plane, namespace: str) -> None:
     client = plane.management.client
-    await client.create(CONFIG_MAPS, manifest(CONFIG_MAPS, "kept", namespace))
+    await client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, "kept", namespace))
     with pytest.raises(ApiError) as refusal:
         await client.delete(CONFIG_MAPS, "kept", namespace=namespace, uid=str(uuid.uuid4()))
     assert refusal.value.code == 409
@@ -168,13 +154,13 @@ async def test_a_user_has_no_right_that_nobody_gave(plane: Plane, namespace: str
 async def test_admission_is_that_of_a_real_cluster(plane: Plane, namespace: str) -> None:
     client = plane.management.client
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    created = await client.create(CLAIMS, manifest(CLAIMS, "data", namespace, spec=claim))
+    created = await client.create(CLAIMS, new_object(CLAIMS, "data", namespace, spec=claim))
     assert created["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
 
-    await client.create(QUOTAS, manifest(QUOTAS, "none", namespace, spec={"hard": {"pods": "0"}}))
+    await client.create(QUOTAS, new_object(QUOTAS, "none", namespace, spec={"hard": {"pods": "0"}}))
     await until(plane.management, QUOTAS, "none", namespace, lambda it: "hard" in it["status"])
     with pytest.raises(ApiError, match="exceeded quota"):
-        await client.create(PODS, manifest(PODS, "one", namespace, spec=pod_template()["spec"]))
+        await client.create(PODS, new_object(PODS, "one", namespace, spec=pod_template()["spec"]))
 
 
 async def test_clients_verify_the_server_they_talk_to(plane: Plane) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.plane.support.buckets import Buckets, define, ready
-from tests.plane.test_external_run import until_ready
-from tests.plane.test_install import HOME, command
-from tests.plane.test_run import Manager, running
+from tests.plane.support.commands import command
+from tests.plane.support.manager_process import Manager, running
 from unwind.api.names import Finalizer
+from unwind.api.rights import HOME
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -153,7 +152,7 @@ async def scene(fresh_member: LocalCluster, tmp_path: Path) -> AsyncIterator[tup
     store.mkdir()
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH", ""))))
     async with running(fresh_member, HOME, "--roles", "controllers", PYTHONPATH=path, STORE=str(store)) as manager:
-        await until_ready(manager)
+        await manager.until_ready()
         yield manager, buckets, store
 
 
@@ -184,10 +183,8 @@ async def test_a_deleter_that_blocks_the_event_loop_is_named_in_the_log(
     (store / "blocks").touch()
     await buckets.delete(await buckets.claimed("blocks"))
     await buckets.until_gone("blocks")
-    async with asyncio.timeout(30):
-        while not (blocked := [item for item in manager.logged if item["event"] == "event loop blocked"]):
-            await asyncio.sleep(0.1)
-    assert blocked[0]["module"] == "bad_deleters"
-    assert "in block" in blocked[0]["stack"]
+    blocked = await manager.until_logged("event loop blocked")
+    assert blocked["module"] == "bad_deleters"
+    assert "in block" in blocked["stack"]
     # Shorter than 30 s: the process is not restarted for it.
     assert (await manager.probe("/healthz"))[0] == 200

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 
-from tests.plane.support.extension_registration import serve_only, until_allowed, until_refused
-from tests.plane.support.protected_objects import HOME, ROOM, define, definition, delete, named, ours, pod
+from tests.eventually import eventually
+from tests.plane.support.commands import command, json_of
+from tests.plane.support.extension_registration import serve_only
+from tests.plane.support.objects import crd, define, new_object, until_allowed, until_refused
+from tests.plane.support.protected_objects import HOME, ROOM, delete, ours, pod
 from tests.plane.support.protection_table import ALWAYS, LABEL
-from tests.plane.test_install import command
-from tests.plane.test_protection_policies import told_by
 from unwind.api.resources import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -51,7 +51,7 @@ async def cluster(plane: Plane) -> AsyncIterator[LocalCluster]:
     """A cluster with the policies and no manager."""
     member = await plane.add_member(f"any-kind-{uuid.uuid4().hex[:8]}")
     client = member.client
-    await define(client, definition(GIZMOS.group, GIZMOS.kind, GIZMOS.plural, "v1"))
+    await define(client, crd(GIZMOS))
     await member.create_namespace(ROOM)
     policies, bindings = manifests.policy_objects(HOME)
     for policy in policies:
@@ -79,7 +79,7 @@ def labelled(resource: Resource, name: str, value: str = "Always", **content: An
         "ReplicaSet": {"spec": {"replicas": 0, "selector": {"matchLabels": match}, "template": pod(match)}},
         "Job": {"spec": {"suspend": True, "template": template}},
     }
-    body = named(resource, name, ROOM, **filled.get(resource.kind, {})) | content
+    body = new_object(resource, name, ROOM, **filled.get(resource.kind, {})) | content
     body["metadata"]["labels"] = {LABEL: value}
     return body
 
@@ -88,12 +88,6 @@ async def refused(act: Awaitable[Any]) -> str:
     with pytest.raises(ApiError) as refusal:
         await act
     return ours(refusal.value)
-
-
-async def until(what: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(120):
-        while not await what():
-            await asyncio.sleep(0.1)
 
 
 async def test_a_labelled_custom_resource_cannot_be_deleted_and_the_denial_says_how_to(cluster: LocalCluster) -> None:
@@ -109,7 +103,7 @@ async def test_a_labelled_custom_resource_cannot_be_deleted_and_the_denial_says_
 async def test_of_a_collection_of_custom_resources_the_labelled_one_stays(cluster: LocalCluster) -> None:
     client = cluster.client
     for name, label in (("a", None), ("b", "Always"), ("c", None)):
-        body = named(GIZMOS, name, ROOM)
+        body = new_object(GIZMOS, name, ROOM)
         body["metadata"]["labels"] = {"together": "yes"} | ({LABEL: label} if label else {})
         await client.create(GIZMOS, body)
     path = f"{GIZMOS.path(namespace=ROOM)}?labelSelector=together%3Dyes"
@@ -128,11 +122,11 @@ async def test_a_namespace_that_is_deleted_without_a_manager_keeps_a_labelled_ob
     cluster: LocalCluster,
 ) -> None:
     client = cluster.client
-    room = await client.create(NAMESPACES, named(NAMESPACES, "leaving"))
+    room = await client.create(NAMESPACES, new_object(NAMESPACES, "leaving"))
     kept = labelled(GIZMOS, "kept")
     kept["metadata"]["namespace"] = "leaving"
     await client.create(GIZMOS, kept)
-    await client.create(GIZMOS, named(GIZMOS, "free", "leaving"))
+    await client.create(GIZMOS, new_object(GIZMOS, "free", "leaving"))
     await delete(client, NAMESPACES, room)
     await waiting.until_absent(client, GIZMOS, "free", namespace="leaving")
     # Its controller has tried: the namespace says what it waits for.
@@ -147,8 +141,8 @@ async def test_a_resource_that_is_not_served_outlasts_its_namespace(cluster: Loc
     """A limit that docs/limits.md names: such resources cannot be listed, and do not go with their namespace."""
     client = cluster.client
     hidden = Resource("hidden.example.dev", "v1", "secrets", "Hidden")
-    await define(client, definition(hidden.group, hidden.kind, hidden.plural, "v1"))
-    room = await client.create(NAMESPACES, named(NAMESPACES, "hiding"))
+    await define(client, crd(hidden))
+    room = await client.create(NAMESPACES, new_object(NAMESPACES, "hiding"))
     kept = labelled(hidden, "kept")
     kept["metadata"]["namespace"] = "hiding"
     await until_allowed(lambda: client.create(hidden, kept))
@@ -165,16 +159,16 @@ async def test_a_protected_service_with_150_endpoints_is_scaled_to_5(cluster: Lo
     service = labelled(SERVICES, "wide", spec={"selector": match, "ports": ports, "clusterIP": "None"})
     await client.create(SERVICES, service)
     spec = {"replicas": 150, "selector": {"matchLabels": match}, "template": pod(match, nodeSelector={})}
-    await client.create(DEPLOYMENTS, named(DEPLOYMENTS, "wide", ROOM, spec=spec))
+    await client.create(DEPLOYMENTS, new_object(DEPLOYMENTS, "wide", ROOM, spec=spec))
 
     async def endpoints() -> tuple[int, int]:
         slices = await client.list(SLICES, namespace=ROOM, labels="kubernetes.io/service-name=wide")
         assert all(item["metadata"]["labels"][LABEL] == "Always" for item in slices), "its controller copies labels"
         return len(slices), sum(len(item.get("endpoints") or ()) for item in slices)
 
-    await until(lambda: _is(endpoints, (2, 150)))
+    await eventually(lambda: _is(endpoints, (2, 150)))
     await client.patch(DEPLOYMENTS, "wide", {"spec": {"replicas": 5}}, namespace=ROOM, subresource="scale")
-    await until(lambda: _is(endpoints, (1, 5)))
+    await eventually(lambda: _is(endpoints, (1, 5)))
     made = await client.get(SERVICES, "wide", namespace=ROOM)
     assert await refused(delete(client, SERVICES, made))
 
@@ -189,7 +183,7 @@ async def test_a_deployment_whose_template_carries_the_label_rolls_out_and_old_r
     client, match = cluster.client, {"app": "rolling"}
     template = pod(match | {LABEL: "Always"}, nodeSelector={})
     spec = {"replicas": 3, "revisionHistoryLimit": 0, "selector": {"matchLabels": match}, "template": template}
-    await client.create(DEPLOYMENTS, named(DEPLOYMENTS, "rolling", ROOM, spec=spec))
+    await client.create(DEPLOYMENTS, new_object(DEPLOYMENTS, "rolling", ROOM, spec=spec))
 
     async def pods(image: str) -> int:
         found = await client.list(PODS, namespace=ROOM, labels="app=rolling")
@@ -200,7 +194,7 @@ async def test_a_deployment_whose_template_carries_the_label_rolls_out_and_old_r
         assert all(item["metadata"]["labels"][LABEL] == "Always" for item in found)
         return [item["metadata"]["name"] for item in found]
 
-    await until(lambda: _is(lambda: pods("registry.example/app"), 3))
+    await eventually(lambda: _is(lambda: pods("registry.example/app"), 3))
     [first] = await replica_sets()
     found = await client.get(REPLICA_SETS, first, namespace=ROOM)
     assert await refused(delete(client, REPLICA_SETS, found)), "a person is refused all the same"
@@ -208,15 +202,15 @@ async def test_a_deployment_whose_template_carries_the_label_rolls_out_and_old_r
     another = [{"name": "main", "image": "registry.example/app:2"}]
     change = {"spec": {"template": {"spec": {"containers": another}}}}
     await client.patch(DEPLOYMENTS, "rolling", change, namespace=ROOM)
-    await until(lambda: _is(lambda: pods("registry.example/app:2"), 3))
+    await eventually(lambda: _is(lambda: pods("registry.example/app:2"), 3))
 
     async def only_the_new_one() -> bool:
         return len(names := await replica_sets()) == 1 and first not in names
 
-    await until(only_the_new_one)
+    await eventually(only_the_new_one)
     deployment = await client.get(DEPLOYMENTS, "rolling", namespace=ROOM)
     await delete(client, DEPLOYMENTS, deployment)
-    await until(lambda: _is(replica_sets, []))
+    await eventually(lambda: _is(replica_sets, []))
 
 
 def _alike(pods: list[Object]) -> bool:
@@ -225,7 +219,7 @@ def _alike(pods: list[Object]) -> bool:
 
 async def test_an_object_with_a_controller_is_free_and_a_claim_with_one_is_not(cluster: LocalCluster) -> None:
     client = cluster.client
-    owner = await client.create(CONFIG_MAPS, named(CONFIG_MAPS, "owner", ROOM))
+    owner = await client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, "owner", ROOM))
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
     for number, controller in enumerate((True, False)):
         body = labelled(GIZMOS, f"owned-{number}")
@@ -244,18 +238,18 @@ async def test_an_object_with_a_controller_is_free_and_a_claim_with_one_is_not(c
 
 async def test_protect_takes_any_kind_and_refuses_what_the_label_would_not_protect(cluster: LocalCluster) -> None:
     client = cluster.client
-    await client.create(GIZMOS, named(GIZMOS, "mine", ROOM))
-    told = await told_by(cluster, "protect", "gizmo/mine", "-n", ROOM)
+    await client.create(GIZMOS, new_object(GIZMOS, "mine", ROOM))
+    told = await json_of(cluster, "protect", "gizmo/mine", "-n", ROOM)
     assert (told["label"], told["enforced"]["way"]) == ("Always", "policy")
     assert told["enforced"]["by"].endswith(f"-any-kind.{HOME}")
     assert told["now"].startswith(ALWAYS)
-    await told_by(cluster, "unprotect", "gizmo/mine", "-n", ROOM)
+    await json_of(cluster, "unprotect", "gizmo/mine", "-n", ROOM)
     assert (
         "does not count dependents"
         in (await command(cluster, "protect", "gizmo/mine", "-n", ROOM, "--cascading")).refusal
     )
 
-    await client.create(SLICES, named(SLICES, "copy", ROOM, addressType="IPv4", endpoints=[]))
+    await client.create(SLICES, new_object(SLICES, "copy", ROOM, addressType="IPv4", endpoints=[]))
     refusal = (await command(cluster, "protect", "endpointslice/copy", "-n", ROOM)).refusal
     assert "an EndpointSlice" in refusal or "a EndpointSlice cannot be protected" in refusal
     name = manifests.policy_name("any-kind", HOME)
@@ -263,7 +257,7 @@ async def test_protect_takes_any_kind_and_refuses_what_the_label_would_not_prote
     assert "the API server does not call admission policies for" in refusal
     assert "restrict its deletion with RBAC" in refusal
     owner = await client.get(GIZMOS, "mine", namespace=ROOM)
-    body = named(GIZMOS, "part", ROOM)
+    body = new_object(GIZMOS, "part", ROOM)
     reference = {"apiVersion": GIZMOS.api_version, "kind": "Gizmo", "name": "mine", "uid": owner["metadata"]["uid"]}
     body["metadata"]["ownerReferences"] = [reference | {"controller": True}]
     await client.create(GIZMOS, body)
@@ -281,20 +275,20 @@ async def test_protect_warns_that_a_volume_loses_its_disk_with_its_claim(cluster
         "persistentVolumeReclaimPolicy": "Delete",
         "claimRef": {"namespace": ROOM, "name": "data"},
     }
-    await client.create(PERSISTENT_VOLUMES, named(PERSISTENT_VOLUMES, "disk", spec=volume))
-    told = await told_by(cluster, "protect", "pv/disk")
+    await client.create(PERSISTENT_VOLUMES, new_object(PERSISTENT_VOLUMES, "disk", spec=volume))
+    told = await json_of(cluster, "protect", "pv/disk")
     assert "warnings" not in told, "no claim is bound to it"
     claim = storage | {"resources": {"requests": {"storage": "1Mi"}}, "volumeName": "disk"}
-    await client.create(PERSISTENT_VOLUME_CLAIMS, named(PERSISTENT_VOLUME_CLAIMS, "data", ROOM, spec=claim))
+    await client.create(PERSISTENT_VOLUME_CLAIMS, new_object(PERSISTENT_VOLUME_CLAIMS, "data", ROOM, spec=claim))
     await waiting.until(
         client, PERSISTENT_VOLUMES, "disk", lambda it: bool(it and it["status"].get("phase") == "Bound"), "bound"
     )
-    [warning] = (await told_by(cluster, "protect", "pv/disk"))["warnings"]
+    [warning] = (await json_of(cluster, "protect", "pv/disk"))["warnings"]
     assert f"deleting PersistentVolumeClaim {ROOM}/data deletes the disk of this PersistentVolume" in warning
     assert f"unwind protect pvc/data -n {ROOM}" in warning
     retain = {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}
     await client.patch(PERSISTENT_VOLUMES, "disk", retain)
-    assert "warnings" not in await told_by(cluster, "protect", "pv/disk")
+    assert "warnings" not in await json_of(cluster, "protect", "pv/disk")
 
 
 async def test_an_eviction_is_no_deletion_that_a_policy_sees(cluster: LocalCluster) -> None:

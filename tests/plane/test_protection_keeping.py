@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.plane.support.buckets import Everything
-from tests.plane.support.profiles import under_way
-from tests.plane.support.protected_objects import HOME, MANAGER, ROOM, delete, named, put_all, until_answered
+from tests.plane.support.commands import command
+from tests.plane.support.controllers import Owner, running_components
+from tests.plane.support.objects import absent, new_object
+from tests.plane.support.protected_objects import HOME, MANAGER, ROOM, delete, put_all, until_answered
 from tests.plane.support.protection_table import BY_ITSELF
-from tests.plane.test_install import absent, command
 from unwind.api.names import MANAGED_BY_LABEL, MANAGED_BY_UNWIND
 from unwind.api.resources import (
     VALIDATING_ADMISSION_POLICIES,
@@ -59,7 +59,7 @@ def keeper_of(client: Client, *, on: bool = True, mode: Mode = Mode.AUTO) -> Pro
     """By a clock that stands still: whatever it does, it was told of by an event."""
     metrics = Metrics(CollectorRegistry())
     return ProtectionController(
-        client, namespace=HOME, on=on, mode=mode, owner=Everything(), metrics=metrics, clock=StillClock()
+        client, namespace=HOME, on=on, mode=mode, owner=Owner(), metrics=metrics, clock=StillClock()
     )
 
 
@@ -77,7 +77,7 @@ async def keeping(
     cluster: LocalCluster, *, on: bool = True, mode: Mode = Mode.AUTO, old: bool = False
 ) -> AsyncIterator[None]:
     """The keeper alone, as long as the context lasts."""
-    async with manager(cluster, old=old) as client, under_way([keeper_of(client, on=on, mode=mode)]):
+    async with manager(cluster, old=old) as client, running_components([keeper_of(client, on=on, mode=mode)]):
         yield
 
 
@@ -172,7 +172,7 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
 
     # Not ours, whatever it is called: it stays, and nothing is written over it.
     name = next(iter(BINDINGS))
-    theirs = named(
+    theirs = new_object(
         VALIDATING_ADMISSION_POLICY_BINDINGS, name, spec=BINDINGS[name]["spec"] | {"validationActions": ["Audit"]}
     )
     made = await client.create(VALIDATING_ADMISSION_POLICY_BINDINGS, theirs)
@@ -195,7 +195,7 @@ async def test_what_protects_is_there_while_it_is_switched_on_and_is_not_while_i
         *((VALIDATING_ADMISSION_POLICY_BINDINGS, name) for name in BINDINGS),
         (VALIDATING_WEBHOOK_CONFIGURATIONS, CONFIGURATION),
     ):
-        assert await absent(fresh_member, resource, name)
+        assert await absent(fresh_member.client, resource, name)
 
 
 async def replaces_policies_of_earlier_builds(cluster: LocalCluster) -> None:

@@ -11,22 +11,11 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane.support.protected_objects import (
-    HOME,
-    ROOM,
-    define,
-    definition,
-    delete,
-    differences,
-    kubectl,
-    named,
-    ours,
-    pod,
-    put_all,
-    until_answered,
-)
+from tests.eventually import eventually
+from tests.plane.support.commands import command, json_of, kubectl
+from tests.plane.support.objects import crd, define, new_object
+from tests.plane.support.protected_objects import HOME, ROOM, delete, differences, ours, pod, put_all, until_answered
 from tests.plane.support.protection_table import ALWAYS, BY_ITSELF, LABEL, P
-from tests.plane.test_install import command
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import (
     CONFIG_MAPS,
@@ -120,9 +109,7 @@ MUTATIONS = {
 @pytest.mark.parametrize(("old", "new"), MUTATIONS.values(), ids=list(MUTATIONS))
 async def test_a_rule_that_was_changed_is_caught_by_the_table(protected: LocalCluster, old: str, new: str) -> None:
     async with changed(protected.client, old, new):
-        async with asyncio.timeout(60):
-            while not await differences(protected.client, REPLICATED):
-                await asyncio.sleep(0.05)
+        await eventually(lambda: differences(protected.client, REPLICATED), "a row that is answered otherwise")
     await until_answered(protected.client, BY_ITSELF)
 
 
@@ -147,7 +134,7 @@ async def test_a_denial_says_how_to_delete_it_all_the_same_and_that_works(protec
     said = await refused(delete(protected.client, DEPLOYMENTS, made))
     way = f"kubectl label deployments.apps/web -n {ROOM} {LABEL}-"
     assert said == f"{ALWAYS}; to delete it anyway, remove the label first: {way}"
-    assert (await kubectl(protected, *way.split()[1:])).returncode == 0
+    assert (await kubectl(protected.kubeconfig, *way.split()[1:])).returncode == 0
     await delete(protected.client, DEPLOYMENTS, made)
     await waiting.until_absent(protected.client, DEPLOYMENTS, "web", namespace=ROOM)
 
@@ -155,7 +142,7 @@ async def test_a_denial_says_how_to_delete_it_all_the_same_and_that_works(protec
 async def test_of_a_collection_what_is_protected_stays_and_each_is_named(protected: LocalCluster) -> None:
     client = protected.client
     for name, label in (("a", None), ("b", "Always"), ("c", None)):
-        body = named(CONFIG_MAPS, name, ROOM)
+        body = new_object(CONFIG_MAPS, name, ROOM)
         body["metadata"]["labels"] = {"together": "yes"} | ({LABEL: label} if label else {})
         await client.create(CONFIG_MAPS, body)
     path = f"{CONFIG_MAPS.path(namespace=ROOM)}?labelSelector=together%3Dyes"
@@ -177,13 +164,13 @@ async def test_an_unknown_value_is_refused_when_it_is_new_or_changed_and_holds_n
     protected: LocalCluster,
 ) -> None:
     client = protected.client
-    new = named(CONFIG_MAPS, "new", ROOM)
+    new = new_object(CONFIG_MAPS, "new", ROOM)
     new["metadata"]["labels"] = {LABEL: "always"}
     known = "unknown value (valid: Always, Cascading)"
     assert await refused(client.create(CONFIG_MAPS, new)) == f"{P} {LABEL}=always: {known}"
     # Of some kinds one of the words says nothing.
     [cluster] = [row for row in BY_ITSELF if row.kind.kind == "Cluster" and row.version == "v1alpha1"][:1]
-    body = named(cluster.resource, "prod")
+    body = new_object(cluster.resource, "prod")
     body["metadata"]["labels"] = {LABEL: "Cascading"}
     assert (await refused(client.create(cluster.resource, body))).endswith("(valid for a Cluster: Always)")
 
@@ -201,18 +188,18 @@ async def test_what_controllers_make_from_a_template_with_an_unknown_value_is_ma
     body = deployment("templated", 1)
     body["spec"]["template"]["metadata"]["labels"][LABEL] = "alway"
     await client.create(DEPLOYMENTS, body)
-    claims = named(PERSISTENT_VOLUME_CLAIMS, "data", spec={"accessModes": ["ReadWriteOnce"], "storageClassName": ""})
+    claims = new_object(
+        PERSISTENT_VOLUME_CLAIMS, "data", spec={"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    )
     claims["metadata"]["labels"] = {LABEL: "alway"}
     claims["spec"]["resources"] = {"requests": {"storage": "1Mi"}}
     match = {"app": "stateful"}
     spec = {"replicas": 1, "selector": {"matchLabels": match}, "template": pod(match), "volumeClaimTemplates": [claims]}
-    await client.create(STATEFUL_SETS, named(STATEFUL_SETS, "stateful", ROOM, spec=spec))
+    await client.create(STATEFUL_SETS, new_object(STATEFUL_SETS, "stateful", ROOM, spec=spec))
     await waiting.until(
         client, PERSISTENT_VOLUME_CLAIMS, "data-stateful-0", lambda it: it is not None, "made", namespace=ROOM
     )
-    async with asyncio.timeout(60):
-        while not await client.list(REPLICA_SETS, namespace=ROOM, labels="app=templated"):
-            await asyncio.sleep(0.05)
+    await eventually(lambda: client.list(REPLICA_SETS, namespace=ROOM, labels="app=templated"), "a ReplicaSet")
 
 
 async def test_a_denial_stands_in_the_api_servers_audit_log_with_its_reason(protected: LocalCluster) -> None:
@@ -232,15 +219,17 @@ async def test_whoever_deletes_what_only_a_manager_decides_about_is_told_what_to
     protected: LocalCluster,
 ) -> None:
     client = protected.client
-    body = named(NAMESPACES, "full")
+    body = new_object(NAMESPACES, "full")
     body["metadata"]["labels"] = {LABEL: "Cascading"}
     await client.create(NAMESPACES, body)
-    await define(client, definition("told.dev", "Told", "tolds", "v1", labels={LABEL: "Cascading"}))
+    told = crd(Resource("told.dev", "v1", "tolds", "Told"))
+    told["metadata"]["labels"] = {LABEL: "Cascading"}
+    await define(client, told)
     for kind, name in (("namespaces", "full"), ("customresourcedefinitions.apiextensions.k8s.io", "tolds.told.dev")):
-        said = await kubectl(protected, "delete", kind, name, "--dry-run=server")
+        said = await kubectl(protected.kubeconfig, "delete", kind, name, "--dry-run=server")
         assert f"Warning: Validation failed for ValidatingAdmissionPolicy '{manifests.PREFIX}unanswered" in said.stderr
         assert f"remove the label first: kubectl label {kind}/{name} {LABEL}-" in said.stderr
-    said = await kubectl(protected, "delete", "namespace", ROOM, "--dry-run=server")
+    said = await kubectl(protected.kubeconfig, "delete", "namespace", ROOM, "--dry-run=server")
     assert "Warning" not in said.stderr, "it is not labelled"
 
 
@@ -249,22 +238,20 @@ async def test_protect_says_who_keeps_it_and_what_it_is_not_protected_against_an
 ) -> None:
     client = protected.client
     await client.create(DEPLOYMENTS, deployment("kept", 2))
-    told = await told_by(protected, "protect", "deploy/kept", "-n", ROOM)
+    told = await json_of(protected, "protect", "deploy/kept", "-n", ROOM)
     assert (await client.get(DEPLOYMENTS, "kept", namespace=ROOM))["metadata"]["labels"][LABEL] == told["label"]
     assert (told["label"], told["enforced"]["way"]) == ("Always", "policy")
     assert told["now"].startswith(ALWAYS)
     assert "in the foreground" not in " ".join(told["notAgainst"])
-    told = await told_by(protected, "protect", "deployments.apps/kept", "-n", ROOM, "--cascading")
+    told = await json_of(protected, "protect", "deployments.apps/kept", "-n", ROOM, "--cascading")
     assert (told["label"], told["before"]) == ("Cascading", "Always")
     assert "and replicas 2>0" in told["now"]
 
-    async with asyncio.timeout(60):
-        while not (owned := await client.list(REPLICA_SETS, namespace=ROOM, labels="app=kept")):
-            await asyncio.sleep(0.05)
-    told = await told_by(protected, "protect", f"rs/{owned[0]['metadata']['name']}", "-n", ROOM)
+    owned = await eventually(lambda: client.list(REPLICA_SETS, namespace=ROOM, labels="app=kept"), "a ReplicaSet")
+    told = await json_of(protected, "protect", f"rs/{owned[0]['metadata']['name']}", "-n", ROOM)
     assert any(item.startswith("the deletion of Deployment kept, which owns it: ") for item in told["notAgainst"])
 
-    told = await told_by(protected, "unprotect", "deploy/kept", "-n", ROOM)
+    told = await json_of(protected, "unprotect", "deploy/kept", "-n", ROOM)
     assert (told.get("label"), told["before"], told.get("now")) == (None, "Cascading", None)
     assert "labels" not in (await client.get(DEPLOYMENTS, "kept", namespace=ROOM))["metadata"]
 
@@ -280,7 +267,7 @@ async def test_protect_says_who_keeps_it_and_what_it_is_not_protected_against_an
 
 async def test_protect_says_that_nobody_keeps_it_where_nobody_does(plane: Plane, namespace: str) -> None:
     client = plane.management.client
-    await client.create(CONFIG_MAPS, named(CONFIG_MAPS, "alone", namespace))
+    await client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, "alone", namespace))
     told = await command(plane.management, "protect", "cm/alone", "-n", namespace)
     assert told.code == 1
     assert "not enforced: " in told.out
@@ -291,16 +278,9 @@ async def test_protect_says_that_nobody_keeps_it_where_nobody_does(plane: Plane,
     assert f"ConfigMap {namespace}/alone is no longer protected (it was Always)" in told.out
 
 
-async def told_by(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
-    told = await command(cluster, *arguments, "-o", "json")
-    assert told.code == 0, told.err
-    found: dict[str, Any] = msgspec.json.decode(told.out)
-    return found
-
-
 def deployment(name: str, replicas: int, label: str = "") -> Object:
     match = {"app": name}
     spec = {"replicas": replicas, "selector": {"matchLabels": match}, "template": pod(match)}
-    body = named(DEPLOYMENTS, name, ROOM, spec=spec)
+    body = new_object(DEPLOYMENTS, name, ROOM, spec=spec)
     body["metadata"]["labels"] = {LABEL: label} if label else {}
     return body

@@ -7,20 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.support.protected_objects import (
-    HOME,
-    MANAGER,
-    ROOM,
-    delete,
-    differences,
-    kubectl,
-    named,
-    put_all,
-    until_answered,
-)
+from tests.plane.support.commands import command, kubectl
+from tests.plane.support.manager_process import running
+from tests.plane.support.objects import new_object
+from tests.plane.support.protected_objects import HOME, MANAGER, ROOM, delete, differences, put_all, until_answered
 from tests.plane.support.protection_table import LABEL, ROWS
-from tests.plane.test_install import command
-from tests.plane.test_run import running
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, VALIDATING_ADMISSION_POLICIES
 from unwind.kube.errors import ApiError
 from unwind.local import waiting
@@ -72,18 +63,18 @@ async def nobody_is_there(cluster: LocalCluster) -> None:
     assert await differences(client, [row for row in ALL if not row.by_the_rest]) == []
 
     for resource, namespace in ((CONFIG_MAPS, ROOM), (NAMESPACES, None)):
-        made = await client.create(resource, named(resource, "nobody-asked", namespace))
+        made = await client.create(resource, new_object(resource, "nobody-asked", namespace))
         await delete(client, resource, made)
     await waiting.until_absent(client, NAMESPACES, "nobody-asked")
 
-    body = named(NAMESPACES, "asked-for")
+    body = new_object(NAMESPACES, "asked-for")
     body["metadata"]["labels"] = {LABEL: "Cascading"}
     made = await client.create(NAMESPACES, body)
     with pytest.raises(ApiError) as refusal:
         await delete(client, NAMESPACES, made)
     assert refusal.value.code == 500
-    told = await kubectl(cluster, "delete", "namespace", "asked-for")
+    told = await kubectl(cluster.kubeconfig, "delete", "namespace", "asked-for")
     assert "no manager is running: start one; to delete it anyway, remove the label first" in told.stderr
     way = told.stderr[told.stderr.index("kubectl label") :].splitlines()[0].split()[1:]
-    assert (await kubectl(cluster, *way)).returncode == 0
+    assert (await kubectl(cluster.kubeconfig, *way)).returncode == 0
     await delete(client, NAMESPACES, made)

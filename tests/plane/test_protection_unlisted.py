@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
+from tests.eventually import eventually
 from tests.plane.support import protected_objects
-from tests.plane.support.extension_registration import serve_only, until_allowed, until_refused
-from tests.plane.support.protected_objects import HOME, ROOM, define, definition, named
+from tests.plane.support.extension_registration import serve_only
+from tests.plane.support.objects import crd, define, new_object, until_allowed, until_refused
+from tests.plane.support.protected_objects import HOME, ROOM
 from tests.plane.support.protection_table import LABEL, P
 from tests.plane.test_protection_webhook import Guarded, answering, delete, labelled, refused, room
 from unwind.api.resources import (
@@ -66,8 +67,8 @@ async def guarded(plane: Plane, request: pytest.FixtureRequest) -> AsyncIterator
 async def served(it: Guarded, *versions: str) -> Resource:
     """A new kind with one protected resource."""
     plural = f"k{uuid.uuid4().hex[:8]}"
-    await define(it.client, definition("unlisted.dev", plural.title(), plural, *versions, namespaced=False))
     resource = Resource("unlisted.dev", versions[-1], plural, plural.title(), namespaced=False)
+    await define(it.client, crd(resource, *versions))
     await until_allowed(lambda: labelled(it.client, resource, "kept", value="Always"))
     return resource
 
@@ -120,24 +121,26 @@ async def test_a_namespace_stays_while_an_aggregated_api_does_not_answer(guarded
         "versionPriority": 100,
         "insecureSkipTLSVerify": True,
     }
-    made = await client.create(API_SERVICES, named(API_SERVICES, f"v1.{group}", spec=spec))
+    made = await client.create(API_SERVICES, new_object(API_SERVICES, f"v1.{group}", spec=spec))
     try:
         error = await until_refused(lambda: delete(client, NAMESPACES, name))
         said = protected_objects.ours(error)
         assert said == f"{UNKNOWN}v1.{group} does not respond; repair its server or delete its APIService"
     finally:
         await client.delete(API_SERVICES, f"v1.{group}", uid=made["metadata"]["uid"])
-        async with asyncio.timeout(60):
-            while await Discovery(client).silent():
-                await asyncio.sleep(0.05)
+
+        async def answered() -> bool:
+            return not await Discovery(client).silent()
+
+        await eventually(answered, "discovery without the APIService")
     await until_allowed(lambda: delete(client, NAMESPACES, name))
 
 
 async def test_a_protected_custom_resource_keeps_its_namespace_and_is_named(guarded: Guarded) -> None:
     client, name = guarded.client, await room(guarded)
     plural = f"k{uuid.uuid4().hex[:8]}"
-    await define(client, definition("unlisted.dev", plural.title(), plural, "v1"))
     resource = Resource("unlisted.dev", "v1", plural, plural.title())
+    await define(client, crd(resource))
     await until_allowed(lambda: delete(client, NAMESPACES, name))
     await until_allowed(lambda: labelled(client, resource, "kept", name, "Always"))
     # A moment after its CRD, a kind is discovered.

@@ -19,8 +19,8 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from tests.plane.support import protected_objects
-from tests.plane.support.extension_registration import until_allowed, until_refused
-from tests.plane.support.protected_objects import HOME, MANAGER, named
+from tests.plane.support.objects import crd, define, new_object, until_allowed, until_refused
+from tests.plane.support.protected_objects import HOME, MANAGER
 from tests.plane.support.protection_table import CASCADING, LABEL, ROWS, P
 from unwind.api.names import EventReason
 from unwind.api.resources import (
@@ -140,7 +140,7 @@ async def guarded(plane: Plane) -> AsyncIterator[Guarded]:
 async def labelled(
     client: Client, resource: Resource, name: str, namespace: str = "", value: str | None = None, **more: Any
 ) -> Object:
-    body = named(resource, name, namespace, **more)
+    body = new_object(resource, name, namespace, **more)
     body["metadata"]["labels"] = {} if value is None else {LABEL: value}
     return await client.create(resource, body)
 
@@ -176,20 +176,12 @@ async def refused(
 
 async def until_said(it: Guarded, words: str, name: str, resource: Resource = NAMESPACES) -> str:
     """Delete (a dry run) until it is refused with these words: a no may be a moment old."""
-    said = ""
-    try:
-        async with asyncio.timeout(60):
-            while not said.startswith(words):
-                said = protected_objects.ours(await until_refused(lambda: delete(it.client, resource, name)))
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"the last words were {said!r}") from None
-    return said
+    return protected_objects.ours(await until_refused(lambda: delete(it.client, resource, name), words))
 
 
 def pod(name: str, namespace: str) -> Object:
     """One that goes at once when it is deleted: it is on no node."""
-    return named(PODS, name, namespace, spec=protected_objects.pod({}, terminationGracePeriodSeconds=0)["spec"])
+    return new_object(PODS, name, namespace, spec=protected_objects.pod({}, terminationGracePeriodSeconds=0)["spec"])
 
 
 # The table
@@ -243,7 +235,7 @@ async def test_pods_are_counted_as_they_come_and_go(guarded: Guarded) -> None:
 async def test_a_namespace_or_crd_that_cannot_be_looked_into_stays_with_the_error(guarded: Guarded) -> None:
     client, name = guarded.client, await room(guarded, "Cascading")
     unlabelled = await room(guarded)
-    await protected_objects.define(client, protected_objects.definition("lists.dev", "Gadget", "gadgets", "v1"))
+    await define(client, crd(Resource("lists.dev", "v1", "gadgets", "Gadget")))
     await label(client, CUSTOM_RESOURCE_DEFINITIONS, "gadgets.lists.dev", "Cascading")
     await until_allowed(lambda: delete(client, NAMESPACES, name))
     bindings = [binding for binding in await client.list(CLUSTER_ROLE_BINDINGS) if _of_manager(binding)]
@@ -292,7 +284,7 @@ async def test_a_crd_stays_while_something_of_it_is_protected_and_a_kind_that_co
     guarded: Guarded,
 ) -> None:
     client, name = guarded.client, await room(guarded)
-    await protected_objects.define(client, protected_objects.definition(WIDGETS.group, "Widget", "widgets", "v1"))
+    await define(client, crd(WIDGETS))
     await until_allowed(lambda: labelled(client, WIDGETS, "kept", name, "Always"))
     said = await refused(client, CUSTOM_RESOURCE_DEFINITIONS, "widgets.example.dev")
     assert said == f"{P} {LABEL} of what is of it: Widget {name}/kept"

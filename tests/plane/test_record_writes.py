@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tests.plane.support import profiles
-from tests.plane.support.cluster_teardowns import HOLD, Everything, scene
+from tests.eventually import eventually
+from tests.plane.support.cluster_teardowns import scene
+from tests.plane.support.controllers import HOLD, Owner, removal_deps
+from tests.plane.support.transports import WrappedTransport
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
 from unwind.api.resources import CONFIG_MAPS
@@ -26,8 +28,7 @@ from unwind.manager.health import new_registry
 from unwind.testing.managers import manager_client, manager_connection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncIterator, Mapping
 
     from unwind.clock import Clock
     from unwind.kube.fencing import ShardOwner
@@ -45,30 +46,11 @@ class Skewed(SystemClock):
         return super().now() + self._skew
 
 
-class Shard(Everything):
-    """All clusters, until it is lost."""
-
-    def __init__(self) -> None:
-        self.lost = False
-        self._told: list[Callable[[], None]] = []
-
-    def owns(self, key: str) -> bool:
-        return not self.lost
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        self._told.append(changed)
-
-    def lose(self) -> None:
-        self.lost = True
-        for changed in self._told:
-            changed()
-
-
-class Slow:
+class Slow(WrappedTransport):
     """A transport that holds back what is written into the status of Teardowns, once it is told to."""
 
     def __init__(self, inner: HttpTransport) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.holding = False
         self.held = asyncio.Event()
         self.free = asyncio.Event()
@@ -78,7 +60,7 @@ class Slow:
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
     ) -> ServerAnswer:
         if not (self.holding and method == "PATCH" and "/teardowns/" in target and "/status" in target):
-            return await self._inner.request(method, target, body=body, headers=headers, within=within)
+            return await super().request(method, target, body=body, headers=headers, within=within)
         # On its way: it arrives even if the program that sent it does not wait for it any more.
         return await asyncio.shield(asyncio.ensure_future(self._late(method, target, body, headers)))
 
@@ -89,19 +71,11 @@ class Slow:
         self.sent.append(answer.status)
         return answer
 
-    def stream(
-        self, target: str, *, headers: Mapping[str, str], silence: float
-    ) -> AbstractAsyncContextManager[ServerAnswer | AsyncIterator[list[bytes]]]:
-        return self._inner.stream(target, headers=headers, silence=silence)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
 
 @asynccontextmanager
 async def running(client: Client, *, owner: ShardOwner, clock: Clock) -> AsyncIterator[None]:
     caches = AddonCaches(client, clock=clock)
-    async with profiles.removal_deps(client, HOME, clock=clock) as deps:
+    async with removal_deps(client, HOME, clock=clock) as deps:
         sources, metrics = (SummarySteps(client, caches),), Metrics(new_registry())
         controller = ClusterTeardownController(client, caches, deps, sources=sources, owner=owner, metrics=metrics)
         tasks = [asyncio.ensure_future(item.run()) for item in (caches, controller)]
@@ -119,7 +93,7 @@ async def test_a_deadline_counts_by_the_clock_of_the_api_server(plane: Plane, na
     it.annotations = {"unwind.dev/deadline": "30m", "unwind.dev/on-deadline": "Release"}
     async with manager_client(it.client, HOME) as own:
         clock = ServerClock(own.time, Skewed(hours=2))
-        async with running(own, owner=Everything(), clock=clock):
+        async with running(own, owner=Owner(), clock=clock):
             await it.delete()
             # By the local clock the deadline has passed before the teardown began.
             held = await it.teardown(lambda one: one.phase is Phase.HELD or one.finished, "held")
@@ -138,7 +112,7 @@ async def test_a_delayed_write_of_a_former_owner_changes_nothing(plane: Plane, n
     clock = SystemClock()
     connection = await manager_connection(it.client, HOME)
     slow = Slow(HttpTransport(connection, user_agent="unwind-run"))
-    shard = Shard()
+    shard = Owner()
     async with (
         manager_client(it.client, HOME) as successor,
         Client(connection, transport=slow) as former,
@@ -151,14 +125,12 @@ async def test_a_delayed_write_of_a_former_owner_changes_nothing(plane: Plane, n
         await it.member.client.patch(CONFIG_MAPS, first, {"metadata": {"finalizers": None}}, namespace=it.on_member)
         async with asyncio.timeout(60):
             await slow.held.wait()
-        shard.lose()
-        async with running(successor, owner=Everything(), clock=clock):
+        shard.lose_all()
+        async with running(successor, owner=Owner(), clock=clock):
             await it.unblock()
             ended = await it.ended()
         slow.free.set()
-        async with asyncio.timeout(60):
-            while not slow.sent:
-                await asyncio.sleep(0.02)
+        await eventually(lambda: slow.sent, "the delayed write")
     assert slow.sent[0] == 409
     now = await it.client.get(TEARDOWNS, it.uid, type=Teardown)
     assert (now.phase, now.status) == (Phase.COMPLETE, ended.status)

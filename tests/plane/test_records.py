@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from tests.plane.support import unjoins
-from tests.plane.support.cluster_teardowns import HOLD, Scene, manager, scene
+from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
+from tests.plane.support.controllers import HOLD
+from tests.plane.support.events import recording, until_event
 from tests.plane.support.requested_deletions import manager as requests_manager
-from tests.plane.test_events import about, recording
 from unwind.api.karmada import CLUSTERS, RemoveStrategy
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest, ref_of
 from unwind.api.resources import CONFIG_MAPS, SECRETS
@@ -32,13 +33,13 @@ if TYPE_CHECKING:
 KEY = "unwind-record-key"
 
 
-def target(it: Scene) -> ObjectRef:
+def target(it: TeardownScene) -> ObjectRef:
     return ObjectRef(
         group="cluster.x-k8s.io", version="v1beta2", kind="Cluster", namespace=it.namespace, name=it.name, uid=it.uid
     )
 
 
-async def plant(it: Scene, **spec: Any) -> Teardown:
+async def plant(it: TeardownScene, **spec: Any) -> Teardown:
     """Write a Teardown that has the name of the cluster's record, as any user could who may create Teardowns, before
     there was a policy on them."""
     made = TeardownSpec(title=it.name, target=target(it), cause=Cause.CLUSTER_DELETED.value, **spec)
@@ -46,7 +47,7 @@ async def plant(it: Scene, **spec: Any) -> Teardown:
     return msgspec.convert(await it.client.create(TEARDOWNS, body, field_manager="unwind"), Teardown)
 
 
-async def record(it: Scene, state: Callable[[Teardown], bool], *, but: str = "") -> Teardown:
+async def record(it: TeardownScene, state: Callable[[Teardown], bool], *, but: str = "") -> Teardown:
     """The manager's record of the cluster, as soon as it is so. `but`: the uid of a Teardown that is not meant."""
     async with asyncio.timeout(60), aclosing(it.client.watch(TEARDOWNS)) as events:
         async for event in events:
@@ -90,12 +91,9 @@ async def test_a_record_that_was_planted_before_anything_is_deleted_is_set_aside
 ) -> None:
     it = await scene(plane, namespace)
     planted = await plant(it, plan=Plan())
-    async with recording(plane) as recorder, manager(it.client, recorder=recorder):
+    async with recording(it.client) as recorder, manager(it.client, recorder=recorder):
         await record(it, lambda one: "unwind.dev/set-aside" in one.metadata.labels)
-        async with asyncio.timeout(30):
-            while not (events := await about(plane, planted.metadata.uid, "default")):
-                await asyncio.sleep(0.05)
-    [event] = events
+        event = await until_event(it.client, planted.metadata.uid)
     assert (event["type"], event["reason"]) == ("Warning", "RecordSetAside")
     assert event["regarding"]["name"] == it.uid
     assert event["note"].startswith(f"Teardown {it.uid} was not written by this manager")

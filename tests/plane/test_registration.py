@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from datetime import UTC, datetime
 from functools import partial
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from tests.eventually import eventually
 from tests.plane.support import profiles
+from tests.plane.support.commands import command
 from tests.plane.support.extension_registration import (
     HOME,
     OURS,
@@ -21,12 +22,10 @@ from tests.plane.support.extension_registration import (
     say,
     serve,
     serve_only,
-    until_allowed,
     until_config,
-    until_refused,
 )
-from tests.plane.test_install import absent, command
-from tests.plane.test_run import running
+from tests.plane.support.manager_process import running
+from tests.plane.support.objects import absent, until_allowed, until_refused
 from unwind.api.capi import CLUSTERS, CLUSTERS_V1BETA1, EXTENSION_CONFIGS, EXTENSION_CONFIGS_V1ALPHA1
 from unwind.api.hooks import Hook
 from unwind.api.meta import with_condition
@@ -102,10 +101,10 @@ async def test_install_registers_us_for_all_namespaces_and_uninstall_takes_it_ba
     gone = await command(fresh_member, "uninstall", "--yes", "--delete-crds")
     assert gone.code == 0, gone.err
     assert gone.err.splitlines()[0] == f"ExtensionConfig {OURS} deleted", "it goes first"
-    assert await absent(fresh_member, EXTENSION_CONFIGS, OURS)
-    assert await absent(fresh_member, VALIDATING_ADMISSION_POLICIES, guard_name(HOME))
-    assert await absent(fresh_member, MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(HOME))
-    assert await absent(fresh_member, CONFIG_MAPS, REGISTRATION, namespace=HOME)
+    assert await absent(fresh_member.client, EXTENSION_CONFIGS, OURS)
+    assert await absent(fresh_member.client, VALIDATING_ADMISSION_POLICIES, guard_name(HOME))
+    assert await absent(fresh_member.client, MUTATING_WEBHOOK_CONFIGURATIONS, cluster_rules(HOME))
+    assert await absent(fresh_member.client, CONFIG_MAPS, REGISTRATION, namespace=HOME)
 
     # An older Cluster API serves only the older version.
     await serve_only(client, EXTENSION_CONFIGS_V1ALPHA1)
@@ -292,8 +291,7 @@ async def test_profiles_and_teardowns_say_why_their_clusters_are_not_held(
         assert "unwind_gate_unarmed_clusters 0.0" in metrics, "nothing is deployed on it, nothing would be left"
         ready = {"status": {"initialization": {"controlPlaneInitialized": True}}}
         await client.patch(CLUSTERS, "prod-7", ready, namespace="default", subresource="status")
-        while "unwind_gate_unarmed_clusters 1.0" not in (await manager.probe("/metrics"))[1]:
-            await asyncio.sleep(0.05)
+        await manager.until_metric("unwind_gate_unarmed_clusters 1.0")
         assert await manager.stop() == 0
 
     asked = list(fresh_member.audit.entries(user=MANAGER))
@@ -313,14 +311,15 @@ async def _carry_out(client: Client, teardown: str) -> None:
 
 
 async def _until_reported(client: Client, kind: str, name: str) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            for event in await client.list(EVENTS, namespace="default"):
-                regarding = event["regarding"]
-                if (regarding["kind"], regarding["name"], event["reason"]) == (kind, name, "GateNotArmed"):
-                    assert "Cluster API does not wait for the removal" in event["note"]
-                    return
-            await asyncio.sleep(0.05)
+    async def reported() -> list[Object]:
+        return [
+            event
+            for event in await client.list(EVENTS, namespace="default")
+            if (event["regarding"]["kind"], event["regarding"]["name"], event["reason"]) == (kind, name, "GateNotArmed")
+        ]
+
+    [event, *_] = await eventually(reported, f"an Event on {kind} {name}", within=30)
+    assert "Cluster API does not wait for the removal" in event["note"]
 
 
 async def test_who_lets_a_cluster_go_and_who_deletes_it_is_noted_on_it(
@@ -401,11 +400,10 @@ async def _annotations(client: Client) -> dict[str, str]:
 
 async def _until_noted(client: Client, cluster: Object) -> None:
     """It takes the API server a moment to know whom to ask, and by which authority."""
-    async with asyncio.timeout(60):
-        while True:
-            await _annotate(client, CLUSTERS, {FORCE_RELEASE_ANNOTATION: "try"})
-            found = await _annotations(client)
-            if found.get(FORCE_RELEASE_BY_ANNOTATION) == "alice":
-                break
-            await _annotate(client, CLUSTERS, {FORCE_RELEASE_ANNOTATION: None})
-            await asyncio.sleep(0.05)
+
+    async def noted() -> bool:
+        await _annotate(client, CLUSTERS, {FORCE_RELEASE_ANNOTATION: None})
+        await _annotate(client, CLUSTERS, {FORCE_RELEASE_ANNOTATION: "try"})
+        return (await _annotations(client)).get(FORCE_RELEASE_BY_ANNOTATION) == "alice"
+
+    await eventually(noted, "a call of the webhook")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 import pytest_asyncio
 
+from tests.eventually import eventually
 from tests.plane.support import profiles
-from tests.plane.support.requested_deletions import ANYTHING, HOLD, Room, User, allowed, manager, policies, tidy, user
+from tests.plane.support.controllers import HOLD
+from tests.plane.support.requested_deletions import ANYTHING, Room, User, allowed, manager, policies, tidy, user
 from unwind.api.meta import ObjectRef, manifest
 from unwind.api.names import MAX_OBJECTS_ANNOTATION, RESOURCE_ANNOTATION
 from unwind.api.resources import (
@@ -226,9 +227,7 @@ async def test_only_the_manager_changes_a_request_and_only_its_requester_takes_i
             ).status.blocked_by == "1 objects would be deleted, but the limit is 0"
     deleting = {"apiGroups": ["unwind.dev"], "resources": ["teardowns"], "verbs": ["delete"]}
     await room.client.patch(CLUSTER_ROLES, tenant.name, {"rules": [ASKING, deleting]})
-    async with asyncio.timeout(60):
-        while not await allowed(tenant.client, deleting, ""):
-            await SYSTEM.sleep(0.05)
+    await eventually(lambda: allowed(tenant.client, deleting, ""), "the right to delete")
     await tenant.client.delete(TEARDOWNS, name, uid=uid)
     await waiting.until_absent(room.client, TEARDOWNS, name)
 

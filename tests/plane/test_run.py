@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
-import os
-import signal
+import operator
 import ssl
 import subprocess
-import sys
 import uuid
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import aiohttp
 import msgspec
 import pytest
 
+from tests.eventually import eventually
 from tests.plane.support import profiles
+from tests.plane.support.commands import UNWIND
+from tests.plane.support.manager_process import running
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import RECORD_KEY_SECRET
 from unwind.api.resources import DEPLOYMENTS, SECRETS
@@ -32,77 +32,15 @@ from unwind.server.path_keys import NAME as PATHS
 from unwind.testing.managers import expecting_refusals, manager_kubeconfig
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
-UNWIND = Path(sys.executable).parent / "unwind"
-
-
-class Manager:
-    """A process, and what it has logged."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.addresses: dict[str, str] = {}
-        self.logged: list[dict[str, str]] = []
-
-    async def read(self) -> None:
-        assert self.process.stderr
-        async for line in self.process.stderr:
-            entry = json.loads(line)
-            self.logged.append(entry)
-            if entry["event"] == "listening":
-                self.addresses[entry["listener"]] = entry["address"]
-
-    async def until_listening(self, *listeners: str) -> None:
-        while not set(listeners) <= set(self.addresses):
-            assert self.process.returncode is None, self.logged
-            await asyncio.sleep(0.02)
-
-    async def probe(self, path: str) -> tuple[int, str]:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"http://{self.addresses['metrics']}{path}") as answer,
-        ):
-            return answer.status, await answer.text()
-
-    async def stop(self) -> int:
-        if self.process.returncode is None:
-            self.process.send_signal(signal.SIGTERM)
-        return await self.process.wait()
-
-
-@asynccontextmanager
-async def running(
-    cluster: LocalCluster, namespace: str, *options: str, kubeconfig: Path | None = None, **variables: str
-) -> AsyncIterator[Manager]:
-    told = {"UNWIND_LISTEN": "127.0.0.1:0", "UNWIND_METRICS_LISTEN": "127.0.0.1:0", "UNWIND_NAMESPACE": namespace}
-    process = await asyncio.create_subprocess_exec(
-        UNWIND,
-        "run",
-        *("--kubeconfig", kubeconfig or await manager_kubeconfig(cluster, namespace)),
-        *options,
-        env=os.environ | told | variables,
-        stderr=subprocess.PIPE,
-    )
-    manager = Manager(process)
-    reading = asyncio.ensure_future(manager.read())
-    try:
-        yield manager
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        await reading
-
 
 async def test_a_manager_becomes_ready_serves_and_stops_in_peace(plane: Plane, namespace: str) -> None:
     async with running(plane.management, namespace) as manager:
-        await manager.until_listening("metrics", "https")
-        while (await manager.probe("/readyz"))[0] != 200:
-            await asyncio.sleep(0.02)
+        await manager.until_ready("https")
         assert await manager.probe("/healthz") == (200, "ok\n")
         _, metrics = await manager.probe("/metrics")
         assert "unwind_serving_certificate_expiry_timestamp_seconds 1" in metrics
@@ -124,9 +62,7 @@ def _decoded(value: str) -> str:
 
 async def test_without_the_role_for_it_nothing_is_served(plane: Plane, namespace: str) -> None:
     async with running(plane.management, namespace, "--roles", "controllers") as manager:
-        await manager.until_listening("metrics")
-        while (await manager.probe("/readyz"))[0] != 200:
-            await asyncio.sleep(0.02)
+        await manager.until_ready()
         assert await manager.stop() == 0
     assert list(manager.addresses) == ["metrics"]
     # No serving certificate: only the key for paths, from which it registers others, and the key of its records.
@@ -179,8 +115,8 @@ async def test_certificates_in_files_are_exchanged_under_load_without_a_failure(
         async def rotate() -> None:
             for number in range(3):
                 renewed = renew()
-                while ssl.PEM_cert_to_DER_cert(renewed.certificate.decode()) not in seen:
-                    await asyncio.sleep(0.02)
+                renewed_der = ssl.PEM_cert_to_DER_cert(renewed.certificate.decode())
+                await eventually(partial(operator.contains, seen, renewed_der), "the renewed certificate")
                 assert len(seen) == number + 2
             done.set()
 
@@ -217,8 +153,7 @@ async def test_a_manager_outlives_its_api_server_and_goes_on_when_it_is_back(fre
         await manager.until_listening("https")
         stack.enter_context(expecting_refusals())
         await fresh_member.api_server.stop()
-        while not any("watch failed" in entry["event"] for entry in manager.logged):
-            await asyncio.sleep(0.05)
+        await manager.until_logged("watch failed")
         assert (await manager.probe("/healthz"))[0] == 200
         await fresh_member.api_server.start()
         before = await fresh_member.client.get(SECRETS, NAME, namespace=namespace)

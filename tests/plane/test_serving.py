@@ -6,12 +6,14 @@ import asyncio
 import base64
 import datetime as dt
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from tests.eventually import eventually
+from tests.plane.support.objects import delete
 from unwind.api.resources import CONFIG_MAPS, SECRETS, Resource
 from unwind.certificates import Authority, KeyPair
 from unwind.kube.errors import ApiError
@@ -23,7 +25,7 @@ from unwind.server.routes import CABundleTarget, Request, Response, Route
 from unwind.server.tls import Tls
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from unwind.kube.client import Client, Object
     from unwind.local.plane import Plane
@@ -40,11 +42,6 @@ HOSTS = ("127.0.0.1", "localhost")
 
 def config_map(namespace: str, name: str = "one") -> Object:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}}
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.02)
 
 
 async def secret(client: Client, namespace: str) -> dict[str, bytes]:
@@ -87,7 +84,7 @@ async def test_what_one_replica_renews_the_others_learn(plane: Plane, namespace:
 
             replica.then(use)
             running.append(group.create_task(replica.run()))
-        await until(lambda: all(learned))
+        await eventually(lambda: all(learned))
         for task in running:
             task.cancel()
     assert learned[0] == learned[1] == learned[2]
@@ -131,7 +128,7 @@ async def test_a_secret_that_is_damaged_is_made_anew(plane: Plane, namespace: st
     pair, _ = await replica.obtain()
     async with following(replica) as heard:
         await client.patch(SECRETS, NAME, {"data": {"tls.key": ""}}, namespace=namespace)
-        await until(lambda: bool(heard))
+        await eventually(lambda: bool(heard))
     assert heard[0] != pair
     heard[0].check()
 
@@ -153,7 +150,7 @@ async def test_a_secret_that_somebody_else_looks_after_is_followed_and_never_wri
     assert await replica.obtain() == (pairs[0], authority.certificate)
     async with following(replica) as heard:
         patched = await client.patch(SECRETS, NAME, {"data": data(pairs[1])}, namespace=namespace)
-        await until(lambda: bool(heard))
+        await eventually(lambda: bool(heard))
     assert heard == [pairs[1]]
     found = await client.get(SECRETS, NAME, namespace=namespace)
     assert found["metadata"]["resourceVersion"] == patched["metadata"]["resourceVersion"]
@@ -245,17 +242,14 @@ class Webhook:
 
     async def _until_called(self) -> None:
         """The API server takes a moment to learn of a webhook, and another to learn of its bundle."""
-        while not self.asked:
-            try:
+
+        async def called() -> bool:
+            with suppress(ApiError):
                 await self.create("forbidden-probe")
-            except ApiError:
-                pass
-            else:
-                found = await self.client.get(CONFIG_MAPS, "forbidden-probe", namespace=self.namespace)
-                await self.client.delete(
-                    CONFIG_MAPS, "forbidden-probe", namespace=self.namespace, uid=found["metadata"]["uid"]
-                )
-            await asyncio.sleep(0.05)
+                await delete(self.client, CONFIG_MAPS, "forbidden-probe", self.namespace)
+            return bool(self.asked)
+
+        await eventually(called, "a call of the webhook")
 
     async def create(self, name: str) -> Object:
         return await self.client.create(CONFIG_MAPS, config_map(self.namespace, name))

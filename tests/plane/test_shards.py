@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.plane.test_informers import through_proxy, until
+from tests.eventually import eventually
+from tests.plane.test_informers import through_proxy
 from unwind.api.resources import CONFIG_MAPS, LEASES
 from unwind.kube.client import DEADLINE, Client
 from unwind.kube.shards import SHARDS, Shards, Timing, shard_of
@@ -46,7 +47,7 @@ def owners(*replicas: Shards) -> Counter[int]:
 
 async def test_one_replica_has_every_shard_and_leads(plane: Plane, namespace: str) -> None:
     async with replica(plane.management.client, namespace, "a") as a:
-        await until(lambda: len(a.owned) == 16)
+        await eventually(lambda: len(a.owned) == 16)
         assert a.leads
         assert a.owns("any-cluster")
 
@@ -56,7 +57,7 @@ async def test_replicas_that_join_and_leave_share_the_shards_and_none_has_two_ow
 ) -> None:
     client = plane.management.client
     async with replica(client, namespace, "a") as a:
-        await until(lambda: len(a.owned) == 16)
+        await eventually(lambda: len(a.owned) == 16)
         async with replica(client, namespace, "b") as b:
             async with asyncio.timeout(30):
                 while len(b.owned) < 8:
@@ -64,7 +65,7 @@ async def test_replicas_that_join_and_leave_share_the_shards_and_none_has_two_ow
                     await asyncio.sleep(0.002)
             assert (len(a.owned), len(b.owned)) == (8, 8)
         # It let go when it left: nobody has to wait until its Leases run out.
-        await until(lambda: len(a.owned) == 16)
+        await eventually(lambda: len(a.owned) == 16)
     leases = await client.list(LEASES, namespace=namespace)
     assert {lease["spec"]["holderIdentity"] for lease in leases} == {""}, "nobody holds anything any more"
     assert not [lease for lease in leases if "replica" in lease["metadata"]["name"]]
@@ -75,12 +76,12 @@ async def test_a_replica_that_was_asleep_is_told_when_it_may_act_again(plane: Pl
     async with manager_client(plane.management.client, namespace) as own, asyncio.TaskGroup() as group:
         shards = Shards(own, namespace=namespace, identity="a", clock=clock)
         task = group.create_task(shards.run())
-        await until(lambda: len(shards.owned) == 16)
+        await eventually(lambda: len(shards.owned) == 16)
         shards.subscribe(lambda: told.append(len(shards.owned)))
         clock.advance(12)
         assert not shards.owned
         # Nobody else took them: it holds the same Leases as before, and in between it did nothing for them.
-        await until(lambda: told == [16])
+        await eventually(lambda: told == [16])
         task.cancel()
 
 
@@ -111,11 +112,11 @@ async def test_who_was_refused_while_a_renewal_took_its_time_is_told_when_it_may
         shards = Shards(client, namespace=namespace, identity="a", clock=clock)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(shards.run())
-            await until(lambda: len(shards.owned) == 16)
+            await eventually(lambda: len(shards.owned) == 16)
             shards.subscribe(lambda: told.append(len(shards.owned)))
             client.meanwhile = meanwhile
             clock.advance(9)
-            await until(lambda: asked == [False] and told == [16])
+            await eventually(lambda: asked == [False] and told == [16])
             task.cancel()
 
 
@@ -154,9 +155,9 @@ async def test_the_lease_of_a_replica_that_was_killed_is_cleared_away(plane: Pla
         shards = Shards(own, namespace=namespace, identity="a", timing=timing)
         task = group.create_task(shards.run())
         # By our clock it was seen a moment ago: it counts as alive until it has been silent for long enough.
-        await until(lambda: 0 < len(shards.owned) < 16)
+        await eventually(lambda: 0 < len(shards.owned) < 16)
         await until_absent(client, LEASES, "unwind-replica-dead", namespace=namespace)
-        await until(lambda: len(shards.owned) == 16)
+        await eventually(lambda: len(shards.owned) == 16)
         task.cancel()
 
 
@@ -164,9 +165,9 @@ async def test_a_replica_that_cannot_reach_the_server_stops_acting_before_anothe
     plane: Plane, namespace: str
 ) -> None:
     async with through_proxy(plane.management) as (client, proxy), replica(client, namespace, "a") as a:
-        await until(lambda: len(a.owned) == 16)
+        await eventually(lambda: len(a.owned) == 16)
         async with replica(plane.management.client, namespace, "b") as b:
-            await until(lambda: len(b.owned) == 8)
+            await eventually(lambda: len(b.owned) == 8)
             proxy.hold()
             async with asyncio.timeout(30):
                 while len(b.owned) < 16:
@@ -175,7 +176,7 @@ async def test_a_replica_that_cannot_reach_the_server_stops_acting_before_anothe
             assert not a.owned
             proxy.cut()
             proxy.resume()
-            await until(lambda: len(a.owned) == 8 and len(b.owned) == 8)
+            await eventually(lambda: len(a.owned) == 8 and len(b.owned) == 8)
 
 
 ACTING = """
@@ -220,12 +221,12 @@ async def test_an_owner_that_was_stopped_and_wakes_up_late_does_not_act(plane: P
             await sleeper.stdout.readline()
         sleeper.send_signal(signal.SIGSTOP)
         async with replica(cluster.client, namespace, "b") as b:
-            await until(lambda: b.owns(key))
+            await eventually(lambda: b.owns(key))
             before = acts()
             assert before
             sleeper.send_signal(signal.SIGCONT)
             # It is awake, and knows where it is, when it has its own half again.
-            await until(lambda: len(b.owned) == SHARDS // 2)
+            await eventually(lambda: len(b.owned) == SHARDS // 2)
             assert b.owns(key)
             # One act may have been decided on before the sleep and is sent after it: no Lease can rule that out.
             # Whoever believed to own the key still would act every 10 ms.
@@ -240,13 +241,13 @@ async def test_the_next_owner_of_a_shard_knows_how_long_the_former_may_still_wri
 ) -> None:
     client = plane.management.client
     async with replica(client, namespace, "a") as a:
-        await until(lambda: len(a.owned) == 16)
+        await eventually(lambda: len(a.owned) == 16)
         assert a.unsettled("any-cluster") == 0, "nobody was there before"
         async with replica(client, namespace, "b") as b:
-            await until(lambda: len(b.owned) == 8)
+            await eventually(lambda: len(b.owned) == 8)
             [key] = [key for key in map(str, range(100)) if b.owns(key)][:1]
             # A lease and the deadline of a request, after the last that was heard of the former owner.
             assert DEADLINE < b.unsettled(key) <= DEADLINE + QUICK.lasts
             b.drained = True
-        await until(lambda: len(a.owned) == 16)
+        await eventually(lambda: len(a.owned) == 16)
         assert a.unsettled(key) == 0, "nothing was under way any more"

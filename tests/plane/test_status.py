@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest_asyncio
 
-from tests.plane.support.cluster_teardowns import HOLD, manager, scene
+from tests.plane.support.cluster_teardowns import manager, scene
+from tests.plane.support.commands import UNWIND
+from tests.plane.support.controllers import HOLD
 from tests.plane.support.teardown_records import NOW, STUCK, Person, Record
-from tests.plane.test_local_command import UNWIND
 from unwind.api import karmada
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, MEMBER_LABEL, VERSION_ANNOTATION

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.support.cluster_teardowns import HOLD, Scene, manager, scene
+from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
+from tests.plane.support.controllers import HOLD
 from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.sveltos import CLUSTER_SUMMARIES
@@ -76,7 +77,7 @@ def _ref(obj: Object) -> ObjectRef:
 
 
 async def listed(
-    it: Scene,
+    it: TeardownScene,
     name: str,
     *,
     depends_on: str = "",
@@ -109,11 +110,13 @@ def _is_held_at(name: str) -> Callable[[Teardown], bool]:
 
 
 @pytest.fixture
-async def it(plane: Plane, namespace: str) -> Scene:
+async def it(plane: Plane, namespace: str) -> TeardownScene:
     return await scene(plane, namespace)
 
 
-async def test_steps_of_several_sources_run_in_one_plan_each_in_its_order_and_with_its_effort(it: Scene) -> None:
+async def test_steps_of_several_sources_run_in_one_plan_each_in_its_order_and_with_its_effort(
+    it: TeardownScene,
+) -> None:
     base = await it.add_on("base")
     await it.add_on("web", depends_on=("base",))
     await listed(it, "disk")
@@ -178,7 +181,7 @@ async def test_steps_of_several_sources_run_in_one_plan_each_in_its_order_and_wi
     await it.let_go()
 
 
-async def test_a_step_whose_source_does_not_run_is_held_by_name_until_it_does(it: Scene) -> None:
+async def test_a_step_whose_source_does_not_run_is_held_by_name_until_it_does(it: TeardownScene) -> None:
     await it.add_on("web")
     await listed(it, "disk")
     await listed(it, "db", depends_on="disk", finalizers=(HOLD,))
@@ -197,7 +200,7 @@ async def test_a_step_whose_source_does_not_run_is_held_by_name_until_it_does(it
     await it.let_go()
 
 
-async def test_objects_of_an_owner_that_no_source_knows_hold_the_plan(it: Scene) -> None:
+async def test_objects_of_an_owner_that_no_source_knows_hold_the_plan(it: TeardownScene) -> None:
     await it.add_on("web", objects=1)
     owner = await listed(it, "db")
     clock = StillClock()

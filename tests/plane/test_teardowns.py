@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.support.cluster_teardowns import HOLD, manager, scene
+from tests.plane.support.cluster_teardowns import manager, scene
+from tests.plane.support.controllers import HOLD
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, Finalizer

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.plane.support import profiles
-from tests.plane.support.cluster_teardowns import HOLD, Deployed, Scene, all_controllers, manager, scene
+from tests.plane.support.cluster_teardowns import DeployedScene, TeardownScene, all_controllers, manager, scene
+from tests.plane.support.controllers import HOLD
 from unwind.api import meta
 from unwind.api.capi import CLUSTERS
 from unwind.api.names import DEADLINE_ANNOTATION, FORCE_RELEASE_ANNOTATION, ON_DEADLINE_ANNOTATION, PAUSED_ANNOTATION
@@ -27,7 +28,7 @@ BY_ANNOTATION = {"metadata": {"annotations": {PAUSED_ANNOTATION: "true"}}}
 UNPAUSED = {"spec": {"paused": None}, "metadata": {"annotations": {PAUSED_ANNOTATION: None}}}
 
 
-async def patch(it: Scene, change: dict[str, Any]) -> None:
+async def patch(it: TeardownScene, change: dict[str, Any]) -> None:
     await it.client.patch(CLUSTERS, it.name, change, namespace=it.namespace)
 
 
@@ -121,7 +122,7 @@ async def test_a_paused_cluster_can_be_released_by_a_person(plane: Plane, namesp
 
 
 async def test_a_withdrawal_sends_no_further_delete_while_its_cluster_is_paused(plane: Plane, namespace: str) -> None:
-    it = Deployed(plane, namespace)
+    it = DeployedScene(plane, namespace)
     await it.begin()
     # A Namespace goes after what it contains, so that a second DELETE is still to come.
     room = f"{namespace}-room"
@@ -146,7 +147,7 @@ async def test_a_withdrawal_sends_no_further_delete_while_its_cluster_is_paused(
         await it.unblock("web-0")
         await until_absent(it.member.client, CONFIG_MAPS, "web-0", namespace=namespace)
         # The controllers have worked through their queues: they have deployed to another cluster meanwhile.
-        other = Deployed(plane, namespace)
+        other = DeployedScene(plane, namespace)
         await other.begin()
         await other.add_on("late")
         await other.deployed("late")

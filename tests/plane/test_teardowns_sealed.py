@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.support.cluster_teardowns import HOLD, Scene, manager, scene
-from tests.plane.support.delayed_requests import Delay, delayed, seals
+from tests.plane.support.cluster_teardowns import TeardownScene, manager, scene
+from tests.plane.support.controllers import HOLD
+from tests.plane.support.transports import Delay, delayed, seals
 from unwind.api.names import FORCE_RELEASE_ANNOTATION
 from unwind.api.rights import HOME
 from unwind.api.unwind import Phase, StepState, Teardown
@@ -27,22 +28,22 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 
-def state(it: Scene, profile: str) -> Callable[[Teardown], str]:
+def state(it: TeardownScene, profile: str) -> Callable[[Teardown], str]:
     name = f"ClusterProfile/{it.profile(profile)}"
     return lambda one: next((step.state for step in one.status.steps if step.name == name), "")
 
 
-def is_removed(it: Scene, profile: str) -> Callable[[Teardown], bool]:
+def is_removed(it: TeardownScene, profile: str) -> Callable[[Teardown], bool]:
     return lambda one: state(it, profile)(one) == StepState.REMOVED
 
 
-def waits_for_its_seal(it: Scene, profile: str) -> Callable[[Teardown], bool]:
+def waits_for_its_seal(it: TeardownScene, profile: str) -> Callable[[Teardown], bool]:
     """Whether all of a step is removed, but for its seal."""
     name = f"ClusterProfile/{it.profile(profile)}"
     return lambda one: any(step.name == name and step.message == UNSEALED for step in one.status.steps)
 
 
-async def deploy(it: Scene, owner: ObjectRef, name: str) -> None:
+async def deploy(it: TeardownScene, owner: ObjectRef, name: str) -> None:
     """What another replica does that deploys one more object: it writes to the inventory first."""
     target = targets.capi_ref(it.namespace, it.name, it.uid)
     member = Member(target, it.member.client, system_uid=it.system_uid)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane.support import cluster_teardowns, karmada_members, profiles, threats, unjoins
+from tests.eventually import eventually
+from tests.plane.support import cluster_teardowns, karmada_members, profiles, requested_deletions, threats, unjoins
+from tests.plane.support.objects import delete, new_object, until_refused
 from tests.plane.support.threats import THREATS, Stage, Threat
 from unwind.api.karmada import WORKS
 from unwind.api.resources import (
@@ -19,7 +21,6 @@ from unwind.api.resources import (
     NAMESPACES,
     ROLE_BINDINGS,
     ROLES,
-    SELF_SUBJECT_ACCESS_REVIEWS,
     SERVICE_ACCOUNTS,
     VALIDATING_ADMISSION_POLICIES,
 )
@@ -29,13 +30,14 @@ from unwind.clock import SYSTEM
 from unwind.install.install import install
 from unwind.install.register import REGISTER
 from unwind.kube.client import Client
-from unwind.kube.errors import ApiError
 from unwind.kube.kubeconfig import Token
+from unwind.local import waiting
 from unwind.local.waiting import until_absent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from unwind.kube.client import Object
     from unwind.local.plane import Plane
 
 TRIED = [threat for threat in THREATS if threat.attempt]
@@ -53,26 +55,20 @@ async def installed(plane: Plane) -> None:
         for manifest in contribution.manifests(Setting())
         if manifest["kind"] == VALIDATING_ADMISSION_POLICIES.kind
     }
-    async with asyncio.timeout(60):
-        for name in sorted(policies):
-            while True:
-                found = await client.get(VALIDATING_ADMISSION_POLICIES, name)
-                status = found.get("status") or {}
-                if status.get("observedGeneration") == found["metadata"]["generation"]:
-                    warnings = (status.get("typeChecking") or {}).get("expressionWarnings")
-                    assert not warnings or "unwind" not in str(warnings), warnings
-                    break
-                await asyncio.sleep(0.1)
-        # The API server reads all policies together, once a second: where the last of these is in effect, all are.
-        home = await client.get(NAMESPACES, HOME)
-        while True:
-            try:
-                await client.delete(NAMESPACES, HOME, uid=home["metadata"]["uid"], dry_run=True)
-            except ApiError as error:
-                if "ValidatingAdmissionPolicy 'unwind-kinds" not in str(error):
-                    raise
-                break
-            await asyncio.sleep(0.1)
+    for name in sorted(policies):
+        found = await waiting.until(client, VALIDATING_ADMISSION_POLICIES, name, _type_checked, "type-checked")
+        assert found
+        warnings = (found["status"].get("typeChecking") or {}).get("expressionWarnings")
+        assert not warnings or "unwind" not in str(warnings), warnings
+    # The API server reads all policies together, once a second: where the last of these is in effect, all are.
+    await until_refused(
+        lambda: delete(client, NAMESPACES, HOME, dry_run=True), "ValidatingAdmissionPolicy 'unwind-kinds"
+    )
+
+
+def _type_checked(policy: Object | None) -> bool:
+    status = (policy or {}).get("status") or {}
+    return policy is not None and status.get("observedGeneration") == policy["metadata"]["generation"]
 
 
 @asynccontextmanager
@@ -80,7 +76,7 @@ async def tenant(client: Client, namespace: str, threat: Threat) -> AsyncIterato
     """A ServiceAccount in a namespace that has the rights of a row, and no others."""
     name = f"tenant-{namespace}"
     account = {"kind": SERVICE_ACCOUNTS.kind, "name": name, "namespace": namespace}
-    await client.create(SERVICE_ACCOUNTS, threats.body(SERVICE_ACCOUNTS, name, namespace))
+    await client.create(SERVICE_ACCOUNTS, new_object(SERVICE_ACCOUNTS, name, namespace))
     for role, binding, where, rights in (
         (ROLES, ROLE_BINDINGS, namespace, threat.rights),
         (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, "", threat.everywhere),
@@ -88,8 +84,8 @@ async def tenant(client: Client, namespace: str, threat: Threat) -> AsyncIterato
         if rights:
             rules = [right.rule() for right in rights]
             reference = {"apiGroup": role.group, "kind": role.kind, "name": name}
-            await client.create(role, threats.body(role, name, where, rules=rules))
-            await client.create(binding, threats.body(binding, name, where, roleRef=reference, subjects=[account]))
+            await client.create(role, new_object(role, name, where, rules=rules))
+            await client.create(binding, new_object(binding, name, where, roleRef=reference, subjects=[account]))
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}}
     token = await client.post(SERVICE_ACCOUNTS, name, "token", request, namespace=namespace)
     credential = Token(token["status"]["token"])
@@ -104,23 +100,8 @@ async def tenant(client: Client, namespace: str, threat: Threat) -> AsyncIterato
 
 async def _in_effect(client: Client, namespace: str, rights: tuple[Right, ...]) -> None:
     """Wait until RBAC grants what was written a moment ago."""
-    async with asyncio.timeout(30):
-        for right in rights:
-            review = {
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SelfSubjectAccessReview",
-                "metadata": {},
-                "spec": {
-                    "resourceAttributes": {
-                        "group": right.group,
-                        "resource": right.resources[0],
-                        "verb": right.verbs[0],
-                        "namespace": namespace,
-                    }
-                },
-            }
-            while not (await client.create(SELF_SUBJECT_ACCESS_REVIEWS, review))["status"]["allowed"]:
-                await asyncio.sleep(0.05)
+    for right in rights:
+        await eventually(partial(requested_deletions.allowed, client, right.rule(), namespace), f"the right {right}")
 
 
 @pytest.mark.parametrize("threat", TRIED, ids=[f"{item.resource}: {item.must_not}" for item in TRIED])
@@ -171,7 +152,7 @@ async def test_a_work_outside_of_an_execution_namespace_puts_nothing_on_a_member
         unjoins.controllers(scene.client, namespace, clock=SYSTEM),
     ):
         manifests = [profiles.config_map(namespace, "evil")]
-        work = threats.body(WORKS, "evil", home, spec={"workload": {"manifests": manifests}})
+        work = new_object(WORKS, "evil", home, spec={"workload": {"manifests": manifests}})
         await own.create(WORKS, work)
         await scene.put("good")
         await scene.deployed("good")  # it came later, and all are looked at in turn

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from tests.plane.support.cluster_teardowns import HOLD
+from tests.plane.support.controllers import HOLD
 from tests.plane.support.unjoins import controllers, scene
 from unwind.api.karmada import RemoveStrategy
 from unwind.api.meta import find

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.plane.support.cluster_teardowns import HOLD
-from tests.plane.support.unjoins import Scene, controllers, scene
+from tests.eventually import eventually
+from tests.plane.support.controllers import HOLD
+from tests.plane.support.unjoins import UnjoinScene, controllers, scene
 from unwind.api.karmada import RemoveStrategy
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE
 from unwind.api.resources import CLUSTER_ROLES, LEASES, SERVICE_ACCOUNTS
@@ -29,7 +30,7 @@ REQUIRED = RemoveStrategy.REQUIRED
 class Command:
     """The command, with what every call of it here has in common."""
 
-    def __init__(self, plane: Plane, it: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, plane: Plane, it: UnjoinScene, capsys: pytest.CaptureFixture[str]) -> None:
         self._plane = plane
         self._it = it
         self._capsys = capsys
@@ -61,7 +62,7 @@ class Command:
         return msgspec.json.decode(found)
 
 
-def looks(it: Scene) -> int:
+def looks(it: UnjoinScene) -> int:
     """How often somebody asked the member who it is, but for the controllers."""
     entries = it.cluster.audit.entries(verbs=("get",), resource="namespaces")
     return sum(not entry.username.startswith("system:") for entry in entries)
@@ -95,8 +96,8 @@ async def test_it_says_what_is_in_the_way_and_takes_its_credentials_out_in_the_e
         before = looks(it)
         async with asyncio.TaskGroup() as group:
             leaving = group.create_task(command.document(cluster_kubeconfig=it.cluster.kubeconfig))
-            while looks(it) == before:  # it has found the Cluster then, and asks the member who it is
-                await asyncio.sleep(0.05)
+            # It has found the Cluster then, and asks the member who it is.
+            await eventually(lambda: looks(it) != before, "a request to the member")
             await it.unblock("web-1")
         told = leaving.result()
         assert (told["gone"], told["phase"], told["removed"]) == (True, "Complete", "4/4")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.plane.support.killed_managers import Killer, Managers
-from tests.plane.support.unjoins import Scene, controllers, scene
+from tests.plane.support.unjoins import UnjoinScene, controllers, scene
 from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, OWNER_LABEL
 from unwind.api.resources import NAMESPACES, SECRETS
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 
 
-async def is_over(it: Scene) -> bool:
+async def is_over(it: UnjoinScene) -> bool:
     """Whether nothing is left on this side that stood for the member."""
     for kind, name, namespace in (
         (CLUSTERS, it.name, None),

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.eventually import eventually
 from tests.plane.support import karmada_members
-from tests.plane.support.cluster_teardowns import HOLD
+from tests.plane.support.commands import command
+from tests.plane.support.controllers import HOLD
 from tests.plane.support.karmada_members import joined
+from tests.plane.support.manager_process import running
 from tests.plane.support.profiles import config_map
 from tests.plane.support.unjoins import controllers, scene
-from tests.plane.test_install import command
-from tests.plane.test_run import running
 from unwind.api import names
 from unwind.api.karmada import CLUSTERS, WORKS, RemoveStrategy, Work
 from unwind.api.meta import find
@@ -277,11 +278,14 @@ async def test_where_the_field_is_not_served_the_annotation_counts_and_an_unknow
         where = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/removeStrategy"
         field = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
         await it.client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, [{"op": "remove", "path": where}])
+
+        async def without_strategy() -> bool:
+            # For a moment the old schema is served, and with it the default.
+            await it.change({"spec": {"removeStrategy": None}})
+            return (await it.get()).spec.remove_strategy is None
+
         try:
-            while (await it.get()).spec.remove_strategy is not None:
-                # For a moment the old schema is served, and with it the default.
-                await it.change({"spec": {"removeStrategy": None}})
-                await asyncio.sleep(0.1)
+            await eventually(without_strategy, "a CRD without the field and its default")
             async with controllers(it.client, namespace):
                 await it.put("web")
                 await it.deployed("web")

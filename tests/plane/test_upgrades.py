@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.plane.test_install import command
+from tests.plane.support.commands import command
 from unwind.api.names import INSTALL_FIELD_MANAGER
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.install.install import established

@@ -68,19 +68,21 @@ def planned(teardown: Teardown) -> list[str]:
     return [warning.partition(" stays: ")[0] for warning in teardown.spec.plan.warnings]
 
 
-async def annotate(scene: profiles.Scene, profile: str, annotations: dict[str, str]) -> None:
+async def annotate(scene: profiles.ProfileScene, profile: str, annotations: dict[str, str]) -> None:
     await scene.client.patch(CLUSTER_PROFILES, scene.called(profile), {"metadata": {"annotations": annotations}})
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def edge(plane: Plane, namespace: str) -> AsyncIterator[profiles.Scene]:
+async def edge(plane: Plane, namespace: str) -> AsyncIterator[profiles.ProfileScene]:
     await profiles.install(plane.management.client)
     async with profiles.playing(plane, namespace) as scene:
         yield scene
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
-async def test_a_set_that_drops_out_of_a_profile_and_one_that_is_withdrawn(edge: profiles.Scene, policy: str) -> None:
+async def test_a_set_that_drops_out_of_a_profile_and_one_that_is_withdrawn(
+    edge: profiles.ProfileScene, policy: str
+) -> None:
     member, room = edge.member.client, edge.namespace
     await edge.source("db", database(room), config_map(room, "a"))
     await edge.register()
@@ -107,7 +109,7 @@ async def test_a_set_that_drops_out_of_a_profile_and_one_that_is_withdrawn(edge:
     assert ledger(await edge.inventories(uid)) == dict.fromkeys(kept, "KeptByPolicy")
 
 
-async def test_an_unknown_word_on_a_profile_withdraws_nothing_and_says_so(edge: profiles.Scene) -> None:
+async def test_an_unknown_word_on_a_profile_withdraws_nothing_and_says_so(edge: profiles.ProfileScene) -> None:
     member, room = edge.member.client, edge.namespace
     await edge.source("db", database(room), config_map(room, "a"))
     await edge.register()
@@ -127,7 +129,7 @@ async def test_an_unknown_word_on_a_profile_withdraws_nothing_and_says_so(edge: 
 
 @pytest.mark.parametrize("policy", ["", "Delete"])
 async def test_a_cluster_that_is_deleted(plane: Plane, namespace: str, policy: str) -> None:
-    scene = cluster_teardowns.Deployed(plane, namespace)
+    scene = cluster_teardowns.DeployedScene(plane, namespace)
     await scene.begin()
     await scene.source("db", database(namespace))
     await scene.profile("db", "db", clusterDeletionBehavior="EnforceRemovePolicies")
@@ -151,7 +153,7 @@ async def test_a_cluster_that_is_deleted(plane: Plane, namespace: str, policy: s
 
 
 async def test_the_plan_of_a_cluster_names_local_claims_that_stay(plane: Plane, namespace: str) -> None:
-    scene = cluster_teardowns.Deployed(plane, namespace)
+    scene = cluster_teardowns.DeployedScene(plane, namespace)
     await scene.begin()
     room = f"{namespace}-local"  # the other one is Unwind's own, where no profile puts anything
     await plane.management.create_namespace(room)
@@ -172,7 +174,7 @@ async def test_the_plan_of_a_cluster_names_local_claims_that_stay(plane: Plane, 
 
 
 async def test_a_member_that_does_not_answer_holds_no_plan_up_for_its_claims(plane: Plane, namespace: str) -> None:
-    scene = cluster_teardowns.Deployed(plane, namespace)
+    scene = cluster_teardowns.DeployedScene(plane, namespace)
     await scene.begin()
     await scene.source("db", database(namespace))
     await scene.profile("db", "db", clusterDeletionBehavior="EnforceRemovePolicies")
@@ -231,7 +233,7 @@ async def test_a_member_that_is_unjoined_and_a_work_that_is_deleted(plane: Plane
 
 
 @pytest.mark.parametrize("policy", ["", "Delete"])
-async def test_a_helm_release(edge: profiles.Scene, tmp_path: Path, policy: str) -> None:
+async def test_a_helm_release(edge: profiles.ProfileScene, tmp_path: Path, policy: str) -> None:
     member, room = edge.member.client, edge.namespace
     template = msgspec.json.encode(database(room)).decode()
     directory = unpack(pack("database", {"values.yaml": "{}", "templates/db.yaml": template}), tmp_path)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
+from tests.eventually import eventually
 from tests.plane.support.why_answers import Asker, denying, forced, protected_asker, safe
 from tests.plane.support.why_objects import NOWHERE, deployment, until_readable, webhook
 from unwind.api.names import DELETE_PROTECTION_LABEL, Reason
@@ -118,12 +118,11 @@ async def test_who_has_no_right_is_told_who_can_give_it_and_how(asker: Asker) ->
         assert remedy.by == "an administrator who can grant permissions"
         await asker.do(remedy)
         meta = made["metadata"]
-        async with asyncio.timeout(30):
-            while True:
-                answer = await asker.ask("cm/theirs", client=bob)
-                if answer.state is AnswerState.DELETABLE:
-                    break
-                await asyncio.sleep(0.1)
+
+        async def deletable() -> bool:
+            return (await asker.ask("cm/theirs", client=bob)).state is AnswerState.DELETABLE
+
+        await eventually(deletable, within=30, every=0.1)
         await bob.delete(CONFIG_MAPS, "theirs", uid=meta["uid"], namespace="why")
     await asker.until_gone(CONFIG_MAPS, "theirs")
     assert (await asker.shell(*remedy.afterwards)).returncode == 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.plane.support.addon_site import Site, target
+from tests.plane.support.addon_site import AddonSite, target
 from unwind.api.resources import NAMESPACES
 from unwind.api.rights import HOME, Setting
 from unwind.install.install import install
@@ -33,13 +33,13 @@ def cluster(plane: Plane) -> LocalCluster:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def site(equipped: Plane, cluster: LocalCluster, namespace: str) -> AsyncIterator[Site]:
+async def site(equipped: Plane, cluster: LocalCluster, namespace: str) -> AsyncIterator[AddonSite]:
     await cluster.create_namespace(namespace)
     uid = await cluster.client.cluster_uid()
     async with (
         Member(target(namespace), cluster.client, system_uid=uid) as member,
         manager_client(equipped.management.client, HOME) as own,
     ):
-        yield Site(equipped, namespace, member, own)
+        yield AddonSite(equipped, namespace, member, own)
     made = await cluster.client.get(NAMESPACES, namespace)
     await cluster.client.delete(NAMESPACES, namespace, uid=made["metadata"]["uid"])

@@ -10,18 +10,20 @@ import msgspec
 import pytest
 import yaml
 
+from tests.eventually import eventually
 from tests.plane.support.addon_site import (
     CONFLICT,
     CREATED,
     FAILED,
     UNCHANGED,
-    Site,
+    AddonSite,
     inventory_writes,
     member_by,
     message,
     outcomes,
     writes,
 )
+from tests.plane.support.transports import Killed
 from unwind.api.names import OWNER_LABEL
 from unwind.api.resources import (
     CONFIG_MAPS,
@@ -60,7 +62,7 @@ BINDINGS = Resource(
 )
 
 
-async def test_an_object_that_is_refused_is_named_and_the_others_are_there(site: Site) -> None:
+async def test_an_object_that_is_refused_is_named_and_the_others_are_there(site: AddonSite) -> None:
     name = f"deny-{site.namespace}"
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
     spec = {
@@ -82,8 +84,7 @@ async def test_an_object_that_is_refused_is_named_and_the_others_are_there(site:
         "spec": binding_spec,
     }
     made = [await site.there.create(POLICIES, policy), await site.there.create(BINDINGS, binding)]
-    while await admitted(site, "bad-probe"):
-        await asyncio.sleep(0.1)
+    await eventually(lambda: refused_by_policy(site, "bad-probe"), "a policy in effect")
     owner = site.owner()
     service = {
         "apiVersion": "v1",
@@ -99,13 +100,16 @@ async def test_an_object_that_is_refused_is_named_and_the_others_are_there(site:
     assert f"ConfigMap {site.namespace}/bad: " in report.trouble
     for resource, one in zip((POLICIES, BINDINGS), made, strict=True):
         await site.there.delete(resource, name, uid=one["metadata"]["uid"])
-    while not await admitted(site, "bad-probe"):
-        await asyncio.sleep(0.1)
+    await eventually(lambda: admitted(site, "bad-probe"), "a policy that is gone")
     assert outcomes(await site.deploy(owner, ref)) == {"bad": CREATED, "good": UNCHANGED, "broken": FAILED}
     await site.remove(owner)
 
 
-async def admitted(site: Site, name: str) -> bool:
+async def refused_by_policy(site: AddonSite, name: str) -> bool:
+    return not await admitted(site, name)
+
+
+async def admitted(site: AddonSite, name: str) -> bool:
     try:
         await site.there.apply(CONFIG_MAPS, site.config_map(name), dry_run=True)
     except ApiError:
@@ -113,7 +117,7 @@ async def admitted(site: Site, name: str) -> bool:
     return True
 
 
-async def test_nothing_of_a_secret_is_in_what_is_said_of_it(site: Site) -> None:
+async def test_nothing_of_a_secret_is_in_what_is_said_of_it(site: AddonSite) -> None:
     secret = "hunter-2-two"  # noqa: S105 - of no use
     broken = {
         "apiVersion": "v1",
@@ -130,7 +134,7 @@ async def test_nothing_of_a_secret_is_in_what_is_said_of_it(site: Site) -> None:
     assert "line 1, column" in report.faults[0]
 
 
-async def test_a_kind_that_nobody_knows_fails_alone(site: Site) -> None:
+async def test_a_kind_that_nobody_knows_fails_alone(site: AddonSite) -> None:
     strange = {"apiVersion": "nobody.dev/v1", "kind": "Strange", "metadata": {"name": "it"}}
     report = await site.deploy(site.owner(), await site.source("s", strange, site.config_map("ours")))
     assert outcomes(report) == {"ours": CREATED, "it": FAILED}
@@ -138,7 +142,7 @@ async def test_a_kind_that_nobody_knows_fails_alone(site: Site) -> None:
     assert not report.whole
 
 
-async def test_an_object_that_is_being_deleted_is_made_anew_when_it_is_gone(site: Site) -> None:
+async def test_an_object_that_is_being_deleted_is_made_anew_when_it_is_gone(site: AddonSite) -> None:
     owner, ref = site.owner(), await site.source("s", site.config_map("old"), site.config_map("known"))
     held = ["example.dev/hold"]
     theirs = await site.put("old", finalizers=held)
@@ -156,7 +160,7 @@ async def test_an_object_that_is_being_deleted_is_made_anew_when_it_is_gone(site
     assert outcomes(await site.deploy(owner, ref)) == {"old": UNCHANGED, "known": CREATED}
 
 
-async def test_an_inventory_that_is_sealed_stops_the_deployment_at_once(site: Site, cluster: LocalCluster) -> None:
+async def test_an_inventory_that_is_sealed_stops_the_deployment_at_once(site: AddonSite, cluster: LocalCluster) -> None:
     owner = site.owner()
     await site.deploy(owner, await site.source("s", site.config_map("it")))
     await site.inventories.sealed(owner.uid, "teardown-1")
@@ -166,7 +170,7 @@ async def test_an_inventory_that_is_sealed_stops_the_deployment_at_once(site: Si
     assert writes(cluster, site.namespace) == before
 
 
-async def test_what_was_made_while_the_inventory_was_sealed_is_taken_back(site: Site) -> None:
+async def test_what_was_made_while_the_inventory_was_sealed_is_taken_back(site: AddonSite) -> None:
     owner = site.owner()
     await site.deploy(owner, await site.source("s", site.config_map("it")))
 
@@ -189,7 +193,7 @@ async def test_what_was_made_while_the_inventory_was_sealed_is_taken_back(site: 
     assert await site.get("it")
 
 
-async def test_an_inventory_is_closed_afterwards_only_if_it_is_as_it_was_read(site: Site) -> None:
+async def test_an_inventory_is_closed_afterwards_only_if_it_is_as_it_was_read(site: AddonSite) -> None:
     owner, inventories = site.owner(), site.inventories
     await site.deploy(owner, await site.source("s", site.config_map("it")))
     read = await inventories.at_hand(owner.uid)
@@ -205,10 +209,6 @@ async def test_an_inventory_is_closed_afterwards_only_if_it_is_as_it_was_read(si
     assert await inventories.sealed_as_read(owner.uid, [first, second], "t")
     assert [item.spec.sealed_for for item in await inventories.at_hand(owner.uid)] == ["t", "t"]
     assert (await inventories.by_owner(site.member.ref.uid))[owner.uid] == await inventories.of(owner.uid)
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 class Mortal:
@@ -246,7 +246,7 @@ class Mortal:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 async def test_a_deployment_that_dies_over_any_request_is_finished_by_the_next_and_leaves_nothing(
-    site: Site, after: bool
+    site: AddonSite, after: bool
 ) -> None:
     deaths = 0
     while True:
@@ -284,7 +284,7 @@ async def test_a_deployment_that_dies_over_any_request_is_finished_by_the_next_a
 
 @pytest.mark.timeout(300)
 @pytest.mark.soak
-async def test_five_thousand_objects_cost_a_handful_of_inventory_writes(site: Site) -> None:
+async def test_five_thousand_objects_cost_a_handful_of_inventory_writes(site: AddonSite) -> None:
     owner = site.owner()
     refs = []
     for part in range(5):
@@ -307,7 +307,7 @@ async def test_five_thousand_objects_cost_a_handful_of_inventory_writes(site: Si
     assert await site.entries(owner) == {}
 
 
-async def test_a_member_that_stops_answering_ends_the_deployment_and_the_next_goes_on(site: Site) -> None:
+async def test_a_member_that_stops_answering_ends_the_deployment_and_the_next_goes_on(site: AddonSite) -> None:
     owner = site.owner()
     manifests = [site.config_map(f"it-{number}") for number in range(200)]
     read = await site.read(await site.source("s", *manifests))
@@ -333,7 +333,7 @@ async def test_a_member_that_stops_answering_ends_the_deployment_and_the_next_go
     assert {entry.state for entry in (await site.entries(owner)).values()} == {EntryState.CONFIRMED}
 
 
-async def test_no_answer_for_one_object_is_a_failure_of_that_one(site: Site) -> None:
+async def test_no_answer_for_one_object_is_a_failure_of_that_one(site: AddonSite) -> None:
     class Losing(Client):
         async def create(self, resource: Resource, body: Object, **more: Any) -> Object:
             made = await super().create(resource, body, **more)
@@ -349,7 +349,7 @@ async def test_no_answer_for_one_object_is_a_failure_of_that_one(site: Site) -> 
     assert (await site.entries(owner))["lost"].state == EntryState.CONFIRMED
 
 
-async def test_what_is_in_a_chart_of_the_same_profile_is_left_to_the_chart(site: Site) -> None:
+async def test_what_is_in_a_chart_of_the_same_profile_is_left_to_the_chart(site: AddonSite) -> None:
     owner, ref = site.owner(), await site.source("s", site.config_map("it"))
     await site.deploy(owner, ref)
     [chunk] = await site.inventories.of(owner.uid)
@@ -363,7 +363,7 @@ async def test_what_is_in_a_chart_of_the_same_profile_is_left_to_the_chart(site:
     assert await site.prune(owner, await site.deploy(owner, await site.text("s", {}))) == []
 
 
-async def test_another_cluster_behind_the_address_gets_nothing(site: Site) -> None:
+async def test_another_cluster_behind_the_address_gets_nothing(site: AddonSite) -> None:
     owner, ref = site.owner(), await site.source("s", site.config_map("it"))
     await site.deploy(owner, ref)
     async with Member(site.member.ref, site.there, system_uid="another") as member:

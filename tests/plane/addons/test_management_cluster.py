@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.plane.support.addon_site import CREATED, FAILED, Site, outcomes
+from tests.plane.support.addon_site import CREATED, FAILED, AddonSite, outcomes
 from unwind.addons import policy_refs
 from unwind.api.resources import (
     CONFIG_MAPS,
@@ -23,7 +23,7 @@ from unwind.testing.managers import granting, manager_client
 LOCAL = (Right("", ("configmaps",), ("create", "patch", "delete")),)
 
 
-async def test_what_is_local_goes_to_the_management_cluster(site: Site) -> None:
+async def test_what_is_local_goes_to_the_management_cluster(site: AddonSite) -> None:
     owner = site.owner()
     local = msgspec.structs.replace(await site.source("l", site.config_map("local")), deployment_type="Local")
     remote = await site.source("r", site.config_map("remote"))
@@ -46,7 +46,7 @@ async def test_what_is_local_goes_to_the_management_cluster(site: Site) -> None:
     assert list(await site.entries(owner)) == ["remote"]
 
 
-async def test_a_profile_of_a_namespace_puts_nothing_elsewhere_on_the_management_cluster(site: Site) -> None:
+async def test_a_profile_of_a_namespace_puts_nothing_elsewhere_on_the_management_cluster(site: AddonSite) -> None:
     owner = site.owner()
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "all"}}
     read = await site.read(await site.source("s", role, site.config_map("mine")))
@@ -56,7 +56,7 @@ async def test_a_profile_of_a_namespace_puts_nothing_elsewhere_on_the_management
     assert outcomes(report) == {"mine": CREATED, "all": FAILED}
 
 
-async def test_a_profile_puts_nothing_that_the_manager_acts_by_on_the_management_cluster(site: Site) -> None:
+async def test_a_profile_puts_nothing_that_the_manager_acts_by_on_the_management_cluster(site: AddonSite) -> None:
     owner = site.owner()
     forged = {
         "apiVersion": TEARDOWNS.api_version,
@@ -72,14 +72,14 @@ async def test_a_profile_puts_nothing_that_the_manager_acts_by_on_the_management
     assert "may not deploy objects of Unwind to the management cluster" in report.trouble
 
 
-async def test_a_profile_of_a_namespace_reads_nothing_elsewhere(site: Site) -> None:
+async def test_a_profile_of_a_namespace_reads_nothing_elsewhere(site: AddonSite) -> None:
     ref = PolicyRef(kind="ConfigMap", name="kube-root-ca.crt", namespace="kube-system")
     [source] = await policy_refs.read(site.own, [ref], namespace=site.namespace, tenant=site.namespace)
     assert source.manifests == ()
     assert "cannot reference another namespace" in source.faults[0]
 
 
-async def test_a_template_is_refused_as_a_whole(site: Site) -> None:
+async def test_a_template_is_refused_as_a_whole(site: AddonSite) -> None:
     await site.source("s", site.config_map("it"))
     patch = {"metadata": {"annotations": {"projectsveltos.io/template": "ok"}}}
     await site.here.patch(CONFIG_MAPS, "s", patch, namespace=site.namespace)

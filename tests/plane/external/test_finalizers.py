@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.plane.support.bucket_chains import events, group_of, link, remove_kind, until
+from tests.eventually import eventually
+from tests.plane.support.bucket_chains import events, group_of, link, remove_kind
 from tests.plane.support.buckets import Buckets, Store, define, external, grant, ready, running
 from unwind.api.names import MEMO_ANNOTATION, Finalizer
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS
@@ -44,7 +45,7 @@ async def test_what_is_outside_goes_before_the_finalizer_does(plane: Plane, buck
         await buckets.delete(ref)
         await buckets.until_gone("one")
         kind = f"buckets.{group_of(buckets)}"
-        await until(lambda: it.sample("unwind_deletions_total", kind=kind, end="gone") == 1)
+        await eventually(lambda: it.sample("unwind_deletions_total", kind=kind, end="gone") == 1)
         assert it.sample("unwind_deletion_seconds_count", kind=kind, end="gone") == 1
         assert it.sample("unwind_deletions_waiting", kind=kind) == 0
         told = await events(buckets, ref, 3)
@@ -90,12 +91,12 @@ async def test_a_wait_is_named_and_over_when_its_time_has_come(buckets: Buckets)
         await buckets.delete(ref)
         said = await buckets.until_said("slow", "Deleting")
         assert (said["status"], said["severity"], said["message"]) == ("False", "Info", "the store takes its time")
-        await until(lambda: 100 in clock.waiting)
+        await eventually(lambda: 100 in clock.waiting)
         assert it.sample("unwind_deletions_waiting", kind=f"buckets.{group_of(buckets)}") == 1
         version = (await buckets.get("slow"))["metadata"]["resourceVersion"]
         clock.advance(100)
-        await until(lambda: len(store.calls) == 2)
-        await until(lambda: 100 in clock.waiting)
+        await eventually(lambda: len(store.calls) == 2)
+        await eventually(lambda: 100 in clock.waiting)
         assert (await buckets.get("slow"))["metadata"]["resourceVersion"] == version, "the same is not written twice"
         clock.advance(100)
         await buckets.until_gone("slow")
@@ -123,7 +124,7 @@ async def test_our_own_writes_are_no_reason_to_enter_the_chain_again(buckets: Bu
         assert entered == ["noisy", "after"]
         # What a person changes is one.
         await buckets.annotate("noisy", hello="there")
-        await until(lambda: entered == ["noisy", "after", "noisy"])
+        await eventually(lambda: entered == ["noisy", "after", "noisy"])
 
 
 async def test_a_wait_is_over_when_what_is_waited_for_has_happened(buckets: Buckets) -> None:
@@ -176,11 +177,11 @@ async def test_what_fails_is_tried_again_after_a_while_and_the_finalizer_stays(b
         await buckets.delete(ref)
         said = await buckets.until_said("unlucky", "ConnectionResetError")
         assert (said["severity"], said["message"]) == ("Warning", "the line is dead")
-        await until(lambda: any(0.7 < item < 1.3 for item in clock.waiting))
+        await eventually(lambda: any(0.7 < item < 1.3 for item in clock.waiting))
         clock.advance(2)
         said = await buckets.until_said("unlucky", "Busy")
         assert Finalizer.EXTERNAL in (await buckets.get("unlucky"))["metadata"]["finalizers"]
-        await until(lambda: 50 in clock.waiting)
+        await eventually(lambda: 50 in clock.waiting)
         clock.advance(50)
         await buckets.until_gone("unlucky")
         told = await events(buckets, ref, 5)
@@ -232,7 +233,7 @@ async def test_a_kind_that_takes_no_conditions_has_events_only(
         ref = await buckets.claimed("mute")
         await buckets.delete(ref)
         assert "Deleting" in await events(buckets, ref, 3)
-        await until(lambda: 100 in clock.waiting)
+        await eventually(lambda: 100 in clock.waiting)
         clock.advance(100)
         await buckets.until_gone("mute")
     await remove_kind(client, buckets)
@@ -285,7 +286,7 @@ async def test_an_end_that_cannot_be_opened_holds_its_objects_until_it_can(bucke
         said = await buckets.until_said("one", "Failed")
         assert "cannot connect to store: no credentials" in said["message"]
         store.refuses = None
-        await until(lambda: any(item < 2 for item in clock.waiting))
+        await eventually(lambda: any(item < 2 for item in clock.waiting))
         clock.advance(2)
         await buckets.until_gone("one")
         await buckets.delete(await buckets.claimed("two"))
@@ -297,7 +298,7 @@ async def test_kinds_that_come_and_go_are_followed(plane: Plane, namespace: str)
     client, group, store = plane.management.client, f"{namespace}.example.dev", Store()
     await grant(client, group)
     async with running(client, namespace, external(store, group), clock=SYSTEM) as it:
-        await until(lambda: it.controller.ready)
+        await eventually(lambda: it.controller.ready)
         for name in ("first", "second"):
             buckets = Buckets(client, await define(client, group), namespace)
             await buckets.delete(await buckets.claimed(name))
@@ -305,7 +306,7 @@ async def test_kinds_that_come_and_go_are_followed(plane: Plane, namespace: str)
             # The API server deletes what is left of a kind before it gives it up: that, too, goes through the chain.
             await buckets.claimed(f"{name}-left")
             await _remove(client, f"buckets.{group}")
-        await until(lambda: it.controller.ready)
+        await eventually(lambda: it.controller.ready)
     assert [call for call in store.calls if call != "probe"] == ["first", "first-left", "second", "second-left"]
 
 
@@ -327,7 +328,7 @@ async def test_two_replicas_share_the_work_and_do_nothing_twice(buckets: Buckets
             running(client, namespace, known["a"], owner=shards["a"]),
             running(client, namespace, known["b"], owner=shards["b"]),
         ):
-            await until(lambda: all(len(shard.owned) == 8 for shard in shards.values()))
+            await eventually(lambda: all(len(shard.owned) == 8 for shard in shards.values()))
             for name in names:
                 await buckets.delete(await buckets.claimed(name))
             for name in names:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.plane.support.bucket_chains import Dying, dying, events, group_of, until, written_down
+from tests.eventually import eventually
+from tests.plane.support.bucket_chains import Dying, dying, events, group_of, written_down
 from tests.plane.support.buckets import Buckets, Store, external, running
 from unwind.api.annotation_values import DeletePolicy
 from unwind.api.names import DELETE_POLICY_ANNOTATION, RECONCILE_POLICY_ANNOTATION, Finalizer
@@ -141,7 +142,7 @@ async def test_an_object_that_the_api_server_does_not_let_go_says_so(plane: Plan
         await buckets.delete(ref)
         said = await buckets.until_said("stuck", "Failed")
         assert said["message"].startswith(f"cannot remove the finalizer from {ref}: ")
-        await until(lambda: any(item < 2 for item in clock.waiting))
+        await eventually(lambda: any(item < 2 for item in clock.waiting))
         clock.advance(2)
         await buckets.until_gone("stuck")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from tests.plane.support.profiles import Scene, install, playing
+from tests.plane.support.profiles import ProfileScene, install, playing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,6 +20,6 @@ async def installed(plane: Plane) -> None:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def scene(plane: Plane, namespace: str, installed: None) -> AsyncIterator[Scene]:
+async def scene(plane: Plane, namespace: str, installed: None) -> AsyncIterator[ProfileScene]:
     async with playing(plane, namespace) as scene:
         yield scene

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.plane.support.profiles import Scene, config_map, feature, message, running
+from tests.plane.support.controllers import Owner
+from tests.plane.support.profiles import ProfileScene, config_map, feature, message, running
 from unwind.addons.manifests import ADDONS
 from unwind.api.capi import CLUSTERS
 from unwind.api.resources import (
@@ -30,12 +31,10 @@ from unwind.local.capi import create_cluster
 from unwind.teardown.manifests import RECORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from unwind.local.plane import Plane
 
 
-async def test_a_cluster_that_is_not_ready_or_paused_gets_nothing_until_it_is(scene: Scene) -> None:
+async def test_a_cluster_that_is_not_ready_or_paused_gets_nothing_until_it_is(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register(ready=False)
     await scene.client.patch(SVELTOS_CLUSTERS, "edge", {"spec": {"paused": True}}, namespace=scene.namespace)
@@ -51,7 +50,7 @@ async def test_a_cluster_that_is_not_ready_or_paused_gets_nothing_until_it_is(sc
         await scene.until_provisioned("web")
 
 
-async def test_the_configuration_of_a_cluster_lists_what_is_there_by_profile(scene: Scene) -> None:
+async def test_the_configuration_of_a_cluster_lists_what_is_there_by_profile(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web")
@@ -75,7 +74,7 @@ async def test_the_configuration_of_a_cluster_lists_what_is_there_by_profile(sce
         await waiting.until_absent(scene.client, CLUSTER_CONFIGURATIONS, "sveltos-edge", namespace=scene.namespace)
 
 
-async def test_a_cluster_api_cluster_gets_add_ons_once_its_control_plane_answers(scene: Scene) -> None:
+async def test_a_cluster_api_cluster_gets_add_ons_once_its_control_plane_answers(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.profile("web", "web")
     async with running(scene.client, scene.namespace):
@@ -88,7 +87,7 @@ async def test_a_cluster_api_cluster_gets_add_ons_once_its_control_plane_answers
     assert scene.deleted() == ["a"]
 
 
-async def test_a_cluster_that_is_deleted_is_left_to_its_teardown(scene: Scene) -> None:
+async def test_a_cluster_that_is_deleted_is_left_to_its_teardown(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a", color="red"))
     await scene.profile("web", "web")
     await scene.source("other", config_map(scene.namespace, "z"))
@@ -130,7 +129,7 @@ async def test_a_cluster_that_is_deleted_is_left_to_its_teardown(scene: Scene) -
     await scene.client.patch(CLUSTERS, name, free, namespace=scene.namespace)
 
 
-async def test_a_cluster_that_is_deleted_during_a_withdrawal_is_left_to_its_teardown(scene: Scene) -> None:
+async def test_a_cluster_that_is_deleted_during_a_withdrawal_is_left_to_its_teardown(scene: ProfileScene) -> None:
     held = config_map(scene.namespace, "held")
     held["metadata"]["finalizers"] = ["example.dev/hold"]
     await scene.source("web", held)
@@ -157,7 +156,7 @@ async def test_a_cluster_that_is_deleted_during_a_withdrawal_is_left_to_its_tear
     await scene.client.patch(CLUSTERS, name, free, namespace=scene.namespace)
 
 
-async def cluster(scene: Scene, *, finalizers: list[str] | None = None) -> str:
+async def cluster(scene: ProfileScene, *, finalizers: list[str] | None = None) -> str:
     """A Cluster of Cluster API's that is the member; returns its name."""
     name = f"c-{scene.namespace}"
     await create_cluster(
@@ -170,7 +169,7 @@ async def cluster(scene: Scene, *, finalizers: list[str] | None = None) -> str:
     return name
 
 
-async def test_another_cluster_that_gets_the_name_gets_add_ons_of_its_own(scene: Scene) -> None:
+async def test_another_cluster_that_gets_the_name_gets_add_ons_of_its_own(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     made = await scene.register()
     await scene.profile("web", "web", stopMatchingBehavior="LeavePolicies")
@@ -188,11 +187,11 @@ async def test_another_cluster_that_gets_the_name_gets_add_ons_of_its_own(scene:
     assert scene.deleted() == []
 
 
-async def test_who_does_not_own_a_cluster_does_nothing_for_it_until_it_does(scene: Scene) -> None:
+async def test_who_does_not_own_a_cluster_does_nothing_for_it_until_it_does(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web")
-    owner = Some()
+    owner = Owner(f"{scene.namespace}/edge")
     async with running(scene.client, scene.namespace, owner=owner):
         await scene.until_profile("web", lambda it: bool((it.get("status") or {}).get("matchingClusters")))
         assert not await scene.client.list(CLUSTER_SUMMARIES, namespace=scene.namespace)
@@ -200,26 +199,7 @@ async def test_who_does_not_own_a_cluster_does_nothing_for_it_until_it_does(scen
         await scene.until_provisioned("web")
 
 
-class Some:
-    """Owns all profiles, and the clusters that it has gained."""
-
-    def __init__(self) -> None:
-        self._clusters: set[str] = set()
-        self._told: list[Callable[[], None]] = []
-
-    def owns(self, key: str) -> bool:
-        return key in self._clusters or key.startswith("ClusterProfile ")
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        self._told.append(changed)
-
-    def gain(self, cluster: str) -> None:
-        self._clusters.add(cluster)
-        for told in self._told:
-            told()
-
-
-async def test_the_rights_of_the_manager_are_enough(plane: Plane, scene: Scene) -> None:
+async def test_the_rights_of_the_manager_are_enough(plane: Plane, scene: ProfileScene) -> None:
     subject = await granted(scene)
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
@@ -242,7 +222,7 @@ async def test_the_rights_of_the_manager_are_enough(plane: Plane, scene: Scene) 
     assert refused == []
 
 
-async def granted(scene: Scene) -> str:
+async def granted(scene: ProfileScene) -> str:
     """A user that has the rights of the manager and no others; returns its name."""
     user = f"manager-{scene.namespace}"
     register = (MACHINERY, RECORDS, ADDONS)
@@ -260,7 +240,7 @@ async def granted(scene: Scene) -> str:
     return user
 
 
-async def test_a_kubeconfig_that_is_put_right_is_used_at_once(scene: Scene) -> None:
+async def test_a_kubeconfig_that_is_put_right_is_used_at_once(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     name, where = "edge-sveltos-kubeconfig", {"namespace": scene.namespace}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.plane.support.helm_steps import SETTINGS, VALUES
-from tests.plane.support.profiles import Scene, condition, config_map, feature, message, running
+from tests.plane.support.profiles import ProfileScene, condition, config_map, feature, message, running
 from unwind.api.names import OWNER_LABEL, Finalizer
 from unwind.api.resources import (
     CONFIG_MAPS,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_a_cluster_that_matches_gets_what_the_profile_says(scene: Scene) -> None:
+async def test_a_cluster_that_matches_gets_what_the_profile_says(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"), config_map(scene.namespace, "b"))
     await scene.register()
     await scene.profile("web", "web")
@@ -44,7 +44,7 @@ async def test_a_cluster_that_matches_gets_what_the_profile_says(scene: Scene) -
     assert Finalizer.CREDENTIALS in secret["metadata"]["finalizers"]
 
 
-async def test_an_edited_source_starts_towards_the_member_at_once_and_what_drops_out_goes(scene: Scene) -> None:
+async def test_an_edited_source_starts_towards_the_member_at_once_and_what_drops_out_goes(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a", color="red"), config_map(scene.namespace, "b"))
     await scene.register()
     await scene.profile("web", "web")
@@ -57,7 +57,7 @@ async def test_an_edited_source_starts_towards_the_member_at_once_and_what_drops
     assert scene.deleted() == ["b"]
 
 
-async def test_a_source_that_is_missing_is_named_and_deployed_when_it_comes(scene: Scene) -> None:
+async def test_a_source_that_is_missing_is_named_and_deployed_when_it_comes(scene: ProfileScene) -> None:
     await scene.register()
     await scene.profile("web", "later")
     async with running(scene.client, scene.namespace):
@@ -68,7 +68,7 @@ async def test_a_source_that_is_missing_is_named_and_deployed_when_it_comes(scen
     assert set(await scene.on_member()) == {"a"}
 
 
-async def test_what_depends_on_others_is_deployed_after_them_and_says_what_it_waits_for(scene: Scene) -> None:
+async def test_what_depends_on_others_is_deployed_after_them_and_says_what_it_waits_for(scene: ProfileScene) -> None:
     for name in ("base", "middle", "top"):
         await scene.source(name, config_map(scene.namespace, name))
     await scene.register()
@@ -87,7 +87,7 @@ async def test_what_depends_on_others_is_deployed_after_them_and_says_what_it_wa
     assert (await scene.summary("top")).status.dependencies is None
 
 
-async def test_what_is_not_supported_yet_is_said_and_nothing_is_applied(scene: Scene) -> None:
+async def test_what_is_not_supported_yet_is_said_and_nothing_is_applied(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web", reloader=True)
@@ -101,7 +101,7 @@ async def test_what_is_not_supported_yet_is_said_and_nothing_is_applied(scene: S
         found = await scene.until_profile("web", lambda it: condition(it, "Accepted").get("status") == "True")
 
 
-async def test_profiles_that_depend_on_each_other_are_named_and_the_others_go_on(scene: Scene) -> None:
+async def test_profiles_that_depend_on_each_other_are_named_and_the_others_go_on(scene: ProfileScene) -> None:
     await scene.register()
     for name, needs in (("a", ["b"]), ("b", ["a"]), ("c", [])):
         await scene.source(name, config_map(scene.namespace, name))
@@ -116,7 +116,7 @@ async def test_profiles_that_depend_on_each_other_are_named_and_the_others_go_on
         await scene.until_provisioned("a", "b")
 
 
-async def test_an_object_that_fails_is_named_and_the_others_are_there(scene: Scene) -> None:
+async def test_an_object_that_fails_is_named_and_the_others_are_there(scene: ProfileScene) -> None:
     broken = config_map(scene.namespace, "broken") | {"data": {"number": 1}}
     await scene.source("web", config_map(scene.namespace, "a"), broken, config_map(scene.namespace, "z"))
     await scene.register()
@@ -132,7 +132,7 @@ async def test_an_object_that_fails_is_named_and_the_others_are_there(scene: Sce
     assert (await scene.summary("web")).status.feature_summaries[0].consecutive_failures == 0
 
 
-async def test_a_foreign_object_of_the_same_name_is_neither_changed_nor_deleted(scene: Scene) -> None:
+async def test_a_foreign_object_of_the_same_name_is_neither_changed_nor_deleted(scene: ProfileScene) -> None:
     theirs = await scene.member.client.create(CONFIG_MAPS, config_map(scene.namespace, "a", whose="theirs"))
     await scene.source("web", config_map(scene.namespace, "a"), config_map(scene.namespace, "b"))
     await scene.register()
@@ -148,7 +148,7 @@ async def test_a_foreign_object_of_the_same_name_is_neither_changed_nor_deleted(
     assert there["a"]["data"] == {"whose": "theirs"}
 
 
-async def test_controllers_that_are_started_anew_go_on_where_the_others_were(scene: Scene) -> None:
+async def test_controllers_that_are_started_anew_go_on_where_the_others_were(scene: ProfileScene) -> None:
     held = config_map(scene.namespace, "top")
     held["metadata"]["finalizers"] = ["example.dev/hold"]
     await scene.source("base", config_map(scene.namespace, "base"))
@@ -170,7 +170,7 @@ async def test_controllers_that_are_started_anew_go_on_where_the_others_were(sce
     assert scene.deleted() == ["top", "base"]
 
 
-async def test_what_is_deployed_already_is_not_touched_by_controllers_that_start_anew(scene: Scene) -> None:
+async def test_what_is_deployed_already_is_not_touched_by_controllers_that_start_anew(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web")
@@ -185,7 +185,7 @@ async def test_what_is_deployed_already_is_not_touched_by_controllers_that_start
     assert {item.object_ref.name for item in after if item.object_ref.resource == "configmaps"} <= {"n", ""}
 
 
-async def test_a_dry_run_says_what_it_would_do_and_touches_nothing(scene: Scene) -> None:
+async def test_a_dry_run_says_what_it_would_do_and_touches_nothing(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web", syncMode="DryRun")
@@ -199,7 +199,7 @@ async def test_a_dry_run_says_what_it_would_do_and_touches_nothing(scene: Scene)
         await scene.until_provisioned("web")
 
 
-async def test_what_is_deployed_once_is_not_changed_afterwards(scene: Scene) -> None:
+async def test_what_is_deployed_once_is_not_changed_afterwards(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a", color="red"))
     await scene.source("other", config_map(scene.namespace, "z"))
     await scene.register()
@@ -219,7 +219,7 @@ async def test_what_is_deployed_once_is_not_changed_afterwards(scene: Scene) -> 
     assert (await scene.on_member())["a"]["data"] == {"color": "red"}
 
 
-async def test_a_profile_is_for_its_namespace_and_reads_its_secrets(scene: Scene) -> None:
+async def test_a_profile_is_for_its_namespace_and_reads_its_secrets(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"), secret=True)
     await scene.register()
     reference = {"kind": "Secret", "namespace": "kube-system", "name": "web"}
@@ -235,7 +235,7 @@ async def test_a_profile_is_for_its_namespace_and_reads_its_secrets(scene: Scene
     assert await scene.on_member() == {}
 
 
-async def test_a_chart_comes_and_goes_with_its_profile(scene: Scene, tmp_path: Path) -> None:
+async def test_a_chart_comes_and_goes_with_its_profile(scene: ProfileScene, tmp_path: Path) -> None:
     directory = unpack(pack("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}), tmp_path)
     helm = Helm((await building.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
     chart = {

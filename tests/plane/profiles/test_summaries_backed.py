@@ -12,7 +12,7 @@ import pytest_asyncio
 import yaml
 
 from tests.plane.support import cluster_teardowns
-from tests.plane.support.profiles import Scene, config_map, running
+from tests.plane.support.profiles import ProfileScene, config_map, running
 from unwind.api.names import CLUSTER_UID_ANNOTATION, CREDENTIALS_ANNOTATION, Finalizer
 from unwind.api.resources import CONFIG_MAPS, SECRETS
 from unwind.api.rights import Right
@@ -102,7 +102,9 @@ def _reasons(it: Object | None) -> dict[str, str]:
     return {condition["type"]: condition["reason"] for condition in conditions}
 
 
-async def test_a_summary_in_another_namespace_than_its_cluster_puts_nothing_there(scene: Scene, tenant: str) -> None:
+async def test_a_summary_in_another_namespace_than_its_cluster_puts_nothing_there(
+    scene: ProfileScene, tenant: str
+) -> None:
     await scene.register()
     refs = await source(scene.client, tenant, "web", config_map(scene.namespace, "planted"))
     profile = await scene.profile("web", clusterSelector={"matchLabels": scene.label})
@@ -131,7 +133,9 @@ async def test_a_summary_in_another_namespace_than_its_cluster_puts_nothing_ther
     assert "planted" not in await scene.on_member()
 
 
-async def test_a_summary_that_no_profile_owns_puts_nothing_on_the_management_cluster(scene: Scene, tenant: str) -> None:
+async def test_a_summary_that_no_profile_owns_puts_nothing_on_the_management_cluster(
+    scene: ProfileScene, tenant: str
+) -> None:
     await scene.register()
     # Not in Unwind's own namespace, where no profile may put anything; and the manager has the rights for it.
     refs = await source(scene.client, scene.namespace, "web", config_map(tenant, "planted"))
@@ -147,7 +151,7 @@ async def test_a_summary_that_no_profile_owns_puts_nothing_on_the_management_clu
     assert "planted" not in {item["metadata"]["name"] for item in there}
 
 
-async def test_a_summary_whose_profile_does_not_select_the_cluster_puts_nothing_there(scene: Scene) -> None:
+async def test_a_summary_whose_profile_does_not_select_the_cluster_puts_nothing_there(scene: ProfileScene) -> None:
     await scene.register()
     await scene.source("web", config_map(scene.namespace, "planted"))
     await scene.source("real", config_map(scene.namespace, "real"))
@@ -167,7 +171,7 @@ async def test_a_summary_whose_profile_does_not_select_the_cluster_puts_nothing_
     assert set(await scene.on_member()) == {"real"}
 
 
-async def test_a_summary_of_a_profile_with_another_uid_puts_nothing_there(scene: Scene) -> None:
+async def test_a_summary_of_a_profile_with_another_uid_puts_nothing_there(scene: ProfileScene) -> None:
     await scene.register()
     await scene.source("web", config_map(scene.namespace, "planted"))
     await scene.source("real", config_map(scene.namespace, "real"))
@@ -188,7 +192,7 @@ async def test_a_summary_of_a_profile_with_another_uid_puts_nothing_there(scene:
     assert scene.created() == ["real"]
 
 
-async def test_a_summary_that_was_edited_by_hand_deploys_only_what_its_profile_says(scene: Scene) -> None:
+async def test_a_summary_that_was_edited_by_hand_deploys_only_what_its_profile_says(scene: ProfileScene) -> None:
     await scene.register()
     await scene.source("web", config_map(scene.namespace, "real"))
     await scene.source("evil", config_map(scene.namespace, "planted"))
@@ -207,7 +211,7 @@ async def test_a_summary_that_was_edited_by_hand_deploys_only_what_its_profile_s
 
 
 async def test_a_planted_summary_holds_neither_its_profile_nor_what_it_claims_to_need(
-    scene: Scene, tenant: str
+    scene: ProfileScene, tenant: str
 ) -> None:
     await scene.register()
     await scene.source("base", config_map(scene.namespace, "base"))
@@ -230,7 +234,7 @@ async def test_a_planted_summary_holds_neither_its_profile_nor_what_it_claims_to
     assert await scene.on_member() == {}
 
 
-async def test_a_planted_summary_does_not_let_another_clusters_credentials_go(scene: Scene) -> None:
+async def test_a_planted_summary_does_not_let_another_clusters_credentials_go(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web")
@@ -250,7 +254,7 @@ async def test_a_planted_summary_does_not_let_another_clusters_credentials_go(sc
     assert Finalizer.CREDENTIALS in secret["metadata"]["finalizers"]
 
 
-async def test_what_was_deployed_is_removed_though_its_profile_is_gone(scene: Scene) -> None:
+async def test_what_was_deployed_is_removed_though_its_profile_is_gone(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     profile = await scene.profile("web", "web")
@@ -277,7 +281,7 @@ async def test_what_was_deployed_is_removed_though_its_profile_is_gone(scene: Sc
 async def test_a_planted_summary_neither_holds_a_cluster_nor_ends_the_record_of_another(
     plane: Plane, namespace: str
 ) -> None:
-    it = cluster_teardowns.Deployed(plane, namespace)
+    it = cluster_teardowns.DeployedScene(plane, namespace)
     await it.begin()
     await it.add_on("web")
     victim = it.cluster
@@ -313,7 +317,7 @@ async def test_a_planted_summary_neither_holds_a_cluster_nor_ends_the_record_of_
     await it.clear()
 
 
-async def test_a_summary_says_why_when_its_cluster_has_no_profile(scene: Scene) -> None:
+async def test_a_summary_says_why_when_its_cluster_has_no_profile(scene: ProfileScene) -> None:
     """The cluster itself is left alone, too: no finalizer lands on its Secret."""
     await scene.register()
     made = await plant(scene.client, scene.namespace, "planted", cluster=("Sveltos", scene.namespace, "edge"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.plane.support.helm_steps import SETTINGS, VALUES
-from tests.plane.support.profiles import Scene, config_map, feature, message, running
+from tests.plane.support.profiles import ProfileScene, config_map, feature, message, running
 from unwind.api.names import OWNER_LABEL
 from unwind.helm.program import Helm
 from unwind.local import building, tools
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
 
 
-async def test_who_loses_an_object_says_so_at_once_and_has_it_again_when_it_is_free(scene: Scene) -> None:
+async def test_who_loses_an_object_says_so_at_once_and_has_it_again_when_it_is_free(scene: ProfileScene) -> None:
     await scene.source("one", config_map(scene.namespace, "a", by="first"))
     await scene.source("two", config_map(scene.namespace, "a", by="second"))
     await scene.register()
@@ -35,7 +35,7 @@ async def test_who_loses_an_object_says_so_at_once_and_has_it_again_when_it_is_f
         assert (await scene.on_member())["a"]["data"]["by"] == "first"
 
 
-async def test_what_drops_out_of_one_profile_goes_to_who_waits_for_it(scene: Scene) -> None:
+async def test_what_drops_out_of_one_profile_goes_to_who_waits_for_it(scene: ProfileScene) -> None:
     await scene.source("one", config_map(scene.namespace, "a", by="first"))
     await scene.source("two", config_map(scene.namespace, "a", by="second"), config_map(scene.namespace, "b"))
     await scene.register()
@@ -50,7 +50,7 @@ async def test_what_drops_out_of_one_profile_goes_to_who_waits_for_it(scene: Sce
 
 
 async def test_who_loses_a_release_says_so_at_once_and_installs_it_again_when_it_is_free(
-    scene: Scene, tmp_path: Path
+    scene: ProfileScene, tmp_path: Path
 ) -> None:
     directory = unpack(pack("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}), tmp_path)
     helm = Helm((await building.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
@@ -82,7 +82,7 @@ async def test_who_loses_a_release_says_so_at_once_and_installs_it_again_when_it
         assert (await scene.on_member())["app-settings"]["data"]["colour"] == "green"
 
 
-async def test_who_lost_an_object_and_leaves_what_it_has_takes_no_mark_off_it(scene: Scene) -> None:
+async def test_who_lost_an_object_and_leaves_what_it_has_takes_no_mark_off_it(scene: ProfileScene) -> None:
     await scene.source("one", config_map(scene.namespace, "a", by="first"))
     await scene.source("two", config_map(scene.namespace, "a", by="second"))
     await scene.register()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from tests.plane.support.profiles import Scene, condition, config_map, feature, message, running
+from tests.eventually import eventually
+from tests.plane.support.profiles import ProfileScene, condition, config_map, feature, message, running
 from unwind.api.names import OWNER_LABEL, Finalizer
 from unwind.api.resources import (
     CONFIG_MAPS,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 async def test_clusters_are_chosen_by_name_too_and_a_profile_that_is_deleted_takes_its_add_ons_back(
-    scene: Scene,
+    scene: ProfileScene,
 ) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register(labels={})
@@ -54,7 +54,7 @@ async def test_clusters_are_chosen_by_name_too_and_a_profile_that_is_deleted_tak
     assert "finalizers" not in secret["metadata"], "nothing is on the member that needs it"
 
 
-async def test_a_chain_is_withdrawn_in_reverse_order_when_the_label_goes(scene: Scene, plane: Plane) -> None:
+async def test_a_chain_is_withdrawn_in_reverse_order_when_the_label_goes(scene: ProfileScene, plane: Plane) -> None:
     await scene.register()
     for number, name in enumerate(("base", "middle", "top")):
         await scene.source(name, *(config_map(scene.namespace, f"{name}-{number}") for number in range(3)))
@@ -75,7 +75,7 @@ async def test_a_chain_is_withdrawn_in_reverse_order_when_the_label_goes(scene: 
     assert [await scene.inventories(uid) for uid in uids] == [[], [], []]
 
 
-async def test_what_others_still_need_waits_for_them_and_says_so(scene: Scene) -> None:
+async def test_what_others_still_need_waits_for_them_and_says_so(scene: ProfileScene) -> None:
     await scene.register()
     for name, needs in (("base", ()), ("top", scene.needs("base"))):
         await scene.source(name, config_map(scene.namespace, name))
@@ -93,7 +93,7 @@ async def test_what_others_still_need_waits_for_them_and_says_so(scene: Scene) -
     assert scene.deleted() == ["top", "base"]
 
 
-async def test_what_another_deploys_during_a_withdrawal_goes_as_well(scene: Scene) -> None:
+async def test_what_another_deploys_during_a_withdrawal_goes_as_well(scene: ProfileScene) -> None:
     held = config_map(scene.namespace, "held")
     held["metadata"]["finalizers"] = ["example.dev/hold"]
     await scene.source("web", held)
@@ -118,7 +118,7 @@ async def test_what_another_deploys_during_a_withdrawal_goes_as_well(scene: Scen
     assert await scene.inventories(uid) == []
 
 
-async def test_what_is_left_is_released_and_in_the_ledger(scene: Scene) -> None:
+async def test_what_is_left_is_released_and_in_the_ledger(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web", stopMatchingBehavior="LeavePolicies")
@@ -139,7 +139,7 @@ async def test_what_is_left_is_released_and_in_the_ledger(scene: Scene) -> None:
     assert scene.deleted() == []
 
 
-async def test_a_removal_that_waits_for_a_finalizer_says_so(scene: Scene) -> None:
+async def test_a_removal_that_waits_for_a_finalizer_says_so(scene: ProfileScene) -> None:
     held = config_map(scene.namespace, "held")
     held["metadata"]["finalizers"] = ["example.dev/hold"]
     await scene.source("web", held)
@@ -156,7 +156,9 @@ async def test_a_removal_that_waits_for_a_finalizer_says_so(scene: Scene) -> Non
         await scene.until_profile_gone("web")
 
 
-async def test_a_cluster_that_is_managed_no_longer_keeps_its_add_ons_and_the_ledger_names_them(scene: Scene) -> None:
+async def test_a_cluster_that_is_managed_no_longer_keeps_its_add_ons_and_the_ledger_names_them(
+    scene: ProfileScene,
+) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     made = await scene.register()
     await scene.profile("web", "web")
@@ -175,7 +177,7 @@ async def test_a_cluster_that_is_managed_no_longer_keeps_its_add_ons_and_the_led
     assert "finalizers" not in secret["metadata"]
 
 
-async def test_a_stop_matching_behaviour_that_is_not_known_holds(scene: Scene) -> None:
+async def test_a_stop_matching_behaviour_that_is_not_known_holds(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web")
@@ -207,7 +209,7 @@ async def test_a_stop_matching_behaviour_that_is_not_known_holds(scene: Scene) -
 
 
 @asynccontextmanager
-async def any_word(scene: Scene) -> AsyncIterator[None]:
+async def any_word(scene: ProfileScene) -> AsyncIterator[None]:
     """CRDs that do not say which words there are."""
     schema = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties"
     paths = {
@@ -220,9 +222,7 @@ async def any_word(scene: Scene) -> AsyncIterator[None]:
     for name, path in paths.items():
         await scene.client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, [{"op": "remove", "path": path}])
     try:
-        async with asyncio.timeout(30):
-            while not await _taken(scene):
-                await asyncio.sleep(0.1)
+        await eventually(lambda: _taken(scene), "a CRD that accepts any value", within=30)
         yield
     finally:
         for name, path in paths.items():
@@ -230,7 +230,7 @@ async def any_word(scene: Scene) -> AsyncIterator[None]:
             await scene.client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, add)
 
 
-async def _taken(scene: Scene) -> bool:
+async def _taken(scene: ProfileScene) -> bool:
     try:
         await scene.edit_profile("web", {"stopMatchingBehavior": "Probe"})
         await scene.edit_profile("web", {"stopMatchingBehavior": "WithdrawPolicies"})
@@ -239,7 +239,7 @@ async def _taken(scene: Scene) -> bool:
     return True
 
 
-async def test_the_last_summaries_of_a_cluster_that_end_together_let_its_secret_go(scene: Scene) -> None:
+async def test_the_last_summaries_of_a_cluster_that_end_together_let_its_secret_go(scene: ProfileScene) -> None:
     names = ["p1", "p2", "p3", "p4", "p5", "p6"]
     for name in names:
         await scene.source(name, config_map(scene.namespace, name))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.plane.support.removals import Scene, define_inventories
+from tests.plane.support.removals import RemovalScene, define_inventories
 from unwind.inventory.inventories import Inventories
 from unwind.testing.managers import manager_client
 
@@ -25,9 +25,9 @@ async def system_uid(plane: Plane) -> str:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def scene(plane: Plane, namespace: str, system_uid: str) -> AsyncIterator[Scene]:
+async def scene(plane: Plane, namespace: str, system_uid: str) -> AsyncIterator[RemovalScene]:
     async with manager_client(plane.management.client, namespace) as own:
-        yield Scene(plane, Inventories(own, namespace=namespace), plane.members["member-1"], system_uid)
+        yield RemovalScene(plane, Inventories(own, namespace=namespace), plane.members["member-1"], system_uid)
 
 
 @pytest.fixture

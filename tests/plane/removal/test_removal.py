@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tests.plane.support.removals import CLUSTER, Scene, Told, everything_by
+from tests.eventually import eventually
+from tests.plane.support.removals import CLUSTER, RemovalLog, RemovalScene, everything_by
 from unwind.api import names
 from unwind.api.meta import ObjectRef
 from unwind.api.names import OWNER_LABEL
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from unwind.api.resources import Resource
 
 
-async def exists(scene: Scene, resource: Resource, name: str, namespace: str | None = None) -> bool:
+async def exists(scene: RemovalScene, resource: Resource, name: str, namespace: str | None = None) -> bool:
     try:
         await scene.client.get(resource, name, namespace=namespace)
     except NotFoundError:
@@ -39,7 +40,9 @@ async def exists(scene: Scene, resource: Resource, name: str, namespace: str | N
     return True
 
 
-async def test_everything_goes_and_is_seen_to_be_absent_while_the_clock_stands_still(scene: Scene, room: str) -> None:
+async def test_everything_goes_and_is_seen_to_be_absent_while_the_clock_stands_still(
+    scene: RemovalScene, room: str
+) -> None:
     namespace = await scene.namespace(room)
     refs = [await scene.config_map(room, f"c-{number}") for number in range(5)]
     workload = await scene.deployment(room, "web", replicas=2)
@@ -54,7 +57,7 @@ async def test_everything_goes_and_is_seen_to_be_absent_while_the_clock_stands_s
     assert scene.order()[-1] == f"namespaces/{room}"
 
 
-async def test_two_thousand_objects_cost_a_handful_of_writes_to_the_inventory(scene: Scene, room: str) -> None:
+async def test_two_thousand_objects_cost_a_handful_of_writes_to_the_inventory(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     await everything_by([scene.config_map(room, f"c-{number}") for number in range(2000)])
     removal = await scene.remove()
@@ -67,7 +70,9 @@ async def test_two_thousand_objects_cost_a_handful_of_writes_to_the_inventory(sc
     assert {entry.state for entry in (await scene.account()).values()} == {"Removed"}
 
 
-async def test_an_object_that_somebody_created_anew_under_the_same_name_survives(scene: Scene, room: str) -> None:
+async def test_an_object_that_somebody_created_anew_under_the_same_name_survives(
+    scene: RemovalScene, room: str
+) -> None:
     await scene.cluster.create_namespace(room)
     ours = await scene.config_map(room, "taken")
     await scene.client.delete(CONFIG_MAPS, "taken", uid=ours.uid, namespace=room)
@@ -80,7 +85,7 @@ async def test_an_object_that_somebody_created_anew_under_the_same_name_survives
     assert scene.cluster.audit.deletions(resource="configmaps", namespace=room)[1:] == []
 
 
-async def test_an_intended_object_goes_if_it_carries_our_mark_and_stays_if_not(scene: Scene, room: str) -> None:
+async def test_an_intended_object_goes_if_it_carries_our_mark_and_stays_if_not(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     for name, owner in (("ours", scene.owner.uid), ("theirs", "somebody-else")):
         metadata = {"name": name, "namespace": room, "labels": {OWNER_LABEL: owner}}
@@ -100,7 +105,9 @@ async def test_an_intended_object_goes_if_it_carries_our_mark_and_stays_if_not(s
     assert sent.uid == uid
 
 
-async def test_what_a_policy_keeps_is_in_the_ledger_and_so_is_the_namespace_around_it(scene: Scene, room: str) -> None:
+async def test_what_a_policy_keeps_is_in_the_ledger_and_so_is_the_namespace_around_it(
+    scene: RemovalScene, room: str
+) -> None:
     namespace = await scene.namespace(room, key="namespace")
     annotations = {names.DELETE_POLICY_ANNOTATION: "skip"}
     kept = await scene.config_map(room, "kept", metadata={"annotations": annotations}, key="kept")
@@ -120,7 +127,7 @@ async def test_what_a_policy_keeps_is_in_the_ledger_and_so_is_the_namespace_arou
     assert f"ConfigMap {room}/kept" in account["namespace"].ledger.message
 
 
-async def test_what_was_adopted_is_released_and_stays_as_it_is(scene: Scene, room: str) -> None:
+async def test_what_was_adopted_is_released_and_stays_as_it_is(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     metadata = {
         "name": "theirs",
@@ -141,7 +148,7 @@ async def test_what_was_adopted_is_released_and_stays_as_it_is(scene: Scene, roo
     assert ledger.reason == "NotOurs"
 
 
-async def test_a_namespace_with_somebodys_object_in_it_stays_and_names_it(scene: Scene, room: str) -> None:
+async def test_a_namespace_with_somebodys_object_in_it_stays_and_names_it(scene: RemovalScene, room: str) -> None:
     namespace = await scene.namespace(room, key="namespace")
     ours = await scene.config_map(room, "ours")
     foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs", "namespace": room}}
@@ -155,7 +162,7 @@ async def test_a_namespace_with_somebodys_object_in_it_stays_and_names_it(scene:
     assert ledger.message == f"it has foreign content: ConfigMap {room}/theirs"
 
 
-async def test_a_definition_with_somebodys_resource_stays_and_names_it(scene: Scene, room: str) -> None:
+async def test_a_definition_with_somebodys_resource_stays_and_names_it(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     gadgets = await scene.definition(f"{room}.dev", key="definition")
     ours = await scene.put(gadgets, {"metadata": {"name": "ours", "namespace": room}})
@@ -169,7 +176,7 @@ async def test_a_definition_with_somebodys_resource_stays_and_names_it(scene: Sc
     assert ledger.message == f"it has foreign content: Gadget {room}/theirs"
 
 
-async def test_take_along_takes_foreign_content_along(scene: Scene, room: str) -> None:
+async def test_take_along_takes_foreign_content_along(scene: RemovalScene, room: str) -> None:
     await scene.namespace(room)
     foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs", "namespace": room}}
     await scene.client.create(CONFIG_MAPS, foreign)
@@ -178,13 +185,13 @@ async def test_take_along_takes_foreign_content_along(scene: Scene, room: str) -
     assert not await exists(scene, NAMESPACES, room)
 
 
-async def test_what_another_step_is_removing_is_waited_for(scene: Scene, room: str) -> None:
+async def test_what_another_step_is_removing_is_waited_for(scene: RemovalScene, room: str) -> None:
     namespace = await scene.namespace(room)
     await scene.write()
     other = scene.another()
     # With a Pod: what belongs to the other step's objects is not marked as its.
     theirs = await other.deployment(room, "theirs")
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told, going=lambda: [other.owner.uid]) as removal, asyncio.TaskGroup() as group:
         removing = group.create_task(removal.run())
         await told.until("waits for content that is being removed", "Deployment")
@@ -197,13 +204,13 @@ async def test_what_another_step_is_removing_is_waited_for(scene: Scene, room: s
     assert sent.uid == theirs.uid
 
 
-async def test_what_another_step_kept_in_the_end_is_foreign(scene: Scene, room: str) -> None:
+async def test_what_another_step_kept_in_the_end_is_foreign(scene: RemovalScene, room: str) -> None:
     await scene.namespace(room, key="namespace")
     await scene.write()
     other = scene.another()
     await other.config_map(room, "kept", metadata={"annotations": {names.DELETE_POLICY_ANNOTATION: "skip"}})
     going = {other.owner.uid}
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told, going=lambda: going) as removal, asyncio.TaskGroup() as group:
         removing = group.create_task(removal.run())
         await told.until("waits for content that is being removed")
@@ -216,13 +223,13 @@ async def test_what_another_step_kept_in_the_end_is_foreign(scene: Scene, room: 
     assert f"ConfigMap {room}/kept" in ledger.message
 
 
-async def test_what_another_step_keeps_while_it_is_looked_at_is_foreign(scene: Scene, room: str) -> None:
+async def test_what_another_step_keeps_while_it_is_looked_at_is_foreign(scene: RemovalScene, room: str) -> None:
     await scene.namespace(room, key="namespace")
     await scene.write()
     other = scene.another()
     await other.config_map(room, "kept", metadata={"annotations": {names.DELETE_POLICY_ANNOTATION: "skip"}})
     asked: list[frozenset[str]] = []
-    told = Told()
+    told = RemovalLog()
 
     def going() -> frozenset[str]:
         """The other is over right after somebody has asked for the second time, and before anything waits for it."""
@@ -239,7 +246,7 @@ async def test_what_another_step_keeps_while_it_is_looked_at_is_foreign(scene: S
     assert (await scene.account())["namespace"].ledger
 
 
-async def test_a_kind_whose_definition_is_gone_counts_as_removed(scene: Scene, room: str) -> None:
+async def test_a_kind_whose_definition_is_gone_counts_as_removed(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     gadgets = await scene.definition(f"{room}.dev", owned=False)
     await scene.put(gadgets, {"metadata": {"name": "one", "namespace": room}})
@@ -251,7 +258,7 @@ async def test_a_kind_whose_definition_is_gone_counts_as_removed(scene: Scene, r
     assert removal.progress.removed == 1
 
 
-async def test_a_kind_of_a_server_that_is_away_is_held(scene: Scene, room: str) -> None:
+async def test_a_kind_of_a_server_that_is_away_is_held(scene: RemovalScene, room: str) -> None:
     group = f"{room}.dev"
     metadata = {"name": f"v1.{group}"}
     spec = {
@@ -267,7 +274,7 @@ async def test_a_kind_of_a_server_that_is_away_is_held(scene: Scene, room: str) 
     try:
         scene.entries["one"] = entry_of(group)
         await scene.write()
-        told = Told()
+        told = RemovalLog()
         async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
             removing = tasks.create_task(removal.run())
             await told.until("cannot watch gadgets")
@@ -284,9 +291,11 @@ async def test_a_kind_of_a_server_that_is_away_is_held(scene: Scene, room: str) 
         assert await scene.there(NAMESPACES, namespace)
     finally:
         await scene.client.delete(API_SERVICES, f"v1.{group}", uid=made["metadata"]["uid"])
-        async with asyncio.timeout(30):
-            while await Discovery(scene.client).silent():  # others would be held by it, too
-                await asyncio.sleep(0.05)
+
+        async def answered() -> bool:
+            return not await Discovery(scene.client).silent()
+
+        await eventually(answered, "discovery without the APIService", within=30)  # it would hold other tests, too
 
 
 def entry_of(group: str) -> Entry:
@@ -294,12 +303,12 @@ def entry_of(group: str) -> Entry:
     return Entry(object=ref, resource="gadgets", state="Confirmed")
 
 
-async def test_a_finalizer_that_nobody_serves_is_told_and_waited_for(scene: Scene, room: str) -> None:
+async def test_a_finalizer_that_nobody_serves_is_told_and_waited_for(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     ref = await scene.config_map(room, "held", metadata={"finalizers": ["example.dev/hold"]})
     await scene.config_map(room, "free")
     await scene.write()
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told) as removal, asyncio.TaskGroup() as group:
         removing = group.create_task(removal.run())
         await told.until("waits for finalizers example.dev/hold")
@@ -310,13 +319,13 @@ async def test_a_finalizer_that_nobody_serves_is_told_and_waited_for(scene: Scen
     assert removal.progress.removed == 2
 
 
-async def test_nothing_is_touched_when_another_cluster_answers(scene: Scene, room: str) -> None:
+async def test_nothing_is_touched_when_another_cluster_answers(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     ref = await scene.config_map(room, "plain")
     adopted = await scene.config_map(room, "adopted", adopted=True)
     scene.enter(CONFIG_MAPS, {"metadata": {"name": "intended", "namespace": room}}, state="Intended")
     await scene.write()
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told, system_uid="another-cluster") as removal, asyncio.TaskGroup() as group:
         removing = group.create_task(removal.run())
         said = await told.until("another cluster answers")
@@ -330,7 +339,7 @@ async def test_nothing_is_touched_when_another_cluster_answers(scene: Scene, roo
     assert {item.state for item in (await scene.account()).values()} == {"Confirmed", "Intended"}
 
 
-async def test_pods_that_belong_to_nothing_any_more_are_waited_for(scene: Scene, room: str) -> None:
+async def test_pods_that_belong_to_nothing_any_more_are_waited_for(scene: RemovalScene, room: str) -> None:
     """Somebody deletes the Deployment so that it is gone while its Pods still run."""
     await scene.namespace(room)
     ref = await scene.deployment(room, "web")
@@ -340,7 +349,7 @@ async def test_pods_that_belong_to_nothing_any_more_are_waited_for(scene: Scene,
     await scene.client.delete(DEPLOYMENTS, "web", uid=ref.uid, namespace=room, propagation="Background")
     await until_absent(scene.client, DEPLOYMENTS, "web", namespace=room)
     await scene.write()
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told) as removal, asyncio.TaskGroup() as group:
         removing = group.create_task(removal.run())
         await told.until("waits for content that is being removed", f"Pod {room}/")
@@ -349,7 +358,7 @@ async def test_pods_that_belong_to_nothing_any_more_are_waited_for(scene: Scene,
     assert (removal.progress.removed, removal.progress.left) == (2, 0)
 
 
-async def test_a_service_leaves_nothing_that_holds_its_namespace(scene: Scene, room: str) -> None:
+async def test_a_service_leaves_nothing_that_holds_its_namespace(scene: RemovalScene, room: str) -> None:
     await scene.namespace(room)
     await scene.deployment(room, "web")
     spec = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
@@ -358,7 +367,9 @@ async def test_a_service_leaves_nothing_that_holds_its_namespace(scene: Scene, r
     assert (removal.progress.removed, removal.progress.left) == (3, 0)
 
 
-async def test_the_lock_of_a_removed_operator_holds_no_namespace_and_another_lock_does(scene: Scene, room: str) -> None:
+async def test_the_lock_of_a_removed_operator_holds_no_namespace_and_another_lock_does(
+    scene: RemovalScene, room: str
+) -> None:
     await scene.namespace(room, key="namespace")
     await scene.deployment(room, "operator")
     [pod] = await scene.client.list(PODS, namespace=room)
@@ -371,7 +382,7 @@ async def test_the_lock_of_a_removed_operator_holds_no_namespace_and_another_loc
     assert ledger.message == f"it has foreign content: Lease {room}/their-lock"
 
 
-async def test_a_chunk_is_discarded_only_by_its_uid(scene: Scene, room: str) -> None:
+async def test_a_chunk_is_discarded_only_by_its_uid(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     await scene.config_map(room, "one")
     [chunk] = await scene.write()

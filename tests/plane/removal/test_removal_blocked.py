@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tests.plane.support.removals import CLUSTER, Scene, Told
+from tests.plane.support.removals import CLUSTER, RemovalLog, RemovalScene
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES
 from unwind.inventory.inventories import items
 from unwind.local import waiting
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from unwind.removal.removal import Removal
 
 
-async def blockers(scene: Scene, removal: Removal) -> tuple[Blocker, ...]:
+async def blockers(scene: RemovalScene, removal: Removal) -> tuple[Blocker, ...]:
     async with Member(CLUSTER, scene.client, system_uid=scene.system_uid) as member:
         todo = items(await scene.read())
         return await what_blocks(member, removal.progress.waits, todo, step="base", now=START)
 
 
 async def test_an_operator_that_does_not_run_is_named_for_the_finalizer_that_it_should_serve(
-    scene: Scene, room: str
+    scene: RemovalScene, room: str
 ) -> None:
     await scene.cluster.create_namespace(room)
     group = f"{room}.dev"
@@ -38,7 +38,7 @@ async def test_an_operator_that_does_not_run_is_named_for_the_finalizer_that_it_
         gadgets, {"metadata": {"name": "one", "namespace": room, "finalizers": [f"gadgets.{group}/x"]}}
     )
     await scene.write()
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
         await told.until("waits for", f"gadgets.{group}/x")
@@ -60,7 +60,9 @@ async def test_an_operator_that_does_not_run_is_named_for_the_finalizer_that_it_
         await running
 
 
-async def test_an_operator_that_somebody_else_has_put_there_is_found_by_its_name(scene: Scene, room: str) -> None:
+async def test_an_operator_that_somebody_else_has_put_there_is_found_by_its_name(
+    scene: RemovalScene, room: str
+) -> None:
     await scene.cluster.create_namespace(room)
     labels = {"app": room}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "one", "image": "one"}]}}
@@ -70,7 +72,7 @@ async def test_an_operator_that_somebody_else_has_put_there_is_found_by_its_name
     held = {"name": "held", "namespace": room, "finalizers": [f"{room}.example.dev/hold"]}
     ref = await scene.put(CONFIG_MAPS, {"metadata": held})
     await scene.write()
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
         await told.until("waits for", f"{room}.example.dev/hold")
@@ -81,12 +83,12 @@ async def test_an_operator_that_somebody_else_has_put_there_is_found_by_its_name
         await running
 
 
-async def test_what_holds_a_namespace_is_named_as_the_server_tells_it(scene: Scene, room: str) -> None:
+async def test_what_holds_a_namespace_is_named_as_the_server_tells_it(scene: RemovalScene, room: str) -> None:
     ref = await scene.namespace(room)
     metadata = {"name": "theirs", "namespace": room, "finalizers": ["example.dev/hold"]}
     await scene.client.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
     await scene.write()
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told, take_along=True) as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
         await told.until(f"Namespace {room} is being deleted")
@@ -99,11 +101,11 @@ async def test_what_holds_a_namespace_is_named_as_the_server_tells_it(scene: Sce
         await running
 
 
-async def test_of_what_cannot_be_looked_at_the_removals_own_words_are_told(scene: Scene, room: str) -> None:
+async def test_of_what_cannot_be_looked_at_the_removals_own_words_are_told(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     await scene.config_map(room, "one")
     await scene.write()
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told, system_uid="another-cluster") as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
         await told.until("another cluster answers")
@@ -114,13 +116,13 @@ async def test_of_what_cannot_be_looked_at_the_removals_own_words_are_told(scene
 
 
 async def test_nothing_counts_as_removed_if_another_cluster_answers_in_the_end(
-    scene: Scene, room: str, monkeypatch: pytest.MonkeyPatch
+    scene: RemovalScene, room: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await scene.cluster.create_namespace(room)
     held = {"name": "held", "namespace": room, "finalizers": ["example.dev/hold"]}
     ref = await scene.put(CONFIG_MAPS, {"metadata": held})
     await scene.write()
-    told, clock = Told(), StillClock()
+    told, clock = RemovalLog(), StillClock()
     async with scene.removal(told=told, clock=clock) as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
         await told.until("example.dev/hold")

@@ -10,15 +10,15 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 
-from tests.plane.support.dying_processes import Life, mortal
 from tests.plane.support.removals import (
-    Scene,
-    Told,
+    RemovalLog,
+    RemovalScene,
     everything_by,
     serve_finalizers,
     stateful_set,
     until_claimed,
 )
+from tests.plane.support.transports import Life, mortal
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.names import OWNER_LABEL
 from unwind.api.resources import (
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.soak
 FINALIZER = "gadgets.example.dev/cleanup"
 
 
-async def everything(scene: Scene, room: str) -> None:
+async def everything(scene: RemovalScene, room: str) -> None:
     """One of each that matters, and what must survive."""
     await scene.namespace(room, key="namespace")
     gadgets = await scene.definition(f"{room}.dev")
@@ -60,7 +60,7 @@ async def everything(scene: Scene, room: str) -> None:
     await scene.write()
 
 
-async def nothing_lost(scene: Scene, room: str) -> None:
+async def nothing_lost(scene: RemovalScene, room: str) -> None:
     """All that is ours is gone, each by one DELETE of its uid; all that is not is there."""
     account = await scene.account()
     assert {entry.state for key, entry in account.items() if key != "namespace"} == {"Removed"}
@@ -74,7 +74,9 @@ async def nothing_lost(scene: Scene, room: str) -> None:
     assert sent == dict.fromkeys(uids, 1)
 
 
-async def test_killed_after_each_write_nothing_is_lost_and_nothing_is_done_twice(scene: Scene, room: str) -> None:
+async def test_killed_after_each_write_nothing_is_lost_and_nothing_is_done_twice(
+    scene: RemovalScene, room: str
+) -> None:
     await everything(scene, room)
     resource = Resource(f"{room}.dev", "v1", "gadgets", "Gadget")
     lives = 0
@@ -108,7 +110,7 @@ async def test_killed_after_each_write_nothing_is_lost_and_nothing_is_done_twice
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_cancelled_at_random_moments_it_comes_to_the_same_end(scene: Scene, room: str, seed: int) -> None:
+async def test_cancelled_at_random_moments_it_comes_to_the_same_end(scene: RemovalScene, room: str, seed: int) -> None:
     await everything(scene, room)
     resource = Resource(f"{room}.dev", "v1", "gadgets", "Gadget")
     chance = random.Random(seed)
@@ -124,7 +126,9 @@ async def test_cancelled_at_random_moments_it_comes_to_the_same_end(scene: Scene
     await nothing_lost(scene, room)
 
 
-async def test_cut_off_in_the_middle_it_says_so_and_goes_on_when_the_member_is_back(scene: Scene, room: str) -> None:
+async def test_cut_off_in_the_middle_it_says_so_and_goes_on_when_the_member_is_back(
+    scene: RemovalScene, room: str
+) -> None:
     await scene.cluster.create_namespace(room)
     await everything_by([scene.config_map(room, f"c-{number}", order=1) for number in range(50)])
     held = await scene.config_map(room, "held", order=1, metadata={"finalizers": ["example.dev/hold"]})
@@ -132,7 +136,7 @@ async def test_cut_off_in_the_middle_it_says_so_and_goes_on_when_the_member_is_b
     await scene.write()
     connection = kubeconfig.load(scene.cluster.kubeconfig)
     async with Proxy(connection.server) as proxy:
-        told = Told()
+        told = RemovalLog()
         away = msgspec.structs.replace(connection, server=proxy.url)
         async with (
             Client(away, deadline=5) as client,
@@ -152,14 +156,14 @@ async def test_cut_off_in_the_middle_it_says_so_and_goes_on_when_the_member_is_b
     assert held.uid in removal.removed
 
 
-async def test_a_member_that_is_away_from_the_start_is_told_of(scene: Scene, room: str) -> None:
+async def test_a_member_that_is_away_from_the_start_is_told_of(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     await scene.config_map(room, "one")
     await scene.write()
     connection = kubeconfig.load(scene.cluster.kubeconfig)
     async with Proxy(connection.server) as proxy:
         proxy.close()
-        told = Told()
+        told = RemovalLog()
         away = msgspec.structs.replace(connection, server=proxy.url)
         async with (
             Client(away, deadline=5) as client,
@@ -175,14 +179,14 @@ async def test_a_member_that_is_away_from_the_start_is_told_of(scene: Scene, roo
 
 
 async def test_a_definition_that_somebody_deletes_in_the_middle_takes_its_resources_along(
-    scene: Scene, room: str
+    scene: RemovalScene, room: str
 ) -> None:
     await scene.cluster.create_namespace(room)
     gadgets = await scene.definition(f"{room}.dev", owned=False)
     for name in ("one", "two"):
         await scene.put(gadgets, {"metadata": {"name": name, "namespace": room, "finalizers": [FINALIZER]}})
     await scene.write()
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told, clock=SYSTEM) as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
         await told.until("waits for", FINALIZER)
@@ -195,7 +199,7 @@ async def test_a_definition_that_somebody_deletes_in_the_middle_takes_its_resour
     assert removal.progress.removed == 2
 
 
-async def test_a_claim_made_while_its_set_goes_is_found(scene: Scene, room: str) -> None:
+async def test_a_claim_made_while_its_set_goes_is_found(scene: RemovalScene, room: str) -> None:
     """A StatefulSet is scaled up after the survey and before it goes."""
     await scene.cluster.create_namespace(room)
     await scene.put(STATEFUL_SETS, stateful_set(room, "db", replicas=1))
@@ -204,7 +208,7 @@ async def test_a_claim_made_while_its_set_goes_is_found(scene: Scene, room: str)
     # It goes first, and holds the set up.
     await scene.put(gadgets, {"metadata": {"name": "one", "namespace": room, "finalizers": [FINALIZER]}})
     await scene.write()
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told, volumes=VolumePolicy.DELETE) as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
         await told.until("waits for", FINALIZER)

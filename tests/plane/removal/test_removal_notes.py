@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tests.plane.support.removals import Told
+from tests.eventually import eventually
+from tests.plane.support.controllers import HOLD
+from tests.plane.support.removals import RemovalLog
 from unwind.api.names import OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS
 from unwind.api.unwind import INVENTORIES, EntryState
@@ -18,13 +20,11 @@ from unwind.testing.clock import StillClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.plane.support.removals import Scene
+    from tests.plane.support.removals import RemovalScene
     from unwind.api.unwind import Entry
 
-HOLD = "example.dev/hold"
 
-
-async def confirm_anew(scene: Scene, room: str, key: str, name: str) -> Entry:
+async def confirm_anew(scene: RemovalScene, room: str, key: str, name: str) -> Entry:
     """Deploy an object once more, as another replica does that does not know of the removal."""
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": room}}
     made = await scene.client.create(CONFIG_MAPS, body)
@@ -37,27 +37,26 @@ async def confirm_anew(scene: Scene, room: str, key: str, name: str) -> Entry:
     return entry
 
 
-async def until_state(scene: Scene, key: str, state: EntryState) -> None:
-    async with asyncio.timeout(30):
-        while (await scene.account())[key].state != state:
-            await asyncio.sleep(0.05)
+async def until_state(scene: RemovalScene, key: str, state: EntryState) -> None:
+    async def reached() -> bool:
+        return (await scene.account())[key].state == state
+
+    await eventually(reached, f"the state {state} of {key}", within=30)
 
 
 async def test_a_late_note_does_not_land_on_an_entry_that_was_confirmed_for_another_object(
-    scene: Scene, room: str
+    scene: RemovalScene, room: str
 ) -> None:
     await scene.cluster.create_namespace(room)
     await scene.config_map(room, "again", key="again")
     await scene.config_map(room, "gone", key="gone")
     held = await scene.config_map(room, "held", key="held", metadata={"finalizers": [HOLD]})
     await scene.write()
-    clock, told = StillClock(), Told()
+    clock, told = StillClock(), RemovalLog()
     async with scene.removal(clock=clock, told=told) as removal:
         running = asyncio.ensure_future(removal.run())
         await told.until(HOLD)
-        async with asyncio.timeout(30):
-            while removal.progress.removed < 2:
-                await asyncio.sleep(0.02)
+        await eventually(lambda: removal.progress.removed >= 2, "two removed objects", within=30)
         entry = await confirm_anew(scene, room, "again", "again")
         clock.advance(31)  # now the notes of both are written
         await until_state(scene, "gone", EntryState.REMOVED)
@@ -70,7 +69,9 @@ async def test_a_late_note_does_not_land_on_an_entry_that_was_confirmed_for_anot
     assert (await scene.account())["again"] == entry
 
 
-async def test_an_intended_entry_that_was_confirmed_meanwhile_is_not_noted_as_removed(scene: Scene, room: str) -> None:
+async def test_an_intended_entry_that_was_confirmed_meanwhile_is_not_noted_as_removed(
+    scene: RemovalScene, room: str
+) -> None:
     await scene.cluster.create_namespace(room)
     absent = {"metadata": {"name": "again", "namespace": room}}
     scene.enter(CONFIG_MAPS, absent, key="again", state=EntryState.INTENDED.value)
@@ -79,7 +80,7 @@ async def test_an_intended_entry_that_was_confirmed_meanwhile_is_not_noted_as_re
     )
     held = await scene.config_map(room, "held", key="held", metadata={"finalizers": [HOLD]})
     await scene.write()
-    clock, told = StillClock(), Told()
+    clock, told = StillClock(), RemovalLog()
     async with scene.removal(clock=clock, told=told) as removal:
         running = asyncio.ensure_future(removal.run())
         await told.until(HOLD)
@@ -110,13 +111,13 @@ class Unsettled:
 
 
 async def test_an_intended_object_is_looked_for_again_after_the_former_owners_last_possible_write(
-    scene: Scene, room: str
+    scene: RemovalScene, room: str
 ) -> None:
     await scene.cluster.create_namespace(room)
     absent = {"metadata": {"name": "late", "namespace": room}}
     scene.enter(CONFIG_MAPS, absent, key="late", state=EntryState.INTENDED.value)
     await scene.write()
-    clock, told = StillClock(), Told()
+    clock, told = StillClock(), RemovalLog()
     async with scene.removal(clock=clock, told=told) as removal:
 
         async def remove(_: str) -> float | None:

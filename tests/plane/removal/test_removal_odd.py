@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp import web
 
-from tests.plane.support.removals import Scene, Told
+from tests.eventually import eventually
+from tests.plane.support.removals import RemovalLog, RemovalScene
 from unwind.api.resources import CONFIG_MAPS
 from unwind.clock import SYSTEM
 from unwind.kube.client import Client
@@ -58,13 +59,13 @@ class Odd(Interceptor):
 
 
 @pytest.mark.parametrize("text", ODD.values(), ids=ODD.keys())
-async def test_odd_watches_delay_a_removal_and_do_not_end_it(scene: Scene, room: str, text: bytes) -> None:
+async def test_odd_watches_delay_a_removal_and_do_not_end_it(scene: RemovalScene, room: str, text: bytes) -> None:
     await scene.cluster.create_namespace(room)
     metadata = {"name": "held", "namespace": room, "finalizers": ["example.dev/hold"]}
     held = await scene.put(CONFIG_MAPS, {"metadata": metadata})
     other = await scene.config_map(room, "other")
     await scene.write()
-    told = Told()
+    told = RemovalLog()
     async with (
         Odd(scene.client.connection, text, 3) as odd,
         Client(odd.connection) as client,
@@ -74,8 +75,7 @@ async def test_odd_watches_delay_a_removal_and_do_not_end_it(scene: Scene, room:
     ):
         running = tasks.create_task(removal.run())
         await told.until("example.dev/hold")
-        while odd.left:
-            await asyncio.sleep(0.05)
+        await eventually(lambda: not odd.left, "all odd answers to be given")
         await scene.client.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, namespace=room)
         await running
         assert odd.watches <= 10, "each time it waits longer"

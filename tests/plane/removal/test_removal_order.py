@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.support.removals import Scene, Told, serve_finalizers, stateful_set, until_claimed
+from tests.plane.support.removals import RemovalLog, RemovalScene, serve_finalizers, stateful_set, until_claimed
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.resources import (
     CONFIG_MAPS,
@@ -39,7 +39,7 @@ FINALIZER = "gadgets.example.dev/cleanup"
 
 
 async def test_custom_resources_go_while_their_operator_runs_and_definitions_and_namespaces_last(
-    scene: Scene, room: str
+    scene: RemovalScene, room: str
 ) -> None:
     group = f"{room}.dev"
     await scene.namespace(room)
@@ -50,7 +50,7 @@ async def test_custom_resources_go_while_their_operator_runs_and_definitions_and
         metadata = {"name": name, "namespace": room, "finalizers": [FINALIZER]}
         await scene.put(gadgets, {"metadata": metadata})
     await scene.write()
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
         removing = tasks.create_task(removal.run())
         await told.until("Gadget", "waits for", FINALIZER)
@@ -69,7 +69,7 @@ async def test_custom_resources_go_while_their_operator_runs_and_definitions_and
     ]
 
 
-async def test_a_load_balancer_is_waited_for_before_workloads_go(plane: Plane, scene: Scene, room: str) -> None:
+async def test_a_load_balancer_is_waited_for_before_workloads_go(plane: Plane, scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     await scene.deployment(room, "web")
     spec = {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]}
@@ -98,7 +98,7 @@ async def test_a_load_balancer_is_waited_for_before_workloads_go(plane: Plane, s
     assert scene.order() == ["services/balanced", "deployments/web", "services/inner"]
 
 
-async def test_webhooks_go_before_the_workloads_behind_them(scene: Scene, room: str) -> None:
+async def test_webhooks_go_before_the_workloads_behind_them(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     await scene.deployment(room, "hook")
     service = {"name": "hook", "namespace": room}
@@ -117,7 +117,7 @@ async def test_webhooks_go_before_the_workloads_behind_them(scene: Scene, room: 
 
 
 @pytest.mark.soak
-async def test_a_definition_that_the_workloads_convert_goes_before_them(scene: Scene, room: str) -> None:
+async def test_a_definition_that_the_workloads_convert_goes_before_them(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     gadgets = await scene.definition(f"{room}.dev")
     await scene.put(gadgets, {"metadata": {"name": "one", "namespace": room}})
@@ -140,7 +140,9 @@ async def test_a_definition_that_the_workloads_convert_goes_before_them(scene: S
     ]
 
 
-async def test_sources_go_in_the_reverse_of_the_order_in_which_they_were_applied(scene: Scene, room: str) -> None:
+async def test_sources_go_in_the_reverse_of_the_order_in_which_they_were_applied(
+    scene: RemovalScene, room: str
+) -> None:
     await scene.cluster.create_namespace(room)
     for number in range(4):
         await scene.config_map(room, f"source-{number}", order=number)
@@ -154,7 +156,7 @@ async def test_sources_go_in_the_reverse_of_the_order_in_which_they_were_applied
     ]
 
 
-async def test_a_workload_is_gone_with_its_pods_before_the_next_stage_begins(scene: Scene, room: str) -> None:
+async def test_a_workload_is_gone_with_its_pods_before_the_next_stage_begins(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     await scene.deployment(room, "web", replicas=2)
     await scene.config_map(room, "settings")
@@ -172,7 +174,7 @@ async def test_a_workload_is_gone_with_its_pods_before_the_next_stage_begins(sce
     assert running == [0]
 
 
-async def test_the_claims_of_a_stateful_set_are_written_down_and_go_after_it(scene: Scene, room: str) -> None:
+async def test_the_claims_of_a_stateful_set_are_written_down_and_go_after_it(scene: RemovalScene, room: str) -> None:
     await scene.namespace(room)
     await scene.put(STATEFUL_SETS, stateful_set(room, "db", replicas=2))
     made = [await until_claimed(scene.client, room, f"data-db-{number}") for number in range(2)]
@@ -195,7 +197,7 @@ async def test_the_claims_of_a_stateful_set_are_written_down_and_go_after_it(sce
     assert sent.index("statefulsets") < claims[0]
 
 
-async def test_a_claim_that_no_chunk_has_room_for_gets_a_chunk_of_its_own(scene: Scene, room: str) -> None:
+async def test_a_claim_that_no_chunk_has_room_for_gets_a_chunk_of_its_own(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     await scene.put(STATEFUL_SETS, stateful_set(room, "db", replicas=1))
     claim = await until_claimed(scene.client, room, "data-db-0")
@@ -211,7 +213,9 @@ async def test_a_claim_that_no_chunk_has_room_for_gets_a_chunk_of_its_own(scene:
     await scene.client.get(CONFIG_MAPS, "kube-root-ca.crt", namespace=room)
 
 
-async def test_a_volume_that_goes_with_its_claim_is_waited_for_also_after_a_crash(scene: Scene, room: str) -> None:
+async def test_a_volume_that_goes_with_its_claim_is_waited_for_also_after_a_crash(
+    scene: RemovalScene, room: str
+) -> None:
     await scene.cluster.create_namespace(room)
     volume = f"volume-{room}"
     claim = {
@@ -239,13 +243,13 @@ async def test_a_volume_that_goes_with_its_claim_is_waited_for_also_after_a_cras
     await waiting.until(scene.client, PERSISTENT_VOLUME_CLAIMS, "data", bound, "bound", namespace=room)
     await scene.write()
     for _ in range(2):  # the second time the claim is gone already
-        told = Told()
+        told = RemovalLog()
         async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
             removing = tasks.create_task(removal.run())
             await told.until(f"PersistentVolume {volume} waits for its provisioner")
             removing.cancel()
         await waiting.until_absent(scene.client, PERSISTENT_VOLUME_CLAIMS, "data", namespace=room)
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
         removing = tasks.create_task(removal.run())
         await told.until(f"PersistentVolume {volume} waits for its provisioner")
@@ -259,7 +263,7 @@ async def test_a_volume_that_goes_with_its_claim_is_waited_for_also_after_a_cras
 @pytest.mark.soak
 @pytest.mark.parametrize("scope", ["Namespaced", "Cluster"])
 async def test_what_a_custom_resource_owned_is_gone_before_its_operator_goes_also_after_a_crash(
-    scene: Scene, room: str, scope: str
+    scene: RemovalScene, room: str, scope: str
 ) -> None:
     await scene.cluster.create_namespace(room)
     gadgets = await scene.definition(f"{room}.dev", scope=scope)
@@ -272,14 +276,14 @@ async def test_what_a_custom_resource_owned_is_gone_before_its_operator_goes_als
     await scene.client.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
     await scene.write()
     for _ in range(2):  # the second time the owner is gone already
-        told = Told()
+        told = RemovalLog()
         async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
             running = tasks.create_task(removal.run())
             await told.until(f"waiting for the garbage collector to delete dependents: ConfigMap {room}/owned")
             assert removal.removed == {owner.uid}
             running.cancel()
         assert scene.order() == ["gadgets/one"]
-    told = Told()
+    told = RemovalLog()
     async with scene.removal(told=told) as removal, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(removal.run())
         await told.until("waiting for the garbage collector to delete dependents")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plane.support.removals import Told, stateful_set, until_claimed
+from tests.plane.support.removals import RemovalLog, stateful_set, until_claimed
 from unwind.api.annotation_values import VolumePolicy, volume_policy
 from unwind.api.names import OWNER_LABEL, VOLUMES_ANNOTATION, Reason
 from unwind.api.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, STATEFUL_SETS
@@ -15,11 +15,11 @@ from unwind.clock import SYSTEM
 from unwind.local import waiting
 
 if TYPE_CHECKING:
-    from tests.plane.support.removals import Scene
+    from tests.plane.support.removals import RemovalScene
     from unwind.kube.client import Object
 
 
-async def put_set(scene: Scene, room: str, *, when_deleted: str = "") -> set[str]:
+async def put_set(scene: RemovalScene, room: str, *, when_deleted: str = "") -> set[str]:
     """A StatefulSet of one replica: a claim that was there before it, its own, and one of a replica that never was.
     Returns their uids."""
     body = stateful_set(room, "db", replicas=2)
@@ -34,13 +34,13 @@ async def put_set(scene: Scene, room: str, *, when_deleted: str = "") -> set[str
     return {(await until_claimed(scene.client, room, f"data-db-{n}"))["metadata"]["uid"] for n in (0, 1, 7)}
 
 
-async def names_left(scene: Scene, room: str) -> list[str]:
+async def names_left(scene: RemovalScene, room: str) -> list[str]:
     found = await scene.client.list(PERSISTENT_VOLUME_CLAIMS, namespace=room)
     return sorted(item["metadata"]["name"] for item in found)
 
 
 @pytest.mark.parametrize("when_deleted", ["", "Retain"])
-async def test_claims_stay_and_are_named_in_the_ledger(scene: Scene, room: str, when_deleted: str) -> None:
+async def test_claims_stay_and_are_named_in_the_ledger(scene: RemovalScene, room: str, when_deleted: str) -> None:
     await scene.cluster.create_namespace(room)
     uids = await put_set(scene, room, when_deleted=when_deleted)
     removal = await scene.remove()
@@ -54,7 +54,7 @@ async def test_claims_stay_and_are_named_in_the_ledger(scene: Scene, room: str, 
     assert not [deletion for deletion in scene.cluster.audit.deletions(namespace=room) if deletion.uid in uids]
 
 
-async def test_with_when_deleted_those_go_that_the_set_owns(scene: Scene, room: str) -> None:
+async def test_with_when_deleted_those_go_that_the_set_owns(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     await put_set(scene, room, when_deleted="Delete")
 
@@ -68,7 +68,7 @@ async def test_with_when_deleted_those_go_that_the_set_owns(scene: Scene, room: 
     assert await names_left(scene, room) == ["data-db-7"]
 
 
-async def test_where_it_is_asked_for_all_go(scene: Scene, room: str) -> None:
+async def test_where_it_is_asked_for_all_go(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     await put_set(scene, room)
     removal = await scene.remove(volumes=VolumePolicy.DELETE)
@@ -76,7 +76,7 @@ async def test_where_it_is_asked_for_all_go(scene: Scene, room: str) -> None:
     assert await names_left(scene, room) == []
 
 
-async def test_a_claim_that_is_a_manifest_goes_like_any_object(scene: Scene, room: str) -> None:
+async def test_a_claim_that_is_a_manifest_goes_like_any_object(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     spec = stateful_set(room, "db", replicas=1)["spec"]["volumeClaimTemplates"][0]["spec"]
     await scene.put(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "data-db-0", "namespace": room}, "spec": spec})
@@ -86,7 +86,9 @@ async def test_a_claim_that_is_a_manifest_goes_like_any_object(scene: Scene, roo
     assert await names_left(scene, room) == []
 
 
-async def test_a_namespace_with_such_a_claim_is_kept_unless_it_takes_things_along(scene: Scene, room: str) -> None:
+async def test_a_namespace_with_such_a_claim_is_kept_unless_it_takes_things_along(
+    scene: RemovalScene, room: str
+) -> None:
     await scene.namespace(room, key="namespace")
     await put_set(scene, room)
     await scene.remove()
@@ -102,13 +104,13 @@ async def test_a_namespace_with_such_a_claim_is_kept_unless_it_takes_things_alon
     await waiting.until_absent(scene.client, NAMESPACES, room)
 
 
-async def test_an_unknown_word_deletes_nothing_until_it_is_corrected(scene: Scene, room: str) -> None:
+async def test_an_unknown_word_deletes_nothing_until_it_is_corrected(scene: RemovalScene, room: str) -> None:
     await scene.cluster.create_namespace(room)
     await put_set(scene, room)
     other = await scene.config_map(room, "other")
     await scene.write()
     annotations = {VOLUMES_ANNOTATION: "delete"}
-    told = Told()
+    told = RemovalLog()
     async with (
         scene.removal(told=told, clock=SYSTEM, volumes=lambda: volume_policy(annotations)) as removal,
         asyncio.TaskGroup() as tasks,

@@ -40,7 +40,7 @@ CREATED, UPDATED, UNCHANGED = ObjectOutcome.CREATED, ObjectOutcome.UPDATED, Obje
 CONFLICT, FAILED = ObjectOutcome.CONFLICT, ObjectOutcome.FAILED
 
 
-class Site:
+class AddonSite:
     """A member, a namespace of it, and a namespace with sources on the management cluster."""
 
     def __init__(self, plane: Plane, namespace: str, member: Member, own: Client) -> None:
@@ -132,12 +132,12 @@ def writes(cluster: LocalCluster, namespace: str) -> int:
     return sum(entry.user_agent == ours for entry in cluster.audit.entries(verbs=verbs, namespace=namespace))
 
 
-def inventory_writes(site: Site, owner: DeploymentOwner) -> int:
+def inventory_writes(site: AddonSite, owner: DeploymentOwner) -> int:
     entries = site.plane.management.audit.entries(verbs=("create", "patch", "update"), resource="inventories")
     return sum(owner.uid in entry.object_ref.name for entry in entries)
 
 
 @asynccontextmanager
-async def member_by(site: Site, client: Client) -> AsyncIterator[Member]:
+async def member_by(site: AddonSite, client: Client) -> AsyncIterator[Member]:
     async with client, Member(site.member.ref, client, system_uid=site.member.system_uid) as member:
         yield member

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from tests.eventually import eventually
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from unwind.api.unwind import INVENTORIES, Inventory
 from unwind.deleters.registration import Kinds, Registration
@@ -15,7 +16,7 @@ from unwind.kube.events import EVENTS
 from unwind.testing.managers import manager_connection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from tests.plane.support.buckets import Buckets
     from unwind.api.meta import ObjectRef
@@ -39,12 +40,6 @@ def link(buckets: Buckets, delete: Any, *, name: str = "link") -> Registration:
     return Registration(name=name, kinds=(Kinds(f"{group_of(buckets)}/*", "Bucket"),), delete=delete)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():
-            await asyncio.sleep(0.01)
-
-
 async def written_down(buckets: Buckets, ref: ObjectRef) -> ledger.Line:
     """The line of the ledger about an object."""
     found = await buckets.client.get(INVENTORIES, f"kept-{ref.uid}", namespace=buckets.namespace, type=Inventory)
@@ -58,13 +53,14 @@ async def written_down(buckets: Buckets, ref: ObjectRef) -> ledger.Line:
 
 async def events(buckets: Buckets, ref: ObjectRef, count: int) -> list[str]:
     """The reasons of the Events on an object, in order, once there are so many."""
-    async with asyncio.timeout(30):
-        while True:
-            found = await buckets.client.list(EVENTS, namespace=buckets.namespace)
-            ours = [item for item in found if item["regarding"]["uid"] == ref.uid]
-            if len(ours) >= count:
-                return [one["reason"] for one in sorted(ours, key=lambda one: str(one["eventTime"]))]
-            await asyncio.sleep(0.05)
+
+    async def enough() -> list[Object]:
+        found = await buckets.client.list(EVENTS, namespace=buckets.namespace)
+        ours = [item for item in found if item["regarding"]["uid"] == ref.uid]
+        return ours if len(ours) >= count else []
+
+    found = await eventually(enough, f"{count} Events", within=30)
+    return [item["reason"] for item in sorted(found, key=lambda item: str(item["eventTime"]))]
 
 
 class Dying(Client):

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
+from tests.eventually import eventually
+from tests.plane.support import objects
+from tests.plane.support.controllers import Owner
 from unwind.api.meta import ObjectRef
 from unwind.api.names import Finalizer
-from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from unwind.api.resources import Resource
 from unwind.api.rights import Right
 from unwind.deleters.builtin import BUILTIN
 from unwind.deleters.outcomes import Again, Gone
@@ -55,7 +58,7 @@ CONDITIONS: Object = {
 }
 
 
-def crd(group: str, *, status: Object | None = None, subresource: bool = True) -> Object:
+def bucket_crd(group: str, *, status: Object | None = None, subresource: bool = True) -> Object:
     """A CRD for Buckets; `status` are the properties of its status."""
     properties = {"conditions": CONDITIONS} if status is None else status
     schema = {
@@ -65,16 +68,10 @@ def crd(group: str, *, status: Object | None = None, subresource: bool = True) -
             "status": {"type": "object", "properties": properties},
         },
     }
-    version: Object = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    made = objects.crd(Resource(group, "v1", "buckets", "Bucket"), schema=schema)
     if subresource:
-        version["subresources"] = {"status": {}}
-    names = {"kind": "Bucket", "plural": "buckets", "singular": "bucket", "listKind": "BucketList"}
-    return {
-        "apiVersion": CUSTOM_RESOURCE_DEFINITIONS.api_version,
-        "kind": CUSTOM_RESOURCE_DEFINITIONS.kind,
-        "metadata": {"name": f"buckets.{group}"},
-        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [version]},
-    }
+        made["spec"]["versions"][0]["subresources"] = {"status": {}}
+    return made
 
 
 async def grant(client: Client, group: str) -> None:
@@ -90,11 +87,12 @@ async def define(client: Client, group: str, *, granted: bool = True, **more: An
     """Have Buckets served, and unless told otherwise grant managers the rights for them."""
     if granted:
         await grant(client, group)
-    made = await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(group, **more))
-    await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, made["metadata"]["name"], "Established")
-    async with asyncio.timeout(30):
-        while not any(kind.resource.group == group for kind in await Discovery(client).kinds()):
-            await asyncio.sleep(0.05)
+    await objects.define(client, bucket_crd(group, **more))
+
+    async def discovered() -> bool:
+        return any(kind.resource.group == group for kind in await Discovery(client).kinds())
+
+    await eventually(discovered, f"{group} in discovery", within=30)
     resource = Resource(group, "v1", "buckets", "Bucket")
     await _until_watched(client, resource)
     return resource
@@ -106,9 +104,7 @@ async def _until_watched(client: Client, resource: Resource) -> None:
     metadata = {"name": "probe", "namespace": "default"}
     body = {"apiVersion": resource.api_version, "kind": "Bucket", "metadata": metadata}
     uid = (await client.create(resource, body))["metadata"]["uid"]
-    async with asyncio.timeout(30):
-        while not await _watched(client, resource):
-            await asyncio.sleep(0.05)
+    await eventually(lambda: _watched(client, resource), "a watch", within=30)
     await client.delete(resource, "probe", uid=uid, namespace="default")
 
 
@@ -182,16 +178,6 @@ def external(store: Store, group: str) -> External:
     return External(name="store", kinds=(Kinds(f"{group}/*", "Bucket"),), open=opened)
 
 
-class Everything:
-    """Owns all there is."""
-
-    def owns(self, key: str) -> bool:
-        return True
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        pass
-
-
 class Running:
     """A controller that runs, and what belongs to it."""
 
@@ -223,7 +209,7 @@ async def running(
             own,
             DeleterRegistry((*BUILTIN, *known), plugins=plugins),
             namespace=namespace,
-            owner=owner or Everything(),
+            owner=owner or Owner(),
             recorder=recorder,
             measures=Measures(collected),
             metrics=Metrics(collected),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.plane.support import profiles
+from tests.plane.support.controllers import HOLD, Owner, addon_controllers, removal_deps, running_components
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
 from unwind.api.capi import CLUSTERS
@@ -44,18 +45,7 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
     from unwind.teardown.step_sources import FollowedSource
 
-HOLD = "example.dev/hold"
 MEMBER = "member-1"
-
-
-class Everything:
-    """An owner of all clusters."""
-
-    def owns(self, key: str) -> bool:
-        return True
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        pass
 
 
 class CapiCluster:
@@ -134,7 +124,7 @@ class CapiCluster:
         await self.client.patch(SECRETS, f"{self.name}-kubeconfig", {"data": data}, namespace=self.namespace)
 
 
-class Scene(CapiCluster):
+class TeardownScene(CapiCluster):
     """A cluster with add-ons on it, as if they had been deployed."""
 
     def __init__(self, management: LocalCluster, member: LocalCluster, namespace: str) -> None:
@@ -281,15 +271,15 @@ class Scene(CapiCluster):
         return found[0] if found else None
 
 
-async def scene(plane: Plane, namespace: str, **more: Any) -> Scene:
+async def scene(plane: Plane, namespace: str, **more: Any) -> TeardownScene:
     """A cluster that is ready, on the plane's first member."""
     await install(plane.management.client, Setting())
-    made = Scene(plane.management, plane.members[MEMBER], namespace)
+    made = TeardownScene(plane.management, plane.members[MEMBER], namespace)
     await made.begin(**more)
     return made
 
 
-class Deployed(profiles.Scene):
+class DeployedScene(profiles.ProfileScene):
     """A cluster on which the real controllers put what real profiles say."""
 
     def __init__(self, plane: Plane, namespace: str) -> None:
@@ -301,14 +291,6 @@ class Deployed(profiles.Scene):
         await self.member.create_namespace(self.namespace)
         await self.cluster.create(topology=topology, labels=self.label)
 
-    async def add_on(
-        self, name: str, *, behaviour: str = "EnforceRemovePolicies", depends_on: tuple[str, ...] = (), objects: int = 2
-    ) -> None:
-        """A ClusterProfile of so many ConfigMaps, called after it."""
-        maps = [profiles.config_map(self.namespace, f"{name}-{number}") for number in range(objects)]
-        await self.source(name, *maps)
-        await self.profile(name, name, clusterDeletionBehavior=behaviour, dependsOn=self.needs(*depends_on))
-
     async def deployed(self, *names: str) -> None:
         await self.until_provisioned(*names, cluster=self.cluster.name, type_="capi")
 
@@ -319,20 +301,6 @@ class Deployed(profiles.Scene):
     async def until_summaries_gone(self, *names: str) -> None:
         for name in names:
             await self.until_summary_gone(name, self.cluster.name, "capi")
-
-    async def block(self, name: str) -> None:
-        """Put a finalizer on an object on the member that nobody serves."""
-        await self.member.client.patch(
-            CONFIG_MAPS, name, {"metadata": {"finalizers": [HOLD]}}, namespace=self.namespace
-        )
-
-    async def unblock(self, name: str) -> None:
-        await self.member.client.patch(CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=self.namespace)
-
-    def went(self) -> dict[str, tuple[str, str]]:
-        """When the deletion of each object was asked for and answered, by the member's own account."""
-        found = self.member.audit.deletions(resource="configmaps", namespace=self.namespace)
-        return {item.object_ref.name: (item.request_received_timestamp, item.stage_timestamp) for item in found}
 
 
 @asynccontextmanager
@@ -352,13 +320,13 @@ async def manager(
     clock = clock or StillClock()
     async with manager_client(client, HOME) as own:
         caches = AddonCaches(own, clock=clock)
-        async with profiles.removal_deps(own, HOME, clock=clock, best_effort=best_effort) as deps:
+        async with removal_deps(own, HOME, clock=clock, best_effort=best_effort) as deps:
             controller = ClusterTeardownController(
                 own,
                 caches,
                 deps,
                 sources=(SummarySteps(own, caches), *(make(own) for make in sources)),
-                owner=owner or Everything(),
+                owner=owner or Owner(),
                 metrics=Metrics(new_registry()),
                 recorder=recorder,
             )
@@ -371,7 +339,7 @@ async def manager(
                 await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until_let_go(scene: Deployed) -> None:
+async def until_let_go(scene: DeployedScene) -> None:
     """Return when nobody holds on to the credentials any more, which is the last thing that is done."""
     await until(
         scene.client,
@@ -389,15 +357,15 @@ async def all_controllers(
 ) -> AsyncIterator[Clock]:
     """All that has to do with add-ons, as long as the context lasts. `namespace`: where the inventories are."""
     clock = clock or StillClock()
-    owner, metrics = Everything(), Metrics(new_registry())
+    owner, metrics = Owner(), Metrics(new_registry())
     async with manager_client(client, namespace) as own:
         caches = AddonCaches(own, clock=clock)
-        async with profiles.removal_deps(own, namespace, clock=clock, best_effort=best_effort) as deps:
+        async with removal_deps(own, namespace, clock=clock, best_effort=best_effort) as deps:
             sources = (SummarySteps(own, caches),)
             parts = (
                 caches,
-                *profiles.controllers(own, caches, deps, owner=owner, metrics=metrics),
+                *addon_controllers(own, caches, deps, owner=owner, metrics=metrics),
                 ClusterTeardownController(own, caches, deps, sources=sources, owner=owner, metrics=metrics),
             )
-            async with profiles.under_way(parts):
+            async with running_components(parts):
                 yield clock

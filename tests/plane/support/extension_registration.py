@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.eventually import eventually
 from unwind.api.capi import CLUSTERS, EXTENSION_CONFIGS
 from unwind.api.hooks import API_VERSION, Hook
 from unwind.api.meta import manifest
@@ -18,7 +19,7 @@ from unwind.local import capi, waiting
 from unwind.teardown.signatures import RecordKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from unwind.api.resources import Resource
     from unwind.kube.client import Client, Object
@@ -45,12 +46,12 @@ async def serve_only(client: Client, resource: Resource) -> None:
     definition = await client.get(CUSTOM_RESOURCE_DEFINITIONS, name)
     versions = [item | {"served": item["name"] == resource.version} for item in definition["spec"]["versions"]]
     await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, {"spec": {"versions": versions}})
-    async with asyncio.timeout(30):
-        # It takes the API server a moment to serve it otherwise.
-        for version in versions:
-            path = f"/apis/{resource.group}/{version['name']}/{resource.plural}"
-            while await answers(client, path) is not version["served"]:
-                await asyncio.sleep(0.05)
+
+    async def changed() -> bool:
+        paths = {f"/apis/{resource.group}/{item['name']}/{resource.plural}": item["served"] for item in versions}
+        return all([await answers(client, path) is served for path, served in paths.items()])
+
+    await eventually(changed, f"{resource.version} as the only version", within=30)
 
 
 async def answers(client: Client, path: str) -> bool:
@@ -133,30 +134,6 @@ async def say(client: Client, teardown: str, phase: str, *states: str) -> None:
     """How far a teardown has come."""
     steps = [{"name": f"step-{number}", "state": state} for number, state in enumerate(states)]
     await client.patch(TEARDOWNS, teardown, {"status": {"phase": phase, "steps": steps}}, subresource="status")
-
-
-async def until_refused(act: Callable[[], Awaitable[object]]) -> ApiError:
-    """Try until it is refused, and return the refusal: a policy, and what it goes by, is heeded after a moment."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                await act()
-            except ApiError as error:
-                # For a moment after a CRD was created, every policy that reads its objects refuses.
-                if "not yet synced" not in str(error):
-                    return error
-            await asyncio.sleep(0.05)
-
-
-async def until_allowed(act: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                await act()
-            except ApiError:
-                await asyncio.sleep(0.05)
-            else:
-                return
 
 
 async def until_config(client: Client, state: Callable[[Object], bool], called: str) -> Object:

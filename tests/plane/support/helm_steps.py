@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import yaml
 
+from tests.plane.support.objects import crd
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import OWNER_LABEL, Finalizer
 from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
@@ -117,18 +118,6 @@ GATE = """
       defaultBackend: {service: {name: nobody, port: {number: 80}}}
 """
 VALUES = "replicas: 1\ncolour: blue\n"
-
-
-def definition(group: str) -> Object:
-    names = {"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"}
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"things.{group}"},
-        "spec": {"group": group, "names": names, "scope": "Namespaced", "versions": [version]},
-    }
 
 
 class Step:
@@ -245,12 +234,18 @@ async def serving() -> AsyncIterator[ChartRepository]:
         served.add("kept", {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/b.yaml": KEPT})
         served.add("farewell", {**base, "templates/farewell.yaml": FAREWELL})
         served.add("greeting", {**base, "templates/greeting.yaml": FAREWELL.replace("pre-delete", "pre-install")})
-        served.add("things", {"crds/thing.yaml": yaml.dump(definition(THINGS.group)), "templates/thing.yaml": THING})
+        served.add("things", {"crds/thing.yaml": yaml.dump(crd(THINGS)), "templates/thing.yaml": THING})
         last = FAREWELL.replace("pre-delete", "post-delete")
         held = SETTINGS.replace("-settings\n", "-settings\n      finalizers: [helm.test/hold]\n")
         served.add("last", {"values.yaml": VALUES, "templates/a.yaml": held, "templates/last.yaml": last})
         served.add("gate", {"values.yaml": VALUES, "templates/a.yaml": SETTINGS, "templates/gate.yaml": GATE})
-        served.add("own", {"templates/namespace.yaml": OWN_NAMESPACE, "templates/crd.yaml": yaml.dump(definition(OWN))})
+        served.add(
+            "own",
+            {
+                "templates/namespace.yaml": OWN_NAMESPACE,
+                "templates/crd.yaml": yaml.dump(crd(Resource(OWN, "v1", "things", "Thing"))),
+            },
+        )
         yield served
 
 

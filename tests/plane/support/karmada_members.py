@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from tests.plane.support import profiles
-from tests.plane.support.buckets import Everything
+from tests.plane.support.controllers import Owner, removal_deps, running_components
 from unwind.addons.caches import AddonCaches
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster
 from unwind.api.names import KARMADA_CLUSTER_NAMESPACE, KARMADA_EXECUTION_NAMESPACE
@@ -21,20 +21,18 @@ from unwind.karmada import join
 from unwind.karmada.caches import KarmadaCaches
 from unwind.karmada.cluster_controller import ClusterController
 from unwind.karmada.membership import Wish
-from unwind.kube.errors import ConflictError, NotFoundError, UnreachableError
+from unwind.kube.errors import ConflictError, NotFoundError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
-from unwind.kube.transport import HttpTransport, ServerAnswer
 from unwind.local import waiting
 from unwind.testing.managers import manager_client
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable
 
     from unwind.clock import Clock
     from unwind.components import Component
     from unwind.kube.client import Client, Object
-    from unwind.kube.kubeconfig import ClusterConnection
     from unwind.local.cluster import LocalCluster
     from unwind.teardown.step_removers import RemovalDeps
 
@@ -55,11 +53,11 @@ async def running(
     namespace: str = HOME,
 ) -> AsyncIterator[KarmadaCaches]:
     """The cluster controller runs as the manager of a namespace, and with it what else is made for the caches."""
-    everything, metrics = Everything(), Metrics(CollectorRegistry())
+    everything, metrics = Owner(), Metrics(CollectorRegistry())
     async with manager_client(client, namespace) as own:
         addons, caches = AddonCaches(own, clock=clock), KarmadaCaches(own, clock=clock)
         recorder = Recorder(own, instance="test")
-        async with profiles.removal_deps(own, namespace, clock=clock) as deps:
+        async with removal_deps(own, namespace, clock=clock) as deps:
             clusters = ClusterController(
                 own,
                 caches,
@@ -71,7 +69,7 @@ async def running(
                 clock=clock,
             )
             others = (make(own, caches, addons, deps) for make in more)
-            async with profiles.under_way((addons, caches, recorder, clusters, *others)):
+            async with running_components((addons, caches, recorder, clusters, *others)):
                 yield caches
 
 
@@ -161,43 +159,3 @@ async def joined(
         await clear(client, name)
         home = await client.cluster_uid()
         await join.take_out(cluster.client, name, KARMADA_CLUSTER_NAMESPACE, joined_to=home)
-
-
-class Killed(BaseException):
-    """Nothing is done after it."""
-
-
-class Failing:
-    """A way to an API server on which one write fails."""
-
-    def __init__(self, connection: ClusterConnection, count: list[int], how: str) -> None:
-        self._real = HttpTransport(connection, user_agent="test")
-        self._count = count
-        self._how = how
-
-    async def request(
-        self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str], within: float
-    ) -> ServerAnswer:
-        fails = False
-        if method != "GET":
-            self._count[0] -= 1
-            fails = self._count[0] == 0
-        if fails and self._how == "refused":
-            return ServerAnswer(403, msgspec.json.encode({"kind": "Status", "code": 403, "message": "for once"}))
-        if fails and self._how == "killed before":
-            raise Killed
-        answer = await self._real.request(method, target, body=body, headers=headers, within=within)
-        if fails and self._how == "killed after":
-            raise Killed
-        if fails and self._how == "unanswered":
-            raise UnreachableError("no answer came")
-        return answer
-
-    def stream(self, target: str, *, headers: Mapping[str, str], silence: float) -> Any:
-        return self._real.stream(target, headers=headers, silence=silence)
-
-    def pin(self, cluster: str) -> None:
-        self._real.pin(cluster)
-
-    async def close(self) -> None:
-        await self._real.close()

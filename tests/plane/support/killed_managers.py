@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
+from tests.eventually import eventually
 from unwind.api.resources import LEASES
 from unwind.cli.run import run
 from unwind.kube import kubeconfig
@@ -113,8 +114,7 @@ class Killer:
         if "/leases" in path or "/events" in path:
             return
         writer = self._managers.process
-        while self._holder and not self._holder.done():
-            await asyncio.sleep(0.002)
+        await eventually(lambda: not self._holder or self._holder.done(), "the write before it", every=0.002)
         if writer is not self._managers.process or not writer or not writer.is_alive():
             raise web.HTTPServiceUnavailable  # of a manager that is dead by now
         if signature(method, path, body) in self.killed:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import yaml
 from prometheus_client import CollectorRegistry
 
-from tests.plane.support.buckets import Everything
+from tests.eventually import eventually
+from tests.plane.support.controllers import HOLD, Owner, addon_controllers, removal_deps, running_components
 from unwind.addons.caches import AddonCaches
-from unwind.addons.configuration_controller import ConfigurationController
-from unwind.addons.profile_controller import ProfileController
-from unwind.addons.summary_controller import SummaryController
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS
 from unwind.api.sveltos import (
     CLUSTER_CONFIGURATIONS,
@@ -26,15 +25,10 @@ from unwind.api.sveltos import (
     ClusterSummary,
 )
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, Inventory
-from unwind.clock import SYSTEM
-from unwind.deleters.builtin import BUILTIN
 from unwind.install.manifests import crds
-from unwind.inventory.inventories import Inventories
 from unwind.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from unwind.kube.metrics import Metrics
 from unwind.local import waiting
-from unwind.members.members import Members
-from unwind.teardown.step_removers import RemovalDeps
 from unwind.testing.clock import StillClock
 from unwind.testing.managers import manager_client
 
@@ -43,7 +37,6 @@ if TYPE_CHECKING:
 
     from unwind.api.resources import Resource
     from unwind.clock import Clock
-    from unwind.components import Component
     from unwind.helm.program import Helm
     from unwind.kube.client import Client, Object
     from unwind.kube.fencing import ShardOwner
@@ -79,12 +72,9 @@ async def serve(client: Client, groups: Iterable[str], kinds: Iterable[Resource]
                 await client.create(CUSTOM_RESOURCE_DEFINITIONS, body)
                 fresh = True
             await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, body["metadata"]["name"], "Established")
-    if not fresh:
-        return  # whoever made them has waited
-    async with asyncio.timeout(30):
-        for kind in kinds:
-            while not await _watched(client, kind):
-                await asyncio.sleep(0.05)
+    if fresh:  # otherwise the test that created them has waited
+        # All at once: a watch without objects is known to be answered only when its second is over.
+        await asyncio.gather(*(eventually(partial(_watched, client, kind), f"a watch of {kind}") for kind in kinds))
 
 
 async def _watched(client: Client, resource: Resource) -> bool:
@@ -108,56 +98,13 @@ async def running(
 ) -> AsyncIterator[Clock]:
     """Run the controllers as the manager of the namespace, by a clock that stands still unless there is another."""
     clock = clock or StillClock()
-    owner = owner or Everything()
+    owner = owner or Owner()
     metrics = Metrics(CollectorRegistry())
     async with manager_client(client, namespace) as own, removal_deps(own, namespace, clock=clock) as deps:
         caches = AddonCaches(own, clock=clock)
-        async with under_way((caches, *controllers(own, caches, deps, owner=owner, metrics=metrics, helm=helm))):
+        controllers = addon_controllers(own, caches, deps, owner=owner, metrics=metrics, helm=helm)
+        async with running_components((caches, *controllers)):
             yield clock
-
-
-def controllers(
-    client: Client,
-    caches: AddonCaches,
-    deps: RemovalDeps,
-    *,
-    owner: ShardOwner,
-    metrics: Metrics,
-    helm: Helm | None = None,
-) -> tuple[Component, ...]:
-    """The controllers of add-ons."""
-    return (
-        ProfileController(client, caches, owner=owner, metrics=metrics, clock=deps.clock),
-        SummaryController(client, caches, deps, owner=owner, metrics=metrics, helm=helm),
-        ConfigurationController(client, caches, deps.inventories, owner=owner, metrics=metrics, clock=deps.clock),
-    )
-
-
-@asynccontextmanager
-async def removal_deps(
-    client: Client, namespace: str, *, clock: Clock = SYSTEM, best_effort: float = 60.0
-) -> AsyncIterator[RemovalDeps]:
-    """What the controllers of a manager share. `namespace`: where the Inventories are."""
-    async with Members(client, clock=clock) as members:
-        yield RemovalDeps(
-            members=members,
-            inventories=Inventories(client, namespace=namespace),
-            deleters=BUILTIN,
-            best_effort=best_effort,
-            clock=clock,
-        )
-
-
-@asynccontextmanager
-async def under_way(parts: Iterable[Component]) -> AsyncIterator[None]:
-    """Parts of a process run as long as the context lasts; what one of them raises is raised here."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(part.run()) for part in parts]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
 
 
 def config_map(namespace: str, name: str, **data: str) -> Object:
@@ -169,7 +116,43 @@ def config_map(namespace: str, name: str, **data: str) -> Object:
     }
 
 
-class Scene:
+class MemberConfigMaps:
+    """The ConfigMaps in one namespace of a member cluster, for scenes that have both."""
+
+    member: LocalCluster
+    namespace: str
+
+    async def on_member(self) -> dict[str, Object]:
+        """The ConfigMaps, by name."""
+        found = await self.member.client.list(CONFIG_MAPS, namespace=self.namespace)
+        return {item["metadata"]["name"]: item for item in found if item["metadata"]["name"] != _ROOT}
+
+    async def block(self, name: str, finalizer: str = HOLD) -> None:
+        """Add a finalizer that no controller removes."""
+        patch = {"metadata": {"finalizers": [finalizer]}}
+        # As another field manager: what Unwind wrote and does not apply any more is removed.
+        await self.member.client.patch(CONFIG_MAPS, name, patch, namespace=self.namespace, field_manager="somebody")
+
+    async def unblock(self, *names: str) -> None:
+        """Remove the finalizers from those that still exist."""
+        for name in names:
+            with suppress(NotFoundError):
+                await self.member.client.patch(
+                    CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=self.namespace
+                )
+
+    def deleted(self) -> list[str]:
+        """The ConfigMaps whose deletion the member accepted, in order."""
+        found = self.member.audit.deletions(resource="configmaps", namespace=self.namespace)
+        return [item.object_ref.name for item in found]
+
+    def deletion_times(self) -> dict[str, tuple[str, str]]:
+        """When the deletion of each was received and answered, from the member's audit log."""
+        found = self.member.audit.deletions(resource="configmaps", namespace=self.namespace)
+        return {item.object_ref.name: (item.request_received_timestamp, item.stage_timestamp) for item in found}
+
+
+class ProfileScene(MemberConfigMaps):
     """One test's namespace on the management cluster, and one of the same name on the member."""
 
     def __init__(self, client: Client, member: LocalCluster, namespace: str) -> None:
@@ -230,6 +213,13 @@ class Scene:
         return await self.client.create(
             kind, {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": body}
         )
+
+    async def add_on(
+        self, name: str, *, behaviour: str = "EnforceRemovePolicies", depends_on: Iterable[str] = (), objects: int = 2
+    ) -> None:
+        """A ClusterProfile with this name, for a number of ConfigMaps that are named after it."""
+        await self.source(name, *(config_map(self.namespace, f"{name}-{number}") for number in range(objects)))
+        await self.profile(name, name, clusterDeletionBehavior=behaviour, dependsOn=self.needs(*depends_on))
 
     def called(self, name: str, kind: Resource = CLUSTER_PROFILES) -> str:
         """ClusterProfiles of different tests share one place."""
@@ -310,11 +300,6 @@ class Scene:
         name = self.summary_name(profile, cluster, type_)
         await waiting.until_absent(self.client, CLUSTER_SUMMARIES, name, namespace=self.namespace, within=30)
 
-    async def on_member(self) -> dict[str, Object]:
-        """The ConfigMaps in the test's namespace of the member, by name."""
-        found = await self.member.client.list(CONFIG_MAPS, namespace=self.namespace)
-        return {item["metadata"]["name"]: item for item in found if item["metadata"]["name"] != _ROOT}
-
     async def until_on_member(self, name: str, holds: Callable[[Object], bool] = lambda _: True) -> Object:
         found = await waiting.until(
             self.member.client,
@@ -335,11 +320,6 @@ class Scene:
         found = await self.client.list(INVENTORIES, namespace=self.namespace, labels=f"unwind.dev/owner={uid}")
         return msgspec.convert(found, list[Inventory])
 
-    def deleted(self) -> list[str]:
-        """The ConfigMaps whose deletion the member accepted, in order."""
-        found = self.member.audit.deletions(resource="configmaps", namespace=self.namespace)
-        return [item.object_ref.name for item in found]
-
     def created(self) -> list[str]:
         entries = self.member.audit.entries(verbs=("create",), resource="configmaps", namespace=self.namespace)
         return [entry.object_ref.name for entry in entries if entry.code < 300 and entry.object_ref.name != _ROOT]
@@ -359,11 +339,11 @@ class Scene:
 
 
 @asynccontextmanager
-async def playing(plane: Plane, namespace: str) -> AsyncIterator[Scene]:
+async def playing(plane: Plane, namespace: str) -> AsyncIterator[ProfileScene]:
     """A scene with a namespace of its own on the first member, which goes with it."""
     member = plane.members["member-1"]
     await member.create_namespace(namespace)
-    scene = Scene(plane.management.client, member, namespace)
+    scene = ProfileScene(plane.management.client, member, namespace)
     yield scene
     await scene.clear()
     made = await member.client.get(NAMESPACES, namespace)

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.eventually import eventually
+from tests.plane.support.objects import crd, define, new_object, until_allowed
 from tests.plane.support.protection_table import COPIES, LABEL, OTHERS, ROWS, P
 from unwind.api.resources import (
+    CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     JOBS,
     NAMESPACES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
+    SERVICE_ACCOUNTS,
     Resource,
 )
 from unwind.concurrency import gather_limited
 from unwind.kube.errors import AlreadyExistsError, ApiError
-from unwind.local import tools, waiting
+from unwind.local import waiting
 from unwind.protection.kinds import DEFINITION, KINDS, NAMESPACE
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from tests.plane.support.protection_table import Row
     from unwind.kube.client import Client, Object
-    from unwind.local.cluster import LocalCluster
     from unwind.protection.kinds import ProtectedKind
 
 HOME = "unwind-system"
@@ -40,49 +40,13 @@ ROOM = "rooms"
 _AT_ONCE = 8
 
 
-# Kinds of others, as far as they matter here.
-
-
-def definition(
-    group: str,
-    kind: str,
-    plural: str,
-    *versions: str,
-    namespaced: bool = True,
-    labels: dict[str, str] | None = None,
-) -> Object:
-    """A CRD that takes anything, in several versions, the last of which is stored."""
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    return {
-        "apiVersion": CUSTOM_RESOURCE_DEFINITIONS.api_version,
-        "kind": CUSTOM_RESOURCE_DEFINITIONS.kind,
-        "metadata": {"name": f"{plural}.{group}", "labels": labels or {}},
-        "spec": {
-            "group": group,
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
-            "scope": "Namespaced" if namespaced else "Cluster",
-            "versions": [
-                {"name": version, "served": True, "storage": version == versions[-1], "schema": schema}
-                for version in versions
-            ],
-        },
-    }
-
-
 async def serve(client: Client, kinds: Iterable[ProtectedKind] = KINDS) -> None:
     """Have all kinds served that are not Kubernetes' own, and wait until they are."""
     for kind in (*kinds, *OTHERS):
         if kind.built_in:
             continue
-        body = definition(kind.group, kind.kind, kind.plural, *kind.versions, namespaced=kind.namespaced)
-        await define(client, body)
-
-
-async def define(client: Client, body: Object) -> Object:
-    with suppress(AlreadyExistsError):  # somebody else has had it served
-        await client.create(CUSTOM_RESOURCE_DEFINITIONS, body)
-    name = body["metadata"]["name"]
-    return await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, name, "Established")
+        resource = Resource(kind.group, kind.versions[-1], kind.plural, kind.kind, namespaced=kind.namespaced)
+        await define(client, crd(resource, *kind.versions))
 
 
 # Objects
@@ -92,8 +56,8 @@ async def put_all(client: Client, rows: Iterable[Row] = ROWS) -> None:
     """Have every row's object there, in its state. To be done while nobody minds what labels say."""
     await serve(client)
     with suppress(AlreadyExistsError):
-        await client.create(NAMESPACES, named(NAMESPACES, ROOM))
-    await waiting.until(client, _SERVICE_ACCOUNTS, "default", lambda it: it is not None, "there", namespace=ROOM)
+        await client.create(NAMESPACES, new_object(NAMESPACES, ROOM))
+    await waiting.until(client, SERVICE_ACCOUNTS, "default", lambda it: it is not None, "there", namespace=ROOM)
     await gather_limited((put(client, row) for row in rows), limit=_AT_ONCE)
 
 
@@ -141,12 +105,6 @@ def _metadata(row: Row) -> Object:
     if row.state == "terminating":
         return metadata | {"finalizers": ["example.dev/hold"]}
     return metadata | ({"labels": {LABEL: row.label}} if row.label is not None else {})
-
-
-def named(resource: Resource, name: str, namespace: str | None = None, **content: Any) -> Object:
-    """An object with next to nothing in it."""
-    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **content}
 
 
 def _body(row: Row) -> Object:
@@ -231,8 +189,6 @@ _CONTENT: dict[str, Callable[[Row], Object]] = {
         "status": {"matchingClusters": [{"name": "edge"}] if row.state == "busy" else []},
     },
 }
-_SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
-_CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 
 
 async def _become(client: Client, row: Row) -> None:
@@ -249,18 +205,20 @@ async def _become(client: Client, row: Row) -> None:
             await _run_by(client, row)
         case "PersistentVolumeClaim":
             claim = {"claimRef": {"namespace": ROOM, "name": name}}
-            await client.create(PERSISTENT_VOLUMES, named(PERSISTENT_VOLUMES, _other(row), spec=_volume_spec() | claim))
+            volume = new_object(PERSISTENT_VOLUMES, _other(row), spec=_volume_spec() | claim)
+            await client.create(PERSISTENT_VOLUMES, volume)
             await _until(client, row, _bound)
         case "PersistentVolume":
             spec = _STORAGE | {"resources": {"requests": {"storage": "1Mi"}}, "volumeName": name}
-            await client.create(PERSISTENT_VOLUME_CLAIMS, named(PERSISTENT_VOLUME_CLAIMS, _other(row), ROOM, spec=spec))
+            bound = new_object(PERSISTENT_VOLUME_CLAIMS, _other(row), ROOM, spec=spec)
+            await client.create(PERSISTENT_VOLUME_CLAIMS, bound)
             await _until(client, row, _bound)
     assert await client.get(row.resource, name, namespace=where)
 
 
 async def _controller(client: Client, name: str, namespace: str) -> Object:
     """A reference to a controller that exists: the garbage collector deletes objects of one that does not."""
-    made = await client.create(_CONFIG_MAPS, named(_CONFIG_MAPS, name, namespace))
+    made = await client.create(CONFIG_MAPS, new_object(CONFIG_MAPS, name, namespace))
     about = {"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": made["metadata"]["uid"]}
     return about | {"controller": True}
 
@@ -275,7 +233,7 @@ async def _run_by(client: Client, row: Row) -> None:
         "uid": owner["metadata"]["uid"],
         "controller": True,
     }
-    job = named(JOBS, _other(row), ROOM, spec={"suspend": True, "template": pod({}, restartPolicy="Never")})
+    job = new_object(JOBS, _other(row), ROOM, spec={"suspend": True, "template": pod({}, restartPolicy="Never")})
     job["metadata"]["ownerReferences"] = [reference]
     made = await client.create(JOBS, job)
     active = {"apiVersion": "batch/v1", "kind": "Job", "namespace": ROOM, "name": _other(row)}
@@ -302,11 +260,11 @@ async def _begin_deletion(client: Client, resource: Resource, name: str, namespa
 
 
 async def _namespace(client: Client, row: Row) -> None:
-    await client.create(NAMESPACES, named(NAMESPACES, row.name) | {"metadata": _metadata(row)})
+    await client.create(NAMESPACES, new_object(NAMESPACES, row.name) | {"metadata": _metadata(row)})
     state, name = row.state, row.name
     if state.endswith("-pod"):
-        await waiting.until(client, _SERVICE_ACCOUNTS, "default", lambda it: it is not None, "there", namespace=name)
-        one = named(PODS, "one", name, spec=pod({})["spec"])
+        await waiting.until(client, SERVICE_ACCOUNTS, "default", lambda it: it is not None, "there", namespace=name)
+        one = new_object(PODS, "one", name, spec=pod({})["spec"])
         if state == "terminating-pod":
             one["metadata"]["finalizers"] = ["example.dev/hold"]
         await client.create(PODS, one)
@@ -318,15 +276,15 @@ async def _namespace(client: Client, row: Row) -> None:
     elif state.endswith("-claim"):
         volume = {"bound-claim": _other(row), "lost-claim": _other(row)}.get(state, "none-such")
         spec = _STORAGE | {"resources": {"requests": {"storage": "1Mi"}}, "volumeName": volume}
-        await client.create(PERSISTENT_VOLUME_CLAIMS, named(PERSISTENT_VOLUME_CLAIMS, "one", name, spec=spec))
+        await client.create(PERSISTENT_VOLUME_CLAIMS, new_object(PERSISTENT_VOLUME_CLAIMS, "one", name, spec=spec))
         if state != "pending-claim":
             await _bind(client, _other(row), name)
         if state == "lost-claim":
             await _lose(client, _other(row), name)
     elif state == "protected":
-        guarded = named(_CONFIG_MAPS, "kept", name)
+        guarded = new_object(CONFIG_MAPS, "kept", name)
         guarded["metadata"]["labels"] = {LABEL: "Always"}
-        await client.create(_CONFIG_MAPS, guarded)
+        await client.create(CONFIG_MAPS, guarded)
     elif state.startswith(("protected-", "controlled-")):
         await _labelled_in(client, state, name)
 
@@ -337,7 +295,7 @@ async def _labelled_in(client: Client, state: str, namespace: str) -> None:
     kind = next(copy for copy in (*OTHERS, *COPIES) if copy.kind.lower() == lower)
     resource = Resource(kind.group, "v1", kind.plural, kind.kind)
     fill = _CONTENT.get(kind.kind)
-    body = named(resource, "kept", namespace) | (fill(ROWS[0]) if fill else {})
+    body = new_object(resource, "kept", namespace) | (fill(ROWS[0]) if fill else {})
     body["metadata"]["labels"] = {LABEL: "Always"}
     if how == "controlled":
         body["metadata"]["ownerReferences"] = [await _controller(client, "owner", namespace)]
@@ -346,7 +304,7 @@ async def _labelled_in(client: Client, state: str, namespace: str) -> None:
 
 async def _bind(client: Client, volume: str, namespace: str) -> None:
     claim = {"claimRef": {"namespace": namespace, "name": "one"}}
-    await client.create(PERSISTENT_VOLUMES, named(PERSISTENT_VOLUMES, volume, spec=_volume_spec() | claim))
+    await client.create(PERSISTENT_VOLUMES, new_object(PERSISTENT_VOLUMES, volume, spec=_volume_spec() | claim))
     await waiting.until(
         client, PERSISTENT_VOLUME_CLAIMS, "one", lambda it: bool(it and _bound(it)), "bound", namespace=namespace
     )
@@ -367,28 +325,19 @@ async def _lose(client: Client, volume: str, namespace: str) -> None:
 
 
 async def _definition(client: Client, row: Row) -> None:
-    body = definition("example.dev", "Thing" + row.name.title().replace("-", ""), _plural(row), "v1", namespaced=False)
+    kind = "Thing" + row.name.title().replace("-", "")
+    resource = Resource("example.dev", "v1", _plural(row), kind, namespaced=False)
+    body = crd(resource)
     body["metadata"] = _metadata(row)
     await define(client, body)
     if row.state not in ("resource", "terminating-resource", "protected-resource", "unserved"):
         return
-    resource = Resource("example.dev", "v1", _plural(row), body["spec"]["names"]["kind"], namespaced=False)
-    obj = named(resource, "one")
+    obj = new_object(resource, "one")
     if row.state == "terminating-resource":
         obj["metadata"]["finalizers"] = ["example.dev/hold"]
     if row.state in ("protected-resource", "unserved"):
         obj["metadata"]["labels"] = {LABEL: "Always"}
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                await client.create(resource, obj)
-            except ApiError as error:
-                # A moment after it is established, a kind may not be served yet.
-                if error.code != 404:
-                    raise
-                await asyncio.sleep(0.05)
-            else:
-                break
+    await until_allowed(lambda: client.create(resource, obj), within=30)
     if row.state == "terminating-resource":
         await _begin_deletion(client, resource, "one")
     if row.state == "unserved":
@@ -436,15 +385,20 @@ async def differences(client: Client, rows: Iterable[Row]) -> list[str]:
 
 
 async def until_answered(client: Client, rows: Iterable[Row], *, switched_on: bool = True) -> None:
-    """Until all are answered as they should be: a policy is heeded, and a webhook called, a moment after it was
-    written. Switched off, all of them are let through."""
+    """Return when all rows are answered as expected: policies and webhooks take effect after a moment.
+
+    Switched off, all of them are allowed.
+    """
     expected = [row if switched_on else msgspec.structs.replace(row, denied="") for row in rows]
     found: list[str] = []
+
+    async def as_expected() -> bool:
+        found[:] = await differences(client, expected)
+        return not found
+
     try:
-        async with asyncio.timeout(90):
-            while found := await differences(client, expected):
-                await asyncio.sleep(0.1)
-    except TimeoutError:
+        await eventually(as_expected, within=90)
+    except AssertionError:
         raise AssertionError("\n".join(found)) from None
 
 
@@ -452,15 +406,3 @@ async def delete(client: Client, resource: Resource, obj: Object) -> None:
     """Delete exactly this one."""
     metadata = obj["metadata"]
     await client.delete(resource, metadata["name"], uid=metadata["uid"], namespace=metadata.get("namespace"))
-
-
-async def kubectl(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What a person sees."""
-    found = tools.find(tools.KUBECTL)
-    assert found, "make setup has it built where it is not on the PATH"
-    env = os.environ | {"KUBECONFIG": str(cluster.kubeconfig)}
-    return await asyncio.to_thread(
-        lambda: subprocess.run(
-            [found.path, *arguments], env=env, capture_output=True, text=True, timeout=60, check=False
-        )
-    )

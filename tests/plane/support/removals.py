@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.eventually import eventually
+from tests.plane.support.objects import until_allowed
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.crds import DEFINITIONS
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
@@ -48,29 +50,25 @@ CLUSTER = ObjectRef(group="cluster.x-k8s.io", version="v1beta2", kind="Cluster",
 
 async def define_inventories(client: Client) -> None:
     """Have Inventories served; they may be there already."""
-    definition = next(
-        definition for definition in DEFINITIONS if definition.resource == INVENTORIES
-    ).custom_resource_definition()
+    [inventories] = [definition for definition in DEFINITIONS if definition.resource == INVENTORIES]
+    definition = inventories.custom_resource_definition()
     await client.apply(CUSTOM_RESOURCE_DEFINITIONS, definition)
     await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, definition["metadata"]["name"], "Established")
     await until_served(client, INVENTORIES)
 
 
 async def until_served(client: Client, resource: Resource) -> None:
-    """Return when a new kind can be listed, and is in what the server tells of itself."""
-    async with asyncio.timeout(30):
-        while True:
-            kinds = [kind.resource for kind in await Discovery(client).kinds()]
-            try:
-                if resource in kinds:
-                    await client.list(resource)
-                    return
-            except ApiError:
-                pass  # for a moment after a CRD was created its lists are turned away
-            await asyncio.sleep(0.05)
+    """Return when a new kind is in discovery and can be listed."""
+
+    async def discovered() -> bool:
+        return resource in [kind.resource for kind in await Discovery(client).kinds()]
+
+    await eventually(discovered, f"{resource.kind} in discovery", within=30)
+    # For a moment after a CRD was created its lists are refused.
+    await until_allowed(lambda: client.list(resource), within=30)
 
 
-class Told:
+class RemovalLog:
     """What a removal said."""
 
     def __init__(self) -> None:
@@ -96,7 +94,7 @@ class Told:
                 await self._news.wait()
 
 
-class Scene:
+class RemovalScene:
     """One step: what it put on a member, and the account of it."""
 
     def __init__(self, plane: Plane, inventories: Inventories, cluster: LocalCluster, system_uid: str) -> None:
@@ -115,9 +113,9 @@ class Scene:
         )
         self.entries: dict[str, Entry] = {}
 
-    def another(self) -> Scene:
+    def another(self) -> RemovalScene:
         """Another step on the same member."""
-        other = object.__new__(Scene)
+        other = object.__new__(RemovalScene)
         other.__dict__.update(self.__dict__)
         other.owner = msgspec.structs.replace(self.owner, uid=str(uuid.uuid4()))
         other.entries = {}
@@ -222,14 +220,14 @@ class Scene:
         client: Client | None = None,
         clock: Clock | None = None,
         system_uid: str = "",
-        told: Told | None = None,
+        told: RemovalLog | None = None,
         going: Callable[[], Collection[str]] = frozenset,
         take_along: bool = False,
         volumes: VolumePolicy | Callable[[], VolumePolicy | Unknown] = VolumePolicy.RETAIN,
     ) -> AsyncIterator[Removal]:
         """A removal by what the server has of the inventory, and by a clock that stands still."""
         clock = clock or StillClock()
-        told = told or Told()
+        told = told or RemovalLog()
         uid = system_uid or self.system_uid
         async with Member(CLUSTER, client or self.client, system_uid=uid, clock=clock) as member:
             told.removal = Removal(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from contextlib import asynccontextmanager
 from functools import partial
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.plane.support import profiles
-from tests.plane.support.cluster_teardowns import Everything
+from tests.eventually import eventually
+from tests.plane.support.controllers import Owner, removal_deps, running_components
+from tests.plane.support.objects import until_refused
 from tests.plane.support.removals import until_served
 from unwind.addons.caches import AddonCaches
 from unwind.api.meta import ObjectRef, manifest
@@ -37,7 +37,7 @@ from unwind.clock import SYSTEM
 from unwind.install.rivals import alive
 from unwind.inventory.inventories import Inventories
 from unwind.kube.client import Client
-from unwind.kube.errors import ApiError, NotFoundError
+from unwind.kube.errors import NotFoundError
 from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.local import waiting
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
     from unwind.local.cluster import LocalCluster
 
-HOLD = "example.dev/hold"
 ANYTHING = Right("*", ("*",), ("get", "list", "watch", "delete"))
 """What a person grants to a manager that is to delete whatever is asked for: see docs/delete.md."""
 
@@ -72,9 +71,8 @@ async def manager(client: Client, home: str, *, clock: Clock = SYSTEM) -> AsyncI
     ):
         # By its Leases it is known to be alive.
         shards = Shards(own, namespace=home, identity=f"test-{uuid.uuid4().hex[:6]}")
-        async with profiles.under_way((caches, controller, shards)):
-            while not await alive(client, home):
-                await SYSTEM.sleep(0.05)
+        async with running_components((caches, controller, shards)):
+            await eventually(lambda: alive(client, home), "a live manager")
             yield controller
 
 
@@ -84,14 +82,14 @@ async def request_controller(
 ) -> AsyncIterator[tuple[AddonCaches, RequestController]]:
     """The controller of requests with its caches; neither runs."""
     caches = AddonCaches(client, clock=clock)
-    async with profiles.removal_deps(client, home, clock=clock) as deps:
+    async with removal_deps(client, home, clock=clock) as deps:
         yield (
             caches,
             RequestController(
                 client,
                 caches,
                 deps,
-                owner=Everything(),
+                owner=Owner(),
                 metrics=Metrics(new_registry()),
                 refusals=partial(refusals, home=home),
             ),
@@ -233,10 +231,8 @@ async def user(room: Room, name: str, rules: list[Object], *, here: list[Object]
     await room.put(CLUSTER_ROLE_BINDINGS, name, namespace=None, roleRef=role, subjects=[subject])
     async with Client(room.cluster.connection(name)) as client:
         # A right counts as soon as the API server has taken notice of it.
-        async with asyncio.timeout(60):
-            for rule, place in [(rule, "") for rule in rules] + [(rule, room.name) for rule in here or ()]:
-                while not await allowed(client, rule, place):
-                    await SYSTEM.sleep(0.05)
+        for rule, place in [(rule, "") for rule in rules] + [(rule, room.name) for rule in here or ()]:
+            await eventually(partial(allowed, client, rule, place), f"the right {rule}")
         yield User(name, client)
 
 
@@ -264,15 +260,10 @@ async def policies(client: Client, home: str) -> AsyncIterator[None]:
     bound = await client.apply(VALIDATING_ADMISSION_POLICY_BINDINGS, binding)
     ref = ObjectRef(version="v1", kind="ConfigMap", namespace=home, name="probe", uid="u-1")
     probe = written(ref, name="request-probe", by="another", plural="configmaps", now=SYSTEM.now())
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                await client.apply(TEARDOWNS, manifest(TEARDOWNS, probe), dry_run=True)
-            except ApiError as error:
-                # Of several policies that refuse, the API server names one: that of another manager has the same rules.
-                if "spec.requestedBy is another" in str(error):
-                    break
-            await SYSTEM.sleep(0.05)
+    # Of several policies that refuse, the API server names one: that of another manager has the same rules.
+    await until_refused(
+        lambda: client.apply(TEARDOWNS, manifest(TEARDOWNS, probe), dry_run=True), "spec.requestedBy is another"
+    )
     yield
     for resource, one in ((VALIDATING_ADMISSION_POLICY_BINDINGS, bound), (VALIDATING_ADMISSION_POLICIES, made)):
         await client.delete(resource, one["metadata"]["name"], uid=one["metadata"]["uid"])

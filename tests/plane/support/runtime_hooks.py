@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.plane.support import profiles
-from tests.plane.support.buckets import Everything
+from tests.eventually import eventually
+from tests.plane.support.controllers import Owner, addon_controllers, removal_deps
 from unwind.addons import hook_rules
 from unwind.addons.caches import AddonCaches
 from unwind.addons.chart_availability import ChartAvailability
@@ -70,11 +70,15 @@ class Asked:
     async def until(self, says: Callable[[Answer], bool], hook: Hook, cluster: Object, **fields: Any) -> Answer:
         """Ask again and again, as Cluster API does, until the answer is like that."""
         answer: Answer = (-1, "never asked")
+
+        async def expected() -> bool:
+            nonlocal answer
+            answer = await self.ask(hook, cluster, **fields)
+            return says(answer)
+
         try:
-            async with asyncio.timeout(60):
-                while not says(answer := await self.ask(hook, cluster, **fields)):
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
+            await eventually(expected, every=0.05)
+        except AssertionError:
             raise AssertionError(f"the last answer was {answer}") from None
         return answer
 
@@ -101,7 +105,7 @@ async def answering(
     async with (
         manager_client(client, home) as own,
         manager_client(followed or client, home) as following,
-        profiles.removal_deps(own, home, clock=clock) as deps,
+        removal_deps(own, home, clock=clock) as deps,
         asyncio.TaskGroup() as group,
     ):
         caches = AddonCaches(following, clock=clock)
@@ -112,13 +116,11 @@ async def answering(
         asking = HookHandlers(own, caches, source, namespace=home, registry=registry, hooks=Hook)
         parts: list[Any] = [caches, registry, charts]
         if controllers:
-            owner, metrics = Everything(), Metrics(new_registry())
-            parts += profiles.controllers(own, caches, deps, owner=owner, metrics=metrics)[:2]
+            owner, metrics = Owner(), Metrics(new_registry())
+            parts += addon_controllers(own, caches, deps, owner=owner, metrics=metrics)[:2]
         tasks = [group.create_task(part.run()) for part in parts]
         try:
-            async with asyncio.timeout(60):
-                while not (caches.settled and caches.teardowns.synced):
-                    await asyncio.sleep(0.02)
+            await eventually(lambda: caches.settled and caches.teardowns.synced, "settled caches")
             yield Asked(asking)
         finally:
             for task in tasks:

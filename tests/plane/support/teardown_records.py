@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.plane.test_local_command import UNWIND
+from tests.plane.support.commands import UNWIND
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import MEMBER_LABEL
 from unwind.api.rights import HOME

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import yaml
 
-from tests.plane.support.profiles import Scene, config_map
+from tests.plane.support.objects import new_object
+from tests.plane.support.profiles import ProfileScene, config_map
 from unwind.api import capi, karmada, sveltos, unwind
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import (
@@ -42,7 +43,7 @@ WRITE = (*READ, "create", "update", "patch", "delete")
 class Stage(NamedTuple):
     """What a row is carried out on."""
 
-    victim: Scene
+    victim: ProfileScene
     """Another team's namespace, with a SveltosCluster `edge`; the administrator's client."""
     tenant: Client
     """The tenant's client, with the rights of the row and no others."""
@@ -81,11 +82,6 @@ def refused(*parts: str) -> Iterator[None]:
     assert all(part in message for part in parts), message
 
 
-def body(resource: Resource, name: str, namespace: str = "", **more: Any) -> Object:
-    metadata = {"name": name} | ({"namespace": namespace} if namespace else {}) | more.pop("metadata", {})
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **more}
-
-
 # ClusterSummaries
 
 
@@ -99,7 +95,7 @@ async def summaries_are_not_written(it: Stage) -> None:
             "clusterProfileSpec": {"policyRefs": [{"kind": "ConfigMap", "namespace": it.namespace, "name": "evil"}]},
         }
         with refused("created by Unwind only"):
-            await it.tenant.create(kind, body(kind, "planted", it.namespace, spec=spec))
+            await it.tenant.create(kind, new_object(kind, "planted", it.namespace, spec=spec))
 
 
 async def summaries_are_not_changed(it: Stage) -> None:
@@ -133,7 +129,7 @@ async def summaries_are_not_changed(it: Stage) -> None:
 
 def _profile(kind: Resource, namespace: str, *refs: Object, **spec: Any) -> Object:
     wanted = {"clusterSelector": {"matchLabels": {"no": "cluster"}}, "policyRefs": list(refs), **spec}
-    return body(kind, f"evil-{namespace}", namespace if kind.namespaced else "", spec=wanted)
+    return new_object(kind, f"evil-{namespace}", namespace if kind.namespaced else "", spec=wanted)
 
 
 def _ref(kind: str, namespace: str, **more: str) -> Object:
@@ -183,7 +179,7 @@ async def a_profile_of_a_namespace_reaches_no_cluster_of_another(it: Stage) -> N
         "clusterRefs": [reference],
         "policyRefs": [{"kind": "ConfigMap", "name": "evil", "namespace": it.namespace}],
     }
-    await it.tenant.create(kind, body(kind, "evil", it.namespace, spec=wanted))
+    await it.tenant.create(kind, new_object(kind, "evil", it.namespace, spec=wanted))
     found = await waiting.until(
         victim.client,
         kind,
@@ -234,8 +230,8 @@ async def a_karmada_cluster_sends_no_token_that_its_author_may_not_read(it: Stag
     }
     name = f"evil-{it.namespace}"
     with refused(f"may not get Secret {it.victim.namespace}/edge-sveltos-kubeconfig"):
-        await it.tenant.create(kind, body(kind, name, spec=spec))
-    made = await it.tenant.create(kind, body(kind, name, spec={"syncMode": "Push"}))
+        await it.tenant.create(kind, new_object(kind, name, spec=spec))
+    made = await it.tenant.create(kind, new_object(kind, name, spec={"syncMode": "Push"}))
     for change in (spec, {"secretRef": secret}):
         with refused("may not get Secret"):
             await it.tenant.patch(kind, name, {"spec": change})
@@ -246,7 +242,7 @@ async def a_sveltos_cluster_uses_no_secret_that_its_author_may_not_read(it: Stag
     kind = sveltos.SVELTOS_CLUSTERS
     for spec in ({}, {"kubeconfigName": "another"}):
         with refused(f"may not get Secret {it.namespace}/"):
-            await it.tenant.create(kind, body(kind, "evil", it.namespace, spec=spec))
+            await it.tenant.create(kind, new_object(kind, "evil", it.namespace, spec=spec))
 
 
 async def a_cluster_names_no_other_user_as_the_one_who_decided(it: Stage) -> None:
@@ -255,8 +251,10 @@ async def a_cluster_names_no_other_user_as_the_one_who_decided(it: Stage) -> Non
     for annotation in (FORCE_RELEASE_BY_ANNOTATION, DELETION_REQUESTED_BY_ANNOTATION):
         forged = {FORCE_RELEASE_ANNOTATION: "let it go", annotation: "kubernetes-admin"}
         with refused(f"annotation {annotation}", it.user):
-            await it.tenant.create(kind, body(kind, "evil", it.namespace, spec=spec, metadata={"annotations": forged}))
-    await it.tenant.create(kind, body(kind, "evil", it.namespace, spec=spec))
+            await it.tenant.create(
+                kind, new_object(kind, "evil", it.namespace, spec=spec, metadata={"annotations": forged})
+            )
+    await it.tenant.create(kind, new_object(kind, "evil", it.namespace, spec=spec))
     for annotation in (FORCE_RELEASE_BY_ANNOTATION, DELETION_REQUESTED_BY_ANNOTATION):
         patch = {"metadata": {"annotations": {annotation: "kubernetes-admin"}}}
         with refused(f"annotation {annotation}"):
@@ -291,7 +289,7 @@ async def an_inventory_outside_of_unwinds_namespace_means_nothing(it: Stage) -> 
     labels = {OWNER_LABEL: summary.metadata.uid, MEMBER_LABEL: real["metadata"]["labels"][MEMBER_LABEL]}
     forged = real["spec"] | {"entries": {"kept": entry}}
     name = real["metadata"]["name"]
-    await it.tenant.create(kind, body(kind, name, it.namespace, spec=forged, metadata={"labels": labels}))
+    await it.tenant.create(kind, new_object(kind, name, it.namespace, spec=forged, metadata={"labels": labels}))
     await victim.delete_profile("web")
     await victim.until_profile_gone("web")
     assert set(await victim.on_member()) == {"kept"}
@@ -307,7 +305,7 @@ async def records_of_unwind_are_not_written(it: Stage) -> None:
     with refused("can be written by Unwind only"):
         await it.tenant.create(kind, manifest(kind, planted))
     with refused("can be written by Unwind only"):
-        await it.tenant.create(LEASES, body(LEASES, f"unwind-{it.namespace}", HOME, spec={}))
+        await it.tenant.create(LEASES, new_object(LEASES, f"unwind-{it.namespace}", HOME, spec={}))
 
 
 async def a_teardown_deletes_nothing_that_its_author_may_not(it: Stage) -> None:
@@ -319,7 +317,7 @@ async def a_teardown_deletes_nothing_that_its_author_may_not(it: Stage) -> None:
         spec = {"title": "x", "target": target, "cause": "Requested", "requestedBy": it.user}
         metadata = {"annotations": {RESOURCE_ANNOTATION: "namespaces"}}
         with refused():
-            await it.tenant.create(kind, body(kind, f"request-{it.namespace}", spec=spec, metadata=metadata))
+            await it.tenant.create(kind, new_object(kind, f"request-{it.namespace}", spec=spec, metadata=metadata))
     assert not (await it.victim.client.get(NAMESPACES, it.victim.namespace))["metadata"].get("deletionTimestamp")
 
 

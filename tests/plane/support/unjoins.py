@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import base64
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tests.plane.support import karmada_members, profiles
-from tests.plane.support.cluster_teardowns import HOLD, Everything
+from tests.plane.support.controllers import Owner, removal_deps, running_components
 from unwind.addons.caches import AddonCaches
 from unwind.addons.step_source import SummarySteps
 from unwind.api.karmada import CLUSTERS, WORKS, Cluster, Work
 from unwind.api.meta import find
 from unwind.api.names import DEPENDS_ON_ANNOTATION, KARMADA_CLUSTER_NAMESPACE
-from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
+from unwind.api.resources import NAMESPACES, SECRETS
 from unwind.api.unwind import INVENTORIES, TEARDOWNS, EntryState, Inventory, Teardown
 from unwind.capi.cluster_controller import ClusterTeardownController
 from unwind.errors import UnwindError
@@ -24,7 +24,6 @@ from unwind.karmada.caches import KarmadaCaches
 from unwind.karmada.cluster_controller import ClusterController
 from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
-from unwind.kube.errors import NotFoundError
 from unwind.kube.events import Recorder
 from unwind.kube.metrics import Metrics
 from unwind.local.waiting import until, until_absent
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from unwind.clock import Clock
     from unwind.kube.client import Client, Object
     from unwind.kube.fencing import ShardOwner
+    from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 MEMBER = "member-1"
@@ -56,12 +56,12 @@ async def controllers(
 ) -> AsyncIterator[Clock]:
     """All that has to do with members, as long as the context lasts. `namespace`: where the inventories are."""
     clock = clock or StillClock()
-    owner, metrics = owner or Everything(), Metrics(new_registry())
+    owner, metrics = owner or Owner(), Metrics(new_registry())
     async with manager_client(client, namespace) as own:
         caches, members = AddonCaches(own, clock=clock), KarmadaCaches(own, clock=clock)
         secrets = caches.sources[SECRETS.kind]
         recorder = Recorder(own, instance="test")
-        async with profiles.removal_deps(own, namespace, clock=clock, best_effort=best_effort) as deps:
+        async with removal_deps(own, namespace, clock=clock, best_effort=best_effort) as deps:
             probing = ClusterController(
                 own, members, secrets, deps.members, owner=owner, metrics=metrics, recorder=recorder, clock=clock
             )
@@ -79,15 +79,19 @@ async def controllers(
                 ClusterTeardownController(own, caches, deps, sources=sources, owner=owner, metrics=metrics),
                 unjoining,
             )
-            async with profiles.under_way(parts):
+            async with running_components(parts):
                 yield clock
 
 
-class Scene(karmada_members.Member):
+class UnjoinScene(profiles.MemberConfigMaps, karmada_members.Member):
     """A member with Works on it. Their objects are in a namespace of the member called like ours on this side."""
 
     namespace = ""
     uid = ""
+
+    @property
+    def member(self) -> LocalCluster:  # type: ignore[override]
+        return self.cluster
 
     @property
     def inventories(self) -> Inventories:
@@ -115,29 +119,6 @@ class Scene(karmada_members.Member):
 
     async def work_uid(self, name: str) -> str:
         return (await self.client.get(WORKS, name, namespace=self.execution, type=Work)).metadata.uid
-
-    async def on_member(self) -> dict[str, Object]:
-        """The ConfigMaps of all Works that are on the member."""
-        found = await self.cluster.client.list(CONFIG_MAPS, namespace=self.namespace)
-        return {item["metadata"]["name"]: item for item in found if item["metadata"]["name"] != "kube-root-ca.crt"}
-
-    async def block(self, name: str) -> None:
-        """Put a finalizer on an object on the member that nobody serves."""
-        patch = {"metadata": {"finalizers": [HOLD]}}
-        # As somebody else: what we wrote ourselves, and do not say any more, is taken back.
-        await self.cluster.client.patch(CONFIG_MAPS, name, patch, namespace=self.namespace, field_manager="somebody")
-
-    async def unblock(self, *names: str) -> None:
-        for name in names:
-            with suppress(NotFoundError):
-                await self.cluster.client.patch(
-                    CONFIG_MAPS, name, {"metadata": {"finalizers": None}}, namespace=self.namespace
-                )
-
-    def deleted(self) -> list[str]:
-        """The ConfigMaps whose deletion the member accepted, in order."""
-        found = self.cluster.audit.deletions(resource="configmaps", namespace=self.namespace)
-        return [item.object_ref.name for item in found]
 
     async def change(self, body: Object, *, by: str = "unwind") -> None:
         await self.client.patch(CLUSTERS, self.name, body, field_manager=by)
@@ -214,14 +195,14 @@ def _confirmed(chunk: Inventory) -> bool:
 
 
 @asynccontextmanager
-async def scene(plane: Plane, namespace: str, *, home: Client | None = None, **wish: Any) -> AsyncIterator[Scene]:
+async def scene(plane: Plane, namespace: str, *, home: Client | None = None, **wish: Any) -> AsyncIterator[UnjoinScene]:
     """A member that is joined for one test. `home`: another control plane than the first, with all that it needs."""
     cluster, client = plane.members[MEMBER], home or plane.management.client
     if home is None:
         await karmada_members.install(client)
     await cluster.create_namespace(namespace)
     async with karmada_members.joined(client, cluster, **wish) as member:
-        it = Scene(member.client, member.cluster, member.name, member.joined)
+        it = UnjoinScene(member.client, member.cluster, member.name, member.joined)
         it.namespace = namespace
         it.uid = (await it.get()).metadata.uid
         try:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from tests.plane.test_local_command import UNWIND
+from tests.eventually import eventually
+from tests.plane.support.commands import UNWIND
+from tests.plane.support.objects import crd, define, new_object, until_allowed, until_refused
 from unwind.api.names import DELETE_PROTECTION_LABEL
 from unwind.api.resources import (
     CONFIG_MAPS,
-    CUSTOM_RESOURCE_DEFINITIONS,
     VALIDATING_ADMISSION_POLICIES,
     VALIDATING_ADMISSION_POLICY_BINDINGS,
     Resource,
@@ -27,7 +28,6 @@ from unwind.api.resources import (
 from unwind.certificates import Authority
 from unwind.clock import SYSTEM
 from unwind.kube import discovery
-from unwind.kube.errors import ApiError
 from unwind.local import tools, waiting
 from unwind.members.members import Members
 from unwind.protection.policies import policies
@@ -67,16 +67,18 @@ class Asker:
 
     async def until(self, text: str, says: Callable[[Answer], bool], *, namespace: str | None = None) -> Answer:
         """Ask again and again until the answer is like that: what it is about is somebody else's to write."""
-        answer: Answer | None = None
+        last: list[Answer] = []
+
+        async def answer() -> Answer | None:
+            last[:] = [await self.ask(text, namespace=namespace)]
+            return last[0] if says(last[0]) else None
+
         try:
-            async with asyncio.timeout(_LONG):
-                while True:
-                    answer = await self.ask(text, namespace=namespace)
-                    if says(answer):
-                        return answer
-                    await asyncio.sleep(0.2)
-        except TimeoutError:
-            raise AssertionError(f"the last answer was {answer}") from None
+            found = await eventually(answer, within=_LONG, every=0.2)
+        except AssertionError:
+            raise AssertionError(f"the last answer was {last}") from None
+        assert found
+        return found
 
     async def shell(self, *commands: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Type these, one after the other, until one fails."""
@@ -106,43 +108,22 @@ class Asker:
         await waiting.until_absent(self.client, resource, name, namespace=where, within=_LONG)
 
     async def until_deletable(self, resource: Resource, obj: Object) -> None:
-        """Return when nothing refuses its deletion: the API server takes a moment to go by what it was told."""
-        meta = obj["metadata"]
-        async with asyncio.timeout(_LONG):
-            while True:
-                try:
-                    await self.client.delete(
-                        resource, meta["name"], uid=meta["uid"], namespace=meta.get("namespace"), dry_run=True
-                    )
-                except ApiError:
-                    await asyncio.sleep(0.1)
-                else:
-                    return
+        """Return when its deletion is not refused any more."""
+        await until_allowed(lambda: self._try_delete(resource, obj), within=_LONG)
 
     async def until_refused(self, resource: Resource, obj: Object, words: str) -> None:
         """Return when its deletion is refused in these words."""
-        meta, said = obj["metadata"], "it is not refused"
-        try:
-            async with asyncio.timeout(_LONG):
-                while words not in said:
-                    try:
-                        await self.client.delete(
-                            resource, meta["name"], uid=meta["uid"], namespace=meta.get("namespace"), dry_run=True
-                        )
-                    except ApiError as error:
-                        said = str(error)
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            raise AssertionError(said) from None
+        await until_refused(lambda: self._try_delete(resource, obj), words, within=_LONG)
+
+    async def _try_delete(self, resource: Resource, obj: Object) -> None:
+        meta = obj["metadata"]
+        await self.client.delete(resource, meta["name"], uid=meta["uid"], namespace=meta.get("namespace"), dry_run=True)
 
     async def make(self, resource: Resource, name: str, *, finalizers: list[str] | None = None, **more: Any) -> Object:
         """Create an object in our namespace."""
-        metadata: Object = {"name": name, **more.pop("metadata", {})}
-        if resource.namespaced:
-            metadata.setdefault("namespace", self.namespace)
+        body = new_object(resource, name, self.namespace if resource.namespaced else None, **more)
         if finalizers:
-            metadata["finalizers"] = finalizers
-        body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **more}
+            body["metadata"]["finalizers"] = finalizers
         return await self.client.create(resource, body)
 
     async def delete(self, resource: Resource, obj: Object, *, propagation: str | None = None) -> None:
@@ -154,17 +135,7 @@ class Asker:
     async def define(self, group: str, **spec: Any) -> Resource:
         """A kind of our own, Gadget, as soon as it is served."""
         gadgets = Resource(group, "v1", "gadgets", "Gadget")
-        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-        version = {"name": "v1", "served": True, "storage": True, "schema": schema}
-        body = {
-            "group": group,
-            "names": {"plural": "gadgets", "singular": "gadget", "kind": "Gadget"},
-            "scope": "Namespaced",
-            "versions": [version],
-            **spec,
-        }
-        await self.make(CUSTOM_RESOURCE_DEFINITIONS, f"gadgets.{group}", spec=body)
-        await waiting.until_true(self.client, CUSTOM_RESOURCE_DEFINITIONS, f"gadgets.{group}", "Established")
+        await define(self.client, crd(gadgets, **spec))
         return gadgets
 
     async def keeping(self, name: str, message: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
+from tests.eventually import eventually
+from tests.plane.support.objects import until_allowed
 from unwind.api.resources import (
     DEPLOYMENTS,
     EVENTS,
@@ -13,7 +14,6 @@ from unwind.api.resources import (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     Resource,
 )
-from unwind.kube.errors import ApiError
 from unwind.local import waiting
 
 if TYPE_CHECKING:
@@ -64,10 +64,7 @@ async def pod(asker: Asker, name: str, *, node: str, claim: str = "", grace: int
 
 async def pods(asker: Asker, app: str) -> list[Object]:
     """The Pods of a Deployment, as soon as there are some."""
-    async with asyncio.timeout(60):
-        while not (found := await asker.client.list(PODS, namespace="why", labels=f"app={app}")):
-            await asyncio.sleep(0.1)
-    return found
+    return await eventually(lambda: asker.client.list(PODS, namespace="why", labels=f"app={app}"), f"Pods of {app}")
 
 
 async def ready(asker: Asker, app: str) -> None:
@@ -139,9 +136,5 @@ async def converted(asker: Asker, group: str) -> Resource:
 
 async def until_readable(asker: Asker, text: str, client: Client) -> Answer:
     """The answer for somebody whose rights take a moment to count."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                return await asker.ask(text, client=client)
-            except ApiError:
-                await asyncio.sleep(0.1)
+    await until_allowed(lambda: asker.ask(text, client=client), within=30)
+    return await asker.ask(text, client=client)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from tests.plane.support.buckets import Everything
+from tests.eventually import eventually
+from tests.plane.support.controllers import Owner
 from tests.plane.support.karmada_members import running
 from tests.plane.support.profiles import config_map
 from unwind.api.karmada import CLUSTERS, WORKS, Work
@@ -35,10 +35,7 @@ if TYPE_CHECKING:
     from unwind.teardown.step_removers import RemovalDeps
 
 
-HOLD = "example.dev/hold"
-
-
-class Site:
+class WorkSite:
     """A member, what Works put into one namespace of it, and where Unwind keeps its records."""
 
     def __init__(self, member: Member, home: str, there: str) -> None:
@@ -54,7 +51,7 @@ class Site:
 
         def works(client: Client, caches: KarmadaCaches, addons: AddonCaches, deps: RemovalDeps) -> Component:
             secrets, metrics = addons.sources[SECRETS.kind], Metrics(CollectorRegistry())
-            made.append(WorkController(client, caches, secrets, deps, owner=Everything(), metrics=metrics))
+            made.append(WorkController(client, caches, secrets, deps, owner=Owner(), metrics=metrics))
             return made[0]
 
         async with running(self.client, works, namespace=self.home):
@@ -64,12 +61,13 @@ class Site:
         self, works: WorkController, name: str, holds: Callable[[Work], bool] = lambda _: True
     ) -> None:
         """Return when the controller knows a Work like this, and has nothing left to do."""
-        async with asyncio.timeout(60):
-            while True:
-                known = works._caches.works.cache.get(Key(self.member.execution, name))
-                if works._caches.settled and known and holds(known) and not (works._queue.depth + works._queue.working):
-                    return
-                await asyncio.sleep(0.05)
+
+        def idle() -> bool:
+            known = works._caches.works.cache.get(Key(self.member.execution, name))
+            busy = works._queue.depth + works._queue.working
+            return bool(works._caches.settled and known and holds(known) and not busy)
+
+        await eventually(idle, f"an idle controller with Work {name}")
 
     async def lead_to(self, endpoint: str) -> None:
         await self.client.patch(CLUSTERS, self.member.name, {"spec": {"apiEndpoint": endpoint}})

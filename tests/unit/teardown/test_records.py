@@ -25,7 +25,7 @@ TARGET = ClusterTarget(ref=REF, secret="", deleted_at=datetime(2026, 1, 1, tzinf
 PLAN = Plan(waves=1, objects=7)
 
 
-class Scene:
+class RecordScene:
     """The records of Clusters, with an API that has what a test puts there."""
 
     def __init__(self) -> None:
@@ -66,8 +66,8 @@ class Scene:
         return Drafted(plan=PLAN)
 
 
-async def scene() -> Scene:
-    made = Scene()
+async def scene() -> RecordScene:
+    made = RecordScene()
     await made.keys.load()
     return made
 

@@ -1,0 +1,107 @@
+"""Controllers that run in the process of a test, and the keys that they own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from unwind.addons.configuration_controller import ConfigurationController
+from unwind.addons.profile_controller import ProfileController
+from unwind.addons.summary_controller import SummaryController
+from unwind.clock import SYSTEM
+from unwind.deleters.builtin import BUILTIN
+from unwind.inventory.inventories import Inventories
+from unwind.members.members import Members
+from unwind.teardown.step_removers import RemovalDeps
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from unwind.addons.caches import AddonCaches
+    from unwind.clock import Clock
+    from unwind.components import Component
+    from unwind.helm.program import Helm
+    from unwind.kube.client import Client
+    from unwind.kube.fencing import ShardOwner
+    from unwind.kube.metrics import Metrics
+
+HOLD = "example.dev/hold"
+"""A finalizer that no controller removes."""
+
+
+class Owner:
+    """Owns all keys except those that it has lost."""
+
+    def __init__(self, *lost: str) -> None:
+        self._lost = set(lost)
+        self._all = True
+        self._subscribed: list[Callable[[], None]] = []
+
+    def owns(self, key: str) -> bool:
+        return self._all and key not in self._lost
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        self._subscribed.append(changed)
+
+    def lose(self, key: str, *, told: bool = True) -> None:
+        """`told`: whether subscribers are called. A replica that is cut off finds out only when it asks."""
+        self._lost.add(key)
+        if told:
+            self._notify()
+
+    def lose_all(self) -> None:
+        self._all = False
+        self._notify()
+
+    def gain(self, key: str) -> None:
+        self._lost.discard(key)
+        self._notify()
+
+    def _notify(self) -> None:
+        for changed in self._subscribed:
+            changed()
+
+
+@asynccontextmanager
+async def running_components(components: Iterable[Component]) -> AsyncIterator[None]:
+    """Run components as long as the context lasts; what one of them raises is raised here."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(component.run()) for component in components]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def addon_controllers(
+    client: Client,
+    caches: AddonCaches,
+    deps: RemovalDeps,
+    *,
+    owner: ShardOwner,
+    metrics: Metrics,
+    helm: Helm | None = None,
+) -> tuple[Component, ...]:
+    """The controllers of add-ons."""
+    return (
+        ProfileController(client, caches, owner=owner, metrics=metrics, clock=deps.clock),
+        SummaryController(client, caches, deps, owner=owner, metrics=metrics, helm=helm),
+        ConfigurationController(client, caches, deps.inventories, owner=owner, metrics=metrics, clock=deps.clock),
+    )
+
+
+@asynccontextmanager
+async def removal_deps(
+    client: Client, namespace: str, *, clock: Clock = SYSTEM, best_effort: float = 60.0
+) -> AsyncIterator[RemovalDeps]:
+    """What the controllers of a manager share. `namespace`: where the Inventories are."""
+    async with Members(client, clock=clock) as members:
+        yield RemovalDeps(
+            members=members,
+            inventories=Inventories(client, namespace=namespace),
+            deleters=BUILTIN,
+            best_effort=best_effort,
+            clock=clock,
+        )

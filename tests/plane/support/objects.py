@@ -1,0 +1,110 @@
+"""Minimal objects and CRDs, and steps that many tests take with them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from tests.eventually import eventually
+from unwind.api.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from unwind.kube.errors import AlreadyExistsError, ApiError, NotFoundError
+from unwind.local import waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from unwind.kube.client import Client, Object
+
+ANY_SCHEMA: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+def new_object(resource: Resource, name: str, namespace: str | None = None, **fields: Any) -> Object:
+    """An object with a name, and these fields. `metadata` adds to its metadata."""
+    metadata: Object = {"name": name} | ({"namespace": namespace} if namespace else {}) | fields.pop("metadata", {})
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **fields}
+
+
+def crd(resource: Resource, *versions: str, schema: Object | None = None, **spec: Any) -> Object:
+    """A CRD that accepts any object, unless there is a schema. The last of several versions is the stored one."""
+    versions = versions or (resource.version,)
+    names = {
+        "kind": resource.kind,
+        "plural": resource.plural,
+        "singular": resource.kind.lower(),
+        "listKind": f"{resource.kind}List",
+    }
+    content: Object = {
+        "group": resource.group,
+        "names": names,
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+        "versions": [
+            {
+                "name": version,
+                "served": True,
+                "storage": version == versions[-1],
+                "schema": {"openAPIV3Schema": schema or ANY_SCHEMA},
+            }
+            for version in versions
+        ],
+    }
+    return new_object(CUSTOM_RESOURCE_DEFINITIONS, f"{resource.plural}.{resource.group}", spec=content | spec)
+
+
+async def define(client: Client, definition: Object) -> Object:
+    """Create a CRD unless it exists, and return it once it is established."""
+    with suppress(AlreadyExistsError):  # another test was first
+        await client.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
+    return await waiting.until_true(client, CUSTOM_RESOURCE_DEFINITIONS, definition["metadata"]["name"], "Established")
+
+
+async def delete(
+    client: Client, resource: Resource, name: str, namespace: str | None = None, *, dry_run: bool = False
+) -> str:
+    """Delete an object by its uid, and return the uid."""
+    uid: str = (await client.get(resource, name, namespace=namespace))["metadata"]["uid"]
+    await client.delete(resource, name, uid=uid, namespace=namespace, dry_run=dry_run)
+    return uid
+
+
+async def absent(client: Client, resource: Resource, name: str, namespace: str | None = None) -> bool:
+    """Whether no object has this name."""
+    try:
+        await client.get(resource, name, namespace=namespace)
+    except NotFoundError:
+        return True
+    return False
+
+
+async def until_refused(act: Callable[[], Awaitable[object]], words: str = "", *, within: float = 60.0) -> ApiError:
+    """Repeat a request until the API server refuses it with these words: policies take effect after a moment."""
+
+    async def refusal() -> ApiError | None:
+        try:
+            await act()
+        except ApiError as error:
+            # For a moment after a CRD was created, every policy that reads its objects refuses.
+            if "not yet synced" not in str(error) and words in str(error):
+                return error
+        return None
+
+    error = await eventually(refusal, f"a refusal with {words!r}" if words else "a refusal", within=within, every=0.05)
+    assert error
+    return error
+
+
+async def until_allowed(act: Callable[[], Awaitable[object]], *, within: float = 60.0) -> None:
+    """Repeat a request until the API server accepts it: rights, policies and CRDs take effect after a moment."""
+    last: list[ApiError] = []
+
+    async def accepted() -> bool:
+        try:
+            await act()
+        except ApiError as error:
+            last[:] = [error]
+            return False
+        return True
+
+    try:
+        await eventually(accepted, "an accepted request", within=within, every=0.05)
+    except AssertionError as timed_out:
+        raise timed_out from (last[0] if last else None)
