@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.eventually import eventually
 from unwind.errors import UnwindError
 from unwind.helm.charts import Chart
 from unwind.helm.program import Helm, HelmError, complained
@@ -32,10 +33,8 @@ def program(directory: Path, script: str) -> Path:
 
 
 async def until_there(path: Path) -> str:
-    async with asyncio.timeout(30):
-        while not (text := read(path)).endswith("\n"):
-            await asyncio.sleep(0.01)
-    return text
+    await eventually(lambda: read(path).endswith("\n"), f"a line in {path.name}", within=30)
+    return read(path)
 
 
 def read(path: Path) -> str:
@@ -114,9 +113,7 @@ async def test_at_most_two_run_at_once(tmp_path: Path) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(4):
             group.create_task(helm.upgrade(MEMBER, CHART, owner="me"))
-        async with asyncio.timeout(30):
-            while len(list(began.iterdir())) < 2:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: len(list(began.iterdir())) >= 2, "two programs", within=30)
         assert helm._slots.locked()
         assert len(list(began.iterdir())) == 2
         go.touch()
@@ -131,9 +128,7 @@ async def test_whoever_cancels_ends_helm_and_all_that_it_started(tmp_path: Path)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    async with asyncio.timeout(30):
-        while any(_runs(pid) for pid in started):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not any(_runs(pid) for pid in started), "the end of both", within=30)
     assert not helm.at_work(MEMBER, CHART, helm.clock.now()), "it is known to have ended"
 
 
@@ -205,9 +200,7 @@ async def test_it_dies_with_who_started_it(tmp_path: Path) -> None:
     pid = int(await until_there(pids))
     ours.send_signal(signal.SIGKILL)
     await ours.wait()
-    async with asyncio.timeout(30):
-        while _runs(pid):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not _runs(pid), "the end of Helm", within=30)
 
 
 async def test_a_failure_is_told_and_nothing_that_was_printed_besides(tmp_path: Path) -> None:

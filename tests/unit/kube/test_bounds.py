@@ -7,6 +7,7 @@ import gzip
 
 import pytest
 
+from tests.eventually import eventually
 from tests.unit.kube.talking import HEADERS, PLAIN, STREAM, Call, chunk, forever, get, saying, served
 from unwind.errors import UnwindError
 from unwind.kube import http1
@@ -81,9 +82,7 @@ async def test_an_answer_that_comes_while_the_connection_is_idle_closes_it() -> 
     async with served(talk, forever(PLAIN)) as (transport, server):
         await get(transport)
         sent.set()
-        async with asyncio.timeout(10):
-            while server.ended < 1:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: server.ended, "the end of the connection", within=10)
         assert (await get(transport)).body == b"{}"
         assert server.connections == 2
 
@@ -180,9 +179,7 @@ async def test_asking_on_a_connection_that_is_lost_fails_at_once() -> None:
         one = transport._idle[-1]
         one.abort()
         async with asyncio.timeout(5):
-            while one.usable:
-                await asyncio.sleep(0)
-            await asyncio.sleep(0.05)
+            await eventually(lambda: not one.usable, every=0)
             for ask in (one.ask, one.open):
                 with pytest.raises(http1.BrokenError):
                     await ask(b"GET / HTTP/1.1\r\n\r\n")

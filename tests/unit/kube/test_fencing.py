@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.eventually import eventually
 from unwind.kube import fencing
 from unwind.kube.fencing import FencedError, Fences
 from unwind.kube.workqueue import Queue
@@ -200,9 +201,7 @@ async def test_a_queue_works_on_a_key_under_the_fence_of_who_added_it() -> None:
     writes.add("free")  # started later, without a fence
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(writes.run())
-        async with asyncio.timeout(10):
-            while len(told) < 2:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: len(told) >= 2, within=10)
         assert told == ["lost refused", "free"]
         assert writes.failures("lost") == 0
         running.cancel()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.eventually import eventually
 from tests.unit.kube.odd_member import CHUNKED, CLUSTER, OK, Member, answers, config_map, event, member, restart, sends
 from unwind.api.resources import CONFIG_MAPS, NAMESPACES, SECRETS
 from unwind.kube import decoding
@@ -20,6 +21,7 @@ from unwind.kube.informers import Informer
 from unwind.kube.kubeconfig import ClusterConnection
 from unwind.kube.watches import Watches
 from unwind.kube.workqueue import Backoff
+from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -95,13 +97,19 @@ async def test_a_member_that_ends_every_watch_costs_few_connections(
 ) -> None:
     async with member() as (it, client):
         it.watched = [odd] * 10_000
-        informer = Informer(client, decoding.metadata(CONFIG_MAPS))
+        clock = StillClock()
+        informer = Informer(client, decoding.metadata(CONFIG_MAPS), clock=clock)
         running = asyncio.create_task(informer.run())
         await informer.until_synced()
-        await asyncio.sleep(1.5)
+        # Each pause is twice as long, with some jitter; after each comes at most a list and a watch.
+        last = 0.15
+        for _ in range(4):
+            [pause] = await eventually(lambda: clock.waiting, "a pause")
+            assert pause > last
+            last = pause
+            clock.advance(pause)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        # 0.2 s, doubled each time: 0.2, 0.4, 0.8; each at most a watch and a list.
         assert 2 <= it.connections <= 10
 
 
@@ -318,7 +326,6 @@ async def test_nothing_is_believed_or_written_where_another_cluster_answers(
     async with member() as (it, client):
         client.pin(await client.cluster_uid())
         await restart(it, client)
-        await asyncio.sleep(0.05)
         it.cluster = "another"
         it.requests.clear()
         with pytest.raises(AnotherClusterError, match="another cluster answers"):

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.eventually import eventually, eventually_sync
 from unwind.errors import UnwindError
 from unwind.local.processes import Daemon, DiedEarlyError, ProcessId
 
@@ -67,9 +67,7 @@ async def test_a_daemon_that_ends_by_itself_is_started_again(tmp_path: Path) -> 
     first = it.process
     assert first
     assert first.send(signal.SIGKILL)
-    async with asyncio.timeout(30):
-        while it.process in (None, first):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: it.process not in (None, first), "another process", within=30)
     assert it.restarts == 1
     await it.stop()
 
@@ -91,10 +89,7 @@ asyncio.run(main())
     assert killed.returncode == -signal.SIGKILL
     pid, started = map(int, killed.stdout.split())
     orphan = ProcessId(pid=pid, started=started)
-    deadline = time.monotonic() + 10
-    while orphan.alive and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not orphan.alive
+    eventually_sync(lambda: not orphan.alive, "the end of the orphan", within=10)
 
 
 def test_a_process_is_not_taken_for_another_one_with_its_number() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from tests.eventually import eventually
 from unwind.local import golang, tools
 from unwind.local.building import Silence, ensure
 from unwind.local.tools import Binary, Module, Tool
@@ -147,8 +148,7 @@ class Workshop:
         return found
 
     async def until_so_many_run(self, count: int) -> None:
-        while len(self.running()) != count:  # nobody tells of processes that are not our children
-            await asyncio.sleep(0.02)
+        await eventually(lambda: len(self.running()) == count, f"{count} processes")
 
     def scratch(self) -> list[Path]:
         return list(self.module.shelf.glob(".building-*"))

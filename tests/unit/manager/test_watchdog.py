@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.eventually import eventually
 from unwind.manager.watchdog import Watchdog, responsible_module
 
 
@@ -26,9 +27,7 @@ async def test_liveness_fails_after_a_long_block_and_recovers_when_the_loop_runs
     slow = module("slow_plugin", "import time\ndef block(seconds): time.sleep(seconds)")
     slow.block(1.0)  # on the loop
     assert "slow_plugin" in watchdog.failure or "test_watchdog" in watchdog.failure
-    async with asyncio.timeout(10):
-        while watchdog.failure:
-            await asyncio.sleep(0.05)
+    await eventually(lambda: not watchdog.failure, "the recovery", within=10)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

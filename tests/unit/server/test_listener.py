@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.eventually import eventually
 from tests.unit.server.calling import ECHO, Caller, Held, echo, post, serving
 from unwind.server.listener import Limits
 from unwind.server.routes import Request, Response, Route, sentence
@@ -212,8 +213,7 @@ async def test_a_handler_that_will_not_be_ended_keeps_its_place_but_not_its_call
         assert served.listener.under_way == 1
         assert (await caller.post("/echo", b"next")).body == b"next", "and nothing of the late answer"
         go.set()
-        while served.listener.under_way:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not served.listener.under_way, "the end of the handler")
         assert (await caller.post("/echo", b"next")).body == b"next"
 
 
@@ -225,8 +225,7 @@ async def test_requests_beyond_the_limit_wait_for_their_turn() -> None:
         answers = [asyncio.ensure_future((await served.caller()).post("/held", bytes([number]))) for number in range(6)]
         for _ in range(2):
             await held.came.acquire()
-        while served.listener.waiting < 4:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: served.listener.waiting >= 4, "four waiting requests")
         assert (served.listener.under_way, held.came.locked()) == (2, True)
         held.go.set()
         assert [(await answer).status for answer in answers] == [200] * 6
@@ -255,8 +254,7 @@ async def test_a_caller_that_goes_away_takes_its_request_along() -> None:
         await working.send(post("/held"))
         await held.came.acquire()
         await waiting.send(post("/held"))
-        while not served.listener.waiting:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: served.listener.waiting, "a waiting request")
         await waiting.close()
         await working.close()
         await held.cancelled.wait()
@@ -324,8 +322,7 @@ async def test_bodies_that_do_not_fit_into_memory_are_refused() -> None:
     async with serving(limits=Limits(bodies_bytes=200_000)) as served:
         big, other, small = [await served.caller() for _ in range(3)]
         await big.send(post("/echo", b"a" * 150_000)[:-1])
-        while served.listener._bodies < 149_000:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: served.listener._bodies >= 149_000, "most of the body")
         assert (await other.post("/echo", b"a" * 150_000)).status == 429
         assert (await small.post("/echo", b"a" * 10_000)).status == 200
         await big.send(b"a")

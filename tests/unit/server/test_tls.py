@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from blockbuster import blockbuster_ctx
 
+from tests.eventually import eventually
 from tests.unit.server.calling import Caller, serving
 from unwind.certificates import Authority, KeyPair
 from unwind.server.certificate_files import CertificateFiles, Watched
@@ -190,8 +191,7 @@ async def test_files_are_read_again_when_they_change_and_kept_when_they_are_brok
             path.write_bytes(content)
 
     async def until(count: int) -> None:
-        while len(tried) < count:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(tried) >= count, f"{count} attempts")
 
     write(first)
     files = CertificateFiles([Watched("--tls-cert", paths, use)], interval=0.02)
