@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from tests.eventually import eventually
 from tests.plane.support import profiles
@@ -31,14 +32,67 @@ from unwind.api.unwind import TEARDOWNS
 from unwind.kube.client import Client
 from unwind.kube.errors import ApiError
 from unwind.local.waiting import until
+from unwind.testing.managers import check_requests
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from unwind.kube.client import Object
     from unwind.local.cluster import LocalCluster
     from unwind.local.plane import Plane
 
 ROOM = "fleet"
 MANAGER = f"system:serviceaccount:{HOME}:unwind"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def gated(plane: Plane) -> AsyncIterator[LocalCluster]:
+    """A cluster with the CRDs of Cluster API, and Unwind installed. Each test has Clusters with names of its own."""
+    member = await plane.add_member("gate-policies")
+    await serve(plane, member.client)
+    assert (await command(member, "install")).code == 0
+    yield member
+    try:
+        check_requests(member)
+    finally:
+        await plane.remove_member(member.name)
+
+
+# The first test: later ones leave Clusters and Teardowns behind that a manager would act on.
+async def test_a_cluster_that_was_created_with_ok_to_delete_is_reported_and_cleaned(gated: LocalCluster) -> None:
+    client = gated.client
+    marked = await create_cluster(client, "moved", annotations={OK_TO_DELETE_ANNOTATION: "", "kept": "yes"})
+    # One that is being deleted carries it by right, where nothing holds it; where something does, that is reported.
+    leaving = [
+        await create_cluster(client, name, finalizers=[HOLD], annotations={OK_TO_DELETE_ANNOTATION: ""})
+        for name in ("leaving", "marked")
+    ]
+    for item in leaving:
+        await client.delete(CLUSTERS, item["metadata"]["name"], uid=item["metadata"]["uid"], namespace="default")
+    teardown = await create_teardown(client, leaving[1], "Enforce")
+    kubeconfig = gated.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
+    async with running(gated, HOME, kubeconfig=kubeconfig) as manager:
+        await manager.until_listening("metrics")
+
+        def clean(it: Object | None) -> bool:
+            assert it
+            assert it["metadata"]["uid"] == marked["metadata"]["uid"]
+            return bool(it["metadata"]["annotations"] == {"kept": "yes"})
+
+        await until(client, CLUSTERS, "moved", clean, "without the mark", namespace="default")
+        moved_uid = (await client.get(CLUSTERS, "moved", namespace="default"))["metadata"]["uid"]
+        await until_event(client, moved_uid, reason="GateNotArmed")
+
+        def reported(it: Object | None) -> bool:
+            return profiles.condition(it or {}, "GateNotArmed").get("reason") == "MarkedOkToDelete"
+
+        await until(client, TEARDOWNS, teardown, reported, "reported")
+        for item in leaving:
+            found = await client.get(CLUSTERS, item["metadata"]["name"], namespace="default")
+            assert OK_TO_DELETE_ANNOTATION in found["metadata"]["annotations"]
+        assert await manager.stop() == 0
+    asked = list(gated.audit.entries(user=MANAGER))
+    assert [entry for entry in asked if entry.code == 403] == []
 
 
 async def _mark(client: Client, name: str) -> None:
@@ -48,12 +102,8 @@ async def _mark(client: Client, name: str) -> None:
         await client.patch(CLUSTERS, name, patch, namespace="default")
 
 
-async def test_ok_to_delete_is_refused_to_everyone_while_the_teardown_of_the_cluster_holds(
-    plane: Plane, fresh_member: LocalCluster
-) -> None:
-    client = fresh_member.client
-    await serve(plane, client)
-    assert (await command(fresh_member, "install")).code == 0
+async def test_ok_to_delete_is_refused_to_everyone_while_the_teardown_of_the_cluster_holds(gated: LocalCluster) -> None:
+    client = gated.client
     held, other = [await create_cluster(client, name, finalizers=[HOLD]) for name in ("held", "other")]
     await until_refused(partial(_mark, client, "held"))  # it is not being deleted
     for item in (held, other):
@@ -116,13 +166,11 @@ FOREGROUND = {"propagationPolicy": "Foreground"}
 
 
 async def test_a_gated_cluster_is_deleted_in_the_background_only_and_its_namespace_not_at_all(
-    plane: Plane, fresh_member: LocalCluster
+    gated: LocalCluster,
 ) -> None:
-    client = fresh_member.client
-    await serve(plane, client)
-    assert (await command(fresh_member, "install")).code == 0
+    client = gated.client
     for name in (ROOM, "empty"):
-        await fresh_member.create_namespace(name)
+        await gated.create_namespace(name)
     for name in ("gated", "tried", "plain"):
         await create_cluster(client, name, ROOM)
     await create_cluster(client, "planted", ROOM, finalizers=["foregroundDeletion"])
@@ -173,52 +221,8 @@ async def test_a_gated_cluster_is_deleted_in_the_background_only_and_its_namespa
         await until_refused(partial(_delete, client, "plain", **FOREGROUND))
 
 
-async def test_a_cluster_that_was_created_with_ok_to_delete_is_reported_and_cleaned(
-    plane: Plane, fresh_member: LocalCluster
-) -> None:
-    client = fresh_member.client
-    await serve(plane, client)
-    assert (await command(fresh_member, "install")).code == 0
-    marked = await create_cluster(client, "moved", annotations={OK_TO_DELETE_ANNOTATION: "", "kept": "yes"})
-    # One that is being deleted carries it by right, where nothing holds it; where something does, that is reported.
-    leaving = [
-        await create_cluster(client, name, finalizers=[HOLD], annotations={OK_TO_DELETE_ANNOTATION: ""})
-        for name in ("leaving", "held")
-    ]
-    for item in leaving:
-        await client.delete(CLUSTERS, item["metadata"]["name"], uid=item["metadata"]["uid"], namespace="default")
-    teardown = await create_teardown(client, leaving[1], "Enforce")
-    kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
-    async with running(fresh_member, HOME, kubeconfig=kubeconfig) as manager:
-        await manager.until_listening("metrics")
-
-        def clean(it: Object | None) -> bool:
-            assert it
-            assert it["metadata"]["uid"] == marked["metadata"]["uid"]
-            return bool(it["metadata"]["annotations"] == {"kept": "yes"})
-
-        await until(client, CLUSTERS, "moved", clean, "without the mark", namespace="default")
-        moved_uid = (await client.get(CLUSTERS, "moved", namespace="default"))["metadata"]["uid"]
-        await until_event(client, moved_uid, reason="GateNotArmed")
-
-        def reported(it: Object | None) -> bool:
-            return profiles.condition(it or {}, "GateNotArmed").get("reason") == "MarkedOkToDelete"
-
-        await until(client, TEARDOWNS, teardown, reported, "reported")
-        for item in leaving:
-            found = await client.get(CLUSTERS, item["metadata"]["name"], namespace="default")
-            assert OK_TO_DELETE_ANNOTATION in found["metadata"]["annotations"]
-        assert await manager.stop() == 0
-    asked = list(fresh_member.audit.entries(user=MANAGER))
-    assert [entry for entry in asked if entry.code == 403] == []
-
-
-async def test_nobody_writes_down_that_another_user_deletes_or_releases_a_cluster(
-    plane: Plane, fresh_member: LocalCluster
-) -> None:
-    client = fresh_member.client
-    await serve(plane, client)
-    assert (await command(fresh_member, "install")).code == 0
+async def test_nobody_writes_down_that_another_user_deletes_or_releases_a_cluster(gated: LocalCluster) -> None:
+    client = gated.client
     await create_cluster(client, "prod-7")
     rule = {"apiGroups": [CLUSTERS.group], "resources": ["clusters"], "verbs": ["get", "patch"]}
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "tenants", "namespace": "default"}}
@@ -226,7 +230,7 @@ async def test_nobody_writes_down_that_another_user_deletes_or_releases_a_cluste
     subject = {"kind": "User", "name": "tenant", "apiGroup": "rbac.authorization.k8s.io"}
     ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenants"}
     await client.create(ROLE_BINDINGS, role | {"kind": "RoleBinding", "roleRef": ref, "subjects": [subject]})
-    async with Client(fresh_member.connection("tenant", groups=())) as tenant:
+    async with Client(gated.connection("tenant", groups=())) as tenant:
 
         async def annotate(annotations: dict[str, str | None]) -> None:
             patch = {"metadata": {"annotations": annotations}}

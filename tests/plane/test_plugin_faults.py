@@ -6,18 +6,20 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
 from tests.plane.support.buckets import Buckets, define, ready
 from tests.plane.support.commands import command
 from tests.plane.support.manager_process import Manager, running
 from unwind.api.names import Finalizer
 from unwind.api.rights import HOME
+from unwind.testing.managers import check_requests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from unwind.local.cluster import LocalCluster
+    from unwind.local.plane import Plane
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -80,7 +82,7 @@ async def in_group(work):
 
 
 def block():
-    time.sleep(float(os.environ.get("BLOCK", "8")))
+    time.sleep(6.5)  # a block is reported after 5 s, and looked for once a second
 
 
 @deleter("example.dev/*", "Bucket")
@@ -141,21 +143,40 @@ def install_plugin(folder: Path) -> None:
     (info / "entry_points.txt").write_text("[unwind.deleters]\nexample.dev/*/Bucket = bad_deleters\n")
 
 
-@pytest.fixture
-async def scene(fresh_member: LocalCluster, tmp_path: Path) -> AsyncIterator[tuple[Manager, Buckets, Path]]:
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def scene(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Manager, Buckets, Path]]:
     """A manager with the plugin, as a process of its own."""
-    client = fresh_member.client
-    assert (await command(fresh_member, "install")).code == 0
-    buckets = Buckets(client, await define(client, "example.dev"), "default")
-    install_plugin(tmp_path)
-    store = tmp_path / "store"
+    member, folder = await plane.add_member("plugin-faults"), tmp_path_factory.mktemp("plugin")
+    assert (await command(member, "install")).code == 0
+    buckets = Buckets(member.client, await define(member.client, "example.dev"), "default")
+    install_plugin(folder)
+    store = folder / "store"
     store.mkdir()
-    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH", ""))))
-    async with running(fresh_member, HOME, "--roles", "controllers", PYTHONPATH=path, STORE=str(store)) as manager:
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
+    async with running(member, HOME, "--roles", "controllers", PYTHONPATH=path, STORE=str(store)) as manager:
         await manager.until_ready()
         yield manager, buckets, store
+    try:
+        check_requests(member)
+    finally:
+        await plane.remove_member(member.name)
 
 
+async def test_a_deleter_that_blocks_the_event_loop_is_named_in_the_log(
+    scene: tuple[Manager, Buckets, Path],
+) -> None:
+    manager, buckets, store = scene
+    (store / "blocks").touch()
+    await buckets.delete(await buckets.claimed("blocks"))
+    await buckets.until_gone("blocks")
+    blocked = await manager.until_logged("event loop blocked")
+    assert blocked["module"] == "bad_deleters"
+    assert "in block" in blocked["stack"]
+    # Shorter than 30 s: the process is not restarted for it.
+    assert (await manager.probe("/healthz"))[0] == 200
+
+
+# The last test: it stops the manager.
 async def test_whatever_a_deleter_raises_or_returns_its_object_is_held_by_name_and_nothing_else_suffers(
     scene: tuple[Manager, Buckets, Path],
 ) -> None:
@@ -174,17 +195,3 @@ async def test_whatever_a_deleter_raises_or_returns_its_object_is_held_by_name_a
     await buckets.until_gone("good")
     assert sorted(path.name for path in store.iterdir()) == sorted(HELD)
     assert await manager.stop() == 0
-
-
-async def test_a_deleter_that_blocks_the_event_loop_is_named_in_the_log(
-    scene: tuple[Manager, Buckets, Path],
-) -> None:
-    manager, buckets, store = scene
-    (store / "blocks").touch()
-    await buckets.delete(await buckets.claimed("blocks"))
-    await buckets.until_gone("blocks")
-    blocked = await manager.until_logged("event loop blocked")
-    assert blocked["module"] == "bad_deleters"
-    assert "in block" in blocked["stack"]
-    # Shorter than 30 s: the process is not restarted for it.
-    assert (await manager.probe("/healthz"))[0] == 200

@@ -26,6 +26,7 @@ from unwind.api.names import RECORD_KEY_SECRET
 from unwind.api.resources import DEPLOYMENTS, SECRETS
 from unwind.api.unwind import TEARDOWNS, Cause, Phase, Teardown, TeardownSpec, TeardownStatus
 from unwind.certificates import Authority, KeyPair
+from unwind.concurrency import gather_limited
 from unwind.local.waiting import until_absent
 from unwind.server.certificate_secret import NAME
 from unwind.server.path_keys import NAME as PATHS
@@ -234,7 +235,7 @@ async def test_what_is_wrong_is_said_in_one_line_with_what_to_do(plane: Plane, n
     nowhere = tmp_path / "nowhere"
     nowhere.write_text(path.read_text().replace(plane.management.server, "https://127.0.0.1:1"))
     taken = plane.management.server.removeprefix("https://")
-    for options, said in (
+    wrong = (
         ((*kubeconfig, "--roles", "serving,cooking"), "unknown role cooking in --roles (valid: controllers, serving)"),
         ((*kubeconfig, "--feature-gates", "Nope=true"), "unknown feature gate 'Nope'"),
         ((*kubeconfig, "--listen", "9443"), "invalid --listen '9443'; use HOST:PORT"),
@@ -266,7 +267,11 @@ async def test_what_is_wrong_is_said_in_one_line_with_what_to_do(plane: Plane, n
         (("--kubeconfig", str(nowhere)), "check that it is running, and its address"),
         (("--kubeconfig", str(tmp_path / "none")), "use another one with --kubeconfig"),
         ((*kubeconfig, "--context", "other"), "other"),
-    ):
-        # The manager of a namespace has no rights in another one.
-        with expecting_refusals("secrets"):
-            assert said in await refused(*options)
+    )
+
+    async def check(options: tuple[str, ...], said: str) -> None:
+        assert said in await refused(*options)
+
+    # The manager of a namespace has no rights in another one.
+    with expecting_refusals("secrets"):
+        await gather_limited((check(options, said) for options, said in wrong), limit=4)
