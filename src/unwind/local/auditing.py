@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -129,11 +130,16 @@ class AuditLog:
         """
         if not self.path.exists():
             return
+        # The log of a long session is large: most of its lines need not be decoded.
+        fields = {"username": user, "resource": resource, "namespace": namespace}
+        needed = [f'"{key}":"{value}"'.encode() for key, value in fields.items() if value and _PLAIN.fullmatch(value)]
         with self.path.open("rb") as log:
             for line in log:
                 if not line.endswith(b"\n"):
                     return  # an incomplete line, still being written
                 if containing and not any(item in line for item in containing):
+                    continue
+                if not all(item in line for item in needed):
                     continue
                 entry = _decode(line)
                 ref = entry.object_ref
@@ -152,3 +158,5 @@ class AuditLog:
 
 
 _decode = msgspec.json.Decoder(AuditEvent).decode
+# Values that JSON writes as they are.
+_PLAIN = re.compile(r"[\w.:/@-]+", re.ASCII)
