@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from functools import partial
@@ -14,6 +13,7 @@ import yaml
 from tests.plane.support.buckets import Buckets, define
 from tests.plane.support.commands import command
 from tests.plane.support.manager_process import running
+from tests.plane.support.plugins import install_bucket_plugin
 from unwind.api.names import DELETE_POLICY_ANNOTATION, Finalizer
 from unwind.api.resources import CLUSTER_ROLES
 from unwind.api.rights import HOME
@@ -25,55 +25,17 @@ if TYPE_CHECKING:
 
 MANAGER = f"system:serviceaccount:{HOME}:unwind"
 
-# Buckets are files in a directory. The first deletion of one takes a while.
+# The first deletion of a Bucket takes a while.
 PLUGIN = """
-import os
-from contextlib import asynccontextmanager
-from pathlib import Path
-
-from unwind.deleters.registration import Kinds
-from unwind.deleters.outcomes import Again, Gone
-from unwind.deleters.registration import External
-from unwind.kube.absence import Presence, Sighting
-
-STORE = Path(os.environ["STORE"])
-
-
-class Files:
-    name = "files"
-    clients = ()
-
-    async def delete(self, ctx, obj):
-        path = STORE / ctx.ref.name
-        if "asked" not in ctx.memo:
-            await ctx.memo.put("asked")
-            raise Again("the store was asked", after=0.2)
-        if (STORE / "slow").exists():
-            raise Again("the store is slow", after=0.2)
-        path.unlink(missing_ok=True)
-        return Gone("the file is gone")
-
-    async def sighting(self, ctx, obj):
-        there = (STORE / ctx.ref.name).exists()
-        return Sighting(Presence.PRESENT if there else Presence.ABSENT, "the directory")
-
-
-@asynccontextmanager
-async def opened(client):
-    yield Files()
-
-
-files = External(name="files", kinds=(Kinds("example.dev/*", "Bucket"),), open=opened)
+async def delete_file(ctx, path):
+    if "asked" not in ctx.memo:
+        await ctx.memo.put("asked")
+        raise Again("the store was asked", after=0.2)
+    if (STORE / "slow").exists():
+        raise Again("the store is slow", after=0.2)
+    path.unlink(missing_ok=True)
+    return Gone("the file is gone")
 """
-
-
-def install_plugin(folder: Path) -> None:
-    """What a package with an entry point leaves behind when it is installed."""
-    (folder / "bucket_files.py").write_text(PLUGIN)
-    info = folder / "bucket_files-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bucket-files\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[unwind.deleters]\nexample.dev/*/Bucket = bucket_files\n")
 
 
 def documented_role() -> dict[str, object]:
@@ -90,15 +52,11 @@ async def test_the_manager_works_with_exactly_the_rights_that_are_documented(
     assert (await command(fresh_member, "install")).code == 0
     await client.create(CLUSTER_ROLES, documented_role())
     buckets = Buckets(client, await define(client, "example.dev", granted=False), "default")
-    install_plugin(tmp_path)
+    variables = install_bucket_plugin(tmp_path, "bucket_files", PLUGIN)
     store = tmp_path / "store"
-    store.mkdir()
     for name in ("one", "two", "three", "slow"):
         (store / name).touch()
     kubeconfig = fresh_member.write_kubeconfig(MANAGER, groups=("system:serviceaccounts",))
-    # Beside what this process has: the manager is of the same version as what was installed.
-    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    variables = {"PYTHONPATH": path, "STORE": str(store)}
     run = partial(running, fresh_member, HOME, "--roles", "controllers", **variables, kubeconfig=kubeconfig)
 
     async with run() as manager:

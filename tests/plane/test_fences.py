@@ -200,12 +200,6 @@ async def until_another_is_unjoined(client: Client) -> None:
     await client.patch(CLUSTERS, name, {"metadata": {"finalizers": None}})
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def repository() -> AsyncIterator[ChartRepository]:
-    async with helm_steps.serving() as repository:
-        yield repository
-
-
 async def program() -> Path:
     return (await building.ensure([tools.HELM]))["helm"].path
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 
 from tests.plane.support.helm_steps import (
     QUOTAS,
@@ -18,7 +17,6 @@ from tests.plane.support.helm_steps import (
     kill_helm,
     make_namespace,
     no_pods,
-    serving,
     stepping,
 )
 from unwind.api.meta import ObjectRef
@@ -35,22 +33,9 @@ from unwind.local.waiting import until
 from unwind.testing.charts import ChartRepository, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from unwind.local.plane import Plane
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def repository() -> AsyncIterator[ChartRepository]:
-    async with serving() as repository:
-        yield repository
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def step(plane: Plane, namespace: str, repository: ChartRepository) -> AsyncIterator[Step]:
-    async with stepping(plane, namespace, repository) as step:
-        yield step
 
 
 async def test_what_helm_created_is_in_the_inventory_with_its_uid(step: Step) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from tests.plane.support.helm_steps import (
     OWN,
@@ -18,8 +17,6 @@ from tests.plane.support.helm_steps import (
     make_namespace,
     no_pods,
     secret_of,
-    serving,
-    stepping,
 )
 from unwind.api.names import DELETE_POLICY_ANNOTATION
 from unwind.api.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, SECRETS
@@ -29,26 +26,11 @@ from unwind.helm.release_secrets import HelmStatus
 from unwind.local.waiting import until, until_absent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from unwind.kube.client import Object
     from unwind.local.plane import Plane
-    from unwind.testing.charts import ChartRepository
 
 # Among the longest: they run with the soak tests.
 pytestmark = pytest.mark.soak
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def repository() -> AsyncIterator[ChartRepository]:
-    async with serving() as repository:
-        yield repository
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def step(plane: Plane, namespace: str, repository: ChartRepository) -> AsyncIterator[Step]:
-    async with stepping(plane, namespace, repository) as step:
-        yield step
 
 
 async def test_a_release_is_gone_with_its_pods_its_hook_and_its_namespace(step: Step, plane: Plane) -> None:

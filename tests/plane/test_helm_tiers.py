@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from tests.plane.support.helm_steps import Step, serving, stepping
+from tests.plane.support.helm_steps import Step, stepping
 from unwind.api.names import CHART_TIER_LABEL, OWNER_LABEL
 from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, SECRETS, Resource
 from unwind.api.sveltos import DEFAULT_TIER
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from unwind.testing.charts import ChartRepository
 
 LOWER = DEFAULT_TIER - 50
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def repository() -> AsyncIterator[ChartRepository]:
-    async with serving() as repository:
-        yield repository
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +10,7 @@ import pytest_asyncio
 from tests.plane.support.buckets import Buckets, define, ready
 from tests.plane.support.commands import command
 from tests.plane.support.manager_process import Manager, running
+from tests.plane.support.plugins import install_bucket_plugin
 from unwind.api.names import Finalizer
 from unwind.api.rights import HOME
 from unwind.testing.managers import check_requests
@@ -25,40 +25,9 @@ pytestmark = pytest.mark.timeout(300)
 
 # A Bucket's name says what its deleter does. Each of them holds its own Bucket only.
 PLUGIN = """
-import asyncio
-import os
-import sys
-import time
-from contextlib import asynccontextmanager
-from pathlib import Path
-
-from unwind import Again, Gone, TransientError, deleter
-from unwind.deleters.registration import Kinds
-from unwind.deleters.registration import External
-from unwind.kube.absence import Presence, Sighting
-
-STORE = Path(os.environ["STORE"])
-
-
-class Files:
-    name = "files"
-    clients = ()
-
-    async def delete(self, ctx, obj):
-        (STORE / ctx.ref.name).unlink(missing_ok=True)
-        return Gone("the file is gone")
-
-    async def sighting(self, ctx, obj):
-        there = (STORE / ctx.ref.name).exists()
-        return Sighting(Presence.PRESENT if there else Presence.ABSENT, "the directory")
-
-
-@asynccontextmanager
-async def opened(client):
-    yield Files()
-
-
-files = External(name="files", kinds=(Kinds("example.dev/*", "Bucket"),), open=opened)
+async def delete_file(ctx, path):
+    path.unlink(missing_ok=True)
+    return Gone("the file is gone")
 
 
 class BrokenEvent:
@@ -135,27 +104,16 @@ HELD = {
 }
 
 
-def install_plugin(folder: Path) -> None:
-    (folder / "bad_deleters.py").write_text(PLUGIN)
-    info = folder / "bad_deleters-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-deleters\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[unwind.deleters]\nexample.dev/*/Bucket = bad_deleters\n")
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def scene(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Manager, Buckets, Path]]:
     """A manager with the plugin, as a process of its own."""
     member, folder = await plane.add_member("plugin-faults"), tmp_path_factory.mktemp("plugin")
     assert (await command(member, "install")).code == 0
     buckets = Buckets(member.client, await define(member.client, "example.dev"), "default")
-    install_plugin(folder)
-    store = folder / "store"
-    store.mkdir()
-    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
-    async with running(member, HOME, "--roles", "controllers", PYTHONPATH=path, STORE=str(store)) as manager:
+    variables = install_bucket_plugin(folder, "bad_deleters", PLUGIN)
+    async with running(member, HOME, "--roles", "controllers", kubeconfig=None, **variables) as manager:
         await manager.until_ready()
-        yield manager, buckets, store
+        yield manager, buckets, folder / "store"
     try:
         check_requests(member)
     finally:
