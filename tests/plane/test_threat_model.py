@@ -13,7 +13,8 @@ import pytest_asyncio
 from tests.eventually import eventually
 from tests.plane.support import cluster_teardowns, karmada_members, profiles, requested_deletions, threats, unjoins
 from tests.plane.support.objects import delete, new_object, until_refused
-from tests.plane.support.threats import THREATS, Stage, Threat
+from tests.plane.support.threat_attempts import Stage
+from tests.plane.support.threats import THREATS, Threat
 from unwind.api.karmada import WORKS
 from unwind.api.resources import (
     CLUSTER_ROLE_BINDINGS,
