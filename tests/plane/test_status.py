@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest_asyncio
 
-from tests.plane.support.cluster_teardowns import manager, scene
+from tests.plane.support.cluster_teardowns import ensure_installed, manager, scene
 from tests.plane.support.commands import UNWIND
 from tests.plane.support.controllers import HOLD
 from tests.plane.support.teardown_records import NOW, STUCK, Person, Record
@@ -18,7 +18,7 @@ from unwind.api import karmada
 from unwind.api.meta import ObjectMeta, ObjectRef, manifest
 from unwind.api.names import FORCE_RELEASE_ANNOTATION, MEMBER_LABEL, VERSION_ANNOTATION
 from unwind.api.resources import LEASES
-from unwind.api.rights import HOME, Setting
+from unwind.api.rights import HOME
 from unwind.api.unwind import (
     INVENTORIES,
     TEARDOWNS,
@@ -27,7 +27,6 @@ from unwind.api.unwind import (
     Teardown,
     TeardownSpec,
 )
-from unwind.install.install import install
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 @pytest_asyncio.fixture(loop_scope="session")
 async def record(plane: Plane) -> AsyncIterator[Record]:
     client = plane.management.client
-    await install(client, Setting())
+    await ensure_installed(client)
     made = Record(client)
     await made.begin()
     yield made
