@@ -130,7 +130,7 @@ PROFILE, MEMBER, WORK = sveltos.CLUSTER_PROFILES, karmada.CLUSTERS, karmada.WORK
         ),
     ],
 )
-async def test_a_bad_value_is_refused_in_words_that_name_it(
+async def test_an_invalid_value_is_refused_with_its_name(
     client: Client, resource: Resource, spec: Object, said: str
 ) -> None:
     with pytest.raises(ApiError, match=said) as refusal:
@@ -138,7 +138,7 @@ async def test_a_bad_value_is_refused_in_words_that_name_it(
     assert refusal.value.code == 422
 
 
-async def test_a_profile_that_needs_itself_is_refused(client: Client) -> None:
+async def test_a_profile_that_depends_on_itself_is_refused(client: Client) -> None:
     with pytest.raises(ApiError, match="dependsOn names the profile itself"):
         await client.create(PROFILE, object_of(PROFILE, {"dependsOn": ["base", "loop"]}, name="loop"))
     created = await client.create(PROFILE, object_of(PROFILE, {"dependsOn": ["base"]}))
@@ -160,9 +160,7 @@ async def test_defaults_are_those_of_the_proposals(client: Client) -> None:
 
 
 @pytest.mark.parametrize("example", list(yaml.safe_load_all(EXAMPLES)), ids=lambda it: it["metadata"]["name"])
-async def test_what_users_of_the_other_systems_write_is_taken_unchanged_and_kept_whole(
-    client: Client, example: Object
-) -> None:
+async def test_objects_of_users_of_other_systems_are_accepted_and_kept_whole(client: Client, example: Object) -> None:
     resource = KINDS[example["apiVersion"], example["kind"]]
     await client.create(resource, example)
     kept = await client.get(resource, example["metadata"]["name"], namespace=example["metadata"].get("namespace"))
@@ -194,7 +192,7 @@ async def columns(client: Client, resource: Resource, name: str) -> dict[str, An
     return {column["name"].upper(): cell for column, cell in cells if column["priority"] == 0}
 
 
-async def test_kubectl_get_shows_how_far_a_teardown_is_and_what_is_in_its_way(client: Client) -> None:
+async def test_kubectl_get_shows_the_progress_and_blocker_of_a_teardown(client: Client) -> None:
     teardown = unwind.Teardown(
         metadata=ObjectMeta(name="u-1"),
         spec=unwind.TeardownSpec(title=str(TARGET), target=TARGET, cause=unwind.Cause.CLUSTER_DELETED.value),
@@ -223,7 +221,7 @@ async def test_kubectl_get_shows_how_far_a_teardown_is_and_what_is_in_its_way(cl
     assert read.status == status
 
 
-async def test_kubectl_get_shows_what_becomes_of_add_ons_and_members(client: Client) -> None:
+async def test_kubectl_get_shows_the_state_of_add_ons_and_members(client: Client) -> None:
     profile = await client.create(PROFILE, object_of(PROFILE, {"dependsOn": ["base"]}))
     shown = await columns(client, PROFILE, profile["metadata"]["name"])
     assert (shown["ON-CLUSTER-DELETION"], shown["SYNC"]) == ("RemovePolicies", "Continuous")
@@ -246,7 +244,7 @@ async def test_all_of_unwinds_kinds_are_in_its_category_and_the_records_have_sho
             assert served["shortNames"]
 
 
-async def test_a_teardowns_plan_comes_once_and_then_nothing_changes_any_more(client: Client) -> None:
+async def test_the_plan_of_a_teardown_is_immutable_once_set(client: Client) -> None:
     created = await client.create(unwind.TEARDOWNS, object_of(unwind.TEARDOWNS, TEARDOWN_SPEC))
     name = created["metadata"]["name"]
     step = unwind.Step(
@@ -300,7 +298,7 @@ async def test_one_entry_of_an_inventory_is_patched_without_the_others_until_it_
         await patch({"member": {"systemUid": "another"}})
 
 
-async def test_an_object_with_a_bad_value_from_before_can_still_lose_its_finalizers(client: Client) -> None:
+async def test_finalizers_can_be_removed_from_an_object_with_an_old_invalid_value(client: Client) -> None:
     """Else it could never be deleted: the rule would hold what it was made to protect."""
     profiles = sveltos.PROFILES
     definition = next(

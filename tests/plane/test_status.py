@@ -51,9 +51,7 @@ async def record(plane: Plane) -> AsyncIterator[Record]:
     await client.delete(TEARDOWNS, made.uid, uid=found["metadata"]["uid"])
 
 
-async def test_status_says_how_far_it_is_what_it_waits_for_since_when_and_who_must_act(
-    plane: Plane, record: Record
-) -> None:
+async def test_status_shows_progress_blockers_their_age_and_the_actor(plane: Plane, record: Record) -> None:
     person = Person(plane.management.kubeconfig)
     await record.comes_to("Held", "Removed", "Removing", "7/10", blockers=(STUCK,))
 
@@ -78,7 +76,7 @@ async def test_status_says_how_far_it_is_what_it_waits_for_since_when_and_who_mu
     assert (await person.types("status", "-n", "nowhere", "-o", "json")).json()["items"] == []
 
 
-async def test_who_asks_for_what_is_not_there_is_told_so_on_one_line(plane: Plane, record: Record) -> None:
+async def test_an_unknown_target_is_a_one_line_error(plane: Plane, record: Record) -> None:
     person = Person(plane.management.kubeconfig)
     for arguments in ("status nobody", f"status {record.name} -n elsewhere", "release nobody --reason x"):
         told = await person.types(*arguments.split())
@@ -95,7 +93,7 @@ async def test_who_asks_for_what_is_not_there_is_told_so_on_one_line(plane: Plan
     )
 
 
-async def test_watching_in_a_pipe_tells_only_what_changes_until_it_is_finished(plane: Plane, record: Record) -> None:
+async def test_watch_in_a_pipe_prints_changes_until_the_end(plane: Plane, record: Record) -> None:
     person = Person(plane.management.kubeconfig)
     await record.comes_to("Removing", "Removing", "Waiting", "1/10")
     watching = await person.start(str(UNWIND), "status", record.name, "--watch")
@@ -125,7 +123,7 @@ async def test_watching_in_a_pipe_tells_only_what_changes_until_it_is_finished(p
     assert (watching.returncode, err) == (0, b"")
 
 
-async def test_watching_on_a_terminal_draws_it_anew_until_it_is_finished(plane: Plane, record: Record) -> None:
+async def test_watch_on_a_terminal_redraws_until_the_end(plane: Plane, record: Record) -> None:
     person = Person(plane.management.kubeconfig)
     await record.comes_to("Removing", "Removing", "Waiting", "1/10")
     ours, theirs = os.openpty()
@@ -154,7 +152,7 @@ async def test_watching_on_a_terminal_draws_it_anew_until_it_is_finished(plane: 
     assert "\x1b[32m" not in seen
 
 
-async def test_watching_ends_with_3_when_its_time_is_over(plane: Plane, record: Record) -> None:
+async def test_watch_exits_with_3_on_timeout(plane: Plane, record: Record) -> None:
     person = Person(plane.management.kubeconfig)
     told = await person.types("status", record.name, "--watch", "--timeout", "1s", "-o", "json")
     assert told.code == 3
@@ -162,7 +160,7 @@ async def test_watching_ends_with_3_when_its_time_is_over(plane: Plane, record: 
     assert [msgspec.json.decode(line)["metadata"]["name"] for line in told.out.splitlines()] == [record.uid]
 
 
-async def test_the_ledger_names_each_object_with_why_by_whom_and_when(plane: Plane, record: Record) -> None:
+async def test_the_ledger_lists_each_object_with_reason_user_and_time(plane: Plane, record: Record) -> None:
     person = Person(plane.management.kubeconfig)
     await record.left("old", LedgerNote(reason="Forced", message="the fire", by="ada", at=NOW))
     await record.left("kept", LedgerNote(reason="KeptByPolicy", by="a label", at=NOW - timedelta(days=1)), kept=True)
@@ -185,7 +183,7 @@ async def test_the_ledger_names_each_object_with_why_by_whom_and_when(plane: Pla
     assert (await person.types("ledger", "nobody", "-o", "json")).json() == {"released": [], "left": [], "setAside": []}
 
 
-async def test_a_held_cluster_is_let_go_by_a_person_and_all_that_is_left_is_named(plane: Plane, namespace: str) -> None:
+async def test_release_frees_a_held_cluster_and_lists_what_is_left(plane: Plane, namespace: str) -> None:
     it = await scene(plane, namespace)
     person = Person(plane.management.kubeconfig)
     await it.add_on("stuck", finalizers=(HOLD,), objects=2)
@@ -221,9 +219,7 @@ async def test_a_held_cluster_is_let_go_by_a_person_and_all_that_is_left_is_name
     await it.let_go()
 
 
-async def test_letting_go_ends_with_3_where_no_manager_does_it_and_the_word_stands(
-    plane: Plane, namespace: str
-) -> None:
+async def test_release_exits_with_3_without_a_manager_and_the_annotation_stays(plane: Plane, namespace: str) -> None:
     it = await scene(plane, namespace)
     person = Person(plane.management.kubeconfig)
     await it.add_on("stuck", finalizers=(HOLD,), objects=1)
@@ -245,7 +241,7 @@ async def test_letting_go_ends_with_3_where_no_manager_does_it_and_the_word_stan
     await it.let_go()
 
 
-async def test_a_member_of_karmada_is_let_go_in_the_same_way_by_its_uid(plane: Plane, record: Record) -> None:
+async def test_release_frees_a_karmada_cluster_by_its_uid(plane: Plane, record: Record) -> None:
     client, person = plane.management.client, Person(plane.management.kubeconfig)
     made = await client.create(
         karmada.CLUSTERS,
@@ -279,9 +275,7 @@ async def test_a_member_of_karmada_is_let_go_in_the_same_way_by_its_uid(plane: P
     await client.delete(TEARDOWNS, uid, uid=teardown["metadata"]["uid"])
 
 
-async def test_version_tells_of_this_program_of_the_server_and_of_managers_that_are_alive(
-    plane: Plane, namespace: str
-) -> None:
+async def test_version_shows_the_program_the_server_and_live_managers(plane: Plane, namespace: str) -> None:
     person = Person(plane.management.kubeconfig)
     client = plane.management.client
     told = (await person.types("version", "-o", "json", "--namespace", namespace)).json()
@@ -303,7 +297,7 @@ async def test_version_tells_of_this_program_of_the_server_and_of_managers_that_
     assert "manager  9.9 (alive)" in (await person.types("version", "--namespace", namespace)).out
 
 
-async def test_bash_completes_commands_options_and_the_names_of_what_is_torn_down(plane: Plane, record: Record) -> None:
+async def test_bash_completes_commands_options_and_names_of_teardowns(plane: Plane, record: Record) -> None:
     person = Person(plane.management.kubeconfig)
     person.env["PATH"] = f"{UNWIND.parent}:{person.env['PATH']}"
     script = """
@@ -328,7 +322,7 @@ async def test_bash_completes_commands_options_and_the_names_of_what_is_torn_dow
     assert found[1:] == ["status", "--watch", "json", record.name, record.name, "zsh"], err.decode()
 
 
-async def test_no_completion_hangs_or_complains_where_no_cluster_answers(tmp_path: Path) -> None:
+async def test_completion_is_silent_and_quick_without_a_cluster(tmp_path: Path) -> None:
     person = Person(tmp_path / "nothing")
     process = await person.start(str(UNWIND), "__complete", "status", "")
     out, err = await process.communicate()

@@ -73,7 +73,7 @@ async def namespaced(asker: Asker, name: str) -> Object:
 # Finalizers
 
 
-async def test_a_finalizer_whose_controller_is_gone_is_taken_off_by_the_command(asker: Asker) -> None:
+async def test_the_command_removes_a_finalizer_whose_controller_is_gone(asker: Asker) -> None:
     made = await asker.make(CONFIG_MAPS, "orphan", finalizers=["other.example.dev/x", HOLD])
     await asker.delete(CONFIG_MAPS, made)
     answer = await asker.ask("cm/orphan")
@@ -88,7 +88,7 @@ async def test_a_finalizer_whose_controller_is_gone_is_taken_off_by_the_command(
     await asker.until_gone(CONFIG_MAPS, "orphan")
 
 
-async def test_the_command_frees_no_other_object_that_has_got_the_name(asker: Asker) -> None:
+async def test_the_command_does_not_free_another_object_with_the_same_name(asker: Asker) -> None:
     made = await asker.make(CONFIG_MAPS, "renamed", finalizers=[HOLD])
     await asker.delete(CONFIG_MAPS, made)
     remedy = forced(await asker.ask("cm/renamed"))
@@ -102,7 +102,7 @@ async def test_the_command_frees_no_other_object_that_has_got_the_name(asker: As
     await asker.client.patch(CONFIG_MAPS, "renamed", {"metadata": {"finalizers": None}}, namespace="why")
 
 
-async def test_a_controller_that_lives_and_fails_is_named_with_its_last_words(asker: Asker) -> None:
+async def test_a_failing_controller_is_named_with_its_last_event(asker: Asker) -> None:
     await deployment(asker, "backup-operator", replicas=1)
     await ready(asker, "backup-operator")
     made = await asker.make(CONFIG_MAPS, "failing", finalizers=["backup.example.org/x"])
@@ -119,7 +119,7 @@ async def test_a_controller_that_lives_and_fails_is_named_with_its_last_words(as
     await asker.until_gone(CONFIG_MAPS, "failing")
 
 
-async def test_a_controller_that_is_scaled_to_zero_is_started_by_the_command(asker: Asker) -> None:
+async def test_the_command_starts_a_controller_that_is_scaled_to_zero(asker: Asker) -> None:
     await deployment(asker, "snapshots", replicas=0)
     made = await asker.make(CONFIG_MAPS, "unserved", finalizers=["snapshots.example.net/x"])
     await asker.delete(CONFIG_MAPS, made)
@@ -140,7 +140,7 @@ async def test_a_controller_that_is_scaled_to_zero_is_started_by_the_command(ask
 # Owners
 
 
-async def test_a_foreground_deletion_is_followed_to_the_child_that_it_waits_for(asker: Asker) -> None:
+async def test_a_foreground_deletion_is_traced_to_the_blocking_child(asker: Asker) -> None:
     parent = await asker.make(CONFIG_MAPS, "parent")
     await asker.make(CONFIG_MAPS, "child", finalizers=[HOLD], metadata={"ownerReferences": [owner(parent)]})
     await asker.delete(CONFIG_MAPS, parent, propagation="Foreground")
@@ -152,7 +152,7 @@ async def test_a_foreground_deletion_is_followed_to_the_child_that_it_waits_for(
     await asker.until_gone(CONFIG_MAPS, "parent")
 
 
-async def test_a_protected_child_is_what_a_foreground_deletion_hangs_on(asker: Asker) -> None:
+async def test_a_protected_child_blocks_a_foreground_deletion(asker: Asker) -> None:
     parent = await asker.make(CONFIG_MAPS, "owner")
     metadata = {"ownerReferences": [owner(parent)], "labels": {DELETE_PROTECTION_LABEL: "Always"}}
     await asker.make(CONFIG_MAPS, "guarded", metadata=metadata)
@@ -168,7 +168,7 @@ async def test_a_protected_child_is_what_a_foreground_deletion_hangs_on(asker: A
 # Namespaces
 
 
-async def test_a_namespace_that_waits_for_a_remaining_kind_names_the_object_that_stays(asker: Asker) -> None:
+async def test_a_terminating_namespace_names_the_remaining_object(asker: Asker) -> None:
     room = await namespaced(asker, "why-kind")
     await asker.make(
         CONFIG_MAPS, "stays", metadata={"namespace": "why-kind", "labels": {DELETE_PROTECTION_LABEL: "Always"}}
@@ -180,7 +180,7 @@ async def test_a_namespace_that_waits_for_a_remaining_kind_names_the_object_that
     await asker.until_gone(NAMESPACES, "why-kind")
 
 
-async def test_a_namespace_is_freed_by_letting_go_of_what_has_a_finalizer_in_it(asker: Asker) -> None:
+async def test_the_command_frees_a_namespace_by_removing_a_finalizer_in_it(asker: Asker) -> None:
     room = await namespaced(asker, "why-inside")
     await asker.make(CONFIG_MAPS, "inside", finalizers=[HOLD], metadata={"namespace": "why-inside"})
     await asker.delete(NAMESPACES, room)
@@ -191,7 +191,7 @@ async def test_a_namespace_is_freed_by_letting_go_of_what_has_a_finalizer_in_it(
     await asker.until_gone(NAMESPACES, "why-inside")
 
 
-async def test_a_namespace_waits_for_an_api_service_that_does_not_answer(asker: Asker) -> None:
+async def test_an_api_service_that_does_not_answer_blocks_a_namespace(asker: Asker) -> None:
     room = await namespaced(asker, "why-api")
     port = {"port": 443, "targetPort": 9}
     await asker.make(SERVICES, "nobody", spec={"ports": [port], "selector": {"app": "nobody"}})
@@ -223,7 +223,7 @@ async def test_a_namespace_waits_for_an_api_service_that_does_not_answer(asker: 
     await asker.until_gone(NAMESPACES, "why-api")
 
 
-async def test_a_dead_conversion_webhook_is_what_a_namespace_and_its_object_wait_for(asker: Asker) -> None:
+async def test_a_dead_conversion_webhook_blocks_a_namespace_and_its_object(asker: Asker) -> None:
     group = "conversion.example.dev"
     old = await converted(asker, group)
     room = await namespaced(asker, "why-conversion")
@@ -247,7 +247,7 @@ async def test_a_dead_conversion_webhook_is_what_a_namespace_and_its_object_wait
 # Volumes
 
 
-async def test_a_claim_in_use_is_freed_by_stopping_what_uses_it(asker: Asker) -> None:
+async def test_the_command_frees_a_claim_by_deleting_its_pod(asker: Asker) -> None:
     await node(asker, "steady")
     made = await asker.make(PERSISTENT_VOLUME_CLAIMS, "used", spec=CLAIM)
     await pod(asker, "user", node="steady", claim="used")
@@ -260,7 +260,7 @@ async def test_a_claim_in_use_is_freed_by_stopping_what_uses_it(asker: Asker) ->
     await asker.until_gone(PERSISTENT_VOLUME_CLAIMS, "used")
 
 
-async def test_a_claim_of_a_deployments_pod_is_freed_by_scaling_it_down(asker: Asker) -> None:
+async def test_the_command_frees_the_claim_of_a_deployment_by_scaling_it_down(asker: Asker) -> None:
     made = await asker.make(PERSISTENT_VOLUME_CLAIMS, "shared", spec=CLAIM)
     await node(asker, "steady")
     await deployment(asker, "reader", replicas=1, node="steady", claim="shared")
@@ -273,7 +273,7 @@ async def test_a_claim_of_a_deployments_pod_is_freed_by_scaling_it_down(asker: A
     await asker.until_gone(PERSISTENT_VOLUME_CLAIMS, "shared")
 
 
-async def test_a_volume_is_freed_by_deleting_the_claim_that_is_bound_to_it(asker: Asker) -> None:
+async def test_the_command_frees_a_volume_by_deleting_its_claim(asker: Asker) -> None:
     volume = await asker.make(
         PERSISTENT_VOLUMES,
         "disk",
@@ -302,7 +302,7 @@ async def test_a_volume_is_freed_by_deleting_the_claim_that_is_bound_to_it(asker
 # Pods and CRDs
 
 
-async def test_a_pod_on_a_lost_node_goes_by_force_only(asker: Asker) -> None:
+async def test_a_pod_on_a_lost_node_needs_a_forced_deletion(asker: Asker) -> None:
     await node(asker, "lost", ready="Unknown")
     made = await pod(asker, "stranded", node="lost", grace=3600)
     await asker.delete(PODS, made)
@@ -329,7 +329,7 @@ async def test_a_crd_waits_for_its_resources(asker: Asker) -> None:
 # Members
 
 
-async def test_an_object_on_a_member_is_asked_about_and_freed_through_what_stands_for_it(
+async def test_an_object_on_a_member_is_explained_and_freed_through_its_cluster_object(
     here: Plane, asker: Asker
 ) -> None:
     done = await asker.shell("unwind crds -o yaml | kubectl apply --server-side -f -")
@@ -380,7 +380,7 @@ async def by_token(asker: Asker, member: LocalCluster, name: str) -> None:
 # As a person calls it
 
 
-async def test_the_command_prints_the_verdict_the_chain_and_what_to_type(asker: Asker) -> None:
+async def test_the_command_prints_the_verdict_the_chain_and_the_remedy(asker: Asker) -> None:
     parent = await asker.make(CONFIG_MAPS, "top")
     await asker.make(CONFIG_MAPS, "bottom", finalizers=[HOLD], metadata={"ownerReferences": [owner(parent)]})
     await asker.delete(CONFIG_MAPS, parent, propagation="Foreground")
@@ -409,9 +409,7 @@ async def test_the_command_prints_the_verdict_the_chain_and_what_to_type(asker: 
         ("cm/x --cluster nowhere", 1, "cluster 'nowhere' not found"),
     ],
 )
-async def test_what_cannot_be_answered_ends_with_another_code(
-    asker: Asker, arguments: str, code: int, said: str
-) -> None:
+async def test_errors_have_other_exit_codes(asker: Asker, arguments: str, code: int, said: str) -> None:
     done = await asker.shell(f"unwind why {arguments}")
     assert done.returncode == code, done.stderr
     assert said in " ".join(done.stderr.replace("│", " ").split())

@@ -32,7 +32,7 @@ async def asker(plane: Plane) -> AsyncIterator[Asker]:
     await plane.remove_member(member.name)
 
 
-async def test_a_webhook_that_does_not_answer_is_told_to_be_ignored_and_back(asker: Asker) -> None:
+async def test_the_command_ignores_a_dead_webhook_and_restores_it(asker: Asker) -> None:
     made = await asker.make(CONFIG_MAPS, "asked")
     await webhook(asker, "silent", "asked", {"url": NOWHERE})
     await asker.until_refused(CONFIG_MAPS, made, "failed calling webhook")
@@ -52,7 +52,7 @@ async def test_a_webhook_that_does_not_answer_is_told_to_be_ignored_and_back(ask
     assert found["webhooks"][0]["failurePolicy"] == "Fail"
 
 
-async def test_a_webhook_that_denies_is_for_somebody_else_to_move(asker: Asker) -> None:
+async def test_a_denial_by_a_webhook_is_referred_to_its_owner(asker: Asker) -> None:
     made = await asker.make(CONFIG_MAPS, "billed")
     async with denying("the invoice is open") as way:
         await webhook(asker, "denying", "billed", way)
@@ -64,7 +64,7 @@ async def test_a_webhook_that_denies_is_for_somebody_else_to_move(asker: Asker) 
     assert {remedy.effect for remedy in answer.remedies} == {Effect.LOOKS}
 
 
-async def test_a_policy_that_denies_is_for_whoever_wrote_it(asker: Asker) -> None:
+async def test_a_denial_by_a_policy_is_referred_to_its_author(asker: Asker) -> None:
     made = await asker.make(CONFIG_MAPS, "audited")
     await asker.keeping("audited", "kept for the audit until January")
     await asker.until_refused(CONFIG_MAPS, made, "kept for the audit")
@@ -80,7 +80,7 @@ async def test_a_policy_that_denies_is_for_whoever_wrote_it(asker: Asker) -> Non
     await asker.do(remedy)
 
 
-async def test_always_is_taken_off_by_the_command(asker: Asker) -> None:
+async def test_the_command_removes_the_label_always(asker: Asker) -> None:
     await asker.make(CONFIG_MAPS, "always", metadata={"labels": {DELETE_PROTECTION_LABEL: "Always"}})
     answer = await asker.ask("cm/always")
     assert answer.state is AnswerState.REFUSED
@@ -101,7 +101,7 @@ async def test_cascading_is_satisfied_by_scaling_to_zero(asker: Asker) -> None:
     await asker.until_gone(DEPLOYMENTS, "cascading")
 
 
-async def test_who_has_no_right_is_told_who_can_give_it_and_how(asker: Asker) -> None:
+async def test_missing_rights_are_explained_with_the_command_that_grants_them(asker: Asker) -> None:
     made = await asker.make(CONFIG_MAPS, "theirs")
     reader = asker.cluster.connection("bob", groups=["readers"])
     done = await asker.shell(

@@ -37,7 +37,7 @@ async def site(plane: Plane) -> AsyncIterator[WorkSite]:
         await where.delete(NAMESPACES, name, uid=made["metadata"]["uid"])
 
 
-async def test_a_work_comes_onto_its_member_and_goes_from_it_again(site: WorkSite) -> None:
+async def test_a_work_is_applied_to_its_member_and_removed_again(site: WorkSite) -> None:
     async with site.working():
         work = await site.work("first", site.map("first-a", color="red"), site.map("first-b"))
         await site.until_applied("first")
@@ -65,7 +65,7 @@ async def test_a_work_comes_onto_its_member_and_goes_from_it_again(site: WorkSit
     assert await site.inventory(work.metadata.uid) == []
 
 
-async def test_what_somebody_changes_deletes_or_takes_our_mark_off_comes_back(site: WorkSite) -> None:
+async def test_changed_deleted_and_unmarked_objects_are_restored(site: WorkSite) -> None:
     async with site.working():
         work = await site.work("drift", *(site.map(f"drift-{item}", color="red") for item in "abc"))
         await site.until_applied("drift")
@@ -87,7 +87,7 @@ async def test_what_somebody_changes_deletes_or_takes_our_mark_off_comes_back(si
         await site.until_not_there(name)
 
 
-async def test_what_changed_while_nobody_looked_is_put_right_afterwards(site: WorkSite) -> None:
+async def test_drift_while_no_manager_ran_is_corrected_afterwards(site: WorkSite) -> None:
     async with site.working():
         await site.work("away", site.map("away-a", color="red"), site.map("away-b"))
         await site.until_applied("away")
@@ -100,7 +100,7 @@ async def test_what_changed_while_nobody_looked_is_put_right_afterwards(site: Wo
         await site.until_gone("away")
 
 
-async def test_what_drops_out_of_a_work_goes_and_waits_for_nobody_else(site: WorkSite) -> None:
+async def test_an_object_removed_from_a_work_is_deleted_without_waiting_for_others(site: WorkSite) -> None:
     async with site.working():
         await site.work("prune", *(site.map(f"prune-{item}") for item in "abc"))
         await site.until_applied("prune")
@@ -121,7 +121,7 @@ async def test_what_drops_out_of_a_work_goes_and_waits_for_nobody_else(site: Wor
         await site.until_gone("prune")
 
 
-async def test_what_is_somebody_elses_is_a_conflict_by_name_and_survives(site: WorkSite) -> None:
+async def test_an_object_of_another_owner_is_reported_as_conflict_and_stays(site: WorkSite) -> None:
     await site.make("foreign-a", mine="yes")
     async with site.working():
         await site.work("foreign", site.map("foreign-a"), site.map("foreign-b"))
@@ -136,7 +136,7 @@ async def test_what_is_somebody_elses_is_a_conflict_by_name_and_survives(site: W
         await site.until_not_there("foreign-b")
 
 
-async def test_what_somebody_made_again_under_the_same_name_survives_the_work(site: WorkSite) -> None:
+async def test_an_object_that_was_created_again_by_another_owner_survives_the_work(site: WorkSite) -> None:
     async with site.working():
         await site.work("again", site.map("again-a"))
         await site.until_applied("again")
@@ -149,7 +149,7 @@ async def test_what_somebody_made_again_under_the_same_name_survives_the_work(si
     assert (await site.get("again-a"))["metadata"]["uid"] == made["metadata"]["uid"]
 
 
-async def test_what_two_works_hold_is_of_the_first_and_comes_to_the_other_when_that_goes(site: WorkSite) -> None:
+async def test_an_object_of_two_works_belongs_to_the_first_and_then_to_the_other(site: WorkSite) -> None:
     async with site.working():
         await site.work("mine", site.map("both", by="mine"))
         await site.until_applied("mine")
@@ -167,7 +167,7 @@ async def test_what_two_works_hold_is_of_the_first_and_comes_to_the_other_when_t
         await site.until_gone("yours")
 
 
-async def test_what_is_adopted_is_updated_and_released_in_the_end(site: WorkSite) -> None:
+async def test_an_adopted_object_is_updated_and_unmarked_in_the_end(site: WorkSite) -> None:
     made = await site.make("adopt-a", color="blue")
     async with site.working():
         work = await site.work("adopt", site.map("adopt-a", color="red"), annotations={ADOPT_ANNOTATION: "true"})
@@ -181,7 +181,7 @@ async def test_what_is_adopted_is_updated_and_released_in_the_end(site: WorkSite
     assert await site.ledger(work.metadata.uid) == {"adopt-a": "NotOurs"}
 
 
-async def test_a_work_that_is_suspended_changes_nothing_until_it_is_not(site: WorkSite) -> None:
+async def test_a_suspended_work_changes_nothing(site: WorkSite) -> None:
     async with site.working():
         await site.work("still", site.map("still-a", color="red"))
         await site.until_applied("still")
@@ -201,7 +201,7 @@ async def test_a_work_that_is_suspended_changes_nothing_until_it_is_not(site: Wo
         await site.until_gone("still", "awake")
 
 
-async def test_what_is_preserved_stays_released_and_in_the_ledger(site: WorkSite) -> None:
+async def test_preserved_objects_stay_unmarked_and_are_in_the_ledger(site: WorkSite) -> None:
     async with site.working():
         work = await site.work("keep", site.map("keep-a"), preserveResourcesOnDeletion=True)
         await site.until_applied("keep")
@@ -216,7 +216,7 @@ async def test_what_is_preserved_stays_released_and_in_the_ledger(site: WorkSite
     assert await site.ledger(work.metadata.uid) == {"keep-a": "KeptByPolicy"}
 
 
-async def test_an_object_that_cannot_go_is_named_and_the_work_waits_for_it(site: WorkSite) -> None:
+async def test_a_blocked_object_is_reported_and_the_work_waits_for_it(site: WorkSite) -> None:
     async with site.working():
         await site.work("held", site.map("held-a"), site.map("held-b"))
         await site.until_applied("held")
@@ -231,7 +231,7 @@ async def test_an_object_that_cannot_go_is_named_and_the_work_waits_for_it(site:
     await site.until_not_there("held-a")
 
 
-async def test_what_others_need_waits_until_they_are_gone_and_says_so(site: WorkSite) -> None:
+async def test_a_work_that_others_depend_on_waits_for_them_and_reports_it(site: WorkSite) -> None:
     async with site.working():
         await site.work("base", site.map("base-a"))
         await site.work("top", site.map("top-a"), annotations={DEPENDS_ON_ANNOTATION: "base"})
@@ -245,7 +245,7 @@ async def test_what_others_need_waits_until_they_are_gone_and_says_so(site: Work
     assert site.deleted("base-a", "top-a") == ["top-a", "base-a"]
 
 
-async def test_manifests_that_are_wrong_are_named_and_the_others_go_on(site: WorkSite) -> None:
+async def test_invalid_manifests_are_reported_and_the_others_are_applied(site: WorkSite) -> None:
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -273,7 +273,7 @@ async def test_manifests_that_are_wrong_are_named_and_the_others_go_on(site: Wor
         await site.until_gone("wrong")
 
 
-async def test_how_an_object_is_on_the_member_is_told_as_it_changes(site: WorkSite) -> None:
+async def test_the_status_of_objects_on_the_member_is_reported_as_it_changes(site: WorkSite) -> None:
     labels = {"app": "web"}
     deployment = {
         "apiVersion": "apps/v1",
@@ -301,7 +301,7 @@ async def test_how_an_object_is_on_the_member_is_told_as_it_changes(site: WorkSi
         await site.until_gone("web")
 
 
-async def test_a_member_that_does_not_answer_is_waited_for_and_since_when_is_said(site: WorkSite) -> None:
+async def test_an_unreachable_member_is_waited_for_and_reported_with_the_time(site: WorkSite) -> None:
     endpoint = (await site.member.get()).spec.api_endpoint
     async with Proxy(endpoint) as proxy:
         await site.lead_to(proxy.url)
@@ -324,7 +324,7 @@ async def test_a_member_that_does_not_answer_is_waited_for_and_since_when_is_sai
     await site.until_not_there("far-a")
 
 
-async def test_what_went_while_the_member_was_cut_off_comes_back_with_it(site: WorkSite) -> None:
+async def test_objects_deleted_while_the_member_was_unreachable_are_restored(site: WorkSite) -> None:
     endpoint = (await site.member.get()).spec.api_endpoint
     async with Proxy(endpoint) as proxy:
         await site.lead_to(proxy.url)
@@ -345,7 +345,7 @@ async def test_what_went_while_the_member_was_cut_off_comes_back_with_it(site: W
             await site.lead_to(endpoint)
 
 
-async def test_a_work_whose_member_is_being_unjoined_is_left_to_that(site: WorkSite) -> None:
+async def test_a_work_of_a_member_that_is_being_unjoined_is_left_to_the_unjoin(site: WorkSite) -> None:
     # The last one here: its member is not a member any more.
     async with site.working():
         await site.work("left", site.map("left-a", color="red"))

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from unwind.local.cluster import LocalCluster
 
 
-async def test_what_is_deployed_is_marked_and_written_down(site: AddonSite) -> None:
+async def test_deployed_objects_are_labelled_and_recorded(site: AddonSite) -> None:
     owner = site.owner()
     ref = await site.source("add-ons", site.config_map("one"), site.config_map("two"))
     report = await site.deploy(owner, ref)
@@ -67,7 +67,7 @@ async def test_what_is_deployed_is_marked_and_written_down(site: AddonSite) -> N
     assert (entry.source, entry.order, entry.resource) == (f"ConfigMap {site.namespace}/add-ons", 0, "configmaps")
 
 
-async def test_what_has_not_changed_is_not_written(site: AddonSite, cluster: LocalCluster) -> None:
+async def test_unchanged_objects_are_not_written(site: AddonSite, cluster: LocalCluster) -> None:
     owner = site.owner()
     ref = await site.source("add-ons", *(site.config_map(f"it-{number}") for number in range(6)))
     await site.deploy(owner, ref)
@@ -77,7 +77,7 @@ async def test_what_has_not_changed_is_not_written(site: AddonSite, cluster: Loc
     assert (writes(cluster, site.namespace), inventory_writes(site, owner)) == before
 
 
-async def test_what_drops_out_of_a_manifest_drops_out_of_the_object(site: AddonSite) -> None:
+async def test_a_field_that_is_removed_from_a_manifest_is_removed_from_the_object(site: AddonSite) -> None:
     owner = site.owner()
     made = await site.deploy(owner, await site.source("s", site.config_map("it", data={"a": "1", "b": "1"})))
     for data in ({"b": "2", "c": "2"}, {"c": "3"}):
@@ -88,7 +88,7 @@ async def test_what_drops_out_of_a_manifest_drops_out_of_the_object(site: AddonS
         assert live["metadata"]["uid"] == made.results[0].object.uid
 
 
-async def test_fields_that_others_set_stay(site: AddonSite) -> None:
+async def test_fields_of_other_managers_stay(site: AddonSite) -> None:
     owner = site.owner()
     await site.deploy(owner, await site.source("s", site.config_map("it")))
     await site.there.apply(CONFIG_MAPS, site.config_map("it", data={"theirs": "x"}), field_manager="them", force=False)
@@ -96,7 +96,7 @@ async def test_fields_that_others_set_stay(site: AddonSite) -> None:
     assert (await site.get("it"))["data"] == {"a": "2", "theirs": "x"}
 
 
-async def test_what_somebody_changed_is_put_right_when_it_is_asked_for(site: AddonSite) -> None:
+async def test_drift_is_corrected_if_requested(site: AddonSite) -> None:
     owner, ref = site.owner(), await site.source("s", site.config_map("it"))
     await site.deploy(owner, ref)
     await site.there.patch(CONFIG_MAPS, "it", {"data": {"a": "x"}}, namespace=site.namespace, field_manager="them")
@@ -106,7 +106,7 @@ async def test_what_somebody_changed_is_put_right_when_it_is_asked_for(site: Add
     assert outcomes(await site.deploy(owner, ref, sure=())) == {"it": UNCHANGED}
 
 
-async def test_what_somebody_deleted_is_made_anew(site: AddonSite) -> None:
+async def test_a_deleted_object_is_created_again(site: AddonSite) -> None:
     owner, ref = site.owner(), await site.source("s", site.config_map("it"))
     first = (await site.deploy(owner, ref)).results[0].object.uid
     await site.there.delete(CONFIG_MAPS, "it", uid=first, namespace=site.namespace)
@@ -115,7 +115,7 @@ async def test_what_somebody_deleted_is_made_anew(site: AddonSite) -> None:
     assert (await site.entries(owner))["it"].object.uid == report.results[0].object.uid != first
 
 
-async def test_what_drops_out_of_the_sources_goes(site: AddonSite) -> None:
+async def test_an_object_that_is_removed_from_the_sources_is_deleted(site: AddonSite) -> None:
     owner = site.owner()
     await site.deploy(owner, await site.source("s", site.config_map("stays"), site.config_map("goes")))
     report = await site.deploy(owner, await site.source("s", site.config_map("stays")))
@@ -126,7 +126,7 @@ async def test_what_drops_out_of_the_sources_goes(site: AddonSite) -> None:
     assert await site.get("stays")
 
 
-async def test_nothing_goes_while_a_source_is_broken_or_missing(site: AddonSite) -> None:
+async def test_nothing_is_deleted_while_a_source_is_broken_or_missing(site: AddonSite) -> None:
     owner = site.owner()
     ref = await site.source("s", site.config_map("it"))
     await site.deploy(owner, ref)
@@ -141,7 +141,7 @@ async def test_nothing_goes_while_a_source_is_broken_or_missing(site: AddonSite)
     assert await site.get("it")
 
 
-async def test_a_definition_is_waited_for_before_its_resources(site: AddonSite) -> None:
+async def test_a_crd_is_established_before_its_resources_are_applied(site: AddonSite) -> None:
     kind = f"K{uuid.uuid4().hex[:6]}"
     plural, group = f"{kind.lower()}s", "example.dev"
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -169,7 +169,7 @@ async def test_a_definition_is_waited_for_before_its_resources(site: AddonSite) 
         await site.there.get(CUSTOM_RESOURCE_DEFINITIONS, f"{plural}.{group}")
 
 
-async def test_what_needs_another_object_of_its_source_is_tried_once_more(site: AddonSite) -> None:
+async def test_an_object_that_needs_another_of_its_source_is_retried(site: AddonSite) -> None:
     metadata = {"namespace": site.namespace}
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "runner", **metadata}}
     pod = {
@@ -186,7 +186,7 @@ async def test_what_needs_another_object_of_its_source_is_tried_once_more(site: 
         await site.there.get(PODS, "first", namespace=site.namespace)
 
 
-async def test_a_namespace_that_is_needed_is_made_and_goes_again(site: AddonSite) -> None:
+async def test_a_missing_namespace_is_created_and_deleted_again(site: AddonSite) -> None:
     owner, name = site.owner(), f"{site.namespace}-more"
     body = site.config_map("it") | {"metadata": {"name": "it", "namespace": name}}
     ref = await site.source("s", body, site.config_map("here"))
@@ -200,7 +200,7 @@ async def test_a_namespace_that_is_needed_is_made_and_goes_again(site: AddonSite
     assert await site.there.get(NAMESPACES, site.namespace)
 
 
-async def test_a_namespace_with_something_foreign_in_it_stays_until_that_is_gone(site: AddonSite) -> None:
+async def test_a_namespace_with_foreign_content_stays_until_that_is_gone(site: AddonSite) -> None:
     owner, name = site.owner(), f"{site.namespace}-kept"
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     await site.deploy(owner, await site.source("s", namespace))
@@ -217,7 +217,7 @@ async def test_a_namespace_with_something_foreign_in_it_stays_until_that_is_gone
 
 
 @pytest.mark.parametrize("policy", [VolumePolicy.RETAIN, VolumePolicy.DELETE])
-async def test_the_claims_of_a_set_that_drops_out_stay_unless_their_deletion_is_asked_for(
+async def test_claims_of_a_pruned_stateful_set_stay_unless_their_deletion_is_requested(
     site: AddonSite, policy: VolumePolicy
 ) -> None:
     owner = site.owner()
@@ -262,7 +262,7 @@ async def test_the_claims_of_a_set_that_drops_out_stay_unless_their_deletion_is_
             assert entries["data-db-0"].ledger
 
 
-async def test_a_rehearsal_touches_nothing(site: AddonSite, cluster: LocalCluster) -> None:
+async def test_a_dry_run_changes_nothing(site: AddonSite, cluster: LocalCluster) -> None:
     owner = site.owner()
     await site.put("foreign")
     old = await site.source("s", site.config_map("same"), site.config_map("other"), site.config_map("dropped"))

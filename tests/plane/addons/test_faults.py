@@ -62,7 +62,7 @@ BINDINGS = Resource(
 )
 
 
-async def test_an_object_that_is_refused_is_named_and_the_others_are_there(site: AddonSite) -> None:
+async def test_a_refused_object_is_reported_and_the_others_are_deployed(site: AddonSite) -> None:
     name = f"deny-{site.namespace}"
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
     spec = {
@@ -117,7 +117,7 @@ async def admitted(site: AddonSite, name: str) -> bool:
     return True
 
 
-async def test_nothing_of_a_secret_is_in_what_is_said_of_it(site: AddonSite) -> None:
+async def test_messages_contain_nothing_of_a_secret(site: AddonSite) -> None:
     secret = "hunter-2-two"  # noqa: S105 - of no use
     broken = {
         "apiVersion": "v1",
@@ -134,7 +134,7 @@ async def test_nothing_of_a_secret_is_in_what_is_said_of_it(site: AddonSite) -> 
     assert "line 1, column" in report.faults[0]
 
 
-async def test_a_kind_that_nobody_knows_fails_alone(site: AddonSite) -> None:
+async def test_an_unknown_kind_fails_alone(site: AddonSite) -> None:
     strange = {"apiVersion": "nobody.dev/v1", "kind": "Strange", "metadata": {"name": "it"}}
     report = await site.deploy(site.owner(), await site.source("s", strange, site.config_map("ours")))
     assert outcomes(report) == {"ours": CREATED, "it": FAILED}
@@ -142,7 +142,7 @@ async def test_a_kind_that_nobody_knows_fails_alone(site: AddonSite) -> None:
     assert not report.whole
 
 
-async def test_an_object_that_is_being_deleted_is_made_anew_when_it_is_gone(site: AddonSite) -> None:
+async def test_an_object_that_is_being_deleted_is_created_again_when_it_is_gone(site: AddonSite) -> None:
     owner, ref = site.owner(), await site.source("s", site.config_map("old"), site.config_map("known"))
     held = ["example.dev/hold"]
     theirs = await site.put("old", finalizers=held)
@@ -160,7 +160,7 @@ async def test_an_object_that_is_being_deleted_is_made_anew_when_it_is_gone(site
     assert outcomes(await site.deploy(owner, ref)) == {"old": UNCHANGED, "known": CREATED}
 
 
-async def test_an_inventory_that_is_sealed_stops_the_deployment_at_once(site: AddonSite, cluster: LocalCluster) -> None:
+async def test_a_sealed_inventory_stops_the_deployment_at_once(site: AddonSite, cluster: LocalCluster) -> None:
     owner = site.owner()
     await site.deploy(owner, await site.source("s", site.config_map("it")))
     await site.inventories.sealed(owner.uid, "teardown-1")
@@ -170,7 +170,7 @@ async def test_an_inventory_that_is_sealed_stops_the_deployment_at_once(site: Ad
     assert writes(cluster, site.namespace) == before
 
 
-async def test_what_was_made_while_the_inventory_was_sealed_is_taken_back(site: AddonSite) -> None:
+async def test_objects_created_while_the_inventory_was_sealed_are_deleted(site: AddonSite) -> None:
     owner = site.owner()
     await site.deploy(owner, await site.source("s", site.config_map("it")))
 
@@ -193,7 +193,7 @@ async def test_what_was_made_while_the_inventory_was_sealed_is_taken_back(site: 
     assert await site.get("it")
 
 
-async def test_an_inventory_is_closed_afterwards_only_if_it_is_as_it_was_read(site: AddonSite) -> None:
+async def test_an_inventory_is_closed_only_if_it_did_not_change_since_it_was_read(site: AddonSite) -> None:
     owner, inventories = site.owner(), site.inventories
     await site.deploy(owner, await site.source("s", site.config_map("it")))
     read = await inventories.at_hand(owner.uid)
@@ -245,7 +245,7 @@ class Mortal:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-async def test_a_deployment_that_dies_over_any_request_is_finished_by_the_next_and_leaves_nothing(
+async def test_a_deployment_that_dies_at_any_request_is_finished_by_the_next_and_leaves_nothing(
     site: AddonSite, after: bool
 ) -> None:
     deaths = 0
@@ -307,7 +307,7 @@ async def test_five_thousand_objects_cost_a_handful_of_inventory_writes(site: Ad
     assert await site.entries(owner) == {}
 
 
-async def test_a_member_that_stops_answering_ends_the_deployment_and_the_next_goes_on(site: AddonSite) -> None:
+async def test_an_unreachable_member_ends_the_deployment_and_the_next_one_continues(site: AddonSite) -> None:
     owner = site.owner()
     manifests = [site.config_map(f"it-{number}") for number in range(200)]
     read = await site.read(await site.source("s", *manifests))
@@ -333,7 +333,7 @@ async def test_a_member_that_stops_answering_ends_the_deployment_and_the_next_go
     assert {entry.state for entry in (await site.entries(owner)).values()} == {EntryState.CONFIRMED}
 
 
-async def test_no_answer_for_one_object_is_a_failure_of_that_one(site: AddonSite) -> None:
+async def test_an_unanswered_request_fails_its_object_only(site: AddonSite) -> None:
     class Losing(Client):
         async def create(self, resource: Resource, body: Object, **more: Any) -> Object:
             made = await super().create(resource, body, **more)
@@ -349,7 +349,7 @@ async def test_no_answer_for_one_object_is_a_failure_of_that_one(site: AddonSite
     assert (await site.entries(owner))["lost"].state == EntryState.CONFIRMED
 
 
-async def test_what_is_in_a_chart_of_the_same_profile_is_left_to_the_chart(site: AddonSite) -> None:
+async def test_objects_of_a_chart_of_the_same_profile_are_left_to_the_chart(site: AddonSite) -> None:
     owner, ref = site.owner(), await site.source("s", site.config_map("it"))
     await site.deploy(owner, ref)
     [chunk] = await site.inventories.of(owner.uid)
@@ -363,7 +363,7 @@ async def test_what_is_in_a_chart_of_the_same_profile_is_left_to_the_chart(site:
     assert await site.prune(owner, await site.deploy(owner, await site.text("s", {}))) == []
 
 
-async def test_another_cluster_behind_the_address_gets_nothing(site: AddonSite) -> None:
+async def test_nothing_is_deployed_to_another_cluster_at_the_same_address(site: AddonSite) -> None:
     owner, ref = site.owner(), await site.source("s", site.config_map("it"))
     await site.deploy(owner, ref)
     async with Member(site.member.ref, site.there, system_uid="another") as member:

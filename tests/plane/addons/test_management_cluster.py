@@ -23,7 +23,7 @@ from unwind.testing.managers import granting, manager_client
 LOCAL = (Right("", ("configmaps",), ("create", "patch", "delete")),)
 
 
-async def test_what_is_local_goes_to_the_management_cluster(site: AddonSite) -> None:
+async def test_deployment_type_local_deploys_to_the_management_cluster(site: AddonSite) -> None:
     owner = site.owner()
     local = msgspec.structs.replace(await site.source("l", site.config_map("local")), deployment_type="Local")
     remote = await site.source("r", site.config_map("remote"))
@@ -46,7 +46,7 @@ async def test_what_is_local_goes_to_the_management_cluster(site: AddonSite) -> 
     assert list(await site.entries(owner)) == ["remote"]
 
 
-async def test_a_profile_of_a_namespace_puts_nothing_elsewhere_on_the_management_cluster(site: AddonSite) -> None:
+async def test_a_namespaced_profile_deploys_to_its_namespace_of_the_management_cluster_only(site: AddonSite) -> None:
     owner = site.owner()
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "all"}}
     read = await site.read(await site.source("s", role, site.config_map("mine")))
@@ -56,7 +56,7 @@ async def test_a_profile_of_a_namespace_puts_nothing_elsewhere_on_the_management
     assert outcomes(report) == {"mine": CREATED, "all": FAILED}
 
 
-async def test_a_profile_puts_nothing_that_the_manager_acts_by_on_the_management_cluster(site: AddonSite) -> None:
+async def test_a_profile_deploys_no_object_that_controls_the_manager(site: AddonSite) -> None:
     owner = site.owner()
     forged = {
         "apiVersion": TEARDOWNS.api_version,
@@ -72,7 +72,7 @@ async def test_a_profile_puts_nothing_that_the_manager_acts_by_on_the_management
     assert "may not deploy objects of Unwind to the management cluster" in report.trouble
 
 
-async def test_a_profile_of_a_namespace_reads_nothing_elsewhere(site: AddonSite) -> None:
+async def test_a_namespaced_profile_reads_sources_of_its_namespace_only(site: AddonSite) -> None:
     ref = PolicyRef(kind="ConfigMap", name="kube-root-ca.crt", namespace="kube-system")
     [source] = await policy_refs.read(site.own, [ref], namespace=site.namespace, tenant=site.namespace)
     assert source.manifests == ()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
 
 
-async def test_an_object_of_somebody_else_is_neither_changed_nor_deleted(site: AddonSite) -> None:
+async def test_an_object_of_another_owner_is_neither_changed_nor_deleted(site: AddonSite) -> None:
     owner = site.owner()
     theirs = await site.put("it", data={"theirs": "x"})
     ref = await site.source("s", site.config_map("it"), site.config_map("ours"))
@@ -49,7 +49,7 @@ async def test_an_object_of_somebody_else_is_neither_changed_nor_deleted(site: A
 
 
 @pytest.mark.parametrize("end", ["pruned", "removed"])
-async def test_what_is_adopted_is_updated_and_released_in_the_end(site: AddonSite, end: str) -> None:
+async def test_an_adopted_object_is_updated_and_unmarked_in_the_end(site: AddonSite, end: str) -> None:
     owner = site.owner(adopt=True)
     theirs = await site.put("it", data={"theirs": "x"}, labels={"app": "theirs"})
     ref = await site.source("s", site.config_map("it"))
@@ -72,7 +72,7 @@ async def test_what_is_adopted_is_updated_and_released_in_the_end(site: AddonSit
     assert not live["metadata"].get("annotations")
 
 
-async def test_the_lower_tier_takes_an_object_over_and_who_lost_it_leaves_it_alone(site: AddonSite) -> None:
+async def test_a_lower_tier_takes_an_object_over_and_the_former_owner_leaves_it_alone(site: AddonSite) -> None:
     ref = await site.source("s", site.config_map("it"))
     first, second = site.owner("first"), site.owner("second", tier=50)
     made = await site.deploy(first, ref)
@@ -91,7 +91,7 @@ async def test_the_lower_tier_takes_an_object_over_and_who_lost_it_leaves_it_alo
         await site.get("it")
 
 
-async def test_who_lost_an_object_says_so_and_forgets_it(site: AddonSite) -> None:
+async def test_the_former_owner_reports_the_conflict_and_drops_its_entry(site: AddonSite) -> None:
     ref = await site.source("s", site.config_map("it"))
     first, second = site.owner("first"), site.owner("second", tier=50)
     await site.deploy(first, ref)
@@ -118,7 +118,7 @@ class Interrupted(Client):
         return await super().apply(resource, body, **more)
 
 
-async def test_what_is_taken_over_in_the_moment_of_an_update_is_not_taken_back(site: AddonSite) -> None:
+async def test_an_object_taken_over_during_an_update_is_not_taken_back(site: AddonSite) -> None:
     first, second = site.owner("first"), site.owner("second", tier=50)
     old = await site.source("s", site.config_map("it"))
     await site.deploy(first, old)
@@ -135,7 +135,7 @@ async def test_what_is_taken_over_in_the_moment_of_an_update_is_not_taken_back(s
     assert (live["metadata"]["labels"][OWNER_LABEL], live["data"]) == (second.uid, {"a": "1"})
 
 
-async def test_an_object_that_others_keep_changing_is_updated_all_the_same(site: AddonSite) -> None:
+async def test_an_object_that_others_keep_changing_is_still_updated(site: AddonSite) -> None:
     owner = site.owner()
     await site.deploy(owner, await site.source("s", site.config_map("it")))
     read = await site.read(await site.source("s", site.config_map("it", data={"a": "2"})))
@@ -150,7 +150,7 @@ async def test_an_object_that_others_keep_changing_is_updated_all_the_same(site:
 
 
 @pytest.mark.parametrize("tier", [100, 200])
-async def test_a_tie_or_a_higher_tier_leaves_an_object_to_its_owner(site: AddonSite, tier: int) -> None:
+async def test_an_equal_or_higher_tier_leaves_an_object_to_its_owner(site: AddonSite, tier: int) -> None:
     ref = await site.source("s", site.config_map("it"))
     first, second = site.owner("first"), site.owner("second", tier=tier)
     await site.deploy(first, ref)
@@ -161,7 +161,7 @@ async def test_a_tie_or_a_higher_tier_leaves_an_object_to_its_owner(site: AddonS
     assert (await site.get("it"))["metadata"]["resourceVersion"] == before
 
 
-async def test_what_was_adopted_stays_adopted_with_who_takes_it_over(site: AddonSite) -> None:
+async def test_an_adopted_object_stays_adopted_after_a_takeover(site: AddonSite) -> None:
     ref = await site.source("s", site.config_map("it"))
     await site.put("it")
     first, second = site.owner("first", adopt=True), site.owner("second", tier=50)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 
-async def test_the_finalizer_is_set_first_and_others_stay(buckets: Buckets) -> None:
+async def test_the_finalizer_is_added_first_and_others_stay(buckets: Buckets) -> None:
     store = Store()
     async with running(buckets.client, buckets.namespace, external(store, group_of(buckets))):
         await buckets.claimed("plain")
@@ -37,7 +37,7 @@ async def test_the_finalizer_is_set_first_and_others_stay(buckets: Buckets) -> N
     assert not store.open, "what is not needed is not opened"
 
 
-async def test_what_is_outside_goes_before_the_finalizer_does(plane: Plane, buckets: Buckets) -> None:
+async def test_the_external_resource_is_deleted_before_the_finalizer_is_removed(plane: Plane, buckets: Buckets) -> None:
     store = Store()
     async with running(buckets.client, buckets.namespace, external(store, group_of(buckets))) as it:
         ref = await buckets.claimed("one")
@@ -58,7 +58,7 @@ async def test_what_is_outside_goes_before_the_finalizer_does(plane: Plane, buck
     assert sent.uid == ref.uid, "the only DELETE is the person's"
 
 
-async def test_other_finalizers_are_waited_for_by_others_and_that_is_said(buckets: Buckets) -> None:
+async def test_other_finalizers_do_not_delay_the_deletion_and_are_reported(buckets: Buckets) -> None:
     store = Store()
     async with running(buckets.client, buckets.namespace, external(store, group_of(buckets))):
         ref = await buckets.claimed("shared", finalizers=["example.dev/theirs"])
@@ -70,7 +70,7 @@ async def test_other_finalizers_are_waited_for_by_others_and_that_is_said(bucket
     )
 
 
-async def test_what_is_going_and_was_never_claimed_is_not_ours(buckets: Buckets) -> None:
+async def test_an_object_that_is_deleted_before_it_was_claimed_is_ignored(buckets: Buckets) -> None:
     store = Store()
     made = await buckets.create("foreign", finalizers=["example.dev/theirs"])
     await buckets.delete(buckets.ref(made))
@@ -83,7 +83,7 @@ async def test_what_is_going_and_was_never_claimed_is_not_ours(buckets: Buckets)
     assert "status" not in found
 
 
-async def test_a_wait_is_named_and_over_when_its_time_has_come(buckets: Buckets) -> None:
+async def test_a_wait_is_reported_and_ends_when_its_time_is_over(buckets: Buckets) -> None:
     store, clock = Store(), StillClock()
     store.answers = [Again("the store takes its time", after=100), Again("the store takes its time", after=100)]
     async with running(buckets.client, buckets.namespace, external(store, group_of(buckets)), clock=clock) as it:
@@ -103,7 +103,7 @@ async def test_a_wait_is_named_and_over_when_its_time_has_come(buckets: Buckets)
     assert store.calls == ["slow"] * 3
 
 
-async def test_our_own_writes_are_no_reason_to_enter_the_chain_again(buckets: Buckets) -> None:
+async def test_own_writes_do_not_enter_the_chain_again(buckets: Buckets) -> None:
     store = Store()
     entered: list[str] = []
 
@@ -127,7 +127,7 @@ async def test_our_own_writes_are_no_reason_to_enter_the_chain_again(buckets: Bu
         await eventually(lambda: entered == ["noisy", "after", "noisy"])
 
 
-async def test_a_wait_is_over_when_what_is_waited_for_has_happened(buckets: Buckets) -> None:
+async def test_a_wait_ends_when_its_event_happens(buckets: Buckets) -> None:
     store = Store()
 
     async def waits(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Gone | Kept:  # noqa: A002
@@ -147,7 +147,7 @@ async def test_a_wait_is_over_when_what_is_waited_for_has_happened(buckets: Buck
         await buckets.until_gone("waits")
 
 
-async def test_a_wait_for_nothing_in_particular_is_over_when_the_object_changes(buckets: Buckets) -> None:
+async def test_a_wait_without_event_ends_when_the_object_changes(buckets: Buckets) -> None:
     store = Store()
 
     async def waits(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Gone | Kept:  # noqa: A002
@@ -166,7 +166,7 @@ async def test_a_wait_for_nothing_in_particular_is_over_when_the_object_changes(
         await buckets.until_gone("waits")
 
 
-async def test_what_fails_is_tried_again_after_a_while_and_the_finalizer_stays(buckets: Buckets) -> None:
+async def test_a_failed_deletion_is_retried_with_backoff_and_the_finalizer_stays(buckets: Buckets) -> None:
     store, clock = Store(), StillClock()
     store.answers = [
         ConnectionResetError("the line is dead"),
@@ -188,7 +188,7 @@ async def test_what_fails_is_tried_again_after_a_while_and_the_finalizer_stays(b
     assert told == ["FinalizerSet", "DeletionStarted", "ConnectionResetError", "Busy", "Gone"]
 
 
-async def test_what_a_person_has_to_mend_is_said_and_taken_up_when_they_have(buckets: Buckets) -> None:
+async def test_a_permanent_error_is_reported_and_retried_when_the_object_is_changed(buckets: Buckets) -> None:
     store = Store()
     store.answers = [PermanentError("it is locked", severity=Severity.ERROR, reason="Locked", remedy="unlock it")]
     async with running(buckets.client, buckets.namespace, external(store, group_of(buckets))):
@@ -201,7 +201,7 @@ async def test_what_a_person_has_to_mend_is_said_and_taken_up_when_they_have(buc
         await buckets.until_gone("locked")
 
 
-async def test_others_conditions_stay_as_they_are(buckets: Buckets) -> None:
+async def test_conditions_of_other_controllers_stay(buckets: Buckets) -> None:
     store = Store()
     store.answers = [Again("wait", after=1000)]
     theirs = {
@@ -222,9 +222,7 @@ async def test_others_conditions_stay_as_they_are(buckets: Buckets) -> None:
 
 
 @pytest.mark.parametrize("more", [{"subresource": False}, {"status": {"phase": {"type": "string"}}}])
-async def test_a_kind_that_takes_no_conditions_has_events_only(
-    plane: Plane, namespace: str, more: dict[str, Any]
-) -> None:
+async def test_a_kind_without_conditions_gets_events_only(plane: Plane, namespace: str, more: dict[str, Any]) -> None:
     client = plane.management.client
     buckets = Buckets(client, await define(client, f"{namespace}.example.dev", **more), namespace)
     store, clock = Store(), StillClock()
@@ -239,7 +237,7 @@ async def test_a_kind_that_takes_no_conditions_has_events_only(
     await remove_kind(client, buckets)
 
 
-async def test_a_manager_that_is_stopped_in_the_middle_goes_on_when_it_is_back(buckets: Buckets) -> None:
+async def test_a_restarted_manager_continues_a_deletion(buckets: Buckets) -> None:
     emptied: list[str] = []
 
     async def empty(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Gone | Kept:  # noqa: A002
@@ -262,7 +260,7 @@ async def test_a_manager_that_is_stopped_in_the_middle_goes_on_when_it_is_back(b
     assert store.calls == ["long", "long"]
 
 
-async def test_what_a_broken_plugin_has_a_say_in_is_held(buckets: Buckets) -> None:
+async def test_objects_of_a_broken_plugin_are_held(buckets: Buckets) -> None:
     def broken() -> object:
         raise ImportError("no module named store")
 
@@ -278,7 +276,7 @@ async def test_what_a_broken_plugin_has_a_say_in_is_held(buckets: Buckets) -> No
     assert (await buckets.get("unclaimed"))["metadata"]["resourceVersion"] == unclaimed["metadata"]["resourceVersion"]
 
 
-async def test_an_end_that_cannot_be_opened_holds_its_objects_until_it_can(buckets: Buckets) -> None:
+async def test_an_external_system_that_cannot_be_opened_holds_its_objects(buckets: Buckets) -> None:
     store, clock = Store(), StillClock()
     store.refuses = PermissionError("no credentials")
     async with running(buckets.client, buckets.namespace, external(store, group_of(buckets)), clock=clock):
@@ -294,7 +292,7 @@ async def test_an_end_that_cannot_be_opened_holds_its_objects_until_it_can(bucke
     assert store.open == 1
 
 
-async def test_kinds_that_come_and_go_are_followed(plane: Plane, namespace: str) -> None:
+async def test_kinds_are_followed_when_their_crd_is_created_and_deleted(plane: Plane, namespace: str) -> None:
     client, group, store = plane.management.client, f"{namespace}.example.dev", Store()
     await grant(client, group)
     async with running(client, namespace, external(store, group), clock=SYSTEM) as it:
@@ -316,7 +314,7 @@ async def _remove(client: Client, name: str) -> None:
     await waiting.until_absent(client, CUSTOM_RESOURCE_DEFINITIONS, name)
 
 
-async def test_two_replicas_share_the_work_and_do_nothing_twice(buckets: Buckets) -> None:
+async def test_two_replicas_share_the_deletions_and_repeat_none(buckets: Buckets) -> None:
     client, namespace = buckets.client, buckets.namespace
     stores = {name: Store() for name in "ab"}
     known = {name: external(store, group_of(buckets)) for name, store in stores.items()}

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("annotation", [DELETE_POLICY_ANNOTATION, RECONCILE_POLICY_ANNOTATION])
 @pytest.mark.parametrize("policy", ["skip", "detach-on-delete"])
 @pytest.mark.usefixtures("records")
-async def test_a_policy_of_the_object_keeps_what_is_outside(buckets: Buckets, annotation: str, policy: str) -> None:
+async def test_the_policy_of_an_object_keeps_the_external_resource(
+    buckets: Buckets, annotation: str, policy: str
+) -> None:
     store = Store()
     async with running(buckets.client, buckets.namespace, external(store, group_of(buckets))) as it:
         ref = await buckets.claimed("kept", annotations={annotation: policy})
@@ -43,7 +45,7 @@ async def test_a_policy_of_the_object_keeps_what_is_outside(buckets: Buckets, an
 
 
 @pytest.mark.usefixtures("records")
-async def test_the_policy_of_the_namespace_and_then_of_the_process_holds(buckets: Buckets) -> None:
+async def test_the_policies_of_the_namespace_and_of_the_process_are_the_defaults(buckets: Buckets) -> None:
     store, client = Store(), buckets.client
     known = external(store, group_of(buckets))
     async with running(client, buckets.namespace, known, policy=DeletePolicy.SKIP):
@@ -64,7 +66,7 @@ async def test_the_policy_of_the_namespace_and_then_of_the_process_holds(buckets
     assert line.by == f"the annotation {DELETE_POLICY_ANNOTATION} of its namespace"
 
 
-async def test_a_policy_that_is_not_known_holds_until_it_is_put_right(buckets: Buckets) -> None:
+async def test_an_unknown_policy_holds_until_it_is_corrected(buckets: Buckets) -> None:
     store, client = Store(), buckets.client
     async with running(client, buckets.namespace, external(store, group_of(buckets))):
         await buckets.delete(await buckets.claimed("typo", annotations={DELETE_POLICY_ANNOTATION: "Manage"}))
@@ -88,7 +90,7 @@ async def test_a_policy_that_is_not_known_holds_until_it_is_put_right(buckets: B
 
 
 @pytest.mark.usefixtures("records")
-async def test_what_is_kept_is_in_the_ledger_before_the_finalizer_goes(plane: Plane, buckets: Buckets) -> None:
+async def test_a_kept_resource_is_in_the_ledger_before_the_finalizer_is_removed(plane: Plane, buckets: Buckets) -> None:
     known = external(Store(), group_of(buckets))
     async with dying(plane, buckets.namespace) as client, running(client, buckets.namespace, known):
         ref = await buckets.claimed("kept", annotations={DELETE_POLICY_ANNOTATION: "skip"})
@@ -102,7 +104,7 @@ async def test_what_is_kept_is_in_the_ledger_before_the_finalizer_goes(plane: Pl
 
 
 @pytest.mark.usefixtures("records")
-async def test_who_changes_their_mind_in_the_last_moment_is_heard(plane: Plane, buckets: Buckets) -> None:
+async def test_a_policy_that_changes_at_the_last_moment_is_respected(plane: Plane, buckets: Buckets) -> None:
     store = Store()
 
     class Late(Dying):
@@ -123,7 +125,7 @@ async def test_who_changes_their_mind_in_the_last_moment_is_heard(plane: Plane, 
     await waiting.until_absent(buckets.client, INVENTORIES, f"kept-{ref.uid}", namespace=buckets.namespace)
 
 
-async def test_an_object_that_the_api_server_does_not_let_go_says_so(plane: Plane, buckets: Buckets) -> None:
+async def test_a_finalizer_that_the_api_server_keeps_is_reported(plane: Plane, buckets: Buckets) -> None:
     clock = StillClock()
 
     class Refused(Dying):
@@ -148,7 +150,7 @@ async def test_an_object_that_the_api_server_does_not_let_go_says_so(plane: Plan
 
 
 @pytest.mark.usefixtures("records")
-async def test_who_has_lost_the_credentials_can_still_let_an_object_go(buckets: Buckets) -> None:
+async def test_an_object_can_be_freed_without_credentials(buckets: Buckets) -> None:
     store = Store()
     store.refuses = PermissionError("no credentials")
     async with running(buckets.client, buckets.namespace, external(store, group_of(buckets))):

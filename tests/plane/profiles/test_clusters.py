@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 
-async def test_a_cluster_that_is_not_ready_or_paused_gets_nothing_until_it_is(scene: ProfileScene) -> None:
+async def test_nothing_is_deployed_to_a_cluster_that_is_paused_or_not_ready(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register(ready=False)
     await scene.client.patch(SVELTOS_CLUSTERS, "edge", {"spec": {"paused": True}}, namespace=scene.namespace)
@@ -50,7 +50,7 @@ async def test_a_cluster_that_is_not_ready_or_paused_gets_nothing_until_it_is(sc
         await scene.until_provisioned("web")
 
 
-async def test_the_configuration_of_a_cluster_lists_what_is_there_by_profile(scene: ProfileScene) -> None:
+async def test_the_cluster_configuration_lists_deployed_objects_by_profile(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web")
@@ -74,7 +74,7 @@ async def test_the_configuration_of_a_cluster_lists_what_is_there_by_profile(sce
         await waiting.until_absent(scene.client, CLUSTER_CONFIGURATIONS, "sveltos-edge", namespace=scene.namespace)
 
 
-async def test_a_cluster_api_cluster_gets_add_ons_once_its_control_plane_answers(scene: ProfileScene) -> None:
+async def test_add_ons_are_deployed_once_the_control_plane_of_a_capi_cluster_answers(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.profile("web", "web")
     async with running(scene.client, scene.namespace):
@@ -87,7 +87,7 @@ async def test_a_cluster_api_cluster_gets_add_ons_once_its_control_plane_answers
     assert scene.deleted() == ["a"]
 
 
-async def test_a_cluster_that_is_deleted_is_left_to_its_teardown(scene: ProfileScene) -> None:
+async def test_a_deleted_cluster_is_left_to_its_teardown(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a", color="red"))
     await scene.profile("web", "web")
     await scene.source("other", config_map(scene.namespace, "z"))
@@ -129,7 +129,7 @@ async def test_a_cluster_that_is_deleted_is_left_to_its_teardown(scene: ProfileS
     await scene.client.patch(CLUSTERS, name, free, namespace=scene.namespace)
 
 
-async def test_a_cluster_that_is_deleted_during_a_withdrawal_is_left_to_its_teardown(scene: ProfileScene) -> None:
+async def test_a_cluster_deleted_during_a_withdrawal_is_left_to_its_teardown(scene: ProfileScene) -> None:
     held = config_map(scene.namespace, "held")
     held["metadata"]["finalizers"] = ["example.dev/hold"]
     await scene.source("web", held)
@@ -169,7 +169,7 @@ async def cluster(scene: ProfileScene, *, finalizers: list[str] | None = None) -
     return name
 
 
-async def test_another_cluster_that_gets_the_name_gets_add_ons_of_its_own(scene: ProfileScene) -> None:
+async def test_another_cluster_with_the_same_name_gets_its_own_add_ons(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     made = await scene.register()
     await scene.profile("web", "web", stopMatchingBehavior="LeavePolicies")
@@ -187,7 +187,7 @@ async def test_another_cluster_that_gets_the_name_gets_add_ons_of_its_own(scene:
     assert scene.deleted() == []
 
 
-async def test_who_does_not_own_a_cluster_does_nothing_for_it_until_it_does(scene: ProfileScene) -> None:
+async def test_a_replica_deploys_to_a_cluster_only_while_it_owns_it(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web")
@@ -240,7 +240,7 @@ async def granted(scene: ProfileScene) -> str:
     return user
 
 
-async def test_a_kubeconfig_that_is_put_right_is_used_at_once(scene: ProfileScene) -> None:
+async def test_a_corrected_kubeconfig_is_used_at_once(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     name, where = "edge-sveltos-kubeconfig", {"namespace": scene.namespace}

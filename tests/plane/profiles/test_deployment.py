@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_a_cluster_that_matches_gets_what_the_profile_says(scene: ProfileScene) -> None:
+async def test_a_profile_deploys_its_sources_to_a_matching_cluster(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"), config_map(scene.namespace, "b"))
     await scene.register()
     await scene.profile("web", "web")
@@ -44,7 +44,7 @@ async def test_a_cluster_that_matches_gets_what_the_profile_says(scene: ProfileS
     assert Finalizer.CREDENTIALS in secret["metadata"]["finalizers"]
 
 
-async def test_an_edited_source_starts_towards_the_member_at_once_and_what_drops_out_goes(scene: ProfileScene) -> None:
+async def test_an_edited_source_is_deployed_at_once_and_removed_objects_are_pruned(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a", color="red"), config_map(scene.namespace, "b"))
     await scene.register()
     await scene.profile("web", "web")
@@ -57,7 +57,7 @@ async def test_an_edited_source_starts_towards_the_member_at_once_and_what_drops
     assert scene.deleted() == ["b"]
 
 
-async def test_a_source_that_is_missing_is_named_and_deployed_when_it_comes(scene: ProfileScene) -> None:
+async def test_a_missing_source_is_reported_and_deployed_when_it_is_created(scene: ProfileScene) -> None:
     await scene.register()
     await scene.profile("web", "later")
     async with running(scene.client, scene.namespace):
@@ -68,7 +68,7 @@ async def test_a_source_that_is_missing_is_named_and_deployed_when_it_comes(scen
     assert set(await scene.on_member()) == {"a"}
 
 
-async def test_what_depends_on_others_is_deployed_after_them_and_says_what_it_waits_for(scene: ProfileScene) -> None:
+async def test_a_dependent_profile_is_deployed_after_its_dependencies_and_reports_the_wait(scene: ProfileScene) -> None:
     for name in ("base", "middle", "top"):
         await scene.source(name, config_map(scene.namespace, name))
     await scene.register()
@@ -87,7 +87,7 @@ async def test_what_depends_on_others_is_deployed_after_them_and_says_what_it_wa
     assert (await scene.summary("top")).status.dependencies is None
 
 
-async def test_what_is_not_supported_yet_is_said_and_nothing_is_applied(scene: ProfileScene) -> None:
+async def test_an_unsupported_field_is_reported_and_nothing_is_applied(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web", reloader=True)
@@ -101,7 +101,7 @@ async def test_what_is_not_supported_yet_is_said_and_nothing_is_applied(scene: P
         found = await scene.until_profile("web", lambda it: condition(it, "Accepted").get("status") == "True")
 
 
-async def test_profiles_that_depend_on_each_other_are_named_and_the_others_go_on(scene: ProfileScene) -> None:
+async def test_a_dependency_cycle_is_reported_and_other_profiles_are_deployed(scene: ProfileScene) -> None:
     await scene.register()
     for name, needs in (("a", ["b"]), ("b", ["a"]), ("c", [])):
         await scene.source(name, config_map(scene.namespace, name))
@@ -116,7 +116,7 @@ async def test_profiles_that_depend_on_each_other_are_named_and_the_others_go_on
         await scene.until_provisioned("a", "b")
 
 
-async def test_an_object_that_fails_is_named_and_the_others_are_there(scene: ProfileScene) -> None:
+async def test_a_failed_object_is_reported_and_the_others_are_deployed(scene: ProfileScene) -> None:
     broken = config_map(scene.namespace, "broken") | {"data": {"number": 1}}
     await scene.source("web", config_map(scene.namespace, "a"), broken, config_map(scene.namespace, "z"))
     await scene.register()
@@ -148,7 +148,7 @@ async def test_a_foreign_object_of_the_same_name_is_neither_changed_nor_deleted(
     assert there["a"]["data"] == {"whose": "theirs"}
 
 
-async def test_controllers_that_are_started_anew_go_on_where_the_others_were(scene: ProfileScene) -> None:
+async def test_restarted_controllers_continue_an_interrupted_deployment(scene: ProfileScene) -> None:
     held = config_map(scene.namespace, "top")
     held["metadata"]["finalizers"] = ["example.dev/hold"]
     await scene.source("base", config_map(scene.namespace, "base"))
@@ -170,7 +170,7 @@ async def test_controllers_that_are_started_anew_go_on_where_the_others_were(sce
     assert scene.deleted() == ["top", "base"]
 
 
-async def test_what_is_deployed_already_is_not_touched_by_controllers_that_start_anew(scene: ProfileScene) -> None:
+async def test_restarted_controllers_do_not_touch_deployed_objects(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web")
@@ -185,7 +185,7 @@ async def test_what_is_deployed_already_is_not_touched_by_controllers_that_start
     assert {item.object_ref.name for item in after if item.object_ref.resource == "configmaps"} <= {"n", ""}
 
 
-async def test_a_dry_run_says_what_it_would_do_and_touches_nothing(scene: ProfileScene) -> None:
+async def test_a_dry_run_reports_the_changes_and_makes_none(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web", syncMode="DryRun")
@@ -199,7 +199,7 @@ async def test_a_dry_run_says_what_it_would_do_and_touches_nothing(scene: Profil
         await scene.until_provisioned("web")
 
 
-async def test_what_is_deployed_once_is_not_changed_afterwards(scene: ProfileScene) -> None:
+async def test_sync_mode_one_time_deploys_once(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a", color="red"))
     await scene.source("other", config_map(scene.namespace, "z"))
     await scene.register()
@@ -219,7 +219,7 @@ async def test_what_is_deployed_once_is_not_changed_afterwards(scene: ProfileSce
     assert (await scene.on_member())["a"]["data"] == {"color": "red"}
 
 
-async def test_a_profile_is_for_its_namespace_and_reads_its_secrets(scene: ProfileScene) -> None:
+async def test_a_namespaced_profile_selects_clusters_and_reads_secrets_of_its_namespace(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"), secret=True)
     await scene.register()
     reference = {"kind": "Secret", "namespace": "kube-system", "name": "web"}
@@ -235,7 +235,7 @@ async def test_a_profile_is_for_its_namespace_and_reads_its_secrets(scene: Profi
     assert await scene.on_member() == {}
 
 
-async def test_a_chart_comes_and_goes_with_its_profile(scene: ProfileScene, tmp_path: Path) -> None:
+async def test_a_chart_is_installed_and_uninstalled_with_its_profile(scene: ProfileScene, tmp_path: Path) -> None:
     directory = unpack(pack("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}), tmp_path)
     helm = Helm((await building.ensure([tools.HELM]))["helm"].path, charts=tmp_path)
     chart = {

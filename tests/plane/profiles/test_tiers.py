@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from unwind.kube.client import Object
 
 
-async def test_who_loses_an_object_says_so_at_once_and_has_it_again_when_it_is_free(scene: ProfileScene) -> None:
+async def test_a_profile_that_loses_an_object_reports_it_and_deploys_it_again_when_it_is_free(
+    scene: ProfileScene,
+) -> None:
     await scene.source("one", config_map(scene.namespace, "a", by="first"))
     await scene.source("two", config_map(scene.namespace, "a", by="second"))
     await scene.register()
@@ -35,7 +37,7 @@ async def test_who_loses_an_object_says_so_at_once_and_has_it_again_when_it_is_f
         assert (await scene.on_member())["a"]["data"]["by"] == "first"
 
 
-async def test_what_drops_out_of_one_profile_goes_to_who_waits_for_it(scene: ProfileScene) -> None:
+async def test_an_object_that_one_profile_drops_is_deployed_by_the_waiting_one(scene: ProfileScene) -> None:
     await scene.source("one", config_map(scene.namespace, "a", by="first"))
     await scene.source("two", config_map(scene.namespace, "a", by="second"), config_map(scene.namespace, "b"))
     await scene.register()
@@ -49,7 +51,7 @@ async def test_what_drops_out_of_one_profile_goes_to_who_waits_for_it(scene: Pro
         assert (await scene.on_member())["a"]["data"]["by"] == "first"
 
 
-async def test_who_loses_a_release_says_so_at_once_and_installs_it_again_when_it_is_free(
+async def test_a_profile_that_loses_a_release_reports_it_and_installs_it_again_when_it_is_free(
     scene: ProfileScene, tmp_path: Path
 ) -> None:
     directory = unpack(pack("settings", {"values.yaml": VALUES, "templates/settings.yaml": SETTINGS}), tmp_path)
@@ -82,7 +84,7 @@ async def test_who_loses_a_release_says_so_at_once_and_installs_it_again_when_it
         assert (await scene.on_member())["app-settings"]["data"]["colour"] == "green"
 
 
-async def test_who_lost_an_object_and_leaves_what_it_has_takes_no_mark_off_it(scene: ProfileScene) -> None:
+async def test_a_profile_that_lost_an_object_does_not_remove_its_labels_when_leaving(scene: ProfileScene) -> None:
     await scene.source("one", config_map(scene.namespace, "a", by="first"))
     await scene.source("two", config_map(scene.namespace, "a", by="second"))
     await scene.register()

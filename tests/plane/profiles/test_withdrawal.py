@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unwind.local.plane import Plane
 
 
-async def test_clusters_are_chosen_by_name_too_and_a_profile_that_is_deleted_takes_its_add_ons_back(
+async def test_a_profile_selects_clusters_by_name_and_removes_its_add_ons_when_deleted(
     scene: ProfileScene,
 ) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
@@ -54,7 +54,9 @@ async def test_clusters_are_chosen_by_name_too_and_a_profile_that_is_deleted_tak
     assert "finalizers" not in secret["metadata"], "nothing is on the member that needs it"
 
 
-async def test_a_chain_is_withdrawn_in_reverse_order_when_the_label_goes(scene: ProfileScene, plane: Plane) -> None:
+async def test_dependent_profiles_are_withdrawn_in_reverse_order_when_the_label_is_removed(
+    scene: ProfileScene, plane: Plane
+) -> None:
     await scene.register()
     for number, name in enumerate(("base", "middle", "top")):
         await scene.source(name, *(config_map(scene.namespace, f"{name}-{number}") for number in range(3)))
@@ -75,7 +77,7 @@ async def test_a_chain_is_withdrawn_in_reverse_order_when_the_label_goes(scene: 
     assert [await scene.inventories(uid) for uid in uids] == [[], [], []]
 
 
-async def test_what_others_still_need_waits_for_them_and_says_so(scene: ProfileScene) -> None:
+async def test_a_profile_that_others_depend_on_waits_for_them_and_reports_it(scene: ProfileScene) -> None:
     await scene.register()
     for name, needs in (("base", ()), ("top", scene.needs("base"))):
         await scene.source(name, config_map(scene.namespace, name))
@@ -93,7 +95,7 @@ async def test_what_others_still_need_waits_for_them_and_says_so(scene: ProfileS
     assert scene.deleted() == ["top", "base"]
 
 
-async def test_what_another_deploys_during_a_withdrawal_goes_as_well(scene: ProfileScene) -> None:
+async def test_objects_deployed_during_a_withdrawal_are_removed_too(scene: ProfileScene) -> None:
     held = config_map(scene.namespace, "held")
     held["metadata"]["finalizers"] = ["example.dev/hold"]
     await scene.source("web", held)
@@ -118,7 +120,7 @@ async def test_what_another_deploys_during_a_withdrawal_goes_as_well(scene: Prof
     assert await scene.inventories(uid) == []
 
 
-async def test_what_is_left_is_released_and_in_the_ledger(scene: ProfileScene) -> None:
+async def test_left_objects_are_unmarked_and_recorded_in_the_ledger(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web", stopMatchingBehavior="LeavePolicies")
@@ -139,7 +141,7 @@ async def test_what_is_left_is_released_and_in_the_ledger(scene: ProfileScene) -
     assert scene.deleted() == []
 
 
-async def test_a_removal_that_waits_for_a_finalizer_says_so(scene: ProfileScene) -> None:
+async def test_a_removal_blocked_by_a_finalizer_is_reported(scene: ProfileScene) -> None:
     held = config_map(scene.namespace, "held")
     held["metadata"]["finalizers"] = ["example.dev/hold"]
     await scene.source("web", held)
@@ -156,7 +158,7 @@ async def test_a_removal_that_waits_for_a_finalizer_says_so(scene: ProfileScene)
         await scene.until_profile_gone("web")
 
 
-async def test_a_cluster_that_is_managed_no_longer_keeps_its_add_ons_and_the_ledger_names_them(
+async def test_a_cluster_that_is_no_longer_managed_keeps_its_add_ons_and_the_ledger_lists_them(
     scene: ProfileScene,
 ) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
@@ -177,7 +179,7 @@ async def test_a_cluster_that_is_managed_no_longer_keeps_its_add_ons_and_the_led
     assert "finalizers" not in secret["metadata"]
 
 
-async def test_a_stop_matching_behaviour_that_is_not_known_holds(scene: ProfileScene) -> None:
+async def test_an_unknown_stop_matching_behaviour_holds(scene: ProfileScene) -> None:
     await scene.source("web", config_map(scene.namespace, "a"))
     await scene.register()
     await scene.profile("web", "web")
@@ -239,7 +241,7 @@ async def _taken(scene: ProfileScene) -> bool:
     return True
 
 
-async def test_the_last_summaries_of_a_cluster_that_end_together_let_its_secret_go(scene: ProfileScene) -> None:
+async def test_the_secret_is_freed_when_the_last_summaries_of_a_cluster_end_together(scene: ProfileScene) -> None:
     names = ["p1", "p2", "p3", "p4", "p5", "p6"]
     for name in names:
         await scene.source(name, config_map(scene.namespace, name))

@@ -58,7 +58,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-async def test_an_odd_watch_ends_no_other_and_is_begun_again(
+async def test_an_unreadable_watch_is_restarted_and_ends_no_other(
     odd: Callable[[asyncio.StreamWriter], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unwind.kube.informers._RETRY", Backoff(first=0.01, limit=0.1))
@@ -114,7 +114,7 @@ async def test_a_member_that_ends_every_watch_costs_few_connections(
 
 
 @pytest.mark.parametrize("status", [400, 422, 500, 503])
-async def test_a_version_that_the_server_does_not_take_is_given_up(
+async def test_a_resource_version_that_the_server_rejects_is_dropped(
     status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unwind.kube.informers._RETRY", Backoff(first=0.01, limit=0.1))
@@ -143,7 +143,7 @@ async def test_a_version_that_the_server_does_not_take_is_given_up(
     listening.close()
 
 
-async def test_whoever_waits_is_told_when_the_watch_is_closed() -> None:
+async def test_waiters_are_woken_when_the_watch_is_closed() -> None:
     async with member() as (it, client):
         it.objects = [config_map("a")]
         async with Watches(client) as watches:
@@ -156,7 +156,7 @@ async def test_whoever_waits_is_told_when_the_watch_is_closed() -> None:
         assert not absence.happened
 
 
-async def test_whoever_asks_in_the_moment_of_the_end_is_told() -> None:
+async def test_a_question_during_the_close_is_answered() -> None:
     async with member() as (_, client):
         watches = Watches(client)
         await watches.__aenter__()
@@ -180,7 +180,7 @@ async def test_one_watch_that_fails_ends_no_other() -> None:
         absence.close()
 
 
-async def test_an_object_that_shows_the_uid_of_another_says_nothing_of_it() -> None:
+async def test_an_object_with_another_uid_proves_nothing() -> None:
     async with member() as (it, client), Watches(client) as watches:
         it.objects = [config_map("a")]
         it.watched = [
@@ -208,7 +208,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("body", LISTS.values(), ids=LISTS.keys())
-async def test_what_is_no_list_is_no_empty_list(body: bytes) -> None:
+async def test_an_invalid_list_is_not_an_empty_list(body: bytes) -> None:
     async with member() as (it, client):
         it.answers["/api/v1/configmaps"] = OK % (len(body), body)
         with pytest.raises(UnreadableError):
@@ -221,7 +221,7 @@ async def test_what_is_no_list_is_no_empty_list(body: bytes) -> None:
         assert not informer.synced
 
 
-async def test_a_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_list_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unwind.kube.client.MOST_LISTED", 10_000)
     async with member() as (it, client):
         body = {"kind": "ConfigMapList", "metadata": {"resourceVersion": "1", "continue": "x"}, "items": []}
@@ -263,7 +263,7 @@ NOT_FOUND = {"kind": "Status", "code": 404, "reason": "NotFound", "message": "no
         {"name": "a", "kind": "configmaps", "group": "example.com"},
     ],
 )
-async def test_that_something_else_is_not_found_says_nothing_of_this_object(details: dict[str, str] | None) -> None:
+async def test_a_404_about_something_else_proves_nothing(details: dict[str, str] | None) -> None:
     async with member() as (it, client):
         text = json.dumps({**NOT_FOUND, "details": details}).encode()
         answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text)
@@ -279,7 +279,7 @@ async def test_that_something_else_is_not_found_says_nothing_of_this_object(deta
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"metadata": {"uid": 5}}', b"\xff", b"[" * 100_000])
-async def test_what_is_no_object_is_unreadable(body: bytes) -> None:
+async def test_an_invalid_object_is_unreadable(body: bytes) -> None:
     async with member() as (it, client):
         it.answers["/api/v1/namespaces/n/configmaps/a"] = OK % (len(body), body)
         it.answers["/api/v1/namespaces/kube-system"] = OK % (len(body), body)
@@ -320,7 +320,7 @@ ASKED: dict[str, Callable[[Client], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED.keys())
-async def test_nothing_is_believed_or_written_where_another_cluster_answers(
+async def test_nothing_is_trusted_or_written_if_another_cluster_answers(
     ask: Callable[[Client], Awaitable[object]],
 ) -> None:
     async with member() as (it, client):
@@ -343,7 +343,7 @@ async def test_nothing_is_believed_or_written_where_another_cluster_answers(
     ("status", "words"),
     [(404, "cannot verify which cluster"), (403, "cannot verify which cluster"), (503, "503"), (401, "401")],
 )
-async def test_a_connection_that_does_not_say_its_cluster_is_not_believed(status: int, words: str) -> None:
+async def test_a_connection_without_cluster_identity_is_not_trusted(status: int, words: str) -> None:
     async with member() as (it, client):
         client.pin(CLUSTER)
         text = json.dumps({**NOT_FOUND, "details": {"name": "kube-system", "kind": "namespaces"}}).encode()
@@ -357,7 +357,7 @@ async def test_a_connection_that_does_not_say_its_cluster_is_not_believed(status
         assert not isinstance(raised.value, NotFoundError)
 
 
-async def test_who_takes_no_two_requests_at_once_gets_one_after_the_other() -> None:
+async def test_a_server_without_pipelining_gets_one_request_at_a_time() -> None:
     class Impatient(Member):
         async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             came = await reader.read(65_536)
@@ -401,11 +401,11 @@ async def test_who_takes_no_two_requests_at_once_gets_one_after_the_other() -> N
         ("-5", "1", False),
     ],
 )
-def test_versions_are_compared_only_where_they_are_numbers(one: str, other: str, newer: bool) -> None:
+def test_versions_are_compared_only_if_they_are_numbers(one: str, other: str, newer: bool) -> None:
     assert is_newer(one, than=other) is newer
 
 
-async def test_what_a_write_answered_is_not_taken_in_where_versions_cannot_be_compared() -> None:
+async def test_the_result_of_a_write_is_not_cached_if_versions_cannot_be_compared() -> None:
     async with member() as (it, client):
         it.objects = [config_map("a", version="x-1")]
         it.version = "x-2"

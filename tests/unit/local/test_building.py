@@ -15,7 +15,7 @@ from unwind.local.building import ensure
 from unwind.local.tools import Binary, CacheCondition, Origin
 
 
-async def test_what_is_missing_is_built_and_runs(shop: Workshop) -> None:
+async def test_a_missing_tool_is_built_and_runs(shop: Workshop) -> None:
     told = Told()
     found = await ensure([shop.tool], told)
     assert found == {"unwind-tiny": Binary("unwind-tiny", shop.binary, Origin.BUILT)}
@@ -50,7 +50,7 @@ async def test_a_tool_asked_for_twice_is_built_once(shop: Workshop) -> None:
     assert shop.builds() == 1
 
 
-async def test_a_binary_that_was_cut_short_is_noticed_told_and_built_again(shop: Workshop) -> None:
+async def test_a_truncated_binary_is_reported_and_built_again(shop: Workshop) -> None:
     await ensure([shop.tool])
     with shop.binary.open("r+b") as binary:
         binary.truncate(1000)
@@ -61,7 +61,7 @@ async def test_a_binary_that_was_cut_short_is_noticed_told_and_built_again(shop:
     assert shop.runs().startswith("tiny")
 
 
-async def test_a_binary_without_its_record_is_noticed_told_and_built_again(shop: Workshop) -> None:
+async def test_a_binary_without_its_record_is_reported_and_built_again(shop: Workshop) -> None:
     await ensure([shop.tool])
     tools.record_path(shop.binary).unlink()
     told = Told()
@@ -86,7 +86,7 @@ async def test_a_failed_build_is_one_line_that_names_the_tool_the_reason_and_the
     assert tools.find(shop.tool) is None
 
 
-async def test_settings_of_the_user_do_not_spoil_the_build(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_settings_of_the_user_do_not_break_the_build(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, value in {"GOOS": "plan9", "GOFLAGS": "-mod=vendor", "GO111MODULE": "off"}.items():
         monkeypatch.setenv(variable, value)
     await ensure([shop.tool])

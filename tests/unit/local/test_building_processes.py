@@ -42,7 +42,7 @@ async def test_two_tasks_of_one_process_build_once(shop: Workshop) -> None:
     assert shop.builds() == 1
 
 
-async def test_who_waits_says_for_whom_and_then_takes_what_was_built(shop: Workshop, tmp_path: Path) -> None:
+async def test_a_waiting_build_names_the_other_process_and_uses_its_result(shop: Workshop, tmp_path: Path) -> None:
     shop.lock.parent.mkdir(parents=True)
     told = Told()
     with shop.lock.open("w") as lock:
@@ -111,7 +111,7 @@ async def test_an_interrupt_ends_the_build_and_leaves_nothing_behind(shop: Works
     await shop.until_so_many_run(0)
 
 
-async def test_sigkill_leaves_no_go_and_its_leftovers_go_with_the_next_build(shop: Workshop) -> None:
+async def test_sigkill_leaves_no_go_process_and_the_next_build_cleans_up(shop: Workshop) -> None:
     shop.hang("alone")
     process = await shop.process()
     await read_until(process, b"building 1")

@@ -40,7 +40,7 @@ async def test_a_binary_on_the_path_gets_its_assets_without_a_build(shop: Worksh
     assert shop.builds() == 0
 
 
-async def test_assets_that_were_cut_short_are_noticed_told_and_made_again(shop: Workshop) -> None:
+async def test_truncated_assets_are_reported_and_copied_again(shop: Workshop) -> None:
     await ensure([shop.with_assets])
     (tools.assets(shop.with_assets) / "a.yaml").write_text("")
     told = Told()
@@ -50,14 +50,12 @@ async def test_assets_that_were_cut_short_are_noticed_told_and_made_again(shop: 
     assert shop.builds() == 1
 
 
-async def test_assets_that_the_sources_lack_are_an_error_that_names_them(shop: Workshop) -> None:
+async def test_missing_assets_are_an_error_that_names_them(shop: Workshop) -> None:
     with pytest.raises(UnwindError, match=r"assets of unwind-tiny: no \*\.toml"):
         await ensure([msgspec.structs.replace(shop.tool, assets=("*.toml",))])
 
 
-async def test_sources_that_have_to_come_first_are_told_as_they_come(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_downloads_of_sources_are_reported(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     Proxied(shop, monkeypatch)
     told = Told()
     await ensure([shop.tool], told)
@@ -66,9 +64,7 @@ async def test_sources_that_have_to_come_first_are_told_as_they_come(
     assert shop.runs().startswith("tiny")
 
 
-async def test_a_proxy_that_cannot_be_reached_is_told_with_what_to_do(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unreachable_proxy_is_an_error_with_a_remedy(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     Proxied(shop, monkeypatch)
     monkeypatch.setenv("GOPROXY", "http://127.0.0.1:1")
     with pytest.raises(UnwindError) as caught:
@@ -98,7 +94,7 @@ async def test_assets_come_from_the_proxy_where_the_binary_was_on_the_path(
     assert [file.name for file in tools.assets(tool).iterdir()] == ["dep.go"]
 
 
-async def test_without_room_nothing_is_built_and_the_error_says_what_to_do(
+async def test_without_disk_space_nothing_is_built_and_the_error_has_a_remedy(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 0, 100 << 20))
@@ -110,7 +106,7 @@ async def test_without_room_nothing_is_built_and_the_error_says_what_to_do(
     assert shop.builds() == 0
 
 
-async def test_room_for_the_sources_and_all_packages_is_asked_before_anything_is_downloaded(
+async def test_disk_space_for_sources_and_packages_is_checked_before_any_download(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Proxied(shop, monkeypatch)
@@ -138,7 +134,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", where], check=True)
 
 
-async def test_a_real_disk_that_is_too_small_is_noticed_beforehand(
+async def test_a_small_disk_is_detected_before_the_build(
     shop: Workshop, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNWIND_CACHE_DIR", str(small_disk))
@@ -147,7 +143,7 @@ async def test_a_real_disk_that_is_too_small_is_noticed_beforehand(
     assert shop.builds() == 0
 
 
-async def test_a_real_disk_that_fills_up_during_the_build_is_told_and_leaves_room_as_before(
+async def test_a_disk_that_fills_up_during_the_build_is_reported_and_freed(
     shop: Workshop, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNWIND_CACHE_DIR", str(small_disk))
@@ -161,7 +157,7 @@ async def test_a_real_disk_that_fills_up_during_the_build_is_told_and_leaves_roo
     assert before - shutil.disk_usage(small_disk).free < 64 << 10  # the log and the lock
 
 
-async def test_a_cache_that_is_a_file_is_told_in_one_line(
+async def test_a_cache_that_is_a_file_is_a_one_line_error(
     shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
