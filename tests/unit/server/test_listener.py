@@ -84,7 +84,10 @@ async def test_what_has_no_route_is_refused_in_a_sentence_and_the_connection_sta
         ),
     ],
 )
-async def test_what_cannot_be_read_is_refused_and_the_connection_ends(sent: bytes, status: int) -> None:
+async def test_what_cannot_be_read_is_refused_and_the_connection_ends(
+    sent: bytes, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unwind.server.connection._LINGER_SECONDS", 0.05)
     async with serving(Route(path="/echo", name="echo", handler=echo, body_limit=1000)) as served:
         caller = await served.caller()
         await caller.send(sent)
