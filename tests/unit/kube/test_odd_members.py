@@ -156,7 +156,7 @@ async def test_waiters_are_woken_when_the_watch_is_closed() -> None:
         assert not absence.happened
 
 
-async def test_a_question_during_the_close_is_answered() -> None:
+async def test_a_question_during_the_close_fails_at_once() -> None:
     async with member() as (_, client):
         watches = Watches(client)
         await watches.__aenter__()
