@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-UNWIND = Path(sys.executable).with_name("unwind")
+from tests.unit.cli import program
 
-
-def run(*arguments: str, beside: Path | None = None) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, (str(beside or ""), os.environ.get("PYTHONPATH"))))
-    env = os.environ | {"NO_COLOR": "1", "COLUMNS": "160", "PYTHONPATH": path}
-    return subprocess.run([UNWIND, "deleters", *arguments], env=env, capture_output=True, text=True, check=False)
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def told(*arguments: str, beside: Path | None = None) -> dict[str, Any]:
-    ran = run(*arguments, "-o", "json", beside=beside)
+    ran = program.run("deleters", *arguments, "-o", "json", beside=beside)
     assert ran.returncode == 0, ran.stderr
     decoded: dict[str, Any] = msgspec.json.decode(ran.stdout)
     return decoded
@@ -53,7 +48,10 @@ def test_the_chain_of_a_kind_is_shown_in_its_order() -> None:
 
 
 def test_the_table_fits_a_terminal_and_says_what_each_does() -> None:
-    ran = run("apps/v1/Deployment")
+    env = os.environ | {"NO_COLOR": "1", "COLUMNS": "160"}
+    ran = subprocess.run(
+        [program.UNWIND, "deleters", "apps/v1/Deployment"], env=env, capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0
     lines = ran.stdout.splitlines()
     assert lines[0].split() == ["ORDER", "NAME", "KINDS", "SOURCE", "DESCRIPTION"]
@@ -99,7 +97,9 @@ def test_a_plugin_whose_extra_is_not_installed_is_skipped_and_holds_nothing(tmp_
     assert answer["skipped"] == {
         "example.dev/v1/Bucket": "cloud-library not installed; to use it: pip install 'kube-example[cloud]'"
     }
-    assert "skipped: example.dev/v1/Bucket (cloud-library not installed" in run(beside=beside).stderr
+    assert (
+        "skipped: example.dev/v1/Bucket (cloud-library not installed" in program.run("deleters", beside=beside).stderr
+    )
 
 
 def test_a_plugin_whose_extra_is_installed_is_used(tmp_path: Path) -> None:
@@ -125,14 +125,14 @@ def test_a_plugin_that_does_not_load_is_told_and_its_kind_held(tmp_path: Path) -
     answer = told("example.dev/v1/Bucket", beside=beside)
     assert answer["deleters"] == []
     assert "nowhere_to_be_found" in answer["held"]["example.dev/v1/Bucket"]
-    ran = run(beside=beside)
+    ran = program.run("deleters", beside=beside)
     assert ran.returncode == 0
     assert "blocked: example.dev/v1/Bucket" in ran.stderr
     assert "keep-by-policy" in ran.stdout
 
 
 def test_more_than_one_kind_is_no_chain() -> None:
-    ran = run("apps/*/Deployment")
+    ran = program.run("deleters", "apps/*/Deployment")
     assert ran.returncode == 2
     assert (
         ran.stderr.strip()

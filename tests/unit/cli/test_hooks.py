@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-UNWIND = Path(sys.executable).with_name("unwind")
+from tests.unit.cli import program
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
 RULE = (
     "from unwind.api.hooks import Hook\n"
     "from unwind.hooks import hook\n"
@@ -21,13 +22,7 @@ RULE = (
 
 
 def run(*arguments: str, beside: Path | None = None, gates: str = "") -> subprocess.CompletedProcess[str]:
-    env = os.environ | {
-        "NO_COLOR": "1",
-        "COLUMNS": "160",
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(beside or ""), os.environ.get("PYTHONPATH")))),
-        "UNWIND_FEATURE_GATES": gates,
-    }
-    return subprocess.run([UNWIND, "hooks", *arguments], env=env, capture_output=True, text=True, check=False)
+    return program.run("hooks", *arguments, beside=beside, UNWIND_FEATURE_GATES=gates)
 
 
 def told(*arguments: str, beside: Path | None = None, gates: str = "") -> dict[str, dict[str, Any]]:

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import msgspec
 import pytest
 
+from tests.unit.cli.program import UNWIND, run
 from unwind.cli import EXIT_CODES, app
 from unwind.errors import TimedOutError, UnwindError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from cyclopts import App
 
-UNWIND = Path(sys.executable).with_name("unwind")
-
 # What they print is no value: a show, a log, a script, a file as it is.
 SPEAK_OTHERWISE = {("demo",), ("run",), ("completion",), ("local", "kubeconfig")}
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([UNWIND, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +52,8 @@ def test_what_a_person_can_do_nothing_about_by_typing_otherwise_ends_with_1(tmp_
 
 
 def test_the_exit_codes_are_those_that_the_help_names() -> None:
-    assert EXIT_CODES in run("--help").stdout
+    done = subprocess.run([UNWIND, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert EXIT_CODES in done.stdout
     assert [error.exit_code for error in (UnwindError, UsageError, TimedOutError)] == [1, 2, 3]
 
 
@@ -82,10 +77,11 @@ def test_every_command_prints_json_for_who_wants_it() -> None:
     assert silent == SPEAK_OTHERWISE
 
 
-def test_what_is_not_there_is_an_empty_list_in_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("UNWIND_STATE_DIR", str(tmp_path))
-    assert msgspec.json.decode(run("local", "down", "--name", "nowhere", "-o", "json").stdout) == {"down": []}
-    assert msgspec.json.decode(run("local", "status", "-o", "json").stdout) == []
+def test_what_is_not_there_is_an_empty_list_in_json(tmp_path: Path) -> None:
+    state = {"UNWIND_STATE_DIR": str(tmp_path)}
+    down = run("local", "down", "--name", "nowhere", "-o", "json", beside=None, **state)
+    assert msgspec.json.decode(down.stdout) == {"down": []}
+    assert msgspec.json.decode(run("local", "status", "-o", "json", beside=None, **state).stdout) == []
 
 
 def test_a_completion_script_is_printed_for_each_shell() -> None:
