@@ -47,7 +47,7 @@ from unwind.karmada.unjoin_controller import UnjoinController
 from unwind.karmada.work_controller import WorkController
 from unwind.kube.server_time import ServerClock
 from unwind.members.members import Members
-from unwind.protection import expected_refusals
+from unwind.preview import expected_refusals
 from unwind.protection.controller import ProtectionController
 from unwind.protection.live_reader import ProtectionLookup
 from unwind.protection.manifests import protection_rules

@@ -32,10 +32,9 @@ from unwind.members.members import Members
 from unwind.planning.blast_radius import blast_radius
 from unwind.planning.progress import critical_path
 from unwind.planning.waves import Draft, plan
-from unwind.preview import object_preview
+from unwind.preview import expected_refusals, object_preview
 from unwind.preview.member_preview import MemberPreview, look_at
 from unwind.preview.object_preview import Foreseen
-from unwind.protection import expected_refusals
 from unwind.removal import volume_claims
 from unwind.removal.deletion_scope import Told, ref_to
 from unwind.teardown.drafts import Drafted

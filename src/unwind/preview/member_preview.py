@@ -16,9 +16,8 @@ from unwind.kube import decoding
 from unwind.kube.errors import ApiError, NotFoundError
 from unwind.members import contents
 from unwind.members.contents import Content
-from unwind.preview import cloud_resources
+from unwind.preview import cloud_resources, expected_refusals
 from unwind.preview.cloud_resources import CloudResources
-from unwind.protection import expected_refusals
 from unwind.removal import volume_claims
 from unwind.removal.deletion_scope import Told
 

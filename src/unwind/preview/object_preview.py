@@ -16,9 +16,8 @@ from unwind.deleters import builtin
 from unwind.inventory.inventories import Item
 from unwind.planning.blast_radius import Radius, blast_radius
 from unwind.planning.progress import critical_path
-from unwind.preview import cloud_resources, dependents
+from unwind.preview import cloud_resources, dependents, expected_refusals
 from unwind.preview.cloud_resources import BoundVolume
-from unwind.protection import expected_refusals
 from unwind.removal import deletion_scope
 from unwind.removal.deletion_scope import Told, entry_of, is_a, ref_to
 from unwind.removal.order import Facts, Stage, order, stage

@@ -42,7 +42,7 @@ from unwind.kube.metrics import Metrics
 from unwind.kube.shards import Shards
 from unwind.local import waiting
 from unwind.manager.health import new_registry
-from unwind.protection.expected_refusals import refusals
+from unwind.preview.expected_refusals import refusals
 from unwind.teardown.manifests import REQUESTS
 from unwind.teardown.request_controller import RequestController
 from unwind.teardown.requests import ACCESS_REVIEWS, request, written
