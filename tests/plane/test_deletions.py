@@ -17,7 +17,7 @@ from unwind.deleters.deletion import Deletions
 from unwind.deleters.memo import Memo, nowhere
 from unwind.deleters.outcomes import Gone, Kept
 from unwind.deleters.references import Resolver
-from unwind.deleters.registration import Kinds, Registration
+from unwind.deleters.registration import LATE, Kinds, Registration
 from unwind.deleters.registry import DeleterRegistry
 from unwind.kube.errors import NotFoundError
 from unwind.kube.watches import Watches
@@ -262,3 +262,34 @@ async def test_the_audit_log_shows_no_deletion_that_the_chain_did_not_send(plane
     assert {entry.uid for entry in asked} <= set(sent)
     left = await client.list(CONFIG_MAPS, namespace=namespace)
     assert {item["metadata"]["uid"] for item in left} >= {stranger.uid, *(ref.uid for ref in kept)}
+
+
+async def test_the_deletion_of_an_object_that_changes_all_the_time_backs_off(plane: Plane, namespace: str) -> None:
+    client = plane.management.client
+    _, ref = await config_map(client, namespace, "busy")
+    said, busy = Said(), True
+
+    async def change(ctx: DeleteContext, obj: Object, next: DeleteFunc[Object]) -> Outcome:  # noqa: A002
+        # Always between the decision and the DELETE.
+        if busy:
+            patch = {"metadata": {"annotations": {"changed": str(len(said.words))}}}
+            await client.patch(CONFIG_MAPS, "busy", patch, namespace=namespace)
+        return await next(ctx, obj)
+
+    link = Registration(name="change", kinds=(Kinds("v1", "ConfigMap"),), delete=change, order=LATE)
+    async with deletions(client, said, links=(link,)) as swarm, asyncio.timeout(60), asyncio.TaskGroup() as group:
+        deleting = group.create_task(swarm.delete(CONFIG_MAPS, ref, nowhere()))
+        while len(said.words) < 6:
+            said.new.clear()
+            await said.new.wait()
+        clock = swarm.clock
+        assert isinstance(clock, StillClock)
+        while not clock._timers:
+            await asyncio.sleep(0)
+        assert len(said.words) == 6, "it waits for the clock"
+        assert all("has changed since it was read" in word for word in said.words)
+        busy = False
+        clock.advance(2)
+        assert isinstance(await deleting, Gone)
+    sent = plane.management.audit.entries(verbs=("delete",), resource="configmaps", namespace=namespace)
+    assert [it.code for it in sent] == [409] * 6 + [200]

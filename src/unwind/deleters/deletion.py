@@ -12,7 +12,7 @@ from unwind.clock import SYSTEM
 from unwind.deleters.attempt import Failed, Waiting, attempt, enter
 from unwind.deleters.context import DeleteContext
 from unwind.deleters.kubernetes import KubernetesEnd
-from unwind.deleters.outcomes import Gone, Kept, TransientError
+from unwind.deleters.outcomes import Gone, Kept, Pace, TransientError
 from unwind.kube.errors import NotFoundError, UnreachableError
 from unwind.kube.workqueue import JITTER
 from unwind.plugins import Cancellation, described
@@ -38,6 +38,9 @@ log = logs.get(__name__)
 T = TypeVar("T")
 
 _AFTER_BROKEN_EVENT = 10.0
+# How often in a row a chain may run again at once, for example because the object has changed between the decision and
+# the DELETE. After that it backs off: some objects are written all the time.
+_AT_ONCE = 5
 
 
 class Deletions:
@@ -83,6 +86,8 @@ class _Deletion:
         self._absence: Absence | None = None
         self._entries = 0
         self._failures = 0
+        self._restarts = 0
+        """How often in a row the chain asked to run again at once."""
 
     async def run(self) -> Gone | Kept:
         try:
@@ -160,7 +165,9 @@ class _Deletion:
             await self._shared.watches.probe.until_answers()
             if self._failures == 1:
                 return
-        after = result.after if isinstance(result, Waiting) else delay(result, self._failures, self._shared.chance)
+        after = (
+            self._after(result) if isinstance(result, Waiting) else delay(result, self._failures, self._shared.chance)
+        )
         if isinstance(result, Waiting) and (result.until or after is not None):
             try:
                 await pause(self._shared.clock, after, result.until)
@@ -180,6 +187,12 @@ class _Deletion:
                 await pause(self._shared.clock, after, changes)
             finally:
                 changes.close()
+
+    def _after(self, waiting: Waiting) -> float | None:
+        self._restarts = self._restarts + 1 if waiting.after == 0 else 0
+        if self._restarts <= _AT_ONCE:
+            return waiting.after
+        return Pace.FAST.value.after(self._restarts - _AT_ONCE, self._shared.chance)
 
 
 async def retry_until_done(
