@@ -409,3 +409,29 @@ async def _ask(room: Room, client: Client, name: str, *, by: str, plural: str = 
     ref = ObjectRef(version="v1", kind="ConfigMap", namespace=room.name, name=name, uid=room.uids[name])
     body = manifest(TEARDOWNS, written(ref, name=f"request-{room.uids[name]}", by=by, plural=plural, now=SYSTEM.now()))
     return msgspec.convert(await client.create(TEARDOWNS, body), Teardown)
+
+
+async def test_an_object_that_is_protected_after_the_start_of_a_deletion_stays_until_it_is_not(
+    room: Room, home: str
+) -> None:
+    gadgets = await room.definition()
+    await room.put(gadgets, "first", metadata={"finalizers": [HOLD]})
+    await room.config_map("precious")
+    async with manager(room.client, home):
+        await room.ask(NAMESPACES, room.name, "namespace")
+        await room.teardown(lambda it: bool(it.status.blockers), "blocked")
+        patch = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: "Always"}}}
+        await room.client.patch(CONFIG_MAPS, "precious", patch, namespace=room.name, field_manager="jane")
+        await room.let_go(gadgets, "first")
+        held = await room.teardown(lambda it: any(one.reason == "Protected" for one in it.status.blockers), "held")
+        [blocker] = held.status.blockers
+        assert (
+            f"set by jane; to allow its deletion: unwind unprotect configmaps/precious -n {room.name}"
+            in blocker.message
+        )
+        assert "--cluster" not in blocker.message
+        assert "precious" not in room.deleted()
+        free = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: None}}}
+        await room.client.patch(CONFIG_MAPS, "precious", free, namespace=room.name)
+        await room.teardown(lambda it: it.finished, "finished")
+    assert not await room.there(CONFIG_MAPS, "precious")

@@ -37,6 +37,8 @@ class Waiting(msgspec.Struct, frozen=True):
     reason: str
     after: float | None = None
     until: Event | None = None
+    code: str = Reason.DELETING
+    """The reason of the blocker in status, as a CamelCase word."""
 
     @property
     def told(self) -> str:
@@ -133,6 +135,7 @@ def _again(error: BaseException) -> Again | None:
         "; ".join(dict.fromkeys(str(item.reason) for item in several)),
         after=min([*afters, _SEVERAL_WITHIN]),
         until=next((item.until for item in several if item.until is not None), None),
+        code=next((item.code for item in several if item.code != Reason.DELETING), Reason.DELETING),
     )
 
 
@@ -144,7 +147,7 @@ def _waiting(again: Again) -> Waiting | Failed:
         return _nonsense(f"a deleter raised Again with after={after!r}")
     if not (until is None or callable(getattr(until, "wait", None))):
         return _nonsense(f"a deleter raised Again with until={until!r}, which has no wait()")
-    return Waiting(str(again.reason), after, until)
+    return Waiting(str(again.reason), after, until, str(again.code))
 
 
 def _failed(told: str, error: TransientError | PermanentError) -> Failed:

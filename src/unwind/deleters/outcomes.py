@@ -53,16 +53,19 @@ class Again(BaseException):
     raised in a task group: a group of them is one wait.
     """
 
-    def __init__(self, reason: str, *, after: float | None = None, until: Event | None = None) -> None:
+    def __init__(
+        self, reason: str, *, after: float | None = None, until: Event | None = None, code: str = Reason.DELETING
+    ) -> None:
         """`reason`: what it waits for, and who must act. `after`: seconds; `until`: an event; both: whichever comes
-        first.
+        first. `code`: the reason of the blocker in status, as a CamelCase word.
 
-        Without either, the chain runs again when the object changes.
+        Without `after` and `until`, the chain runs again when the object changes.
         """
         super().__init__(reason)
         self.reason = reason
         self.after = after
         self.until = until
+        self.code = code
 
 
 class Severity(Word):

@@ -29,6 +29,7 @@ from unwind.helm.release_secrets import (
     of_release,
 )
 from unwind.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from unwind.protection.deleter import labelled, look
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -202,6 +203,7 @@ class _Deployment:
             raise HelmConflictError(
                 f"cannot deploy {self._chart.source}: objects exist that are not part of the release", conflicts
             )
+        await self._check_protection(dropped, found)
         if going := _terminating(wanted, found):
             raise TransientError(f"cannot deploy {self._release} yet: {going} is being deleted")
         await self._intend(wanted, found)
@@ -370,6 +372,20 @@ class _Deployment:
             if foreign:
                 conflicts.append(str(obj.ref))
         return sorted(conflicts)
+
+    async def _check_protection(self, dropped: Iterable[ReleaseObject], found: Mapping[str, Object]) -> None:
+        """Raise if Helm would delete a protected object that is no longer in the chart."""
+        for obj in dropped:
+            metadata = found[obj.key]["metadata"] if obj.key in found else {}
+            if obj.manifest.kept or not labelled(metadata.get("labels")):
+                continue
+            ref = msgspec.structs.replace(obj.ref, uid=metadata["uid"])
+            if held := await look(self._member.client, obj.resource, ref, cluster=self._member.ref):
+                raise PermanentError(
+                    f"cannot upgrade {self._release}: {ref} is no longer in the chart and would be deleted",
+                    reason=held.reason,
+                    remedy=held.why,
+                )
 
     # Inventory
 

@@ -74,6 +74,10 @@ class HelmReleases:
                 raise Again(f"{release} was changed concurrently", after=0) from None
         return ""
 
+    async def taken_by(self, member: Member, release: ObjectRef, *, owner: str) -> str:
+        revisions = await release_secrets.history(member.client, namespace=release.namespace, release=release.name)
+        return revisions[-1].owner if revisions and revisions[-1].owner != owner else ""
+
     async def uninstall(
         self, member: Member, release: ObjectRef, *, owner: str, entries: Sequence[Entry], has_a_say: HasASay
     ) -> None:

@@ -31,6 +31,7 @@ from unwind.kube.errors import NotFoundError
 from unwind.kube.updates import revise
 from unwind.kube.workqueue import JITTER
 from unwind.members import credentials
+from unwind.protection.deleter import ProtectionLink
 from unwind.removal.places import by_place, member_of
 from unwind.removal.removal import release
 from unwind.teardown.drafts import lost
@@ -252,7 +253,8 @@ class UnjoinCleanup:
             return
         ref = ref_of(NAMESPACES, meta)
         async with self._means.members.management() as home:
-            registry = DeleterRegistry(self._means.deleters, plugins=self._means.plugins)
+            links = (*self._means.deleters, ProtectionLink(cluster=home.ref).registration())
+            registry = DeleterRegistry(links, plugins=self._means.plugins)
             deletions = Deletions(registry, home.watches, home.resolver, clock=self._means.clock, say=self._say)
             async with asyncio.TaskGroup() as group:
                 following = group.create_task(self._follow(home, ref.name))

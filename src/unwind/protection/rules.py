@@ -152,6 +152,20 @@ def way_out(resource: str, namespace: str, name: str) -> str:
     return f"; to delete it anyway, remove the label first: {command}"
 
 
+def label_of(denied: Denied) -> str:
+    """The label in a denial, and what it counts, without the prefix: for a DELETE that Unwind itself does not send."""
+    said = denied.message.removeprefix(f"{FORBIDDEN} ")
+    return f"label {said}" if said.startswith(DELETE_PROTECTION_LABEL) else f"label {DELETE_PROTECTION_LABEL}: {said}"
+
+
+def unprotect(resource: str, namespace: str, name: str, *, cluster: str = "") -> str:
+    """The command that removes the label. `resource`: its name for kubectl (deployments.apps). `cluster`: the member
+    that it is on; empty for the management cluster."""
+    where = f" -n {namespace}" if namespace else ""
+    on = f" --cluster {cluster}" if cluster else ""
+    return f"unwind unprotect {resource}/{name}{where}{on}"
+
+
 def refused_label(kind: ProtectedKind, value: str | None, *, before: str | None, by_controller: bool) -> str | None:
     """Why a value of the label may not be written; None if it may.
 

@@ -18,6 +18,7 @@ from unwind.deleters import builtin
 from unwind.deleters.builtin import KEEP_BY_POLICY, annotated
 from unwind.deleters.outcomes import Kept
 from unwind.deleters.registration import FIRST, Kinds, Registration
+from unwind.protection import deleter as protection
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -64,7 +65,7 @@ def keep_taken(owners: Collection[str]) -> Registration:
 
 
 # These apply to every object, and their answers are known without calling them.
-_ASKED_HERE = frozenset([KEEP_BY_POLICY.name, keep_taken(()).name])
+_ASKED_HERE = frozenset([KEEP_BY_POLICY.name, keep_taken(()).name, protection.NAME])
 HasASay = Callable[["Resource", "Object"], Awaitable[bool]]
 """Whether a deleter handles an object's deletion."""
 
@@ -84,6 +85,9 @@ class Releases(Protocol):
     async def reserve(self, member: Member, release: ObjectRef, *, owner: str) -> str:
         """Prevent other owners from taking the release over, because it is about to be removed. Returns the uid of the
         other owner if one has taken it over already, else an empty string."""
+
+    async def taken_by(self, member: Member, release: ObjectRef, *, owner: str) -> str:
+        """The uid of the other owner that has taken the release over; else an empty string. Only reads."""
 
     async def uninstall(
         self, member: Member, release: ObjectRef, *, owner: str, entries: Sequence[Entry], has_a_say: HasASay
@@ -110,6 +114,8 @@ async def has_a_say(deletions: Deletions, resource: Resource, obj: Object) -> bo
         return True  # after its deletion, its volume would be unknown
     if OWNER_LABEL in (obj["metadata"].get("labels") or {}):
         return True  # objects of a release have no owner label: a profile has taken this one over
+    if protection.labelled(obj["metadata"].get("labels")):
+        return True  # whether it may be deleted is decided when its turn comes, and its DELETE has preconditions
     for link in await deletions.registry.deleters(resource):
         if link.name not in _ASKED_HERE and (link.when is None or link.when(_read(link.model, obj))):
             return True

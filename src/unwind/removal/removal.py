@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from unwind.api.annotation_values import retained
-from unwind.api.meta import ObjectRef, ref_of
+from unwind.api.meta import ObjectMeta, ObjectRef, ref_of
 from unwind.api.names import MARKED_ANNOTATIONS, MARKED_LABELS, OWNER_LABEL, TAKE_ALONG_ANNOTATION, Reason
-from unwind.api.resources import NAMESPACES
+from unwind.api.resources import NAMESPACES, STATEFUL_SETS
 from unwind.api.unwind import INVENTORIES, EntryState, LedgerNote
 from unwind.clock import SYSTEM
 from unwind.concurrency import gather_limited, to_tell
@@ -23,6 +23,7 @@ from unwind.inventory.inventories import Notes, items
 from unwind.kube.errors import ApiError, ConflictError, NotFoundError
 from unwind.kube.workqueue import JITTER
 from unwind.members.member import RECENT
+from unwind.protection.deleter import ProtectedObject, ProtectionLink, labelled
 from unwind.removal import owned_objects, volume_claims
 from unwind.removal.foreign_content import ForeignContent
 from unwind.removal.order import BUILT_IN, Stage, order, stage
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from unwind.deleters.registration import External, Registration
     from unwind.deleters.registry import Plugin
     from unwind.inventory.inventories import Inventories, Item
+    from unwind.kube.client import Object
     from unwind.members.member import Member
     from unwind.removal.releases import Releases
 
@@ -85,6 +87,7 @@ class Removal:
         take_along: bool = False,
         volumes: Callable[[], VolumePolicy | Unknown] = retained,
         discarded: bool = False,
+        keep_protected: bool = False,
         releases: Releases | None = None,
         going: Callable[[], Collection[str]] = frozenset,
         changed: Callable[[], None] = lambda: None,
@@ -93,10 +96,12 @@ class Removal:
     ) -> None:
         """`chunks`: the sealed inventory of the owner. `only`: the keys of the entries to remove, if not all; then the
         inventory need not be sealed. `discarded`: the caller deletes the inventory if nothing was left, so removed
-        objects need not be written into it. `going`: the owners whose objects are removed at the same time. The removal
-        waits for them, so no owner that waits for this one may be among them. `changed`: called whenever `progress`
-        changes. `releases`: uninstalls objects that were deployed as a unit, such as Helm releases. `volumes`: the
-        policy for claims of StatefulSets; while it is unknown, nothing is deleted."""
+        objects need not be written into it. `keep_protected`: leave objects that are protected by their label, and
+        write them into the ledger; otherwise the removal waits until they are not protected any more. `going`: the
+        owners whose objects are removed at the same time. The removal waits for them, so no owner that waits for this
+        one may be among them. `changed`: called whenever `progress` changes. `releases`: uninstalls objects that were
+        deployed as a unit, such as Helm releases. `volumes`: the policy for claims of StatefulSets; while it is
+        unknown, nothing is deleted."""
         self.progress = RemovalProgress()
         self._member = member
         self._inventories = inventories
@@ -111,6 +116,8 @@ class Removal:
         self._clock = clock
         self._releases = releases
         self._removed: dict[str, ObjectRef] = {}
+        self._sets_left: set[tuple[str, str]] = set()
+        """The StatefulSets that stay, by namespace and name."""
         self._jitter = JITTER
         self._notes = Notes(
             inventories,
@@ -131,8 +138,12 @@ class Removal:
             take_along=take_along,
         )
         self._doubts: dict[ObjectRef, asyncio.Event] = {}
+        # Not `member.ref`: objects that lead to the same cluster share one connection.
+        cluster = next((chunk.spec.member.object for chunk in self._chunks.values()), member.ref)
+        self._protection = ProtectionLink(keep=keep_protected, cluster=cluster, contents=take_along)
+        links = (keep_taken(own), self._protection.registration(), self._foreign_content.registration())
         self._deletions = Deletions(
-            DeleterRegistry([*deleters, keep_taken(own), self._foreign_content.registration()], plugins=plugins),
+            DeleterRegistry([*deleters, *links], plugins=plugins),
             member.watches,
             member.resolver,
             clock=clock,
@@ -193,7 +204,7 @@ class Removal:
     async def _remove_ours(self, everything: list[Item], policy: VolumePolicy) -> None:
         done = [item for item in everything if item.done]
         left = [item for item in everything if not item.done and not item.entry.adopted]
-        left = await self._without_taken(left)
+        left = await self._without_staying(left)
         later = [item for item in left if self._releases and self._releases.afterwards(item.entry)]
         todo = await self._settle([item for item in left if item not in later])
         found = self._add(await self._retry(self._member.ref, lambda: self._survey.claims(todo, policy)))
@@ -210,32 +221,36 @@ class Removal:
                 more = self._add(await self._retry(self._member.ref, self._survey.more_claims))
                 todo += self._without_kept(more, todo)
             of_stage = [item for item in todo if stage(item, facts) is now]
+            if now is Stage.CLAIMS:
+                of_stage = self._without_used(of_stage)
             for together in order(of_stage, facts):
                 await self._remove_together(together, note=now not in _OWNING)
             if now in _OWNING:
                 await self._until_alone(of_stage)
 
-    async def _without_taken(self, left: list[Item]) -> list[Item]:
-        """The objects without those of releases that another profile has taken over. All other releases are reserved,
-        so that they cannot be taken over from now on."""
+    async def _without_staying(self, left: list[Item]) -> list[Item]:
+        """The objects without those of releases that stay: another profile has taken the release over, or one of its
+        objects is protected. All other releases are reserved, so that they cannot be taken over from now on."""
         if self._releases is None:
             return left
         releases = self._releases
         taken: dict[ObjectRef, str] = {}
+        protected: dict[ObjectRef, ProtectedObject] = {}
         for release in last_first(releases, (item.entry for item in left)):
-            owner = await self._retry(
-                release,
-                lambda release=release: releases.reserve(  # type: ignore[misc]
-                    self._member, release, owner=self._owner
-                ),
-            )
-            if owner:
-                found = await self._retry(self._member.ref, lambda owner=owner: self._inventories.of(owner))  # type: ignore[misc]
-                taken[release] = str(found[0].spec.owner) if found else owner
+            found = await self._retry(release, lambda release=release: self._reserve(release, left))  # type: ignore[misc]
+            if isinstance(found, ProtectedObject):
+                protected[release] = found
+            elif found:
+                chunks = await self._retry(self._member.ref, lambda owner=found: self._inventories.of(owner))  # type: ignore[misc]
+                taken[release] = str(chunks[0].spec.owner) if chunks else found
         staying: list[Item] = []
         for item in left:
             of = releases.release_of(item.entry)
-            if of not in taken:
+            if of in protected:
+                it = protected[of]
+                why = it.why if it.object == item.entry.object else f"part of {of}, which stays: {it.message}"
+                self._leave(item, it.reason, why, it.decided_by, kept=True)
+            elif of not in taken:
                 staying.append(item)
             elif item.entry.state == EntryState.INTENDED or releases.afterwards(item.entry):
                 self._nothing(item)
@@ -244,6 +259,37 @@ class Removal:
             else:
                 staying.append(item)
         return staying
+
+    async def _reserve(self, release: ObjectRef, left: list[Item]) -> str | ProtectedObject:
+        """Reserve a release that is about to be removed. Returns the uid of its new owner if it was taken over, or the
+        object because of which the whole release stays; else an empty string. Raises Again while it has to wait for
+        a protected object: before that, nothing of the release is changed."""
+        assert self._releases  # noqa: S101 - for the type checker
+        member, owner = self._member, self._owner
+        suspects = await self._labelled(
+            item for item in left if self._releases.release_of(item.entry) == release and item.entry.object.uid
+        )
+        if suspects and (taken_by := await self._releases.taken_by(member, release, owner=owner)):
+            return taken_by
+        for resource, ref in suspects:
+            if not self._protection.keep:
+                await self._protection.hold(member.watches, resource, ref, what=str(release))
+            elif found := await self._protection.look(member.client, resource, ref):
+                return found
+        return await self._releases.reserve(member, release, owner=owner)
+
+    async def _labelled(self, some: Iterable[Item]) -> list[tuple[Resource, ObjectRef]]:
+        """Those of these objects that have the protection label, by the watches of the removal."""
+        found: list[tuple[Resource, ObjectRef]] = []
+        for item in some:
+            ref = item.entry.object
+            if (resource := await self._served.resource(item)) is None:
+                continue
+            absence = await self._member.watches.absence(resource, name=ref.name, uid=ref.uid, namespace=ref.namespace)
+            if absence.seen and labelled(absence.seen.labels):
+                found.append((resource, ref))
+            absence.close()
+        return found
 
     async def _uninstall(self, todo: list[Item], done: list[Item], later: list[Item]) -> list[Item]:
         """Uninstall releases, after the objects that need their workloads are gone. Returns the objects that the
@@ -261,10 +307,18 @@ class Removal:
                     release,
                     owner=self._owner,
                     entries=entries,
-                    has_a_say=lambda resource, obj: has_a_say(self._deletions, resource, obj),
+                    has_a_say=lambda resource, obj, release=release: self._has_a_say(release, resource, obj),  # type: ignore[misc]
                 ),
             )
         return await self._settle(later)
+
+    async def _has_a_say(self, release: ObjectRef, resource: Resource, obj: Object) -> bool:
+        """Whether a deleter handles this object of a release. Raises Again if the release has to wait for it: it was
+        protected after the removal has started."""
+        if labelled(obj["metadata"].get("labels")) and not self._protection.keep:
+            ref = ref_of(resource, msgspec.convert(obj["metadata"], ObjectMeta))
+            await self._protection.hold(self._member.watches, resource, ref, what=str(release))
+        return await has_a_say(self._deletions, resource, obj)
 
     async def _remove_together(self, together: list[Item], *, note: bool) -> None:
         volumes: dict[str, volume_claims.Volume] = {}
@@ -351,6 +405,18 @@ class Removal:
             self._leave(item, Reason.KEPT_BY_POLICY, why, "unwind", kept=True)
         return [item for item in found if not item.entry.kept]
 
+    def _without_used(self, claims: list[Item]) -> list[Item]:
+        """The claims without those of StatefulSets that stay: they hold its data."""
+        going: list[Item] = []
+        for item in claims:
+            ref, source = item.entry.object, item.entry.source
+            name = source.removeprefix(volume_claims.SOURCE) if source.startswith(volume_claims.SOURCE) else ""
+            if (ref.namespace, name) in self._sets_left:
+                self._leave(item, Reason.KEPT_BY_POLICY, f"{source} stays and uses it", "unwind", kept=True)
+            else:
+                going.append(item)
+        return going
+
     async def _release(self, item: Item) -> None:
         await self._retry(item.entry.object, lambda: release(self._member, item, owner=self._owner))
         self._leave(item, Reason.NOT_OURS, "it existed before and was released", "unwind")
@@ -374,6 +440,8 @@ class Removal:
         self.progress.waits.pop(ref, None)
         if left:
             self.progress.left += 1
+            if (ref.group, ref.kind) == (STATEFUL_SETS.group, STATEFUL_SETS.kind):
+                self._sets_left.add((ref.namespace, ref.name))
         else:
             self.progress.removed += 1
             if ref.uid:

@@ -10,7 +10,7 @@ import msgspec
 
 from unwind.api.annotation_values import VolumePolicy
 from unwind.api.fields import Unknown
-from unwind.api.unwind import Inventory, Step
+from unwind.api.unwind import Effort, Inventory, Step
 from unwind.clock import SYSTEM, Clock
 from unwind.concurrency import to_tell, unless
 from unwind.deleters.deletion import retry_until_done
@@ -214,6 +214,8 @@ class _InventoryRemoval:
                 volumes=context.volumes,
                 # All Inventories are discarded when the teardown has ended.
                 discarded=True,
+                # A step that is only tried never waits for a person.
+                keep_protected=context.step.effort == Effort.TRY,
                 going=context.going,
                 releases=self._releases,
                 changed=self._follow,

@@ -35,6 +35,7 @@ _ACTORS: dict[str, str] = {
     Reason.UNAUTHENTICATED: "the administrator of Unwind",
     Reason.UNKNOWN_VALUE: "the author of that value",
     Reason.HELD: "the administrator of Unwind",
+    Reason.PROTECTED: "the user who protected it",
 }
 # The API server's conditions of a Namespace that is being deleted. Only they name the finalizers of its contents. The
 # counts in them change all the time.
@@ -52,6 +53,7 @@ _FOR_A_PERSON = frozenset(
         Reason.UNAUTHENTICATED,
         Reason.UNKNOWN_VALUE,
         Reason.HELD,
+        Reason.PROTECTED,
     ]
 )
 
@@ -114,7 +116,7 @@ def blockers(
 
 def cause(wait: StepWait, seen: ObjectFacts | None, workloads: Sequence[Workload] = ()) -> HoldCause:
     """What blocks one object. Without observed facts, the message of the removal."""
-    if wait.failed:
+    if wait.failed or wait.reason in _ACTORS:
         return HoldCause(wait.reason, wait.message, _ACTORS.get(wait.reason, "the owner of the object; Unwind retries"))
     if seen is None:
         return HoldCause(wait.reason, wait.message, "")

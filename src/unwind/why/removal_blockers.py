@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unwind.api.names import Reason
 from unwind.api.unwind import BLOCKERS_SHOWN
 from unwind.concurrency import gather_limited
 from unwind.deleters.attempt import Failed
@@ -43,11 +44,19 @@ async def what_blocks(
     told = [
         facts.StepWait(object=ref, message=what.told, step=step, failed=True, reason=what.reason)
         if isinstance(what, Failed)
-        else facts.StepWait(object=ref, message=what.told, step=step)
+        else facts.StepWait(object=ref, message=what.told, step=step, reason=what.code)
         for ref, what in waits.items()
     ]
-    # Failures first: of many waits, only some are looked at.
-    told.sort(key=lambda one: (not one.failed, one.object.namespace, one.object.kind, one.object.name))
+    # First those that need a person: of many waits, only some are looked at.
+    told.sort(
+        key=lambda one: (
+            not one.failed,
+            one.reason == Reason.DELETING,
+            one.object.namespace,
+            one.object.kind,
+            one.object.name,
+        )
+    )
     told = told[:BLOCKERS_SHOWN]
     seen: dict[ObjectRef, ObjectFacts] = {}
 
@@ -55,7 +64,9 @@ async def what_blocks(
         if found := await _find(member, ref):
             seen[ref] = facts.object_facts(found)
 
-    await gather_limited((look(item.object) for item in told if not item.failed), limit=_AT_ONCE)
+    await gather_limited(
+        (look(item.object) for item in told if not item.failed and item.reason == Reason.DELETING), limit=_AT_ONCE
+    )
     held = {name for item in seen.values() for name in item.finalizers if not finalizers.served(name)}
     workloads = await _workloads(member, items) if held else []
     if any(finalizers.serving(name, workloads) is None for name in held):

@@ -182,7 +182,8 @@ class Step:
     async def preview(self, chart: Chart) -> Preview:
         return await preview(self.helm, self.member, chart, owner=self._deployer, book=self)
 
-    async def remove(self) -> Removal:
+    async def remove(self, **more: Any) -> Removal:
+        """`more`: further arguments of `Removal`."""
         chunks = await self._inventories.sealed(self.owner, "teardown")
         self.removal = removal = Removal(
             self.member,
@@ -192,6 +193,7 @@ class Step:
             releases=self.releaser,
             changed=self._changed,
             clock=StillClock(),
+            **more,
         )
         await removal.run()
         return removal

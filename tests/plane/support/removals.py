@@ -35,10 +35,11 @@ from unwind.removal.removal import Removal
 from unwind.testing.clock import StillClock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable
 
     from unwind.api.fields import Unknown
     from unwind.clock import Clock
+    from unwind.deleters.registration import Registration
     from unwind.inventory.inventories import Inventories
     from unwind.kube.client import Client, Object
     from unwind.local.auditing import AuditEvent as Audited
@@ -224,8 +225,11 @@ class RemovalScene:
         going: Callable[[], Collection[str]] = frozenset,
         take_along: bool = False,
         volumes: VolumePolicy | Callable[[], VolumePolicy | Unknown] = VolumePolicy.RETAIN,
+        deleters: Iterable[Registration] = (),
+        **more: Any,
     ) -> AsyncIterator[Removal]:
-        """A removal by what the server has of the inventory, and by a clock that stands still."""
+        """A removal by what the server has of the inventory, and by a clock that stands still. `deleters`: besides the
+        built-in ones. `more`: further arguments of `Removal`."""
         clock = clock or StillClock()
         told = told or RemovalLog()
         uid = system_uid or self.system_uid
@@ -234,13 +238,14 @@ class RemovalScene:
                 member,
                 self.inventories,
                 await self.read(),
-                deleters=BUILTIN,
+                deleters=(*BUILTIN, *deleters),
                 teardown="t-1",
                 take_along=take_along,
                 volumes=volumes if callable(volumes) else lambda: volumes,
                 going=going,
                 changed=told.changed,
                 clock=clock,
+                **more,
             )
             yield told.removal
 

@@ -296,3 +296,10 @@ def test_facts_are_read_from_objects_of_any_kind() -> None:
 )
 def test_a_workload_runs_if_one_of_its_pods_is_ready(obj: dict[str, object] | None, running: bool) -> None:
     assert workload(OPERATOR, obj).running is running
+
+
+def test_a_protected_object_is_for_the_user_who_protected_it_and_comes_first() -> None:
+    waits = [told(POD), StepWait(object=GADGET, message="blocked by label", reason="Protected")]
+    first, _ = blockers(waits, seen={}, now=NOW)
+    assert (first.object, first.reason, first.actor) == (GADGET, "Protected", "the user who protected it")
+    assert first.message == "blocked by label"

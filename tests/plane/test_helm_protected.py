@@ -1,0 +1,90 @@
+"""A Helm release with a protected object stays as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from tests.plane.charting import Step, serving, stepping
+from unwind.api.names import DELETE_PROTECTION_LABEL
+from unwind.api.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES
+from unwind.deleters.outcomes import PermanentError
+from unwind.helm.release_secrets import HelmStatus
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from unwind.api.resources import Resource
+    from unwind.local.plane import Plane
+    from unwind.testing.charts import ChartRepository
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def repository() -> AsyncIterator[ChartRepository]:
+    async with serving() as repository:
+        yield repository
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def step(plane: Plane, namespace: str, repository: ChartRepository) -> AsyncIterator[Step]:
+    async with stepping(plane, namespace, repository) as step:
+        yield step
+
+
+async def protect(step: Step, resource: Resource, name: str, value: str | None = "Always") -> None:
+    patch = {"metadata": {"labels": {DELETE_PROTECTION_LABEL: value}}}
+    await step.client.patch(resource, name, patch, namespace=step.namespace, field_manager="jane")
+
+
+async def test_nothing_of_a_release_goes_while_one_of_its_objects_is_protected(step: Step) -> None:
+    await step.deploy(step.chart("web"))
+    await protect(step, CONFIG_MAPS, "web-settings")
+    async with asyncio.timeout(90), asyncio.TaskGroup() as group:
+        removing = group.create_task(step.remove())
+        words = await step.until_said("blocked by label")
+        assert words.startswith(f"Release {step.namespace}/web waits for ConfigMap {step.namespace}/web-settings: ")
+        assert "set by jane" in words
+        assert await step.get(DEPLOYMENTS, "web-web")
+        [revision] = await step.releases("web")
+        assert revision.release.status is HelmStatus.DEPLOYED
+        await protect(step, CONFIG_MAPS, "web-settings", None)
+        await removing
+    assert await step.releases("web") == []
+    assert await step.get(DEPLOYMENTS, "web-web") is None
+    assert await step.get(CONFIG_MAPS, "web-settings") is None
+
+
+async def test_a_removal_that_only_tries_leaves_the_whole_release(step: Step) -> None:
+    await step.deploy(step.chart("web"))
+    await protect(step, CONFIG_MAPS, "web-settings")
+    removal = await step.remove(keep_protected=True)
+    assert removal.progress.removed == 0
+    assert await step.get(DEPLOYMENTS, "web-web")
+    assert await step.get(CONFIG_MAPS, "web-settings")
+    assert await step.get(NAMESPACES, step.namespace)
+    [revision] = await step.releases("web")
+    assert revision.release.status is HelmStatus.DEPLOYED
+    notes = {entry.object.name: entry.ledger for entry in (await step.entries()).values()}
+    assert {name: note.reason for name, note in notes.items() if note} == {
+        "web-web": "Protected",
+        "web-settings": "Protected",
+        step.namespace: "ForeignContent",
+    }
+    about = notes["web-web"]
+    assert about
+    assert about.message.startswith(f"part of Release {step.namespace}/web, which stays: ConfigMap")
+
+
+async def test_an_upgrade_does_not_delete_a_protected_object_that_is_no_longer_in_the_chart(step: Step) -> None:
+    await step.deploy(step.chart("web"))
+    await protect(step, DEPLOYMENTS, "web-web")
+    with pytest.raises(PermanentError, match="no longer in the chart and would be deleted") as error:
+        await step.deploy(step.chart("web", version="2.0.0"))
+    assert "unwind unprotect deployments.apps/web-web" in str(error.value)
+    assert await step.get(DEPLOYMENTS, "web-web")
+    await protect(step, DEPLOYMENTS, "web-web", None)
+    await step.deploy(step.chart("web", version="2.0.0"))
+    assert await step.get(DEPLOYMENTS, "web-web") is None
